@@ -22,6 +22,7 @@ from benchmarks import cases
 from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
+from benchmarks.wide import wide_calls
 from experiments.evaluate.design_points import Study, steps_at
 from experiments.questions.utility import most_utility
 from experiments.scenario.scenario import Scenario
@@ -56,6 +57,7 @@ def main() -> int:
         _studies,
         first_answers,
         _ring,
+        wide_calls,
         _commands,
     )
     for rows in everything:

@@ -28,8 +28,17 @@ from traces.generate.kernel_times import packed
 from traces.generate.kernel_times.build import FEWEST, built, table
 from traces.generate.kernel_times.carried import carried
 from traces.generate.kernel_times.families import FAMILIES
-from traces.generate.kernel_times.machines import MEASURED, Accelerator
-from traces.generate.kernel_times.rows import Key, Reading, Rows, believed, read, roofline
+from traces.generate.kernel_times.machines import KNOWN, Accelerator
+from traces.generate.kernel_times.rows import (
+    Key,
+    Reading,
+    Rows,
+    believed,
+    is_table,
+    read,
+    read_columns,
+    roofline,
+)
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "kernels"
 LEFT_OUT = 0.1
@@ -37,8 +46,6 @@ BOUND = 0.08
 """Stated bound on the median error of a table."""
 JUDGED = 100
 """Rows that must have been predicted for a median to be held to the bound."""
-NO_KERNELS = ("allreduce", "deepep")
-"""In names of files: kernels that communicate, which collectives answer for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +104,44 @@ def within(readings: Mapping[str, Reading], console: Console, seed: int = 0) -> 
 
 
 def accelerators(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield folders with tables, by the name of their accelerator, the folder itself included."""
-    for own in sorted({file.parent for file in folder.rglob("*.parquet")}):
-        parts = [own.name] if own == folder else list(own.relative_to(folder.parent).parts)
-        name = next((part for part in reversed(parts) if part in MEASURED), None)
+    """Yield folders with tables, by the accelerator in their path and what follows it there."""
+    for own in sorted({file.parent for file in _files(folder, "**/")}):
+        parts = own.resolve().parts
+        name = next((part for part in reversed(parts) if part in KNOWN), None)
         if name is None:
             raise TwofoldError(
-                f"{own}: no part of its name is an accelerator that is known"
-                f" ({', '.join(MEASURED)}): name a folder after it"
+                f"{own}: no part of its path is an accelerator that is known"
+                f" ({', '.join(KNOWN)}): name a folder after it"
             )
-        rest = parts[parts.index(name) + 1 :]
-        yield "/".join([name, *rest]), own
+        place = len(parts) - 1 - parts[::-1].index(name)
+        yield "/".join(parts[place:]), own
+
+
+def _files(folder: Path, below: str = "") -> list[Path]:
+    found = (folder.glob(f"{below}*_perf.{kind}") for kind in ("parquet", "csv", "txt"))
+    return sorted(file for files in found for file in files)
 
 
 def machine(name: str) -> Accelerator:
     """Return the accelerator of a folder's name."""
-    return MEASURED[name.partition("/")[0]]
+    return KNOWN[name.partition("/")[0]]
 
 
 def read_folder(folder: Path) -> Reading:
     """Read the tables of kernels in a folder."""
-    files = [
-        file
-        for file in sorted(folder.glob("*.parquet"))
-        if not any(word in file.name for word in NO_KERNELS)
-    ]
-    return read(*files)
+    files = _files(folder)
+    known = [file for file in files if is_table(file)]
+    reading = read(*known)
+    for file in set(files) - set(known):
+        reading.left_out[f"of {file.name}, whose columns are of no table of kernels"] = num_rows(
+            file
+        )
+    return reading
+
+
+def num_rows(file: Path) -> int:
+    """Return how many rows a file has."""
+    return len(next(iter(read_columns(file).values())))
 
 
 def left_out(readings: Mapping[str, Reading], seed: int) -> Iterator[Error]:
@@ -145,7 +164,7 @@ def left_out(readings: Mapping[str, Reading], seed: int) -> Iterator[Error]:
 
 def predicted(key: Key, rows: Rows, points: Floats, chip: Accelerator) -> Floats:
     """Predict shapes from the rows of a table, as :class:`KernelTimes` does."""
-    times, _ = table(key, rows).at(points)
+    times, _ = table(key, rows, chip).at(points)
     return np.maximum(times, roofline(FAMILIES[key[0]], key[1], points, chip))
 
 

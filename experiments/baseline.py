@@ -329,7 +329,13 @@ def costed(
     """
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
     scenario = Scenario(
-        loaded.workload, cluster, settings.engine, settings.nodes, forced, fold=settings.fold
+        loaded.workload,
+        cluster,
+        settings.engine,
+        settings.nodes,
+        forced,
+        fold=settings.fold,
+        trace=loaded.trace,
     )
     return with_costs(scenario, settings.collective_cost, others)
 

@@ -1,6 +1,7 @@
 """Changes to the cluster: a resource set to a value, another accelerator by roofline."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from simulator.workload import Floats, What
 from topologies import Cluster, catalog, load_cluster, place, resource_values
 from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.schema import Accelerator, kinds_of
+
+if TYPE_CHECKING:
+    from traces.generate.kernel_times import Accelerator as Chip
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""
@@ -52,8 +56,10 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
     peaks ``P`` for 16-bit floats and the memory bandwidths ``B`` (Williams, Waterman and
     Patterson, CACM 52, 2009): what it fell short of the one roofline, it falls short of the
-    other. Where kinds of node differ ``P`` and ``B`` are those of the rank's own; with ``kind``
-    only that kind's are replaced. The network, and how its library chooses, stay as they are.
+    other. Where the trace tells no FLOPs and no bytes, kernels are recognised
+    (:mod:`experiments.scenario.recognised`). Where kinds of node differ ``P`` and ``B`` are those
+    of the rank's own; with ``kind`` only that kind's are replaced. The network, and how its library
+    chooses, stay as they are.
     """
     other = _named(name)
 
@@ -62,7 +68,7 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
             scenario = scenario.whole()  # copies sit on nodes of other kinds
         workload, cluster = scenario.workload, scenario.cluster
         if workload.flops is None and workload.traffic is None:
-            raise WhatIfError("the trace tells of no op how many FLOPs or bytes it has")
+            return _recognised(scenario, other, kind)
         none = np.zeros(len(workload))
         flops = none if workload.flops is None else np.nan_to_num(workload.flops)
         traffic = none if workload.traffic is None else np.nan_to_num(workload.traffic)
@@ -84,6 +90,35 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         )
 
     return Edited(apply)
+
+
+def _recognised(scenario: Scenario, other: Accelerator, kind: str | None) -> Changed:
+    """Scale kernels that are recognised, each by the table of its kind."""
+    from experiments.scenario.recognised import ratios, recognise
+
+    workload, cluster = scenario.workload, scenario.cluster
+    ratio, chips = np.ones(len(workload)), []
+    kernels = recognise(workload, scenario.trace)
+    asked = np.ones(len(workload), dtype=np.bool_) if kind is None else _of_kind(scenario, kind)
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        members = part.placement.members
+        mine = asked & (workload.rank >= members.start) & (workload.rank < members.stop)
+        chip = part.cluster.accelerator
+        if mine.any():
+            ratio[mine] = ratios(kernels, _chip(chip), _chip(other))[mine]
+            chips.append(chip.name)
+    scaled = durations_scaled(workload, asked & kernels.scaled, ratio)
+    note = f"{' and '.join(dict.fromkeys(chips))} → {other.name}: {kernels.told()}"
+    return Changed(replace(scenario, workload=scaled, cluster=_with(cluster, other, kind)), note)
+
+
+def _chip(chip: Accelerator) -> "Chip":
+    """Return an accelerator as tables of kernels know it."""
+    from traces.generate.kernel_times import Accelerator as Chip
+
+    if chip.memory_bandwidth is None or not any(half in chip.peak for half in _HALVES):
+        raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
+    return Chip(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
 
 
 def _own(

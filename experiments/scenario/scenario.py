@@ -214,7 +214,8 @@ class Scenario:
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
     or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
-    ``auto`` stands for where links are shared.
+    ``auto`` stands for where links are shared. ``trace`` is where the workload was recorded, "" of
+    one that was made.
     """
 
     workload: Workload
@@ -226,6 +227,7 @@ class Scenario:
     fold: bool | None = False
     faults: tuple[Fault, ...] = ()
     contended: str = "flow"
+    trace: str = ""
 
     _site: Site | None = field(default=None, repr=False)
 

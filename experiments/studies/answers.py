@@ -32,10 +32,19 @@ _KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How long a step took (s), or why it cannot be (then NaN)."""
+    """How long a step took (s), or why it cannot be (then NaN).
+
+    ``busy`` is how long an accelerator works in it (s): its kernels and copies one after the other,
+    at most the step, in the mean over ranks.
+    """
 
     step: float
+    busy: float = math.nan
     refused: str = ""
+
+
+def _refused(error: TwofoldError) -> Answer:
+    return Answer(math.nan, refused=str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Answerer:
             if chunk.engine == "analytic":
                 return self._together(chunk, scenario)
         except TwofoldError as error:
-            return [Answer(math.nan, str(error))] * len(chunk.points)
+            return [_refused(error)] * len(chunk.points)
         return [_alone(scenario, numbers) for numbers in chunk.points]
 
     def _scenario(self, site: Site, engine: str) -> Scenario:
@@ -86,24 +95,49 @@ class Answerer:
         study, beside = self._studies[key], every_number(scenario)
         changes = [Change(parts=numbers) for numbers in chunk.points]
         try:
-            return [Answer(step) for step in study.steps([beside, *changes])[1:].tolist()]
+            steps = study.steps([beside, *changes])[1:].tolist()
         except TwofoldError:
-            return [_one_of(study, beside, change) for change in changes]
+            return [_one_of(study, scenario, numbers) for numbers in chunk.points]
+        work = working(scenario)
+        return [
+            _answer(step, work, numbers) for step, numbers in zip(steps, chunk.points, strict=True)
+        ]
 
 
-def _one_of(study: Points, beside: Change, change: Change) -> Answer:
+def _one_of(study: Points, scenario: Scenario, numbers: Numbers) -> Answer:
     try:
-        return Answer(float(study.steps([beside, change])[1]))
+        change = Change(parts=numbers)
+        step = float(study.steps([every_number(scenario), change])[1])
+        return _answer(step, working(scenario), numbers)
     except TwofoldError as error:
-        return Answer(math.nan, str(error))
+        return _refused(error)
+
+
+def working(scenario: Scenario) -> dict[What, float]:
+    """Say how long kernels, and copies, of a rank last together (s), in the mean over ranks."""
+    workload = scenario.workload
+    return {
+        part: float(workload.duration[workload.part == part].sum()) / max(len(workload.ranks), 1)
+        for part in (What.COMPUTE, What.COPY)
+    }
+
+
+def _answer(step: float, work: dict[What, float], numbers: Numbers) -> Answer:
+    """Put a step together with how long accelerators work in it."""
+    busy = dict(work)
+    for one in numbers:
+        if isinstance(one, Scaled) and one.part in busy:
+            busy[one.part] *= one.times / one.over
+    return Answer(step, min(step, math.fsum(busy.values())))
 
 
 def _alone(scenario: Scenario, numbers: Numbers) -> Answer:
     try:
         parts = tuple(one for one in numbers if one.times != one.over)
-        return Answer(Change(parts=parts).apply(scenario).scenario.run().makespan)
+        step = Change(parts=parts).apply(scenario).scenario.run().makespan
+        return _answer(step, working(scenario), numbers)
     except TwofoldError as error:
-        return Answer(math.nan, str(error))
+        return _refused(error)
 
 
 def every_number(scenario: Scenario) -> Change:

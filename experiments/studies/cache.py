@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import isnan, nan
 from pathlib import Path
 
 from experiments.studies.answers import Answer
@@ -26,9 +27,12 @@ _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
-_TABLES = """
-CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, step REAL, refused TEXT NOT NULL,
-    used INTEGER NOT NULL) WITHOUT ROWID;
+ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL"
+"""Columns of an answer."""
+_FORMAT = 1
+"""Of the tables: counts up when their columns change, and a file of another is emptied."""
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS answers ({ANSWER}, used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -68,7 +72,7 @@ class Cache:
             folder.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
             self._base.execute("PRAGMA synchronous=OFF")  # it can be computed again
-            self._base.executescript(_TABLES)
+            make_tables(self._base, _TABLES, _FORMAT)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         """Return the answers that are known, by key."""
@@ -78,10 +82,10 @@ class Cache:
                 few = keys[begin : begin + _AT_ONCE]
                 marks = ",".join("?" * len(few))
                 rows = self._base.execute(
-                    f"SELECT key, step, refused FROM answers WHERE key IN ({marks})",
+                    f"SELECT key, step, busy, refused FROM answers WHERE key IN ({marks})",
                     few,
                 )
-                found |= {key: answer_of(step, refused) for key, step, refused in rows}
+                found |= {key: answer_of(*rest) for key, *rest in rows}
             if found:
                 now = int(time.time())
                 with self._writing():
@@ -96,8 +100,8 @@ class Cache:
         now = int(time.time())
         with _reported(self.file), self._writing():
             self._base.executemany(
-                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)",
-                ((key, step_of(one), one.refused, now) for key, one in answers),
+                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)",
+                ((key, *row_of(one), now) for key, one in answers),
             )
 
     def usage(self) -> Usage:
@@ -157,14 +161,30 @@ class Cache:
         self._base.execute("COMMIT")
 
 
-def answer_of(step: float | None, refused: str) -> Answer:
+def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
+    """Make tables where there are none; those of another version of the program go first."""
+    (known,) = base.execute("PRAGMA user_version").fetchone()
+    if known == version:
+        return
+    base.execute("BEGIN IMMEDIATE")
+    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in names:
+        base.execute(f'DROP TABLE "{name}"')
+    for statement in filter(str.strip, tables.split(";")):
+        base.execute(statement)
+    base.execute(f"PRAGMA user_version = {version}")
+    base.execute("COMMIT")
+
+
+def answer_of(step: float | None, busy: float | None, refused: str) -> Answer:
     """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing."""
-    return Answer(float("nan") if step is None else step, refused)
+    return Answer(nan if step is None else step, nan if busy is None else busy, refused)
 
 
-def step_of(answer: Answer) -> float | None:
-    """Return how a row of a table has the step of an answer."""
-    return None if answer.refused else answer.step
+def row_of(answer: Answer) -> tuple[float | None, float | None, str]:
+    """Return how a row of a table has an answer."""
+    step, busy = (None if isnan(one) else one for one in (answer.step, answer.busy))
+    return step, busy, answer.refused
 
 
 def limit_of(text: str) -> float:

@@ -17,28 +17,15 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from simulator.errors import StudyError
+from simulator.errors import QuantityError, StudyError
+from simulator.quantities import parse_quantity
 
 FITS = "fits"
-UNITS: dict[str, tuple[str, float]] = {
-    **{unit: ("s", by) for unit, by in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))},
-    **{
-        f"{prefix}{base}": (base, by)
-        for base in ("B", "B/s", "FLOP/s", "W", "J", "USD")
-        for prefix, by in (
-            *(("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)),
-            *(("Ki", 2.0**10), ("Mi", 2.0**20), ("Gi", 2.0**30), ("Ti", 2.0**40)),
-        )
-        if not (prefix.endswith("i") and base[0] != "B")
-    },
-    **{f"{prefix}bit/s": ("B/s", by / 8) for prefix, by in (("M", 1e6), ("G", 1e9), ("T", 1e12))},
-    "kWh": ("J", 3.6e6),
-    "MWh": ("J", 3.6e9),
-    "%": ("", 0.01),
-}
-"""Units of numbers in constraints: the base unit that each is of, and how much of it one is."""
+BASES = ("s", "B", "B/s", "FLOP/s", "W", "J", "USD")
+"""Base units that numbers in constraints may have, any spelling of :mod:`simulator.quantities`."""
 _WORD = re.compile(
     r"\s*(?:(?P<number>\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?)"
     r"|(?P<name>[A-Za-zµμ][\w@-]*(?:\.[A-Za-z_]\w*)*(?:/s)?|%)"
@@ -270,15 +257,15 @@ class _Reader:
         sort, unit = self._words[self._at] if self._at < len(self._words) else ("", "")
         if sort != "name":
             return Number(value, "")
-        if unit not in UNITS:
-            near = [one for one in UNITS if one.lower() == unit.lower()]
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise StudyError(
-                f"{self._text!r}: {unit!r} is no unit; {hint}write one such as us, GB/s, MW, kUSD"
-            )
         self._at += 1
-        base, by = UNITS[unit]
-        return Number(value * by, base)
+        if unit == "%":
+            return Number(value / 100, "")
+        for base in BASES:
+            with suppress(QuantityError):
+                return Number(parse_quantity(f"{value!r} {unit}", base), base)
+        raise StudyError(
+            f"{self._text!r}: {unit!r} is no unit: write one such as us, GB/s, MW, kUSD"
+        )
 
     def _sign(self, *signs: str) -> str | None:
         if self._at < len(self._words) and self._words[self._at] in [("sign", s) for s in signs]:

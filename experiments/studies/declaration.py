@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
@@ -76,6 +77,10 @@ class WorkloadEntry(_Table):
         None, description="Tokens of a trace's step of the whole job, for tokens_per_s."
     )
 
+    ignore_memory: StrictBool = Field(
+        default=False, description="Whether a plan is answered that does not fit into memory, too."
+    )
+
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.trace is None) == (self.plan is None):
@@ -83,6 +88,8 @@ class WorkloadEntry(_Table):
         for key in ("cluster", "tokens"):
             if self.plan is not None and getattr(self, key) is not None:
                 raise ValueError(f"{key} belongs to a trace; a plan tells it itself")
+        if self.trace is not None and self.ignore_memory:
+            raise ValueError("ignore_memory belongs to a plan: a trace was recorded, and fitted")
         return self
 
     @property

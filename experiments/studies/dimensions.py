@@ -26,9 +26,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from pydantic import BaseModel
 
+from collectives.libraries.rules import parse_rule
 from experiments.scenario.change import CLUSTER_RESOURCES, is_of_links, unit_of_value
+from experiments.scenario.language import parse_change
 from experiments.scenario.resources import MOST, RANKS
-from simulator.errors import QuantityError
+from simulator.errors import QuantityError, TwofoldError
 from simulator.names import did_you_mean, same_name
 from simulator.quantities import format_quantity, parse_quantity
 from topologies.cluster.fabrics import FABRICS
@@ -348,10 +350,21 @@ def _texts(kind: str) -> Callable[[str, object], Dimension]:
         for index, one in enumerate(_listed(raw)):
             if not isinstance(one, str) or not one.strip():
                 raise DimensionError(f"{one!r} is no text", index)
+            try:
+                _READ.get(kind, str)(one if one != NONE else "")
+            except TwofoldError as error:
+                raise DimensionError(str(error), index) from error
             levels.append(one)
         return Dimension(name, kind, tuple(levels))
 
     return read
+
+
+_READ: dict[str, Callable[[str], object]] = {
+    "what_if": lambda text: parse_change(text) if text else None,
+    "algorithm": lambda text: parse_rule(text) if text else None,
+}
+"""Texts that are understood when the file is read."""
 
 
 def _topologies(name: str, raw: object) -> Dimension:

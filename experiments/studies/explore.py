@@ -6,16 +6,16 @@ has it. Points are numbered in the order in which the search asks for them.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from experiments.studies.answers import Answer, Chunk
 from experiments.studies.cache import Cache
-from experiments.studies.constraints import Constraint
+from experiments.studies.constraints import Constraint, parse_constraint
 from experiments.studies.declaration import Declaration
 from experiments.studies.executors import Run
-from experiments.studies.figures import FIGURES, Job, number_at
+from experiments.studies.figures import FIGURES, FITS, Job, number_at
 from experiments.studies.front import hypervolume, pareto
 from experiments.studies.placed import Base, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
@@ -23,13 +23,17 @@ from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
 from simulator.engine.simulate import Progress
-from simulator.errors import OutputError, StudyError, TwofoldError
+from simulator.errors import ClusterError, OutputError, StudyError, TwofoldError
 from simulator.workload import Floats
 
 CHUNK = 512
 """Points that a worker is handed at once, of the engine that asks many at once; of others one."""
 CONFIRMED = 50
-"""Points of the front that another engine simulates again, at most: the first of them in order."""
+"""Points of the front that another engine simulates again, at most: evenly along it."""
+_FITS = "memory fits"
+"""What holds of every plan, whether a study says it or not, unless the workload ignores it."""
+_BOUGHT = ("cost", "power")
+"""Figures that say whether a bill can be made, before anything is simulated."""
 _IMPOSSIBLE = 10.0
 """Excess of a point that cannot be at all, beside constraints that are not met by a share."""
 
@@ -88,10 +92,14 @@ class Explorer:
         self._counts = dict.fromkeys(("computed", "stored", "cached"), 0)
         total = math.fsum(base.weight for base in self.bases)
         self._shares = [base.weight / total for base in self.bases]
-        names = tuple(dict.fromkeys((*self._wanted(), *FIGURES)))
-        self._figures = tuple(name for name in names if name in FIGURES)
+        wanted = self._wanted()
+        self._figures = tuple(
+            name for name, one in FIGURES.items() if not one.asked or name in wanted
+        )
         self._early = [one for one in self.study.constraints if not _simulated(one)]
         self._late = [one for one in self.study.constraints if _simulated(one)]
+        if any(base.plan is not None for base in self.bases):
+            self._early.append(parse_constraint(_FITS, lambda name: FIGURES[name].unit, FITS))
         self._written = 0
         self.results = Results(
             self.study.dimensions, tuple(base.name for base in self.bases), self._figures
@@ -120,10 +128,8 @@ class Explorer:
         )
         if self.study.confirm is None:
             return explored
-        confirmed = tuple(self._confirmed(front[:CONFIRMED], self.study.confirm))
-        return Explored(
-            **{**vars(explored), "confirmed": confirmed, "counts": Counts(**self._counts)}
-        )
+        confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
+        return replace(explored, confirmed=confirmed, counts=Counts(**self._counts))
 
     def _searched(self) -> Found:
         """Feed a method's batches with what they become."""
@@ -175,7 +181,11 @@ class Explorer:
             raise
         except TwofoldError as error:
             return _Point(at, (), str(error), _IMPOSSIBLE)
-        refused, excess = self._judge(self._early, at, jobs)
+        try:
+            refused, excess = self._judge(self._early, at, jobs)
+            self._computed(jobs, _BOUGHT)
+        except ClusterError as error:  # a part that has no price
+            return _Point(at, (), str(error), _IMPOSSIBLE)
         return _Point(at, tuple(jobs), refused, excess)
 
     def _judge(
@@ -201,21 +211,19 @@ class Explorer:
         nothing = (math.nan,) * len(self.bases)
         own = self._own(point.at)
         if point.refused:
-            early = {
-                name: FIGURES[name].of(point.jobs)
-                for name in self._figures
-                if point.jobs and not FIGURES[name].simulated
-            }
+            before = [name for name, one in FIGURES.items() if not one.simulated]
+            early = self._computed(point.jobs, before) if point.jobs else {}
             return Row(point.at, nothing, own | early, point.refused, point.excess)
         found = [answers[_key(job.placed, engine)] for job in point.jobs]
         steps = tuple(one.step for one in found)
         if why := next((one.refused for one in found if one.refused), ""):
             return Row(point.at, steps, own, why, _IMPOSSIBLE)
         jobs = [
-            Job(job.placed, job.share, one.step) for job, one in zip(point.jobs, found, strict=True)
+            replace(job, step=one.step, busy=one.busy)
+            for job, one in zip(point.jobs, found, strict=True)
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
-        return Row(point.at, steps, own | self._computed(jobs), refused, excess)
+        return Row(point.at, steps, own | self._computed(jobs, FIGURES), refused, excess)
 
     def _own(self, at: Coordinates) -> dict[str, float]:
         """Return the objectives that are dimensions."""
@@ -226,10 +234,10 @@ class Explorer:
             if one.name in goals
         }
 
-    def _computed(self, jobs: Sequence[Job]) -> dict[str, float]:
-        """Compute all figures; one that nobody asked for may be unknown."""
+    def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:
+        """Compute figures of these names; one that nobody asked for may be unknown."""
         found, wanted = {}, self._wanted()
-        for name in self._figures:
+        for name in (one for one in self._figures if one in names):
             try:
                 found[name] = FIGURES[name].of(jobs)
             except StudyError:
@@ -306,6 +314,13 @@ class Explorer:
             tuple((reference * np.array(signs)).tolist()),
             volume,
         )
+
+    def _spread(self, front: Sequence[int]) -> list[int]:
+        """Take points evenly along the front, in the order of the first objective."""
+        first = self.results.column(next(iter(self.study.file.objectives)))
+        along = sorted(front, key=lambda number: (first[number], number))
+        places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
+        return [along[place] for place in np.unique(places.round().astype(np.intp)).tolist()]
 
     def _best(self, name: str, goal: str, front: Sequence[int]) -> int:
         """Return the point of the front that is best in an objective; the front has one."""

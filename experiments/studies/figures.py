@@ -20,12 +20,14 @@ from topologies import Cluster, place, resource_values
 class Job:
     """A workload at a point: where and what it is, and how long its step took (s).
 
-    ``step`` is NaN before it is simulated. ``share`` is the workload's weight over the sum of all.
+    ``step`` is NaN before it is simulated, and so is ``busy``, how long an accelerator works in it.
+    ``share`` is the workload's weight over the sum of all.
     """
 
     placed: Placed
     share: float
     step: float = math.nan
+    busy: float = math.nan
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -51,12 +53,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A named number of a point: its base unit ("" for counts), what it is, and how it is found."""
+    """A named number of a point: its base unit ("" for counts), what it is, and how it is found.
+
+    One that takes time is ``asked``: computed where a constraint or an objective names it.
+    """
 
     unit: str
     about: str
     of: Callable[[Sequence[Job]], float]
     simulated: bool = False
+    asked: bool = False
 
 
 def step_s(jobs: Sequence[Job]) -> float:
@@ -94,14 +100,91 @@ def nodes(jobs: Sequence[Job]) -> float:
     return float(max(job.nodes for job in jobs))
 
 
+def memory(jobs: Sequence[Job]) -> float:
+    """Return what the fullest rank of any plan needs (B), as :mod:`traces.generate.memory` has it.
+
+    Raises
+    ------
+    StudyError
+        If no workload is a plan: a trace does not tell.
+    """
+    needed = [job.placed.site.memory for job in jobs if job.placed.site.memory is not None]
+    if not needed:
+        raise StudyError("memory: no workload is a plan, and a trace does not tell")
+    return max(needed)
+
+
+def memory_room(jobs: Sequence[Job]) -> float:
+    """Memory of an accelerator (B), of the plan that has the least left; infinite if not known."""
+    sites = [job.placed.site for job in jobs if job.placed.site.memory is not None]
+    room = {site: math.inf if site.memory_room is None else site.memory_room for site in sites}
+    tightest = min(sites, key=lambda site: room[site] - (site.memory or 0.0), default=None)
+    if tightest is None or math.isinf(room[tightest]):
+        return math.inf
+    return memory(jobs) + room[tightest] - (tightest.memory or 0.0)
+
+
+def cost(jobs: Sequence[Job]) -> float:
+    """Return what nodes and network cost (USD), of the job that takes most: the bill of materials.
+
+    Raises
+    ------
+    ClusterError
+        If a part has no price; names the field of the cluster file that gives it.
+    """
+    return max(job.placed.bill.cost for job in jobs)
+
+
+def power(jobs: Sequence[Job]) -> float:
+    """Return what they draw while every part works (W), with what the site takes besides.
+
+    Raises
+    ------
+    ClusterError
+        If it is not known what a part draws.
+    """
+    return max(job.placed.bill.active_power for job in jobs)
+
+
+def energy_per_step(jobs: Sequence[Job]) -> float:
+    """Energy of a step (J), weighted: accelerators work while kernels run, all else throughout."""
+    return math.fsum(job.share * _energy(job) for job in jobs)
+
+
+def energy_per_token(jobs: Sequence[Job]) -> float:
+    """Energy of all steps over tokens of all (J), each workload by its weight.
+
+    Raises
+    ------
+    StudyError
+        If a trace does not tell its tokens.
+    """
+    return energy_per_step(jobs) / (tokens_per_s(jobs) * step_s(jobs))
+
+
+def _energy(job: Job) -> float:
+    busy = {"accelerator": job.busy / job.step if job.step else 0.0}
+    return job.placed.bill.energy(job.step, busy)
+
+
 FIGURES: dict[str, Figure] = {
     "step_s": Figure("s", "step time, weighted over workloads", step_s, simulated=True),
     "tokens_per_s": Figure("", "tokens per second, weighted", tokens_per_s, simulated=True),
     "gpus": Figure("", "accelerators of the job", gpus),
     "nodes": Figure("", "nodes in use", nodes),
+    "memory": Figure("B", "memory that a plan's fullest rank needs", memory),
+    "memory_room": Figure("B", "memory that it has", memory_room, asked=True),
+    "cost": Figure("USD", "cost of nodes and network", cost, asked=True),
+    "power": Figure("W", "power while all works", power, asked=True),
+    "energy_per_step": Figure(
+        "J", "energy of a step, weighted", energy_per_step, simulated=True, asked=True
+    ),
+    "energy_per_token": Figure(
+        "J", "energy per token, weighted", energy_per_token, simulated=True, asked=True
+    ),
 }
 """Every figure, by the name that a study file uses."""
-FITS: dict[str, tuple[str, str]] = {}
+FITS: dict[str, tuple[str, str]] = {"memory": ("memory", "memory_room")}
 """What ``NAME fits`` compares: the figure that is needed, and the one that there is room for."""
 
 
@@ -115,13 +198,9 @@ def say_figure(value: float, unit: str) -> str:
     """
     if math.isnan(value):
         return ""
-    if unit in ("s", "B", "B/s", "FLOP/s"):
+    if unit:
         return format_quantity(value, unit)
-    if not unit:
-        return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
-    scale = max((one for one in (1.0, 1e3, 1e6, 1e9) if one <= abs(value)), default=1.0)
-    prefix = {1.0: "", 1e3: "k", 1e6: "M", 1e9: "G"}[scale]
-    return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
 
 
 def number_at(jobs: Sequence[Job], name: str) -> float:

@@ -9,9 +9,12 @@ from experiments.scenario.change import Multiplied, Scaled
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
 from topologies import Cluster, changed
+from topologies.cluster.bill import Bill, bill_of
 from traces.generate.plan import GenerationPlan
 
 Numbers = tuple[Multiplied | Scaled, ...]
+_NOT_BOUGHT = ("scale_up.", "pcie.")
+"""Resources that come with the node, whose price and power do not follow their bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Base:
     scenario: Scenario | None = field(default=None, repr=False)
     plan: GenerationPlan | None = None
     tokens: int | None = None
+    ignore_memory: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,8 @@ class Site:
     """Where and what a workload is, but for numbers of links and of ops.
 
     ``index`` is that of the workload. ``plan`` is None of a recorded one. ``key`` hashes all that
-    its step depends on.
+    its step depends on. ``memory`` is what a plan's fullest rank needs and ``memory_room`` what
+    there is (B), None where that is not known.
     """
 
     index: int
@@ -46,6 +51,13 @@ class Site:
     tokens: int | None
     plan: GenerationPlan | None
     key: str
+    memory: float | None = None
+    memory_room: float | None = None
+    _bills: dict[tuple[object, ...], Bill] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what workers have no use for."""
+        return {**self.__dict__, "_bills": {}}
 
     @property
     def nodes(self) -> int | None:
@@ -74,6 +86,29 @@ class Placed:
             if isinstance(one, Multiplied) and one.times != one.over:
                 cluster = changed(cluster, one.resource, one.times / one.over)
         return cluster
+
+    @property
+    def bill(self) -> Bill:
+        """What the job's part of the cluster is made of; kept for points that buy the same.
+
+        Raises
+        ------
+        ClusterError
+            If the job does not fit.
+        """
+        site = self.site
+        bought = tuple(
+            one
+            for one in self.numbers
+            if isinstance(one, Multiplied)
+            and one.resource.endswith("bandwidth")
+            and not one.resource.startswith(_NOT_BOUGHT)
+        )
+        if bought not in site._bills:
+            cluster = Placed(site, bought).cluster
+            nodes = None if cluster.is_one_graph else site.nodes
+            site._bills[bought] = bill_of(cluster, site.ranks, nodes)
+        return site._bills[bought]
 
 
 def _said(part: Multiplied | Scaled) -> list[str]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from experiments.studies.dimensions import Dimension
 from experiments.studies.results import Coordinates, Row
 from simulator.errors import StudyError
 from simulator.workload import Floats
-
-if TYPE_CHECKING:
-    import optuna
 
 SLAB = 4096
 """Points of a batch, where a method does not wait for answers."""
@@ -137,9 +134,7 @@ def nsga2(study: Declaration) -> Batches:
     optuna = _optuna()
     search = study.file.search
     size = search.batch or _POPULATION
-    sampler = optuna.samplers.NSGAIISampler(
-        population_size=size, seed=search.seed, constraints_func=_excess
-    )
+    sampler = optuna.samplers.NSGAIISampler(population_size=size, seed=search.seed)
     return (yield from _asked(study, sampler, size))
 
 
@@ -147,15 +142,8 @@ def tpe(study: Declaration) -> Batches:
     """Ask where good points are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
     optuna = _optuna()
     search = study.file.search
-    sampler = optuna.samplers.TPESampler(
-        seed=search.seed, constant_liar=True, constraints_func=_excess
-    )
+    sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
     return (yield from _asked(study, sampler, search.batch or _TPE_BATCH))
-
-
-def _excess(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
-    """Tell a sampler by how much a point does not meet the constraints."""
-    return (float(trial.user_attrs["excess"]),)
 
 
 def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
@@ -182,7 +170,7 @@ def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
 
 def _tell(asked: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:
     optuna = _optuna()
-    trial.set_user_attr("excess", 1.0 if row is None else row.excess)
+    trial.set_constraint("excess", 1.0 if row is None else row.excess)
     if row is None:
         asked.tell(trial, state=optuna.trial.TrialState.FAIL)
         return

@@ -20,6 +20,7 @@ from collectives.libraries.rules import parse_rule
 from experiments.costing.calibration import with_calibration
 from experiments.provenance import identity
 from experiments.questions.generate import accelerator_of, with_own_rates
+from experiments.questions.memory import memory_on
 from experiments.scenario.change import Multiplied, Scaled, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_factor
@@ -35,9 +36,11 @@ from simulator.quantities import parse_quantity
 from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
 from topologies.cluster.catalog import complaints
 from topologies.cluster.kinds import by_kind, differing
+from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
 from traces.generate.plan import GenerationPlan, plan_text
 from traces.generate.run import new_tokens
+from traces.generate.what_fits import fits
 
 FORMAT = 1
 """Of keys: counts up when the same inputs are asked otherwise."""
@@ -53,6 +56,9 @@ class Sites:
         own = [one for one in declaration.dimensions if _is_number(one)]
         self._numbers = own
         self._structure = [one for one in declaration.dimensions if one not in own]
+        for one in (one for one in declaration.dimensions if one.kind == "cluster"):
+            for name in one.levels:  # a name that is none is no point's fault
+                self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
         """Place a workload at a point.
@@ -109,11 +115,14 @@ class Sites:
         if base.scenario is not None:
             cluster = with_calibration(cluster, base.scenario.cluster.calibration)
         tokens = base.tokens if plan is None else new_tokens(plan.parallelism, plan.run)
+        memory, room = (None, None) if plan is None else _memory(plan, base)
         content = [
             *(FORMAT, code_identity(), base.identity, identity(cluster)["sha256"]),
-            *(None if plan is None else [plan_text(plan), repr(plan.imbalance)], _asked(settings)),
+            *(None if plan is None else _said(plan), _asked(settings)),
         ]
-        return Site(index, base.name, cluster, settings, ranks, tokens, plan, digest(content))
+        return Site(
+            index, base.name, cluster, settings, ranks, tokens, plan, digest(content), memory, room
+        )
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
         """Return the cluster that a point names, the study's, or the one of the recording."""
@@ -123,9 +132,12 @@ class Sites:
             if base.scenario is None:
                 raise StudyError(f"{base.name}: on which cluster? Give cluster, or space.cluster")
             return base.scenario.cluster
-        if named not in self._clusters:
-            self._clusters[named] = load_cluster(self._study.path(named))
-        return self._clusters[named]
+        return self._loaded(named)
+
+    def _loaded(self, name: str) -> Cluster:
+        if name not in self._clusters:
+            self._clusters[name] = load_cluster(self._study.path(name))
+        return self._clusters[name]
 
     def _settings(self, values: Mapping[Dimension, Value]) -> Settings:
         """Return the study's settings with a point's nodes, what-ifs and algorithms."""
@@ -306,7 +318,27 @@ def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> G
         compute_efficiency=own.compute_efficiency,
         memory_efficiency=own.memory_efficiency,
     )
-    return with_own_rates(replace(plan, accelerator=rates, others=()), cluster, nodes)
+    own_memory = replace(plan, accelerator=rates, others=(), memory=memory_on(cluster))
+    return with_own_rates(own_memory, cluster, nodes)
+
+
+def _memory(plan: GenerationPlan, base: Base) -> tuple[float, float | None]:
+    """Return what the fullest rank of a plan needs, and what there is; None: it is not checked.
+
+    Where a compiler repeats computations until the step fits there is what is needed.
+    """
+    needed = fullest(memory_of(plan)).total
+    sizes = [one.size for one in (plan.memory, *(o.memory for o in plan.others)) if one is not None]
+    if base.ignore_memory or not sizes:
+        return needed, None
+    return needed, max(min(sizes), needed) if fits(plan) else min(sizes)
+
+
+def _said(plan: GenerationPlan) -> list[str]:
+    """Say which step a plan is: memory does not change it."""
+    others = tuple(replace(one, memory=None) for one in plan.others)
+    alike = replace(plan, memory=None, others=others)
+    return [plan_text(alike), repr(alike.imbalance)]
 
 
 def _asked(settings: Settings) -> list[object]:

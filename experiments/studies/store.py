@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from experiments.files import writing
 from experiments.studies.answers import Answer
-from experiments.studies.cache import answer_of, step_of
+from experiments.studies.cache import ANSWER, answer_of, make_tables, row_of
 from simulator.errors import OutputError, StudyError, TwofoldError
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ BLOCK = 4096
 _EVERY = 0.25
 """Seconds between two commits of answers."""
 _PATIENCE = 30.0
-_TABLES = """
-CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, step REAL, refused TEXT NOT NULL)
-    WITHOUT ROWID;
+_FORMAT = 1
+"""Of the index's tables; one of another format is made anew."""
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS answers ({ANSWER}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS points (number INTEGER PRIMARY KEY, refused_by TEXT NOT NULL,
     file TEXT NOT NULL);
 """
@@ -67,7 +68,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._base = sqlite3.connect(folder / INDEX, timeout=_PATIENCE, isolation_level=None)
-        self._base.executescript(_TABLES)
+        make_tables(self._base, _TABLES, _FORMAT)
         self._waiting: list[tuple[bytes, Answer]] = []
         self._committed = time.monotonic()
         (folder / RESULTS).mkdir(exist_ok=True)
@@ -77,8 +78,8 @@ class Store:
     def answers(self) -> dict[bytes, Answer]:
         """Return all answers that are there, by key."""
         with reported(self.folder):
-            rows = self._base.execute("SELECT key, step, refused FROM answers")
-            return {key: answer_of(step, refused) for key, step, refused in rows}
+            rows = self._base.execute("SELECT key, step, busy, refused FROM answers")
+            return {key: answer_of(*rest) for key, *rest in rows}
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
         """Keep answers; they are on disk within a quarter of a second, or at :meth:`commit`."""
@@ -91,8 +92,8 @@ class Store:
         if self._waiting:
             with reported(self.folder), self._writing():
                 self._base.executemany(
-                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)",
-                    ((key, step_of(one), one.refused) for key, one in self._waiting),
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
+                    ((key, *row_of(one)) for key, one in self._waiting),
                 )
             self._waiting.clear()
         self._committed = time.monotonic()
@@ -204,13 +205,13 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
     OutputError
         If it cannot be written.
     """
-    _check(folder, study)
+    check_folder(folder, study)
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("ab")
     with lock:
         _wait_for(lock, folder, wait)
-        _check(folder, study)
+        check_folder(folder, study)
         with reported(folder):
             if not (folder / STUDY).exists():
                 with writing(folder / STUDY) as stream:
@@ -225,8 +226,16 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
                 store.close()
 
 
-def _check(folder: Path, study: Written) -> None:
-    """Refuse a directory that is not this study's, before anything is written."""
+def check_folder(folder: Path, study: Written) -> None:
+    """Refuse a directory that is not this study's, before anything is written.
+
+    Raises
+    ------
+    StudyError
+        If it is another study's, or holds other files.
+    OutputError
+        If it is no directory, or cannot be read.
+    """
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory: name another with --directory")
     try:

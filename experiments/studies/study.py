@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from experiments.studies.declaration import Declaration, WorkloadEntry, declare,
 from experiments.studies.executors import EXECUTORS
 from experiments.studies.explore import Explored, Explorer
 from experiments.studies.placed import Base
-from experiments.studies.store import Written, open_store
+from experiments.studies.store import Written, check_folder, open_store
 from simulator.errors import OutputError, StudyError
 from traces.generate.plan import files_named, read_plan
 
@@ -40,6 +40,10 @@ class PointRow:
     best_of: list[str]
     confirmed_step_s: float | None = None
     longer_pct: float | None = None
+
+
+_CONFIRMED = ("confirmed_step_s", "longer_pct")
+"""Fields of a row about the engine that confirms."""
 
 
 class WorkloadAnswer(TypedDict):
@@ -204,8 +208,21 @@ class StudyReport(Report):
         }
 
     def table(self) -> Rows:
-        """Return the CSV answer: the front."""
-        return PointRow, self.front
+        """Return the CSV answer: the front, a column per dimension and objective."""
+        dimensions = [one.name for one in self.study.dimensions]
+        names = tuple(dict.fromkeys((*self.study.file.objectives, *dimensions)))
+        columns = ["point", *(name.replace(".", "_").replace("@", "_") for name in names)]
+        kind = make_dataclass("FrontRow", [*columns, *_CONFIRMED, "best_of"], frozen=True)
+        rows = [
+            kind(
+                row.point,
+                *((row.values | row.objectives)[name] for name in names),
+                *(getattr(row, name) for name in _CONFIRMED),
+                " ".join(row.best_of),
+            )
+            for row in self.front
+        ]
+        return kind, rows
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -279,12 +296,13 @@ def study(
     if workers < 1:
         raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
     declared = declare(study) if isinstance(study, Mapping) else read_study(study)
+    written = _written(declared, study)
+    folder = None if directory is None else Path(directory)
+    if folder is not None:
+        check_folder(folder, written)
     with ExitStack() as held:
-        store = None
-        folder = None if directory is None else Path(directory)
-        if folder is not None:
-            store = held.enter_context(open_store(folder, _written(declared, study), note))
         bases, workloads = read_workloads(declared, watch)
+        store = None if folder is None else held.enter_context(open_store(folder, written, note))
         if store is not None and store.write_inputs(_inputs_of(declared, bases)):
             note(f"{folder}: what the study reads has changed: points that hang on it are new")
         kept = _cache(held, note) if cache else None
@@ -354,7 +372,7 @@ def read_workloads(
 def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
     path = Path(declared.path(str(entry.plan)))
     plan = read_plan(path)
-    base = Base(name, entry.weight, "plan", plan=plan)
+    base = Base(name, entry.weight, "plan", plan=plan, ignore_memory=entry.ignore_memory)
     return base, _said(base, recorded=False, measured=None, error=None)
 
 

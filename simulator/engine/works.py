@@ -88,7 +88,7 @@ class _Called:
         plan = self.carried.plan
         if plan is None or not self.ahead:
             return 0
-        return sum(len(step.source) for step in plan.schedule.steps)
+        return sum(step.width for step in plan.schedule.steps)
 
     def written(self, network: Topology) -> Program:
         """Write it out."""

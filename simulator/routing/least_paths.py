@@ -126,19 +126,6 @@ class HubPairs(NamedTuple):
     number: Ints
 
 
-class Tail(NamedTuple):
-    """The way from a last hub to a target.
-
-    ``sole`` says that there is one for all messages; its latency (s), whether it passes the watched
-    link, and the port by which it leaves the hub.
-    """
-
-    sole: bool
-    latency: float
-    hit: bool
-    port: Port
-
-
 _Crossing = tuple[Messages, HubPairs, Hubs, "Edge", "Field"]
 
 
@@ -528,61 +515,60 @@ def _begin_edge(row: int, hubs: Hubs, edge: Edge, field: Field) -> None:
 def _add_to(target: int, last: int, block: Block, where: _Crossing) -> int:
     """Add up the messages to a target whose last hub is this; return as :func:`add_direct`.
 
-    Where there is one way from the hub to the target they take it together.
+    Where there is one way from the hub to the target they take it together. What is done for every
+    message stands here or is short: a call that is not inlined takes longer than a message does.
     """
-    sent, _, hubs, edge, field = where
+    sent, pairs, hubs, edge, field = where
     offset, item = sent.to
-    back = Graph(
-        field.graph.stop, field.graph.start, field.graph.metric, field.graph.into, field.graph.out
-    )
+    back = _reversed(field.graph)
+    ends = Ends(target, target, field.rule.seed)
     sole = _is_sole(target, last, edge.from_last, back, hubs.hub)
-    one = Tail(sole, 0.0, not sole, Port(target, 0, 0))
-    together = 0.0
+    port = _port(ends, last, back, edge, field.rule)
+    field.sums.hit[0] = False
+    _walk(target, last, ends, 0.0, back, (edge.from_last, hubs.hub, edge, field))
+    tail, hit, together = edge.took[0], field.sums.hit[0], 0.0
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
-        amount = block.amount[message]
+        amount, number = block.amount[message], block.number[message]
         if sent.by[message] != last or amount == 0.0:
             continue
         ends = Ends(sent.source[message], target, field.rule.seed)
-        if not sole or together == 0.0:
-            one = _leave(ends, last, 0.0 if sole else amount, back, sole, where)
-        together += amount
-        if not _add_one(ends, last, (amount, block.number[message]), one, where):
+        field.sums.hit[0] = sole and hit
+        if sole:
+            together += amount
+        else:
+            port = _port(ends, last, back, edge, field.rule)
+            _walk(target, last, ends, amount, back, (edge.from_last, hubs.hub, edge, field))
+            tail = edge.took[0]
+        entry = _enter(ends, amount, hubs, edge, field)
+        outside = edge.took[0] + tail
+        if len(pairs.amount) > 0:
+            _gather(pairs.row[entry], pairs.row[last], (amount, outside, number), pairs)
+        elif not _cross(entry, last, ends, port, (amount, outside, number), field):
             return int(message) + 1
-    if sole and together > 0.0:
-        _leave(Ends(target, target, field.rule.seed), last, together, back, sole, where)
+    if together > 0.0:
+        _walk(target, last, ends, together, back, (edge.from_last, hubs.hub, edge, field))
     return 0
 
 
 @hot_loop
-def _leave(
-    ends: Ends,
-    last: int,
-    amount: float,
-    back: Graph,
-    sole: bool,  # noqa: FBT001  a hot loop has no keywords
-    where: _Crossing,
-) -> Tail:
-    """Send a message from its last hub to its target."""
-    _, _, hubs, edge, field = where
-    field.sums.hit[0] = False
-    _walk(ends.target, last, ends, amount, back, (edge.from_last, hubs.hub, edge, field))
-    port = _port(ends, last, back, edge, field.rule)
-    return Tail(sole, edge.took[0], field.sums.hit[0], port)
+def _reversed(graph: Graph) -> Graph:
+    """Turn every link round."""
+    return Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
 
 
 @hot_loop
-def _add_one(ends: Ends, last: int, what: tuple[float, int], tail: Tail, where: _Crossing) -> bool:
-    """Send a message up to its last hub, and note it; ``what`` is its amount and its number."""
-    _, pairs, hubs, edge, field = where
-    amount, number = what
-    field.sums.hit[0] = tail.hit
-    entry = _enter(ends, amount, hubs, edge, field)
-    outside = edge.took[0] + tail.latency
-    if len(pairs.amount) > 0:
-        _gather(pairs.row[entry], pairs.row[last], (amount, outside, number), pairs)
-        return True
-    through = _carry(entry, last, ends, tail.port, amount, field)
+def _cross(
+    entry: int,
+    last: int,
+    ends: Ends,
+    port: Port,
+    message: tuple[float, float, int],
+    field: Field,
+) -> bool:
+    """Send a message through the fabric, and note it: its amount, latency outside, and number."""
+    amount, outside, number = message
+    through = _carry(entry, last, ends, port, amount, field)
     if through < 0.0:
         return False
     _note(outside + through, number, field.sums)

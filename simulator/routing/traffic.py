@@ -71,8 +71,8 @@ class Traffic:
 
     def _of_everyone(self, first: int, last: int) -> Block:
         count = len(self.goal)
-        goals = np.arange(first, last)
-        other = np.arange(count - 1)[None, :]
+        goals = np.arange(first, last, dtype=np.int32)
+        other = np.arange(count - 1, dtype=np.int32)[None, :]
         sender = (other + (other >= goals[:, None])).ravel()
         goal = np.repeat(goals, count - 1)
         amount = np.ones(len(sender)) if self.amount is None else self.amount[sender, goal]
@@ -81,7 +81,7 @@ class Traffic:
             offset=self.offset[first : last + 1] - self.offset[first],
             source=self.source[sender],
             amount=amount,
-            number=sender * count + goal,
+            number=sender * np.int64(count) + goal,
         )
 
 

@@ -86,7 +86,11 @@ def _facts(report: "StudyReport") -> dict[str, str]:
 def _print_front(console: Console, report: "StudyReport") -> None:
     """List the front: the best of each objective first, then along the first objective."""
     objectives = report.study.file.objectives
-    dimensions = [one for one in report.study.dimensions if one.name not in objectives]
+    dimensions = [
+        one
+        for one in report.study.dimensions
+        if one.name not in objectives and len(one.levels) != 1
+    ]
     again = [report.study.confirm] if report.explored.confirmed else []
     rows = TableRows(
         (

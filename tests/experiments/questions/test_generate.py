@@ -369,7 +369,7 @@ def test_another_accelerator_is_asked_of_a_plan_by_roofline(report, plan):
         (("--phase", "decode", "--loss", "torch"), "--loss is for training"),
         (("--dp", "8"), "does not fit into memory: a rank needs 165.4 GB"),
         (("--tp", "8", "--dp", "4000"), "4000 nodes would do: --nodes 4000"),
-        (("--optimizer", "adamw"), "adamw"),
+        (("--optimizer", "nadam"), "nadam"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused_with_what_would_do(words, told):

@@ -73,7 +73,7 @@ def test_excess_is_nothing_exactly_where_it_holds_and_grows_with_the_distance(va
         ("gpuz == 8", "'gpuz' is no figure"),
         ("power <= 2", "W <= a number without a unit"),
         ("power <= 2 s", "W <= s"),
-        ("power <= 2 mw", "did you mean MW?"),
+        ("power <= 2 mw", "'mw' is no unit"),
         ("power <= 2 parsecs", "is no unit"),
         ("(gpus == 8", "not closed"),
         ("1 == 1", "names nothing"),

@@ -17,7 +17,10 @@ from experiments.studies.study import study
 from helpers.studies import PLAN, TRACE, links
 from simulator.errors import StudyError
 from simulator.quantities import parse_quantity
-from topologies import load_cluster
+from simulator.workload import What
+from topologies import changed, load_cluster
+from topologies.cluster.bill import bill_of
+from traces.generate.memory import fullest, memory_of
 from traces.generate.plan import read_plan
 
 
@@ -76,7 +79,7 @@ def test_plans_are_generated_for_each_point(tmp_path):
     report = study(
         {
             "name": "plans",
-            "workloads": [{"plan": str(path)}],
+            "workloads": [{"plan": str(path), "ignore_memory": True}],
             "cluster": "hgx-h100",
             "space": {"plan.tp": [1, 2, 3], "plan.gpus": [4, 8], "plan.zero": [0, 1]},
             "constraints": ["gpus == 8"],
@@ -101,6 +104,53 @@ def test_plans_are_generated_for_each_point(tmp_path):
             assert column(report, "step_s")[number] == pytest.approx(step, rel=1e-9)
             assert column(report, "tokens_per_s")[number] == pytest.approx(8 * 1024 / step)
     assert {one["reason"] for one in report.refused} >= {"gpus == 8"}
+
+
+def test_a_plan_that_does_not_fit_into_memory_is_no_design(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    fields = {
+        "name": "memory",
+        "workloads": [{"plan": str(path)}],
+        "cluster": "hgx-h100",
+        "space": {"plan.tp": [1, 8], "plan.dp": [1]},
+    }
+    results = study(fields).explored.results
+    assert results.refused == ["memory fits", ""]
+    for number, tp in enumerate((1, 8)):
+        p = replace(read_plan(path).parallelism, tp=tp, dp=1)
+        needed = fullest(memory_of(replace(read_plan(path), parallelism=p))).total
+        assert results.column("memory")[number] == pytest.approx(needed, rel=1e-6)
+    fields["workloads"] = [{"plan": str(path), "ignore_memory": True}]
+    assert study(fields).explored.results.refused == ["", ""]
+
+
+def test_cost_power_and_energy_are_those_of_the_bill():
+    report = study(
+        links(
+            space={
+                "nodes": [2],
+                "scale_out.bandwidth": ["12.5 GB/s", "25 GB/s", "50 GB/s"],
+                "compute": [1, 2],
+            },
+            workloads=[{"trace": TRACE, "tokens": 1000}],
+            constraints=["power <= 1 MW"],
+            objectives={"cost": "min", "energy_per_step": "min", "energy_per_token": "min"},
+        )
+    )
+    base = load_cluster("dgx-a100")
+    scenario = baseline(TRACE, "dgx-a100", engine="analytic", nodes=2).scenario
+    kernels = scenario.workload.duration[scenario.workload.part == What.COMPUTE].sum() / 8
+    for number, (factor, compute) in enumerate(itertools.product((0.5, 1, 2), (1, 2))):
+        bill = bill_of(changed(base, "scale_out.bandwidth", factor), 8, 2)
+        assert column(report, "cost")[number] == pytest.approx(bill.cost)
+        assert column(report, "power")[number] == pytest.approx(bill.active_power)
+        step = column(report, "step_s")[number]
+        energy = bill.energy(step, {"accelerator": min(1.0, kernels / compute / step)})
+        assert column(report, "energy_per_step")[number] == pytest.approx(energy, rel=0.02)
+        assert column(report, "energy_per_token")[number] == pytest.approx(
+            column(report, "energy_per_step")[number] / 1000
+        )
 
 
 def test_weights_are_shares_of_steps(tmp_path):

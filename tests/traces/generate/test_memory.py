@@ -14,7 +14,7 @@ from helpers.places import SHARED
 from helpers.synthetic_jobs import plans
 from simulator.errors import WorkloadError
 from topologies import catalog, load_cluster
-from traces.generate.activations import layer_activations, layer_tensors
+from traces.generate.activations import head_activations, layer_activations, layer_tensors
 from traces.generate.kernel_times import KernelRates
 from traces.generate.layers import chunks, parameters_on_rank
 from traces.generate.memory import fullest, memory_of
@@ -185,6 +185,73 @@ def test_a_layer_of_experts_holds_a_rank_s_share_of_them():
     assert alone - spread == 2 * 2 * 8 * 3 * 512 * 256 * 3 / 4
 
 
+@pytest.mark.parametrize("ep", [1, 2, 8])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_states_of_experts_are_on_one_rank_each(ep, zero):
+    """What all ranks hold of sharded states is one copy, wherever experts lie."""
+    model = load_model("mixtral-8x7b")
+    (stage,) = memory_of(plan_for(model, dp=8, ep=ep, zero=zero))
+    each = {1: 12, 3: 8}[zero]
+    assert 8 * stage.optimiser == pytest.approx(each * parameters(model))
+
+
+@pytest.mark.parametrize(
+    ("tp", "loss", "each"),
+    # bytes of a logit: bf16 in place; bf16, fp32 and its exponentials; bf16, fp32 log-softmax, and
+    # two gradients in fp32, three where tensor ranks share the vocabulary
+    [(1, "fused", 2), (8, "parallel", 10), (1, "torch", 14), (8, "torch", 18)],
+)
+def test_the_loss_holds_the_logits_as_often_as_its_kernels_do(tp, loss, each):
+    h, s, vocabulary = 1024, 2048, 51200
+    run = Training(micro_batch=1, global_batch=1, sequence=s, loss=loss)
+    batch = micro_batch(gpt(hidden=h, vocabulary=vocabulary), Parallelism(tp=tp), run)
+    head = head_activations(batch, run)
+    inputs = 2 * 2 * s * h
+    assert head.kept + head.working - inputs == pytest.approx(each * s * vocabulary / tp)
+
+
+def test_backward_needs_gradients_and_what_it_repeats():
+    """Two of the residual stream, 4 sbh, and those of the network, 16 sbh, which is widest."""
+    h, s = 1024, 512
+    run = Training(micro_batch=1, global_batch=1, sequence=s)
+    batch = micro_batch(gpt(hidden=h), Parallelism(), run)
+    whole = layer_activations(batch, 0, run)
+    assert whole.working == pytest.approx(20 * s * h)
+    full = layer_activations(batch, 0, replace(run, recompute="full"))
+    assert full.working - whole.working == pytest.approx(whole.kept - full.kept)
+
+
+def test_every_communicator_and_every_message_has_buffers():
+    model = gpt(layers=4)
+    run = Training(micro_batch=1, global_batch=8, sequence=512)
+    alone, wide, deep = (
+        memory_of(plan_for(model, run=run, **degrees))[0].buffers
+        for degrees in ({}, {"tp": 2, "dp": 2}, {"pp": 2})
+    )
+    assert (alone, wide) == (0, 2 * 128 * 2**20)
+    assert deep == 128 * 2**20 + 4 * 512 * 1024 * 2
+
+
+def test_context_ranks_share_the_cache():
+    run = Serving(phase="prefill", batch=1, context=4096)
+    one, shared = (memory_of(plan_for(run=run, cp=cp))[0].kv_cache for cp in (1, 4))
+    assert one == 4 * shared
+
+
+def test_layers_with_a_window_cache_no_more_than_it():
+    run = Serving(phase="decode", batch=1, context=8192)
+    (stage,) = memory_of(plan_for("gemma-2-9b", run=run))
+    assert stage.kv_cache == 21 * (4096 + 8192) * 2 * 8 * 256 * 2
+
+
+def test_fsdp_on_a_pipeline_keeps_weights_gathered_and_gradients_whole():
+    model = gpt(layers=8)
+    run = Training(micro_batch=1, global_batch=16, sequence=512)
+    stages = memory_of(plan_for(model, run=run, pp=4, dp=4, zero=3))
+    held = parameters(model) - 2 * 51200 * 1024 - 2 * 1024
+    assert stages[1].gathered == pytest.approx((2 + 4) * held / 4, rel=0.01)
+
+
 def test_published_peaks_are_met():
     """Within 10 % in the median, 26 of them; what ran fits, what ran out of memory does not."""
     rows = published()
@@ -295,6 +362,7 @@ def test_what_does_not_fit_is_refused_with_what_fills_it_and_what_would_fit():
             run=Serving(phase="decode", batch=1, context=1024),
         ),
         plan_for("llama-3.1-405b", memory=64 * GIB, tp=8, pp=4),
+        plan_for("deepseek-v3-671b", memory=80 * GIB, dp=8, ep=8),
     ],
     ids=str,
 )
@@ -305,6 +373,15 @@ def test_what_is_said_to_fit_does(plan):
         assert fits(one.plan)
         assert one.needed <= plan.memory.size
         check_memory(one.plan)
+
+
+def test_more_replicas_are_given_a_batch_for_all_of_them():
+    plan = plan_for("deepseek-v3-671b", memory=80 * GIB, dp=8, ep=8)
+    found = list(alternatives(plan))
+    assert all("global batch" in one.change for one in found)
+    for one in found:
+        each = one.plan.run.global_batch // one.plan.parallelism.dp
+        assert each == plan.run.global_batch // plan.parallelism.dp
 
 
 def test_memory_that_is_not_given_is_not_checked():

@@ -96,6 +96,13 @@ def test_experts_are_spread_over_all_ranks_of_a_stage_where_ep_exceeds_the_repli
     assert groups(half, "edp", 0).tolist() == [[rank, rank + 16] for rank in range(16)]
 
 
+def test_experts_on_all_tensor_ranks_are_spread_over_context_ranks_too():
+    p = Parallelism(tp=2, cp=2, dp=1, ep=2, etp=2, sequence_parallel=True)
+    assert groups(p, "ep", 0).tolist() == [[0, 2], [1, 3]]
+    assert ep_of(p, stage_ranks(p, 0)).tolist() == [0, 0, 1, 1]
+    assert [coordinates(p, rank).ep for rank in range(4)] == [0, 0, 1, 1]
+
+
 def test_hybrid_shards_lie_beside_each_other_and_their_replicas_apart():
     """PyTorch's mesh (replicate, shard): the inner dimension shards."""
     p = Parallelism(tp=2, dp=4, zero=3, dp_replicate=2)

@@ -34,25 +34,27 @@ def built(
     for key, own in _with_flash(rows, chip):
         kept = believed(key, own, chip, left_out if key[0] != "flash" else Counter())
         if len(kept) >= FEWEST:
-            tables[key] = table(key, kept)
+            tables[key] = table(key, kept, chip)
         elif key[0] != "flash":
             left_out["fewer than ten rows of a table"] += len(kept)
     return tables
 
 
-_FULLEST, _LARGEST = 0.05, 2_000_000
+_LARGEST = 2_000_000
+"""Points of a grid; of more, each shape has a curve of its own."""
 
 
-def table(key: Key, rows: Rows) -> Surface | Curves:
-    """Make the table of rows: a surface of a grid, curves where shapes are scattered.
-
-    A grid is what has a twentieth of its points measured, at least.
-    """
+def table(key: Key, rows: Rows, chip: Accelerator) -> Surface | Curves:
+    """Make the table of rows: a surface, or curves where kernels are tuned by shape."""
     family = FAMILIES[key[0]]
     points = np.prod([len(np.unique(column)) for column in rows.points.T], dtype=np.float64)
-    gridded = len(rows) >= _FULLEST * points and points <= _LARGEST
-    make = surface if gridded and not family.tuned_by_shape else curves
-    return make(rows.points, rows.times, family.exponents)
+    make = curves if family.tuned_by_shape or points > _LARGEST else surface
+    return make(
+        rows.points,
+        rows.times,
+        family.exponents,
+        lambda nodes: roofline(family, key[1], nodes, chip),
+    )
 
 
 def _with_flash(rows: Mapping[Key, Rows], chip: Accelerator) -> Iterator[tuple[Key, Rows]]:

@@ -107,7 +107,8 @@ def _latent_prefill(_variant: str, sizes: tuple[Floats, ...]) -> Work:
 
 def _latent_decode(variant: str, sizes: tuple[Floats, ...]) -> Work:
     batch, keys, heads = sizes
-    return latent_decode_work(batch * keys, heads, precision(variant).activation)
+    stored = precision(variant.partition(":")[0]).activation
+    return latent_decode_work(batch * keys, heads, stored)
 
 
 def _experts(variant: str, sizes: tuple[Floats, ...]) -> Work:
@@ -118,17 +119,29 @@ def _experts(variant: str, sizes: tuple[Floats, ...]) -> Work:
 
 
 def attention_variant(variant: str) -> tuple[str, float, float]:
-    """Split ``cache recipe/head size/window`` into its parts; a window of 0 is infinite."""
-    cache, head_size, window = variant.split("/")
-    return cache, float(head_size), float(window) or np.inf
+    """Return recipe of the cache, size of heads and window of attention; 0 tokens: infinite."""
+    recipes, head_size, window = variant.split("/")
+    return recipes.partition(":")[0], float(head_size), float(window) or np.inf
+
+
+def recipes(variant: str) -> tuple[str, str]:
+    """Return the recipes of what a variant reads and of its arithmetic, for attention and MLA.
+
+    Examples
+    --------
+    >>> recipes("fp8/128/0"), recipes("fp8:fp8/128/0")
+    (('fp8', 'bf16'), ('fp8', 'fp8'))
+    """
+    stored, _, arithmetic = variant.partition("/")[0].partition(":")
+    return stored, arithmetic or "bf16"
 
 
 def _first(variant: str) -> str:
     return variant.partition("/")[0]
 
 
-def _half(_variant: str) -> str:
-    return "bf16"
+def _arithmetic(variant: str) -> str:
+    return recipes(variant)[1]
 
 
 _ATTENTION = ("batch", "tokens", "heads", "kv_heads")
@@ -137,13 +150,22 @@ FAMILIES = {
     one.name: one
     for one in (
         Family("gemm", ("m", "n", "k"), (1.0, 1.0, 1.0), 0, _gemm, _first),
-        Family("prefill", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _prefill, _half),
-        Family("flash", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _flash, _half),
-        Family("decode", ("batch", "keys", "heads", "kv_heads"), (1.0,) * 4, 0, _decode, _half),
+        Family("prefill", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _prefill, _arithmetic),
+        Family("flash", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _flash, _arithmetic),
         Family(
-            "mla_prefill", ("batch", "tokens", "heads"), (1.0, 2.0, 1.0), 0, _latent_prefill, _half
+            "decode", ("batch", "keys", "heads", "kv_heads"), (1.0,) * 4, 0, _decode, _arithmetic
         ),
-        Family("mla_decode", ("batch", "keys", "heads"), (1.0,) * 3, 0, _latent_decode, _half),
+        Family(
+            "mla_prefill",
+            ("batch", "tokens", "heads"),
+            (1.0, 2.0, 1.0),
+            0,
+            _latent_prefill,
+            _arithmetic,
+        ),
+        Family(
+            "mla_decode", ("batch", "keys", "heads"), (1.0,) * 3, 0, _latent_decode, _arithmetic
+        ),
         Family(
             "experts",
             ("tokens", "chosen", "hidden", "intermediate", "experts"),
@@ -156,5 +178,6 @@ FAMILIES = {
         ),
     )
 }
-"""Every family by its name. Variants: a recipe for ``gemm`` and MLA (of the cache), ``cache
-recipe/head size/window`` for attention, ``recipe/distribution`` for ``experts``."""
+"""Every family by its name. Variants: a recipe for ``gemm``; ``cache recipe/head size/window`` for
+attention and the cache's recipe for MLA, with ``:recipe`` of the arithmetic behind the cache's
+where it is not bf16; ``recipe/distribution`` for ``experts``."""

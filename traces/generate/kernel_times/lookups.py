@@ -45,9 +45,12 @@ class Lookup:
 _INSTEAD = {
     "fp16": ("bf16",),
     "fp8_block": ("fp8",),
+    "fp8_static": ("fp8",),
+    "fp8_ootb": ("fp8",),
     "mxfp8": ("fp8_block", "fp8"),
     "mxfp4": ("nvfp4",),
-    "int8": ("fp8",),
+    "int8": ("sq", "fp8"),
+    "sq": ("int8", "fp8"),
     "int8_wo": ("bf16",),
     "int4_wo": ("int8_wo", "bf16"),
     "w4a16_mxfp4": ("int4_wo", "bf16"),
@@ -187,10 +190,12 @@ def _by_head_size(
     """Find a point in the table of a head size, or between the tables of the nearest two."""
     cache = shape.cache_dtype if shape.cached or shape.queries == 1 else "bf16"
     for recipe, own in _recipes(cache):
-        sizes = _head_sizes(family, recipe, window, tables)
-        if sizes:
-            plain = own and shape.dtype == "bf16"
-            return _between(shape.head_size, sizes, point, plain=plain)
+        for arithmetic in dict.fromkeys((shape.dtype, "bf16")):
+            stored = recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}"
+            sizes = _head_sizes(family, stored, window, tables)
+            if sizes:
+                plain = own and arithmetic == shape.dtype
+                return _between(shape.head_size, sizes, point, plain=plain)
     return None
 
 
@@ -229,10 +234,15 @@ def _latent(shape: LatentAttention, tables: Collection[Key]) -> Lookup | None:
     square = shape.queries in (1, shape.keys)
     if not square:
         length = math.sqrt(2.0 * shape.queries * (shape.keys - shape.queries / 2))
-    for recipe, own in _recipes(shape.cache_dtype):
-        if (family, recipe) in tables:
-            term = Term((family, recipe), (shape.batch, length, shape.heads))
-            found = Lookup((term,), exact=own and square and shape.dtype == "bf16")
+    wanted = [
+        (recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}", own, arithmetic)
+        for recipe, own in _recipes(shape.cache_dtype)
+        for arithmetic in dict.fromkeys((shape.dtype, "bf16"))
+    ]
+    for variant, own, arithmetic in wanted:
+        if (family, variant) in tables:
+            term = Term((family, variant), (shape.batch, length, shape.heads))
+            found = Lookup((term,), exact=own and square and shape.dtype == arithmetic)
             if shape.direction == "backward":
                 return found.times(backward_ratio(length, 128))
             return found

@@ -87,6 +87,27 @@ multiprocessors: NVIDIA's architecture white papers of Ampere (108), Hopper (132
 ``multiprocessor_count`` that PyTorch reports of B200 (148) and GB200 (152).
 """
 
+KNOWN = MEASURED | {
+    "h100_pcie": _chip("H100-PCIe-80GB", "hopper", 114, 2e12, bf16=756, fp8=1513, int8=1513),
+    "h800_sxm": _chip("H800-SXM5-80GB", "hopper", 132, 3.35e12, bf16=989, fp8=1979, int8=1979),
+    "h20_sxm": _chip("H20-SXM-96GB", "hopper", 78, 4e12, bf16=148, fp8=296, int8=296),
+    "gh200": _chip("GH200-96GB", "hopper", 132, 4e12, bf16=989, fp8=1979, int8=1979),
+    "b300_sxm": _chip("B300-SXM-288GB", "blackwell", 148, 8e12, bf16=2250, fp8=4500, fp4=13500),
+    "gb300": _chip("GB300", "blackwell", 152, 8e12, bf16=2500, fp8=5000, fp4=15000),
+    "l4": _chip("L4", "ada", 58, 0.3e12, bf16=121, fp8=242, int8=242),
+    "rtx_pro_6000_server": _chip(
+        "RTX-PRO-6000-Server", "blackwell", 188, 1.792e12, bf16=504, fp8=1008, fp4=2015, int8=1008
+    ),
+    "rtx_5090": _chip(
+        "RTX-5090", "blackwell", 170, 1.792e12, bf16=210, fp8=419, fp4=1676, int8=838
+    ),
+}
+"""Accelerators that tables of others may be of, by the names that aiconfigurator gives them.
+
+Their data sheets, dense. B300's peak at fp4 is an eighth of HGX B300's 108 PFLOP/s, GB300's a 72nd
+of GB300 NVL72's 1,080.
+"""
+
 _MULTIPROCESSORS = {
     "V100": 80,
     "A100": 108,

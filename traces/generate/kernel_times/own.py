@@ -2,15 +2,15 @@
 
 They are few, and where they are they are right. A shape that was measured takes as long as that. A
 shape among or beside those of its kind takes what the tables say, times what the measured ones took
-of that (their median), but not less or more than the measured ones allow: time does not fall when a
-dimension grows, and grows no faster than in proportion to it (the bounds of McShane, as in
-:mod:`traces.generate.kernel_times.smoothing`). The middle one of three times that do not fall does
-not fall.
+of that (their median, by time), but not less or more than the measured ones allow: time does not
+fall when a dimension grows, and grows no faster than in proportion to it (the bounds of McShane,
+Bulletin of the AMS 40, 1934, in a partial order). The middle one of three times that do not fall
+does not fall.
 """
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
@@ -107,22 +107,21 @@ def kind_of(shape: Shape) -> tuple[object, ...]:
 
 
 def kinds(
-    own: OwnKernels, tabled: Callable[[Sequence[Shape]], Iterable[float]]
+    rows: Iterable[tuple[Shape, float]], expected: Mapping[Shape, float]
 ) -> dict[tuple[object, ...], OwnKind]:
     """Sort rows by kind.
 
     Parameters
     ----------
-    own
-        Rows; the median is taken of those of one shape.
-    tabled
-        Times of shapes by the tables, in s.
+    rows
+        Shapes and times in s; the median is taken of those of one shape.
+    expected
+        Times of the same shapes by the tables, in s.
     """
     measured: dict[Shape, list[float]] = {}
-    for shape, seconds in own.rows:
+    for shape, seconds in rows:
         measured.setdefault(shape, []).append(seconds)
     exact = {shape: float(np.median(times)) for shape, times in measured.items()}
-    expected = dict(zip(exact, tabled(list(exact)), strict=True))
     by_kind: dict[tuple[object, ...], list[Shape]] = {}
     for shape in exact:
         by_kind.setdefault(kind_of(shape), []).append(shape)
@@ -130,11 +129,21 @@ def kinds(
         kind: OwnKind(
             np.log(np.array([_sizes(shape) for shape in shapes])),
             np.log(np.array([exact[shape] for shape in shapes])),
-            float(np.median([math.log(exact[one] / expected[one]) for one in shapes])),
+            _median(
+                np.array([math.log(exact[one] / expected[one]) for one in shapes]),
+                np.array([sum(measured[one]) for one in shapes]),
+            ),
             {shape: exact[shape] for shape in shapes},
         )
         for kind, shapes in by_kind.items()
     }
+
+
+def _median(values: Floats, weights: Floats) -> float:
+    """Weighted median: kernels in which most time is spent count most."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])
 
 
 def _sizes(shape: Shape) -> list[float]:

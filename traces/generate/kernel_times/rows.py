@@ -83,6 +83,18 @@ def read(*files: Path) -> Reading:
     return Reading(tables, left_out)
 
 
+def is_table(file: Path) -> bool:
+    """Whether a file's columns are of a table of kernels that :func:`read` knows.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read as a table.
+    """
+    names = set(read_columns(file))
+    return any(needed <= names for needed, _ in _LAYOUTS)
+
+
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -121,10 +133,11 @@ def _tables(columns: Columns, file: Path, left_out: Counter[str]) -> list[tuple[
     left_out["no positive time or size"] += int((~good).sum())
     found = []
     for variant in np.unique(variants):
-        recipe = str(variant).partition("/")[0]
+        named = str(variant).partition("/")[0].split(":")
+        unknown = [recipe for recipe in named if recipe not in PRECISIONS]
         chosen = (variants == variant) & good
-        if recipe not in PRECISIONS:
-            left_out[f"unknown type {recipe!r}"] += int(chosen.sum())
+        if unknown:
+            left_out[f"unknown type {unknown[0]!r}"] += int(chosen.sum())
         elif chosen.any():
             found.append(((family, str(variant)), Rows(points[chosen], times[chosen])))
     return found
@@ -155,7 +168,7 @@ def _gemms(columns: Columns) -> Split:
 def _attention(columns: Columns) -> Split:
     """Prefill where several tokens are asked at once, else decode: ``step`` tokens came before."""
     window = columns.get("window_size", np.zeros(len(columns["isl"]), dtype=np.int64))
-    variants = _recipes(columns["kv_cache_dtype"]) + np.array(
+    variants = _stored(columns, "attn_dtype") + np.array(
         [
             f"/{int(size)}/{max(int(seen), 0)}"
             for size, seen in zip(columns["head_dim"], window, strict=True)
@@ -173,11 +186,25 @@ def _attention(columns: Columns) -> Split:
 
 def _latent(columns: Columns) -> Split:
     points = _points(columns, "batch_size", "isl", "num_heads")
-    variants = _recipes(columns["kv_cache_dtype"])
+    variants = _stored(columns, "mla_dtype")
     if _is_decode(columns):
         points[:, 1] += columns["step"]
         return "mla_decode", variants, points
     return "mla_prefill", variants, points
+
+
+def _stored(columns: Columns, arithmetic: str) -> NDArray[np.str_]:
+    """Recipe of the cache, and that of the arithmetic behind it where it is not of 16 bits."""
+    cache = _recipes(columns["kv_cache_dtype"])
+    halves = ("bf16", "fp16")
+    own = _recipes(columns.get(arithmetic, np.array(["bf16"] * len(cache))))
+    return np.array(
+        [
+            kept if used in halves else f"{kept}:{used}"
+            for kept, used in zip(cache, own, strict=True)
+        ],
+        dtype=np.str_,
+    )
 
 
 def _is_decode(columns: Columns) -> bool:

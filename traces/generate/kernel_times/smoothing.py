@@ -2,17 +2,15 @@
 
 1. A lone row that is slower or faster than both its neighbours along an axis takes the nearer one's
    time (running median of three; it leaves every sequence that does not turn as it is).
-2. A hole between measured points is interpolated along the axes that have such on both sides, the
-   nearer counting more. Any other lies between two bounds: time does not fall when a dimension
-   grows, and grows at most as fast as the work. The bounds are those of McShane (Bulletin of the
-   AMS 40, 1934) in a partial order; their middle is taken. Larger than all that was measured, or
-   smaller, a hole has the efficiency of the nearest point.
+2. Holes are filled in the sense of efficiency: what a time is of the roofline's, and the start and
+   end of a kernel, is interpolated between measured points, over the axes that have such on both
+   sides, the nearer counting more; where there are none it is that of the nearest.
 3. Least-squares isotonic regression along all axes together (Dykstra, JASA 78, 1983), on
    logarithms, the measured points weighing most. What falls after so many rounds is ended by the
    mean of the least monotone surface above and the greatest below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numba
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import Floats
+from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.kernel_times.surface import Curves, Surface
 
 ROUNDS = 12
@@ -30,7 +29,11 @@ FILLED_WEIGHT = 0.02
 """Weight of a point that was filled in, beside 1 of a measured one."""
 
 
-def surface(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Surface:
+Least = Callable[[Floats], Floats]
+"""Least time by the roofline (s) of shapes, ``(shapes, dimensions)``."""
+
+
+def surface(points: Floats, times: Floats, exponents: tuple[float, ...], least: Least) -> Surface:
     """Make a surface of measured rows.
 
     Parameters
@@ -41,18 +44,20 @@ def surface(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Surf
         Time of each row in s; the median of those at one shape is taken.
     exponents
         By which power of each dimension the work grows.
+    least
+        Least times of shapes on the accelerator.
     """
     axes, grid = _gridded(points, np.log(times))
     logarithms = tuple(np.log(axis) for axis in axes)
+    nodes = np.stack([one.reshape(-1) for one in np.meshgrid(*axes, indexing="ij")], axis=1)
+    expected = np.log(least(nodes) + LAUNCHED).reshape(grid.shape)
+    filled = _filled(_calm(grid), expected, logarithms)
     known = np.isfinite(grid)
-    calm = _calm(grid)
-    _, among = _fill(calm, logarithms, exponents)
-    filled, _ = _fill(_between(calm, logarithms), logarithms, exponents)
     weights = np.where(known, 1.0, FILLED_WEIGHT)
-    return Surface(logarithms, monotone(filled, weights), known | among, exponents)
+    return Surface(logarithms, monotone(filled, weights), known | _among(known), exponents)
 
 
-def curves(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Curves:
+def curves(points: Floats, times: Floats, exponents: tuple[float, ...], least: Least) -> Curves:
     """Make curves of measured rows, over the first dimension, one for each shape of the others.
 
     Parameters and rules are those of :func:`surface`.
@@ -62,14 +67,13 @@ def curves(points: Floats, times: Floats, exponents: tuple[float, ...]) -> Curve
     numbered = np.stack([curve + 1.0, points[:, 0]], axis=1)
     (_, axis), grid = _gridded(numbered, np.log(times))
     logarithms = np.log(axis)
-    rows, among = [], []
-    for line in grid:
-        calm = _calm(line)
-        _, inside = _fill(calm, (logarithms,), exponents[:1])
-        filled, _ = _fill(_between(calm, (logarithms,)), (logarithms,), exponents[:1])
+    rows = []
+    for line, shape in zip(grid, shapes, strict=True):
+        nodes = np.column_stack([axis, np.tile(shape, (len(axis), 1))])
+        filled = _filled(_calm(line), np.log(least(nodes) + LAUNCHED), (logarithms,))
         rows.append(monotone(filled, np.where(np.isfinite(line), 1.0, FILLED_WEIGHT)))
-        among.append(inside)
-    return Curves(logarithms, np.log(shapes), np.array(rows), np.array(among), exponents)
+    among = np.array([np.isfinite(line) | _among(np.isfinite(line)) for line in grid])
+    return Curves(logarithms, np.log(shapes), np.array(rows), among, exponents)
 
 
 def _gridded(points: Floats, times: Floats) -> tuple[list[Floats], Floats]:
@@ -136,13 +140,26 @@ def _nearest(grid: Floats, positions: Floats, axis: int) -> tuple[_Near, _Near]:
     return found[0], found[1]
 
 
-def _between(grid: Floats, axes: Sequence[Floats]) -> Floats:
-    """Interpolate holes between the measured points on both sides, over the axes that have them."""
+def _filled(grid: Floats, expected: Floats, axes: Sequence[Floats]) -> Floats:
+    """Fill holes of logarithms of times by what they are of those expected."""
+    share = grid - expected
+    for _ in axes:
+        share = _spread(share, axes, both=True)
+    while np.isnan(share).any():
+        share = _spread(share, axes, both=False)
+    return share + expected
+
+
+def _spread(grid: Floats, axes: Sequence[Floats], *, both: bool) -> Floats:
+    """Fill holes from the nearest points along each axis, those on both sides or on either."""
     total, weights = np.zeros_like(grid), np.zeros_like(grid)
     for axis, positions in enumerate(axes):
         before, after = _nearest(grid, positions, axis)
         gap = before.distance + after.distance
         line = (before.values * after.distance + after.values * before.distance) / gap
+        if not both:
+            line = np.where(np.isnan(before.values), after.values, before.values)
+            gap = np.fmin(before.distance, after.distance)
         weight = np.where(np.isnan(line), 0.0, 1.0 / gap**2)
         total += weight * np.nan_to_num(line)
         weights += weight
@@ -150,26 +167,13 @@ def _between(grid: Floats, axes: Sequence[Floats]) -> Floats:
     return np.where(hole, total / np.where(weights > 0.0, weights, 1.0), grid)
 
 
-def _fill(
-    grid: Floats, axes: Sequence[Floats], exponents: Sequence[float]
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Fill what was not measured; also say which points have measured ones below and above."""
-    known = np.isfinite(grid)
-    low, high = np.where(known, grid, -np.inf), np.where(known, grid, np.inf)
+def _among(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which points have measured ones below and above, in all dimensions together."""
     below, above = known, known
-    for axis, (values, exponent) in enumerate(zip(axes, exponents, strict=True)):
-        shape = [1] * grid.ndim
-        shape[axis] = -1
-        work = (exponent * values).reshape(shape)
-        low = np.maximum.accumulate(low, axis)
-        low = work + _backwards(np.maximum, low - work, axis)
-        high = _backwards(np.minimum, high, axis)
-        high = work + np.minimum.accumulate(high - work, axis)
+    for axis in range(known.ndim):
         below = np.logical_or.accumulate(below, axis)
         above = _backwards(np.logical_or, above, axis)
-    # Larger than all that was measured: at the efficiency of the nearest; smaller: likewise.
-    guess = np.where(below & above, (low + high) / 2.0, np.where(below, high, low))
-    return np.where(known, grid, guess), below & above
+    return below & above
 
 
 def _backwards(operation: np.ufunc, values: NDArray[_T], axis: int) -> NDArray[_T]:

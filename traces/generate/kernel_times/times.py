@@ -20,6 +20,7 @@ from traces.generate.kernel_times.published import UNFUSED_PASSES, dense_time
 from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.rows import Key
 from traces.generate.kernel_times.shapes import (
+    LAUNCHED,
     Attention,
     Shape,
     Streaming,
@@ -68,11 +69,6 @@ class TableSource:
         if key not in self._loaded:
             self._loaded[key] = self.load(key)
         return self._loaded[key]
-
-
-LAUNCHED = 2e-6
-"""From a kernel's start to its end if it does nothing, s: the fastest hundredth of the matrix
-products of every table that ships takes 1.9 to 3.3 us (``python -m benchmarks.kernels``)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,11 +135,10 @@ class KernelTimes:
         """Time by kernels of one's own, if there are any of the shape's kind."""
         if self.own is None:
             return tabled
-        if not self._own:
-            expected = self._tabled
-            self._own.update(
-                kinds(self.own, lambda rows: [one.seconds for one in expected(rows).values()])
-            )
+        if not self._own and any(self._computes(one) for one, _ in self.own.rows):
+            known = [row for row in self.own.rows if self._computes(row[0])]
+            expected = self._tabled([shape for shape, _ in known])
+            self._own.update(kinds(known, {one: time.seconds for one, time in expected.items()}))
         kind = self._own.get(kind_of(shape))
         if kind is None:
             return tabled
@@ -208,6 +203,12 @@ class KernelTimes:
             origin: Origin = "carried over" if self.sources else "roofline"
             return KernelTime(begun + max(arithmetic, moved), origin)
         return KernelTime(begun + max(arithmetic, moved), "roofline")
+
+    def _computes(self, shape: Shape) -> bool:
+        """Whether a shape's type is one of which the accelerator's peak is known."""
+        if isinstance(shape, Streaming):
+            return True
+        return self.chip.peak(precision(shape.dtype).peak) is not None
 
     def _peak(self, shape: Shape) -> float:
         assert not isinstance(shape, Streaming)  # noqa: S101 - it has no FLOPs

@@ -156,6 +156,9 @@ def test_what_was_measured_says_so_and_what_was_not_does_not():
     assert H100.time(attention).origin == "measured"
     assert H100.time(replace(attention, direction="backward")).origin == "carried over"
     assert H100.time(replace(attention, kind="unfused")).origin == "carried over"
+    training = replace(attention, cached=False)
+    assert TIMES["a100_sxm"].time(training).origin == "measured"
+    assert H100.time(training).origin == "carried over"  # as published, which is faster
 
 
 def test_beyond_the_table_the_efficiency_of_its_edge_is_kept():

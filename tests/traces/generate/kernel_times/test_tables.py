@@ -1,6 +1,7 @@
 """Tables from rows: what is believed, smoothed, filled, packed, and carried to relatives."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from simulator.errors import TraceError
-from traces.generate.kernel_times import packed
+from traces.generate.kernel_times import Attention, KernelTimes, packed
 from traces.generate.kernel_times.build import built, table
 from traces.generate.kernel_times.carried import carried
 from traces.generate.kernel_times.families import FAMILIES
 from traces.generate.kernel_times.machines import MEASURED, Accelerator, relative_of, table_of
 from traces.generate.kernel_times.rows import Rows, believed, read, roofline
-from traces.generate.kernel_times.smoothing import monotone, surface
+from traces.generate.kernel_times.smoothing import monotone
 from traces.generate.kernel_times.surface import Curves, Surface
+from traces.generate.kernel_times.times import TableSource
 
 H100 = MEASURED["h100_sxm"]
 GEMM = ("gemm", "bf16")
@@ -56,7 +58,7 @@ def test_in_one_dimension_it_is_the_mean_of_pools():
 
 def test_a_surface_has_its_points_and_their_efficiency_between_and_beyond():
     rows = products()
-    made = surface(rows.points, rows.times, (1.0, 1.0, 1.0))
+    made = table(GEMM, rows, H100)
     times, inside = made.at(rows.points)
     assert times == pytest.approx(rows.times)
     assert inside.all()
@@ -75,16 +77,34 @@ def test_rows_left_out_are_predicted_and_hiccups_do_not_matter(seed):
     out = random.random(len(rows)) < 0.1
     late = random.random(len(rows)) < 0.03
     noisy = rows.times * random.lognormal(0.0, 0.02, len(rows)) * np.where(late, 3.0, 1.0)
-    made = surface(rows.points[~out], noisy[~out], (1.0, 1.0, 1.0))
+    made = table(GEMM, Rows(rows.points, noisy)[~out], H100)
     times, _ = made.at(rows.points[out])
     assert np.median(np.abs(times / rows.times[out] - 1.0)) < 0.03
+
+
+def test_few_rows_tell_much_for_efficiency_changes_little():
+    """A twentieth of the rows, so that every line has holes across the roofline's kinks."""
+    rows = products(sizes=FINE)
+    kept = np.random.default_rng(0).random(len(rows)) < 0.05
+    times, _ = table(GEMM, rows[kept], H100).at(rows.points)
+    assert np.median(np.abs(times / rows.times - 1.0)) < 0.03
+
+
+def test_a_lone_hiccup_is_taken_out():
+    rows = products(sizes=FINE)
+    late = rows.times.copy()
+    inner = np.flatnonzero((rows.points == 1024).all(axis=1))
+    late[inner] *= 3.0
+    times, _ = table(GEMM, Rows(rows.points, late), H100).at(rows.points)
+    assert times == pytest.approx(rows.times, rel=0.3)
+    assert np.median(np.abs(times / rows.times - 1.0)) < 1e-6
 
 
 def test_larger_than_all_that_was_measured_keeps_the_efficiency():
     """A corner of the grid, too large to be measured, is filled in proportion."""
     rows = products(start=0.0)
     small = rows.points.prod(axis=1) < 4096.0**3
-    made = table(GEMM, rows[small])
+    made = table(GEMM, rows[small], H100)
     assert isinstance(made, Surface)
     times, inside = made.at(np.array([[8192.0, 8192.0, 8192.0]]))
     assert times[0] == pytest.approx(2 * 8192.0**3 / (0.7 * 989e12), rel=0.1)
@@ -111,7 +131,7 @@ def test_a_table_of_curves_answers_for_its_shapes_and_near_them():
     shapes = [(0.5, 4096.0, 1536.0, 16.0), (1.0, 7168.0, 2048.0, 32.0)]
     points = np.array([(count, *shape) for shape in shapes for count in tokens])
     times = np.array([30, 60, 90, 700, 90, 200, 300, 2000]) * 1e-6
-    made = table(("experts", "bf16/balanced"), Rows(points, times))
+    made = table(("experts", "bf16/balanced"), Rows(points, times), H100)
     assert isinstance(made, Curves)
     answered, inside = made.at(points)
     assert answered == pytest.approx(times)
@@ -124,7 +144,7 @@ def test_a_table_of_curves_answers_for_its_shapes_and_near_them():
 
 def test_what_is_packed_is_what_is_read(tmp_path):
     rows = products()
-    tables = {GEMM: table(GEMM, rows)}
+    tables = {GEMM: table(GEMM, rows, H100)}
     packed.write(tmp_path / "x.npz", tables)
     (key,) = packed.keys(tmp_path / "x.npz")
     assert key == GEMM
@@ -139,7 +159,7 @@ def test_what_is_packed_is_what_is_read(tmp_path):
 
 
 def test_carried_to_itself_a_table_stays_and_to_twice_the_machine_it_halves():
-    made = table(GEMM, products(start=5e-6))
+    made = table(GEMM, products(start=5e-6), H100)
     same = carried(GEMM, made, H100, H100)
     assert same.times == pytest.approx(made.times)
     double = Accelerator("H100x2", {"bf16": 2 * 989e12}, 2 * 3.35e12, "hopper", 264)
@@ -188,6 +208,27 @@ def test_a_collectors_table_is_read_in_both_forms(tmp_path, form):
     assert list(reading.tables) == [GEMM]
     assert reading.tables[GEMM].times[0] == pytest.approx(5e-5)
     assert built(reading.tables, H100, reading.left_out).keys() == {GEMM}
+
+
+def test_attention_in_eight_bits_is_a_table_of_its_own(tmp_path):
+    lengths = [2**power for power in range(12)]
+    rows = {
+        **{"batch_size": 1, "step": 0, "num_heads": 32, "num_key_value_heads": 0, "head_dim": 128},
+        **{"kv_cache_dtype": "fp8", "attn_dtype": "fp8", "op_name": "context_attention"},
+    }
+    filled = {name: [value] * 12 for name, value in rows.items()}
+    file = tmp_path / "context_attention_perf.parquet"
+    times = [0.02 + 1e-8 * length**2 for length in lengths]
+    pa.parquet.write_table(pa.table(filled | {"isl": lengths, "latency": times}), file)
+    tables = read(file).tables
+    assert list(tables) == [("prefill", "fp8:fp8/128/0")]
+    assert (tables["prefill", "fp8:fp8/128/0"].points[:, 3] == 32).all()
+    made = built(tables, H100, Counter())
+    source = TableSource(frozenset(made), lambda key: made[key], "measured")
+    asked = Attention(1, 32, 32, 1024, 1024, 128, cached=True, cache_dtype="fp8", dtype="fp8")
+    found = KernelTimes(H100, (source,)).time(asked)
+    assert found == (pytest.approx(1e-3 * (0.02 + 1e-8 * 1024**2)), "measured")
+    assert KernelTimes(H100, (source,)).time(replace(asked, dtype="bf16")).origin == "roofline"
 
 
 def test_types_that_are_unknown_and_rows_without_a_time_are_counted(tmp_path):

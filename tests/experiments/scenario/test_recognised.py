@@ -1,0 +1,93 @@
+"""Another accelerator for a trace without FLOPs: kernels scale by shape, by name, or not at all."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.scenario.language import parse_change
+from experiments.scenario.recognised import ratios, recognise
+from experiments.scenario.scenario import Scenario
+from simulator.errors import WhatIfError
+from simulator.workload import What
+from topologies import load_cluster
+from traces.generate.kernel_times import Gemm, kernel_times
+from traces.generate.kernel_times.machines import MEASURED
+from traces.load import load
+
+A100, H100 = MEASURED["a100_sxm"], MEASURED["h100_sxm"]
+NAMES = {
+    "ampere_bf16_s16816gemm_bf16_128x128": 300,
+    "cutlass_80_tensorop_s1688gemm": 200,
+    "vectorized_elementwise_kernel": 100,
+    "some_kernel_of_theirs": 50,
+}
+
+
+def trace(tmp_path):
+    """A product whose sizes are recorded, one without, a pass over elements, and a stranger."""
+    product = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
+    where = {"ph": "X", "pid": 1, "tid": 1}
+    events = [{**where, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 50, "args": product}]
+    for number, (name, lasts) in enumerate(NAMES.items(), 1):
+        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 100 * number - 90}
+        events.append({**where, **launch, "dur": 5, "args": {"correlation": number}})
+        events.append(
+            {
+                **{"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7},
+                **{"ts": 1000 * number, "dur": lasts},
+                "args": {"stream": 7, "device": 0, "correlation": number},
+            }
+        )
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    return file
+
+
+def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
+    file = trace(tmp_path)
+    workload = load(str(file)).workload
+    kernels = recognise(workload, str(file))
+    assert kernels.shapes == (Gemm(4096, 4096, 4096),)
+    found = dict(
+        zip(
+            (workload.names[name] for name in workload.name),
+            ratios(kernels, A100, H100),
+            strict=True,
+        )
+    )
+    before, after = (kernel_times(chip).time(kernels.shapes[0]) for chip in (A100, H100))
+    expected = [after.seconds / before.seconds, 312 / 989, 2.039 / 3.35, 1.0]
+    assert [found[name] for name in NAMES] == pytest.approx(expected)
+    shares = "46 % by shape, 31 % by name as products, 15 % by name as passes over memory, 8 % not"
+    assert shares in kernels.told()
+
+
+def test_the_what_if_changes_what_is_recognised_and_says_how_much(tmp_path):
+    file = trace(tmp_path)
+    workload = load(str(file)).workload
+    before = Scenario(workload, load_cluster("dgx-a100"), trace=str(file))
+    made = parse_change("accelerator hgx-h100").apply(before)
+    compute = workload.what == What.COMPUTE
+    shorter = made.scenario.workload.duration[compute] / workload.duration[compute]
+    assert np.all(shorter <= 1.0)
+    assert (shorter < 1.0).sum() == 3
+    assert made.note.startswith("A100-SXM4-80GB → H100-SXM5-80GB: of the time of kernels 46 % by")
+
+
+def test_the_same_accelerator_changes_nothing(tmp_path):
+    file = trace(tmp_path)
+    kernels = recognise(load(str(file)).workload, str(file))
+    assert ratios(kernels, A100, A100) == pytest.approx(1.0)
+
+
+def test_without_the_trace_names_tell_and_where_they_do_not_that_is_said(tmp_path):
+    file = trace(tmp_path)
+    workload = load(str(file)).workload
+    assert not recognise(workload, "").shapes
+    foreign = tuple("theirs" for _ in workload.names)
+    with pytest.raises(WhatIfError, match=r"no kernel of it is recognised$"):
+        recognise(replace(workload, names=foreign), "")
+    with pytest.raises(WhatIfError, match=r"recognised \(.*absent: no such file"):
+        recognise(replace(workload, names=foreign), str(tmp_path / "absent"))

@@ -1,0 +1,236 @@
+"""Directories of studies: whatever ends a process, the same command goes on to the same bytes."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.studies.store import read_results
+from helpers.places import ROOT
+from helpers.studies import links
+
+OF_STEP = {"objectives": {"step_s": "min"}}
+
+
+def written(folder, **fields):
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(links(**fields), sort_keys=False))
+    return path
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["study", *map(str, words)])
+
+
+def refused(*words):
+    answer = run(*words)
+    assert answer.exit_code == 1, answer.output
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def results(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "results").iterdir())}
+
+
+def started(path, folder, *options):
+    words = [sys.executable, "-m", "twofold", "study", str(path), "-d", str(folder), *options]
+    return subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    )
+
+
+def answers(folder):
+    if not (folder / "index.sqlite").exists():
+        return 0
+    with sqlite3.connect(folder / "index.sqlite", timeout=30) as base:
+        try:
+            return base.execute("SELECT count(*) FROM answers").fetchone()[0]
+        except sqlite3.OperationalError:  # not made yet
+            return 0
+
+
+def killed_while_it_works(path, folder, *options, after):
+    """Start it, and kill it with all its workers when it has kept more answers than ``after``."""
+    process = started(path, folder, *options)
+    while process.poll() is None and answers(folder) <= after:
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_with_the_bytes_of_one_run(tmp_path, monkeypatch):
+    """Slow points, one at a time: each kill costs the point under way."""
+    monkeypatch.setenv("TWOFOLD_CACHE", "")
+    path = written(tmp_path, steps=3, settings={"engine": "flow"})
+    torn, whole = tmp_path / "torn", tmp_path / "whole"
+    for after in (0, 4):
+        killed_while_it_works(path, torn, after=after)
+    kept = answers(torn)
+    assert 1 <= kept <= 9
+    assert run(path, "-d", whole).exit_code == 0
+    answer = run(path, "-d", torn, "-o", "json")
+    assert answer.exit_code == 0, answer.output
+    assert f'"stored": {kept}' in answer.stdout
+    assert results(torn) == results(whole)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_killed_at_thirty_random_moments_every_point_is_there_once(tmp_path, monkeypatch, workers):
+    monkeypatch.setenv("TWOFOLD_CACHE", "")
+    rng = random.Random(7)
+    path = written(tmp_path, steps=100)
+    torn, whole = tmp_path / "torn", tmp_path / "whole"
+    begun = time.monotonic()
+    assert started(path, whole, "--workers", workers).wait() == 0
+    took = time.monotonic() - begun
+    for _ in range(30):
+        process = started(path, torn, "--workers", workers)
+        try:
+            process.communicate(timeout=rng.uniform(0.3, 1.1) * took)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+    assert started(path, torn, "--workers", workers).wait() == 0
+    assert results(torn) == results(whole)
+    points = pq.read_table(torn / "results").column("point").to_pylist()
+    assert points == list(range(10_000))
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_directory_end_with_one_study(tmp_path, monkeypatch):
+    monkeypatch.setenv("TWOFOLD_CACHE", "")
+    path = written(tmp_path, steps=3, settings={"engine": "flow"})
+    folder = tmp_path / "both"
+    both = [started(path, folder) for _ in range(2)]
+    told = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert any(b"another process works in" in err for _, err in told)
+    assert read_results(folder).num_rows == 9
+    assert run(path, "-d", tmp_path / "alone").exit_code == 0
+    assert results(folder) == results(tmp_path / "alone")
+
+
+def test_a_directory_of_another_study_stays_as_it_is(tmp_path):
+    folder = tmp_path / "kept"
+    assert run(written(tmp_path, steps=2), "-d", folder).exit_code == 0
+    before = files(folder)
+    line = refused(written(tmp_path, steps=3), "-d", folder)
+    assert "holds another study, which differs in space.scale_up.bandwidth" in line
+    line = refused(written(tmp_path, steps=2, name="other"), "-d", folder)
+    assert "holds another study, 'links'" in line
+    assert files(folder) == before
+
+
+def test_the_same_study_in_other_words_is_the_same(tmp_path):
+    folder = tmp_path / "kept"
+    path = written(tmp_path, steps=2)
+    assert run(path, "-d", folder).exit_code == 0
+    path.write_text("# a comment\n" + path.read_text())
+    answer = run(path, "-d", folder, "-o", "json")
+    assert '"stored": 4' in answer.stdout
+
+
+def test_a_directory_that_holds_something_else_is_not_written_to(tmp_path):
+    path = written(tmp_path, steps=2)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("text")
+    line = refused(path, "-d", folder)
+    assert "holds thesis.tex and is no study's directory" in line
+    assert files(folder) == {"thesis.tex": b"text"}
+    assert "would be written over" in refused(path, "-d", tmp_path)
+    assert "is no directory" in refused(path, "-d", folder / "thesis.tex")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"workloads": [{"trace": "none"}]}, "none"),
+        ({"cluster": "hgx-h1000"}, "hgx-h1000"),
+        ({"constraints": ["gpus == 7"]}, "none of 4 points can be"),
+        ({"space": {"what_if": ["compute x0"]}}, "line 7, column 5: space.what_if.0: what-if"),
+        ({"space": {"algorithm": ["ring"]}}, "space.algorithm.0: "),
+        ({"space": {"cluster": ["none.yaml"]}}, "none.yaml"),
+    ],
+)
+def test_bad_studies_are_one_line(tmp_path, fields, said):
+    assert said in refused(written(tmp_path, **{"steps": 2, **OF_STEP, **fields}))
+
+
+def test_a_study_that_cannot_begin_leaves_no_directory(tmp_path):
+    path = written(tmp_path, steps=2, workloads=[{"trace": "none"}])
+    assert "none" in refused(path, "-d", tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_csv_has_a_column_per_dimension_and_objective(tmp_path):
+    answer = run(written(tmp_path, steps=2), "-o", "csv")
+    lines = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
+    assert lines[0] == (
+        "point,step_s,scale_up_bandwidth,scale_up_latency,confirmed_step_s,longer_pct,best_of"
+    )
+    assert lines[1].startswith("2,")
+
+
+def test_what_cannot_be_written_is_one_line_and_nothing_is_lost(tmp_path, monkeypatch):
+    """A full disk, as SQLite and the file system tell of it."""
+    path, folder = written(tmp_path, steps=3), tmp_path / "kept"
+    assert run(path, "-d", folder).exit_code == 0
+    whole = results(folder)
+    (folder / "results" / "00000.parquet").unlink()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("experiments.studies.store.os.fsync", full)
+        line = refused(path, "-d", folder)
+    assert f"{folder}" in line
+    assert "No space left on device" in line
+    assert results(folder) == {}
+    assert run(path, "-d", folder).exit_code == 0
+    assert results(folder) == whole
+
+
+def test_an_index_that_is_no_database_is_one_line(tmp_path):
+    path, folder = written(tmp_path, steps=2), tmp_path / "kept"
+    assert run(path, "-d", folder).exit_code == 0
+    (folder / "index.sqlite").write_bytes(b"nonsense" * 1000)
+    assert "file is not a database" in refused(path, "-d", folder)
+
+
+def test_an_input_that_has_changed_is_computed_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("TWOFOLD_CACHE", "")
+    cluster = tmp_path / "mine.yaml"
+    text = (ROOT / "topologies" / "catalog" / "dgx-a100.yaml").read_text()
+    cluster.write_text(text)
+    path = written(tmp_path, steps=2, cluster="mine.yaml")
+    folder = tmp_path / "kept"
+    assert run(path, "-d", folder).exit_code == 0
+    before = results(folder)
+    cluster.write_text(
+        text.replace("2.7 us", "27 us").replace("topology: switch", "topology: ring", 1)
+    )
+    answer = run(path, "-d", folder, "-o", "json")
+    assert answer.exit_code == 0, answer.output
+    assert "what the study reads has changed" in answer.stderr
+    assert '"computed": 4' in answer.stdout
+    assert results(folder) != before

@@ -1,0 +1,219 @@
+"""Operators of a PyTorch profiler file with the sizes of their inputs and their kernels.
+
+The profiler writes sizes (``Input Dims``) where ``record_shapes=True``. A kernel belongs to the
+launch of its correlation id, and that to the innermost operator around it on its thread that is one
+of those asked for, else to the innermost that has sizes. Kernels without a launch are taken by
+their ``External id``, which is the operator's.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from simulator.errors import TraceError
+from traces.core.recorded import RecordedOperator
+from traces.kineto.document import ForeignFile, read_document
+from traces.kineto.schema import ABSENT, LooseNumber, durations_ns, stamps, unwrapped
+
+
+class _Args(Struct, gc=False):
+    external: LooseNumber = field(name="External id", default=None)
+    external_old: LooseNumber = field(name="external id", default=None)
+    correlation: LooseNumber = None
+    dims: Raw = field(name="Input Dims", default=ABSENT)
+    dims_old: Raw = field(name="Input dims", default=ABSENT)
+    types: Raw = field(name="Input type", default=ABSENT)
+    values: Raw = field(name="Concrete Inputs", default=ABSENT)
+
+
+class _Event(Struct, gc=False):
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: LooseNumber = None
+    tid: LooseNumber = None
+    ts: LooseNumber = None
+    dur: LooseNumber = None
+    args: _Args | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_NO_ARGS = _Args()
+_OPERATORS = ("cpu_op", "operator")
+_KERNELS = ("kernel",)
+_Thread = tuple[LooseNumber, LooseNumber]
+
+
+class _Call(Struct, gc=False):
+    """An operator's call: when, what, and who called it on its thread."""
+
+    start: int
+    end: int
+    event: _Event
+    caller: int = -1
+
+
+def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[RecordedOperator]:
+    """Read the operators of a file that launched kernels.
+
+    Parameters
+    ----------
+    path
+        A file of the PyTorch profiler, compressed or not.
+    wanted
+        Names of operators to which a kernel is given before others that are nearer to its launch.
+
+    Returns
+    -------
+    list
+        An operator for each call, and one without a name for each kernel that has none.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, is of another kind, or has no kernels.
+    """
+    document = read_document(path)
+    if isinstance(document, ForeignFile):
+        raise TraceError(f"{path}: {document.reason}; operators are read from PyTorch profiles")
+    try:
+        reading = _Reading(document.events)
+        return reading.operators(frozenset(wanted), path)
+    except (ValueError, OverflowError, RecursionError, msgspec.DecodeError) as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def is_profile(path: Path) -> bool:
+    """Whether a file is one of the PyTorch profiler; others stand beside those of ranks.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
+    return not isinstance(read_document(path), ForeignFile)
+
+
+class _Reading:
+    """What the events of one file say; made, read and thrown away."""
+
+    def __init__(self, events: list[Raw]) -> None:
+        self.kernels: list[tuple[_Event, float]] = []
+        self.launches: dict[int, tuple[_Thread, int]] = {}
+        self.calls: dict[_Thread, list[_Call]] = defaultdict(list)
+        for raw in events:
+            event = _decode(raw)
+            category = (event.cat or "").lower()
+            if event.ph != "X":
+                continue
+            if category in _KERNELS:
+                self.kernels.append((event, 1e-9 * float(durations_ns([event.dur], [raw])[0])))
+            elif category in _OPERATORS or "runtime" in category or "driver" in category:
+                start = int(stamps([event.ts], [raw], "ts")[0])
+                end = start + int(durations_ns([event.dur], [raw])[0])
+                self._add_host(event, start, end, is_operator=category in _OPERATORS)
+
+    def _add_host(self, event: _Event, start: int, end: int, *, is_operator: bool) -> None:
+        thread = (event.pid, event.tid)
+        if is_operator:
+            self.calls[thread].append(_Call(start, end, event))
+        elif (correlation := _number((event.args or _NO_ARGS).correlation)) is not None:
+            self.launches[correlation] = (thread, start)
+
+    def operators(self, wanted: frozenset[str], path: Path) -> list[RecordedOperator]:
+        """Give every kernel to an operator."""
+        if not self.kernels:
+            raise TraceError(f"{path}: has no kernels; record the device, too")
+        starts = {thread: _nest(calls) for thread, calls in self.calls.items()}
+        by_id = {
+            number: call
+            for calls in self.calls.values()
+            for call in calls
+            if (number := _external(call.event)) is not None
+        }
+        launched: dict[int, tuple[_Call, list[tuple[str, float]]]] = {}
+        alone = []
+        for event, seconds in self.kernels:
+            call = self._launcher(event, starts, wanted) or by_id.get(_external(event) or -1)
+            if call is None:
+                alone.append(RecordedOperator("", (), (), (), ((event.name, seconds),)))
+            else:
+                launched.setdefault(id(call), (call, []))[1].append((event.name, seconds))
+        return [_recorded(call, kernels) for call, kernels in launched.values()] + alone
+
+    def _launcher(
+        self, kernel: _Event, starts: dict[_Thread, list[int]], wanted: frozenset[str]
+    ) -> _Call | None:
+        launch = self.launches.get(_number((kernel.args or _NO_ARGS).correlation) or -1)
+        if launch is None:
+            return None
+        thread, time = launch
+        calls = self.calls.get(thread, [])
+        place = bisect_right(starts.get(thread, []), time) - 1
+        sized = None
+        while place >= 0:
+            call = calls[place]
+            if call.end >= time:
+                if call.event.name in wanted:
+                    return call
+                if sized is None and _has_sizes(call.event):
+                    sized = call
+            place = call.caller
+        return sized
+
+
+def _nest(calls: list[_Call]) -> list[int]:
+    """Sort a thread's calls, tell each who called it, and return when they start."""
+    calls.sort(key=lambda call: (call.start, -call.end))
+    stack: list[int] = []
+    for place, call in enumerate(calls):
+        while stack and calls[stack[-1]].end < call.end:
+            stack.pop()
+        call.caller = stack[-1] if stack else -1
+        stack.append(place)
+    return [call.start for call in calls]
+
+
+def _recorded(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOperator:
+    args = call.event.args or _NO_ARGS
+    sizes = unwrapped(args.dims) or unwrapped(args.dims_old) or []
+    return RecordedOperator(
+        call.event.name,
+        tuple(_sizes(one) for one in sizes) if isinstance(sizes, list) else (),
+        tuple(str(one) for one in _list(args.types)),
+        tuple(str(one) for one in _list(args.values)),
+        tuple(kernels),
+    )
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    """Sizes of a tensor; lists of tensors and anything else have none."""
+    if isinstance(value, list) and all(isinstance(one, int) for one in value):
+        return tuple(value)
+    return ()
+
+
+def _list(piece: Raw) -> list[object]:
+    value = unwrapped(piece)
+    return value if isinstance(value, list) else []
+
+
+def _has_sizes(event: _Event) -> bool:
+    args = event.args
+    return args is not None and (args.dims != ABSENT or args.dims_old != ABSENT)
+
+
+def _external(event: _Event) -> int | None:
+    args = event.args or _NO_ARGS
+    return _number(args.external_old if args.external is None else args.external)
+
+
+def _number(value: LooseNumber) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None

@@ -55,14 +55,14 @@ def bounds(
     """
     known: dict[tuple[int, int, str], LeastCalls] = {}
     scenarios = {
-        name: (made or {}).get(name) or changes[name].apply(asked.study.base).scenario
+        name: (made or {}).get(name) or changes[name].apply(asked.design.base).scenario
         for name in asked.names
         if engines[name] != "analytic"
     }
     found = {}
     for costed in asked.costed:
         workload = costed.steps[0]
-        graph = asked.study.graph(workload, PARTS)
+        graph = asked.design.graph(workload, PARTS)
         for place, point in enumerate(costed.points.tolist()):
             if not point:
                 continue

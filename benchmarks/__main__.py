@@ -55,6 +55,7 @@ def main() -> int:
         _engine,
         _large,
         _studies,
+        _kept_study,
         first_answers,
         _ring,
         wide_calls,
@@ -177,6 +178,19 @@ def _studies() -> Iterator[Figure]:
     remark = f"1,000 points of {len(large.workload):,} ops: {seconds:.2f} s"
     rate = len(large.workload) * 1000 / seconds
     yield Figure("analytic pass, 64 ranks", rate, "ops x points/s", 1e8, most=False, remark=remark)
+
+
+def _kept_study() -> Iterator[Figure]:
+    """Run a study with its directory in a process of its own; then again, with all points there."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = cases.study_file(Path(folder))
+        words = ["-m", "twofold", "study", str(path), "--no-cache", "-d", f"{folder}/kept"]
+        first, again = process(words, 1), process(words, 1)
+    yield Figure(
+        "study, 10,000 points, kept", first.seconds, "s", 60, remark="a process of its own"
+    )
+    yield Figure("its memory", first.peak / 1e6, "MB", 400)
+    yield Figure("the same again", again.seconds, "s", remark="every point is there")
 
 
 def _design_points(scenario: Scenario) -> Iterator[Figure]:

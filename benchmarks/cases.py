@@ -80,6 +80,19 @@ def one_by_one(scenario: Scenario, points: dict[str, Floats]) -> list[float]:
     return steps
 
 
+def study_file(folder: Path) -> Path:
+    """Write a study of 10,000 points of the step."""
+    trace, cluster = job()
+    path = folder / "study.yaml"
+    path.write_text(
+        f"name: bench\nworkloads: [{{trace: {trace.resolve()}}}]\ncluster: {cluster}\nspace:\n"
+        "  host: {log: [0.5, 8], steps: 100}\n"
+        "  scale_up.bandwidth: {log: [75 GB/s, 2.4 TB/s], steps: 100}\n"
+        "objectives: {step_s: min, scale_up.bandwidth: min}\n"
+    )
+    return path
+
+
 def large_file(folder: Path) -> Path:
     """Unpack the largest trace, or write the events of the sample until they are as many."""
     path = folder / "large.json"

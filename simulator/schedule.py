@@ -227,7 +227,7 @@ class Schedule:
         """
         if self.lengths is None:
             return step.count.astype(np.float64)
-        if step.count.max() == 1:
+        if isinstance(step, Exchange) or step.count.max() == 1:
             alone: NDArray[np.float64] = self.lengths[step.chunk]
             return alone
         before = np.concatenate([np.zeros(1), np.cumsum(self.lengths)])

@@ -158,7 +158,7 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     lengths = np.repeat(shares.share.ravel() * n, parts // n)
     uneven = replace(schedule, steps=(), lengths=lengths)
     steps = [_sent(uneven, one) for step in schedule.steps for one in _unrolled(step)]
-    return replace(uneven, steps=tuple(step for step in steps if len(step.source)))
+    return replace(uneven, steps=tuple(step for step in steps if step.width))
 
 
 def _unrolled(step: Step) -> list[Step]:

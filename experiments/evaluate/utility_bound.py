@@ -6,18 +6,21 @@ a step longer where links are shared, so nothing follows from bounds of the step
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evaluate.design_points import Asked
+from experiments.evaluate.design_points import Asked, Costed
 from experiments.scenario.change import Change
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import AUTO, Scenario
 from simulator.analytic.bounds import least_steps
-from simulator.analytic.contraction import PARTS, Contracted
-from simulator.analytic.least_calls import LeastCalls, least_calls
-from simulator.analytic.longest_path import Points, makespans
+from simulator.analytic.contraction import PARTS
+from simulator.analytic.least_calls import LeastCalls, LinkWork, least_calls
+from simulator.analytic.longest_path import Points
+from simulator.engine.simulate import Costs
+from simulator.workload import Floats
 
 BOUND_ASSUMES = (
     "every path through the changed step takes its time, calls as on an otherwise idle network, "
@@ -53,37 +56,56 @@ def bounds(
     made
         Scenarios that some changes have made already, whose calls may be costed.
     """
-    known: dict[tuple[int, int, str], LeastCalls] = {}
-    scenarios = {
-        name: (made or {}).get(name) or changes[name].apply(asked.design.base).scenario
-        for name in asked.names
-        if engines[name] != "analytic"
-    }
-    found = {}
+    judge = _Judge(asked.design.base, changes, engines, made or {})
+    found: dict[str, float] = {}
     for costed in asked.costed:
-        workload = costed.steps[0]
-        graph = asked.design.graph(workload, PARTS)
-        for place, point in enumerate(costed.points.tolist()):
-            if not point:
-                continue
-            name = asked.names[point - 1]
-            points = costed.of_step().only(place)
-            if name not in scenarios:
-                found[name] = float(makespans(graph, points)[0])
-                continue
-            costs = scenarios[name].costs()  # of changes to the ranks alone, those of the base
-            key = id(workload), id(costs), engines[name]
-            if key not in known:
-                known[key] = least_calls(workload, costs, engines[name])
-            found[name] = _least_step(graph, points, known[key], shared=engines[name] != AUTO)
+        places = np.flatnonzero(costed.points)  # point 0 is the step as it is
+        if not len(places):
+            continue
+        names = [asked.names[point - 1] for point in costed.points[places]]
+        calls = [
+            judge.least(name, costed, place)
+            for name, place in zip(names, places.tolist(), strict=True)
+        ]
+        times = np.stack([one.time for one in calls], axis=1)
+        scale = {part: by[places] for part, by in costed.scale.items()}
+        points = Points(times, np.arange(len(times)), np.ones(len(times)), scale)
+        graph = asked.design.graph(costed.steps[0], PARTS)
+        steps = least_steps(graph, points, [one.links for one in calls])
+        found.update(zip(names, steps.tolist(), strict=True))
     return {name: utility_pct(step, found[name]) for name in asked.names}
 
 
-def _least_step(graph: Contracted, idle: Points, least: LeastCalls, *, shared: bool) -> float:
-    """Lower bound on the step of a scenario whose calls may share links (s)."""
-    count = len(least.time)
-    points = replace(idle, cost=least.time[:, None], row=np.arange(count), factor=np.ones(count))
-    return float(least_steps(graph, points, [least.links] if shared else [])[0])
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judge:
+    """Says what calls take at the least with each change; the calls of each network once."""
+
+    base: Scenario
+    changes: Mapping[str, Change]
+    engines: Mapping[str, str]
+    made: Mapping[str, Scenario]
+    _known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = field(default_factory=dict)
+
+    def least(self, name: str, costed: Costed, place: int) -> "_Calls":
+        """Return the least times of the calls, and what they make of links that they share."""
+        engine, workload = self.engines[name], costed.steps[0]
+        if engine == "analytic":
+            idle = costed.of_step()
+            return _Calls(idle.factor * idle.cost[idle.row, place], None)
+        scenario = self.made.get(name) or self.changes[name].apply(self.base).scenario
+        costs = scenario.costs()
+        key = id(workload), id(costs), engine
+        if key not in self._known:
+            self._known[key] = costs, least_calls(workload, costs, engine)
+        least = self._known[key][1]
+        return _Calls(least.time, None if engine == AUTO else least.links)
+
+
+class _Calls(NamedTuple):
+    """Least times of calls (s), and what they make of links; None where they share none."""
+
+    time: Floats
+    links: LinkWork | None
 
 
 def not_below(bound: float | None, utility: float | None) -> float | None:

@@ -100,10 +100,10 @@ def _one_machine(
     """
     least = 0.0
     for link in range(len(offset) - 1):
-        now, size = 0.0, 0
+        size = 0
         for row in range(offset[link], offset[link + 1]):
             upto = release[row + 1] if row + 1 < offset[link + 1] else np.inf
-            now = max(now, release[row])
+            now = release[row]  # all there was before is done, or waits
             left[row] = busy[row]
             size = push(heap, size, -tail[row], row)
             while size > 0 and now < upto:

@@ -13,6 +13,7 @@ Which algorithm carries out the call is not asked here: that does not depend on 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -242,27 +243,26 @@ def _passed(
 
 
 def _by_link(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -> LinkWork:
-    """Write down the work of all calls link by link; like links once."""
-    sizes = np.array([*(len(one.link) for one in least), 0])
-    begin = np.cumsum(sizes) - sizes
-    hops = sizes[row]
-    call = np.repeat(np.arange(len(row), dtype=np.int32), hops)
-    use = np.arange(hops.sum()) + np.repeat(begin[row] - (np.cumsum(hops) - hops), hops)
-    columns = [
-        np.concatenate([np.empty(0), *(getattr(one, name) for one in least)])[use]
+    """Write down link by link what distinct calls do there, like links once, and then all calls."""
+    link, before, busy, after = (
+        np.concatenate([np.empty(0), *(getattr(one, name) for one in least)])
         for name in ("link", "before", "busy", "after")
-    ]
-    order = np.argsort(columns[0], kind="stable")
-    link, call = columns[0][order], call[order]
-    before, busy, after = (column[order] * factor[call] for column in columns[1:])
-    edges = np.flatnonzero(np.diff(link, prepend=-1.0, append=-1.0))
-    kept: dict[bytes, slice] = {}
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        mine = slice(first, last)
-        same = b"".join(column[mine].tobytes() for column in (call, before, busy, after))
-        kept.setdefault(same, mine)
-    rows = np.concatenate(
-        [np.empty(0, dtype=np.intp), *(np.arange(one.start, one.stop) for one in kept.values())]
     )
-    offset = np.cumsum([0, *(one.stop - one.start for one in kept.values())])
-    return LinkWork(offset, call[rows], before[rows], busy[rows], after[rows])
+    distinct = np.repeat(np.arange(len(least)), [len(one.link) for one in least])
+    order = np.argsort(link, kind="stable")
+    edges = np.flatnonzero(np.diff(link[order], prepend=-1.0, append=-1.0))
+    kept: dict[bytes, NDArray[np.intp]] = {}
+    for first, last in pairwise(edges.tolist()):
+        mine = order[first:last]
+        same = b"".join(column[mine].tobytes() for column in (distinct, before, busy, after))
+        kept.setdefault(same, mine)
+    rows = np.concatenate([np.empty(0, dtype=np.intp), *kept.values()])
+    by_row = np.argsort(row, kind="stable").astype(np.int32)
+    begin = np.searchsorted(row[by_row], np.arange(len(least) + 1))
+    count = np.diff(begin)[distinct[rows]]
+    ends = np.concatenate([[0], np.cumsum(count)])
+    place = np.arange(ends[-1]) - np.repeat(ends[:-1] - begin[distinct[rows]], count)
+    call, rows = by_row[place], np.repeat(rows, count)
+    times = factor[call]
+    offset = ends[np.cumsum([0, *(len(mine) for mine in kept.values())])]
+    return LinkWork(offset, call, before[rows] * times, busy[rows] * times, after[rows] * times)

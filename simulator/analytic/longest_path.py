@@ -79,12 +79,6 @@ class Points:
     def __len__(self) -> int:
         return int(self.cost.shape[1])
 
-    def only(self, scenario: int) -> "Points":
-        """Return one of the scenarios."""
-        mine = [scenario]
-        scale = {part: values[mine] for part, values in self.scale.items()}
-        return Points(self.cost[:, mine], self.row, self.factor, scale)
-
     def scales(self, parts: tuple[What, ...]) -> Floats:
         """Scale of each part of a contracted graph, shape ``(1 + len(parts), S)``.
 

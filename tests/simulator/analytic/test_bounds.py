@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pairs import NETWORKS, case, planned
+from collectives.algorithms import direct
 from helpers.passes import points, scaled, scales, timeline
 from helpers.strategies import both_ways, cases, collective, plan, switch_network, with_software
 from simulator.analytic.bounds import least_of_links, least_steps
@@ -16,6 +17,7 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.least_calls import LinkWork, least_calls
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
+from simulator.costing import programs
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import Costs
 from simulator.errors import ScheduleError
@@ -112,6 +114,31 @@ def try_drawn(family, number, *, seed):
 def test_no_step_of_any_algorithm_and_routing_is_shorter_than_its_bound(family):
     for number in range(6):
         try_drawn(family, number, seed=30)
+
+
+@pytest.mark.parametrize("engine", ["flow", "fluid"])
+@pytest.mark.parametrize(
+    ("family", "number"), [("ring", 21), ("torus", 18), ("dragonfly", 9), ("mesh", 3)]
+)
+@pytest.mark.parametrize("most", [8, 60, 200])
+def test_nor_where_like_steps_are_taken_several_at_a_time(
+    engine, family, number, most, monkeypatch
+):
+    """As of calls of very many transfers. Ranks wait for each other more seldom then.
+
+    Chains that run from rank to rank step by step would be up to 1.2 % too long here.
+    """
+    monkeypatch.setattr(programs, "MOST", most)
+    monkeypatch.setattr(programs, "MOST_ALIKE", most)
+    drawn = case(family, number, calls=1 + number % 4, seed=50)
+
+    def planner(call, network):
+        schedule = planned(call, network).schedule
+        steps = tuple(listed(step, repeats=7, shift=0, cycle=1) for step in schedule.steps)
+        return Plan(replace(schedule, steps=steps))
+
+    step = timeline(drawn.workload, drawn.network, planner=planner, engine=engine).makespan
+    assert not_below(step, bound(drawn.workload, drawn.network, planner, engine=engine))
 
 
 @pytest.mark.exhaustive
@@ -280,6 +307,59 @@ def test_a_call_whose_ranks_run_ahead_takes_less_than_its_steps():
     for engine in SHARING:
         took = collective(schedule, network, 8.0, engine=engine).makespan
         assert took == pytest.approx(slow + fast)
+
+
+def test_a_call_may_be_sooner_beside_others_than_alone():
+    """Its own transfers share link X; who is held up before it leaves X to the one that matters.
+
+    1 B/s everywhere. Alone 0 -> 1 and 2 -> 3 have half of X each for 2 s, then 1 -> 4 sends 10 B:
+    12 s. Beside nine messages out of rank 2 the second of them has a tenth of X: the first ends
+    after 10/9 s, and the call 10 s later.
+    """
+    out = [(0, "s"), (2, "s"), ("s", "x"), ("x", 1), ("x", 3), ("s", 5), (1, 4)]
+    network = topology("shared", 6, both_ways(out, bandwidth=1.0, latency=0.0))
+    one, two = np.ones(1, np.int32), np.ones(2, np.int32)
+    ends = [np.array(pair, np.int32) for pair in ([0, 2], [1, 3], [1], [4])]
+    steps = (
+        Step(ends[0], ends[1], 0 * two, two, reduce=False),
+        Step(ends[2], ends[3], 0 * one, 10 * one, reduce=False),
+    )
+    schedule = Schedule("broadcast", "two of X", ranks=5, chunks=10, parts=1, steps=steps)
+
+    def planner(call, _):
+        return Plan(schedule if call.kind == "broadcast" else direct.send_receive())
+
+    def step(messages):
+        builder = WorkloadBuilder(job_ranks=6)
+        calls = [("broadcast", tuple(range(5))), *[("send_receive", (2, 5))] * messages]
+        for number, (kind, members) in enumerate(calls):
+            call = builder.call(CallRow(kind, builder.group(members), number, 1.0))
+            for rank in members:
+                lane = f"stream {number}"
+                builder.op(What.COLLECTIVE, rank=rank, lane=lane, name="c", duration=0.0, call=call)
+        return builder.build()
+
+    for engine in SHARING:
+        alone, beside = (
+            timeline(step(messages), network, planner=planner, engine=engine).makespan
+            for messages in (0, 9)
+        )
+        assert (alone, beside) == pytest.approx((12.0, 10 + 10 / 9))
+        assert not_below(beside, bound(step(9), network, planner, engine=engine))
+    assert bound(step(0), network, planner) == pytest.approx(11.0)  # 1 s alone on X, then 10 s
+
+
+def test_bytes_of_flows_in_a_row_come_after_one_latency_not_after_all():
+    """Three like steps that switches add up: 1 us and 1 ms each, software 5 us before."""
+    hop = np.array([0], np.int32), np.array([1], np.int32)
+    step = Step(*hop, np.array([0]), np.array([1]), reduce=True, repeats=3, in_network=True)
+    schedule = Schedule("reduce", "in the switch", ranks=2, chunks=1, parts=1, steps=(step,))
+    network = topology("pair", 2, both_ways([(0, 1)], **WIRE))
+    least = one_call(Plan(schedule, 5e-6), network, kind="reduce", ranks=2)
+    assert least.time == pytest.approx(5e-6 + 3 * (1e-6 + 1e-3))
+    assert least.links.before == pytest.approx([5e-6 + 1e-6])
+    assert least.links.busy == pytest.approx([3e-3])
+    assert least.links.after == pytest.approx([0.0])
 
 
 @pytest.mark.parametrize("engine", SHARING)

@@ -166,6 +166,31 @@ def test_beyond_the_table_the_efficiency_of_its_edge_is_kept():
     assert H100.time(beyond).seconds == pytest.approx(4 * H100.time(edge).seconds)
 
 
+def test_a_batch_of_products_takes_as_long_as_one_of_all_their_rows():
+    assert H100.time(Gemm(512, 4096, 4096, batch=8)).seconds == pytest.approx(
+        H100.time(Gemm(4096, 4096, 4096)).seconds
+    )
+
+
+def test_one_head_of_attention_leaves_most_multiprocessors_idle():
+    """Tiles of 128 queries: 32 of a head of 4,096, for 132 that make 579 TFLOP/s."""
+    one = Attention(1, 1, 1, 4096, 4096, 128)
+    assert work_of(one).flops / H100.time(one).seconds < 1.01 * 579e12 * 32 / 132
+
+
+@settings(max_examples=60)
+@given(
+    queries=st.integers(1, 60),
+    before=st.integers(0, 60),
+    window=st.sampled_from([None, 1, 7, 50, 500]),
+)
+def test_pairs_are_those_that_see_each_other(queries, before, window):
+    shape = Attention(1, 1, 1, queries, before + queries, 64, window=window)
+    seen = [min(before + one + 1, window or math.inf) for one in range(queries)]
+    # The ramp of a triangle is taken as its area: half a key less for each query at most.
+    assert sum(seen) - queries / 2 <= shape.pairs <= sum(seen)
+
+
 def test_without_tables_it_is_the_roofline_at_fixed_efficiencies():
     chip = Accelerator("some", {"bf16": 100e12}, 1e12)
     times = roofline_only(chip, compute_efficiency=0.5, memory_efficiency=0.8)

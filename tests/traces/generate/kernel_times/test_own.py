@@ -43,6 +43,14 @@ def test_other_shapes_of_the_kind_are_as_much_slower_as_those_measured():
     assert TIMES.time(other).origin == "carried over"
 
 
+def test_beside_a_measured_shape_no_other_factor_leaps():
+    small, large = Gemm(1024, 4096, 4096), Gemm(16384, 4096, 4096)
+    rows = ((small, TABLED.time(small).seconds), (large, 0.9 * TABLED.time(large).seconds))
+    times = kernel_times(CHIP, own=OwnKernels("here", rows))
+    beside = times.time(Gemm(1034, 4096, 4096)).seconds
+    assert rows[0][1] <= beside <= 1.01 * rows[0][1]
+
+
 def test_kinds_that_were_not_measured_are_as_the_tables_say():
     for shape in (Gemm(4096, 4096, 4096, "fp8"), Streaming(1e9), Attention(1, 8, 8, 64, 64, 128)):
         assert TIMES.time(shape) == TABLED.time(shape)

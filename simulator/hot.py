@@ -9,7 +9,8 @@ but it would have to be a second module beside each room that has loops: their n
 their callers are used where no loop is called.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
-does: after a change to ``heap.py`` or ``routing/graph.py`` run ``make clean`` or delete ``*.nbi``.
+does: after a change to ``heap.py``, ``routing/graph.py`` or ``costing/crowd_shares.py`` run
+``make clean`` or delete ``*.nbi``.
 """
 
 import os

@@ -157,6 +157,13 @@ def generate(
         float | None,
         typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
     ] = None,
+    kernels_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Kernels of one's own machine: a CSV with kernel, shape, seconds, or a PyTorch "
+            "profile with record_shapes=True."
+        ),
+    ] = None,
     expert_imbalance: Annotated[
         str | None,
         typer.Option(
@@ -236,6 +243,7 @@ def generate(
         memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
         imbalance=expert_imbalance,
         ignore_memory=ignore_memory,
+        kernels=kernels_from,
     )
     if memory_only:
         _show_memory(plan, output)
@@ -268,12 +276,18 @@ def _check(ctx: typer.Context) -> None:
     given = ctx.params
     if given["write"] is not None:
         check_output(given["write"], (".yaml", ".yml"))
+    if given["write"] is not None and given["kernels_from"] is not None:
+        raise typer.BadParameter(
+            "--write does not keep the times of --kernels-from; leave one out."
+        )
     for name in ("schedule", "recompute", "gradient", "optimizer", "loss"):
         source = ctx.get_parameter_source(name)
         if given["phase"] != "training" and source is not None and source.name == "COMMANDLINE":
             raise WorkloadError(f"--{name} is for training, not for {given['phase']}")
     if given["sequence_parallel"] and given["tp"] == 1:
         raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    if given["framework"] == "none" and given["kernels_from"] is not None:
+        raise typer.BadParameter("--kernels-from means nothing without a --framework.")
     if given["framework"] == "none" and given["fused"] is not None:
         raise typer.BadParameter("--fused and --no-fused mean nothing without a --framework.")
 

@@ -27,7 +27,12 @@ from topologies import Cluster, load_cluster, place, with_nodes
 from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.kernel_times import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    KernelRates,
+    OwnKernels,
+)
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
@@ -253,6 +258,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     memory_efficiency: float = MEMORY_EFFICIENCY,
     imbalance: Imbalance | str | None = None,
     ignore_memory: bool = False,
+    kernels: OwnKernels | Path | str | None = None,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -272,6 +278,9 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     ignore_memory
         Leave out of the plan how much memory the accelerator has, so that nobody checks that the
         step fits into it.
+    kernels
+        Kernels measured on one's own machine, or where they are, as
+        :func:`traces.kernels.own_kernels` reads them.
 
     Raises
     ------
@@ -294,7 +303,16 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
         memory=None if ignore_memory else memory_on(cluster),
+        kernels=_own_kernels(kernels),
     )
+
+
+def _own_kernels(kernels: OwnKernels | Path | str | None) -> OwnKernels | None:
+    if kernels is None or isinstance(kernels, OwnKernels):
+        return kernels
+    from traces.kernels import own_kernels
+
+    return own_kernels(Path(kernels))
 
 
 def accelerator_of(

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.crowd_loop import (
+from simulator.costing.crowd_loop import abandon, advance, begin, move_in, reset
+from simulator.costing.crowd_state import (
+    BLOCK,
     CALL,
     FLOW,
     IDLE,
@@ -26,11 +28,6 @@ from simulator.costing.crowd_loop import (
     Book,
     Ints,
     State,
-    abandon,
-    advance,
-    begin,
-    move_in,
-    reset,
 )
 from simulator.routing.routes import Routes
 from simulator.workload import Floats, Matrix
@@ -336,6 +333,9 @@ class Crowd:
             tally=_ints(TALLIES),
             active=_ints(flows),
             coming=np.zeros(flows),
+            soonest=np.full(flows // BLOCK + 2, np.inf),
+            stale=_ints(flows // BLOCK + 2),
+            is_stale=_ints(flows // BLOCK + 2),
             due=_ints(flows),
             over=_ints(calls),
             before=np.zeros(parts),

@@ -2,122 +2,35 @@
 
 Each rank takes its steps in order; a transfer starts when both its ends have ended all that they
 send and receive in the steps before, waits its latency, and then moves its bytes at a max-min fair
-share of its links (:func:`simulator.engine.max_min.max_min_rates`). What joins or leaves changes
-the shares of those only that it is connected with by links.
+share of its links (:func:`simulator.engine.max_min.max_min_rates`). When one joins or leaves, rates
+are found again for those to whom that matters.
 
 Nothing is allocated here: :class:`simulator.costing.crowd.Crowd` makes room.
 """
 
-from typing import Annotated, Any, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.costing.crowd_shares import account, expect, share
+from simulator.costing.crowd_state import (
+    ACTIVE,
+    BLOCK,
+    DIRTY,
+    IDLE,
+    MOVES,
+    OVER,
+    STALE,
+    WAITS,
+    Ints,
+    State,
+)
 from simulator.hot import hot_loop
-from simulator.workload import Floats, Matrix
+from simulator.workload import Floats
 
-Ints = NDArray[np.int64]
-
-IDLE, WAITS, MOVES = 0, 1, 2
-"""What a flow does: nothing, wait for its latency to pass, move bytes."""
 _SLACK = 1e-12
 """A flow that would end within this many seconds is over.
 
 Must exceed the spacing of floats around the clock (1.1e-13 s at 1000 s), or time stands still.
 """
-_SAME = 1e-12
-"""Links whose levels differ by less than this fraction saturate together."""
-
-
-def records(whole: str, real: str = "") -> np.dtype[np.void]:
-    """Make the type of records of whole and real numbers."""
-    columns = [(name, np.int64) for name in whole.split()]
-    return np.dtype(columns + [(name, np.float64) for name in real.split()])
-
-
-FLOW = records(
-    "call source target first last doing held_by place mark fixed",
-    "latency amount wakes remaining rate since end",
-)
-"""A transfer: between which ranks, on which links, and how far it is.
-
-It is on the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one step.
-``place`` is where it stands among the active; ``mark`` and ``fixed`` tell the last share.
-"""
-USE = records("flow link after before", "weight")
-"""A link of a flow: ``weight`` of its rate is what it puts on the link.
-
-``after`` and ``before`` join those of the flows that move on one link.
-"""
-WIRE = records("resource head mark free found full dirty is_dirty", "bandwidth left demand")
-"""A link: ``head`` is the first use by a flow that moves; the others are scratch of a share.
-
-``found``, ``full`` and ``dirty`` are lists of links, which only stand here.
-"""
-RANK = records("call local run segment pending")
-"""A rank of a call: the run it is in, which segment of it, and how many transfers end before it
-goes on."""
-CALL = records(
-    "first_rank last_rank first_run last_run first_flow last_flow transfers left owner next",
-    "factor",
-)
-"""A call: ranks, runs, flows, and how many of its transfers are left.
-
-``factor`` multiplies latencies and amounts. ``owner`` and ``next`` are for whoever keeps calls in
-lists (:mod:`simulator.engine.fluid_loop`).
-"""
-RUN = records("row repeats stride segments")
-"""A run of like steps: rank ``r`` takes part in the flows of row ``row + r``.
-
-Of the ``repeats`` steps ``stride`` are taken at a time, in ``segments``.
-"""
-ROW = records("first last")
-"""Entries of a row, each a flow."""
-
-
-class Book(NamedTuple):
-    """Time and lists: ``clock`` is now and the next event (s).
-
-    ``coming[i]`` is when something happens next to flow ``active[i]`` (s): side by side, since all
-    are looked through at every event.
-
-    ``tally`` says how many flows are active, links dirty and calls over, and how many shares there
-    were.
-    """
-
-    clock: Floats
-    tally: Ints
-    active: Ints
-    coming: Floats
-    due: Ints
-    over: Ints
-    before: Floats
-
-
-ACTIVE, DIRTY, OVER, STAMP = 0, 1, 2, 3
-TALLIES = 4
-
-
-class State(NamedTuple):
-    """All of it.
-
-    By flow and resource, software last, shape ``(flows, resources + 1)``: ``latency_of`` a step,
-    and what was ``spent`` since the call began when the flow ends (s). ``call_spent`` is the same
-    of calls that are over.
-    """
-
-    flows: Annotated[Any, FLOW]
-    uses: Annotated[Any, USE]
-    wires: Annotated[Any, WIRE]
-    ranks: Annotated[Any, RANK]
-    calls: Annotated[Any, CALL]
-    runs: Annotated[Any, RUN]
-    rows: Annotated[Any, ROW]
-    entries: Ints
-    latency_of: Matrix
-    spent: Matrix
-    call_spent: Matrix
-    book: Book
 
 
 @hot_loop
@@ -126,8 +39,8 @@ def advance(s: State, until: float) -> bool:
     book = s.book
     while True:
         if book.tally[DIRTY]:
-            _share(s)
-        coming = _least(book.coming, book.tally[ACTIVE])
+            share(s)
+        coming = _next(s)
         book.clock[1] = coming
         if not coming <= until:
             return False
@@ -137,11 +50,25 @@ def advance(s: State, until: float) -> bool:
             return True
 
 
+@hot_loop
+def _next(s: State) -> float:
+    """Return when something happens next to any flow (s)."""
+    book = s.book
+    active = book.tally[ACTIVE]
+    for number in range(book.tally[STALE]):
+        block = book.stale[number]
+        book.is_stale[block] = 0
+        first = block * BLOCK
+        book.soonest[block] = _least(book.coming, first, min(first + BLOCK, active))
+    book.tally[STALE] = 0
+    return _least(book.soonest, 0, (active + BLOCK - 1) // BLOCK)
+
+
 @hot_loop(nan_free=True)
-def _least(values: Floats, count: int) -> float:
-    """Return the least of the first ``count``, in several lanes at a time."""
+def _least(values: Floats, first: int, last: int) -> float:
+    """Return the least of some values that stand together, in several lanes at a time."""
     least = np.inf
-    for place in range(count):
+    for place in range(first, last):
         least = min(least, values[place])
     return least
 
@@ -154,13 +81,16 @@ def _list_due(s: State) -> int:
     the last is the same whatever calls came and went before.
     """
     flows, book = s.flows, s.book
-    now, many = book.clock[0], 0
-    for place in range(book.tally[ACTIVE]):
-        if book.coming[place] <= now + _SLACK:
-            flow = book.active[place]
-            if flows[flow].doing == MOVES or flows[flow].wakes <= now:
-                book.due[many] = flow
-                many += 1
+    now, many, active = book.clock[0], 0, book.tally[ACTIVE]
+    for block in range((active + BLOCK - 1) // BLOCK):
+        if not book.soonest[block] <= now + _SLACK:
+            continue
+        for place in range(block * BLOCK, min((block + 1) * BLOCK, active)):
+            if book.coming[place] <= now + _SLACK:
+                flow = book.active[place]
+                if flows[flow].doing == MOVES or flows[flow].wakes <= now:
+                    book.due[many] = flow
+                    many += 1
     _sort(book.due, many)
     return many
 
@@ -187,7 +117,7 @@ def _settle(s: State) -> None:
     for number in range(many):
         flow = book.due[number]
         if flows[flow].doing == MOVES:
-            _account(s, flow)
+            account(s, flow)
             _leave(s, flow)
             _over(s, flow)
         elif flows[flow].remaining == 0.0:
@@ -272,7 +202,7 @@ def _activate(s: State, flow: int, coming: float) -> None:
     book = s.book
     s.flows[flow].place = book.tally[ACTIVE]
     book.active[book.tally[ACTIVE]] = flow
-    book.coming[book.tally[ACTIVE]] = coming
+    expect(s, book.tally[ACTIVE], coming)
     book.tally[ACTIVE] += 1
 
 
@@ -285,7 +215,7 @@ def _join(s: State, flow: int) -> None:
     flows[flow].rate = 0.0
     flows[flow].held_by = -1
     flows[flow].end = np.inf
-    s.book.coming[flows[flow].place] = np.inf
+    expect(s, flows[flow].place, np.inf)
     for use in range(flows[flow].first, flows[flow].last):
         head = wires[uses[use].link].head
         uses[use].before, uses[use].after = -1, head
@@ -318,113 +248,6 @@ def _soil(s: State, link: int) -> None:
         wires[link].is_dirty = 1
         wires[tally[DIRTY]].dirty = link
         tally[DIRTY] += 1
-
-
-@hot_loop
-def _account(s: State, flow: int) -> None:
-    """Move what has flowed since the last change from ``remaining`` to the books."""
-    flows, now = s.flows, s.book.clock[0]
-    passed = now - flows[flow].since
-    flows[flow].since = now
-    if flows[flow].rate > 0:
-        flows[flow].remaining = max(0.0, flows[flow].remaining - flows[flow].rate * passed)
-        s.spent[flow, s.wires[flows[flow].held_by].resource] += passed
-
-
-@hot_loop
-def _share(s: State) -> None:
-    """Give new rates to the flows connected with what changed: progressive filling."""
-    flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
-    book.tally[STAMP] += 1
-    stamp = book.tally[STAMP]
-    links, many = _connected(s, stamp)
-    unfixed = many
-    while unfixed > 0:
-        lowest, full = _fullest(s, links)
-        for number in range(full):
-            use = wires[wires[number].full].head
-            while use >= 0:
-                flow = uses[use].flow
-                if flows[flow].fixed != stamp:
-                    flows[flow].fixed = stamp
-                    unfixed -= 1
-                    _fix(s, flow, lowest, wires[number].full)
-                use = uses[use].after
-
-
-@hot_loop
-def _fullest(s: State, links: int) -> tuple[float, int]:
-    """Find the links that are full first, if all flows grow alike; return when, and how many."""
-    wires = s.wires
-    lowest = np.inf
-    for number in range(links):
-        link = wires[number].found
-        if wires[link].free > 0:
-            lowest = min(lowest, max(wires[link].left, 0.0) / wires[link].demand)
-    full = 0
-    for number in range(links):
-        link = wires[number].found
-        if wires[link].free > 0:
-            level = max(wires[link].left, 0.0) / wires[link].demand
-            if level <= lowest * (1 + _SAME):
-                wires[full].full = link
-                full += 1
-    return lowest, full
-
-
-@hot_loop
-def _connected(s: State, stamp: int) -> tuple[int, int]:
-    """Find what is connected with dirty links; return how many links and flows."""
-    flows, uses, wires, book = s.flows, s.uses, s.wires, s.book
-    links = many = 0
-    for number in range(book.tally[DIRTY]):
-        link = wires[number].dirty
-        wires[link].is_dirty = 0
-        wires[link].mark = stamp
-        wires[links].found = link
-        links += 1
-    book.tally[DIRTY] = 0
-    seen = 0
-    while seen < links:
-        link = wires[seen].found
-        seen += 1
-        wires[link].left = wires[link].bandwidth
-        wires[link].demand, wires[link].free = 0.0, 0
-        use = wires[link].head
-        while use >= 0:
-            flow = uses[use].flow
-            wires[link].demand += uses[use].weight
-            wires[link].free += 1
-            use = uses[use].after
-            if flows[flow].mark == stamp:
-                continue
-            flows[flow].mark = stamp
-            many += 1
-            for other in range(flows[flow].first, flows[flow].last):
-                if wires[uses[other].link].mark != stamp:
-                    wires[uses[other].link].mark = stamp
-                    wires[links].found = uses[other].link
-                    links += 1
-    return links, many
-
-
-@hot_loop
-def _fix(s: State, flow: int, rate: float, link: int) -> None:
-    """Give a flow its rate; an end that does not change is not computed again."""
-    flows, uses, wires = s.flows, s.uses, s.wires
-    for use in range(flows[flow].first, flows[flow].last):
-        on = uses[use].link
-        wires[on].left -= uses[use].weight * rate
-        wires[on].demand -= uses[use].weight
-        wires[on].free -= 1
-    if rate == flows[flow].rate and link == flows[flow].held_by:
-        return
-    _account(s, flow)
-    flows[flow].held_by = link
-    if rate != flows[flow].rate:
-        flows[flow].rate = rate
-        flows[flow].end = s.book.clock[0] + flows[flow].remaining / rate
-        s.book.coming[flows[flow].place] = flows[flow].end
 
 
 @hot_loop
@@ -521,6 +344,7 @@ def _retire(s: State, flow: int) -> None:
     book.tally[ACTIVE] -= 1
     last = book.active[book.tally[ACTIVE]]
     book.active[flows[flow].place] = last
-    book.coming[flows[flow].place] = book.coming[book.tally[ACTIVE]]
+    expect(s, flows[flow].place, book.coming[book.tally[ACTIVE]])
+    expect(s, book.tally[ACTIVE], np.inf)
     flows[last].place = flows[flow].place
     flows[flow].doing = IDLE

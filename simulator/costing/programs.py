@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.crowd import Crowd, Program, Ways
-from simulator.costing.crowd_loop import Ints
+from simulator.costing.crowd_state import Ints
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
 from simulator.topology import Topology

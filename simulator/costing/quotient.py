@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.crowd import Program
-from simulator.costing.crowd_loop import Ints
+from simulator.costing.crowd_state import Ints
 from simulator.costing.programs import strided
 from simulator.hashes import Hashes, mixed, numbered, rounded, summed
 

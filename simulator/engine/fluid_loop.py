@@ -11,16 +11,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.crowd_loop import OVER as CALLS_OVER
-from simulator.costing.crowd_loop import (
-    State,
-    abandon,
-    advance,
-    begin,
-    move_in,
-    records,
-    reset,
-)
+from simulator.costing.crowd_loop import abandon, advance, begin, move_in, reset
+from simulator.costing.crowd_state import OVER as CALLS_OVER
+from simulator.costing.crowd_state import State, records
 from simulator.engine.propagate import Columns, leave, release
 from simulator.heap import Heap, pop, push
 from simulator.hot import hot_loop

@@ -15,7 +15,7 @@ experts.
 
 import math
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -38,7 +38,12 @@ from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsTex
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
 from traces.generate.framework import framework
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.kernel_times import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    KernelRates,
+    OwnKernels,
+)
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
@@ -138,13 +143,16 @@ class GenerationPlan:
     memory
         Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None where
         that is not to be checked.
+    kernels
+        Kernels measured on one's own machine, which time those like them; None: none. A file of
+        the plan does not hold them.
 
     Raises
     ------
     WorkloadError
         If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
         is no time, ``others`` are not ranks of the job, are given twice, or there are copies, or
-        the imbalance does not fit the model's experts.
+        the imbalance does not fit the model's experts, or there are kernels and no framework.
 
     Examples
     --------
@@ -168,6 +176,7 @@ class GenerationPlan:
     others: tuple[RankRates, ...] = ()
     imbalance: Imbalance | None = None
     memory: DeviceMemory | None = None
+    kernels: OwnKernels | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_others()
@@ -175,6 +184,11 @@ class GenerationPlan:
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
+        if self.kernels is not None and not framework(self.run.framework).measured:
+            raise WorkloadError(
+                f"kernels of {self.kernels.source} time the steps of a framework, and framework"
+                f" {self.run.framework} is a roofline: name another"
+            )
         check_fit(self.model, self.parallelism, self.run)
         self._check_imbalance()
 
@@ -231,6 +245,7 @@ class GenerationPlan:
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
             self._said_kernels,
+            *([f"kernels like those of {self.kernels.source} as there"] if self.kernels else []),
         ]
         said += [
             f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
@@ -392,7 +407,7 @@ class _AcceleratorTable(_PlanTable):
     @property
     def rates(self) -> KernelRates:
         """How fast it is."""
-        own = {field.name: getattr(self, field.name) for field in fields(KernelRates)}
+        own = {one.name: getattr(self, one.name) for one in fields(KernelRates)}
         return KernelRates(**own | {"peaks": tuple(sorted(self.peaks.items()))})
 
     @property

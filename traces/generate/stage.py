@@ -65,7 +65,7 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     channels = Channels(parallelism)
     messages = _messages(batch, slots, channels)
     programs = []
-    clock = KernelClock(plan.accelerator, framework(run.framework))
+    clock = KernelClock(plan.accelerator, framework(run.framework), plan.kernels)
     for stage in range(parallelism.pp):
         program = RankProgram(stage, channels, clock, batch.dtype)
         writer = _StageWriter(program, batch, blocks, messages)

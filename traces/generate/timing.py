@@ -10,6 +10,7 @@ from traces.generate.kernel_times import (
     KernelRates,
     KernelTimes,
     KernelWork,
+    OwnKernels,
     Streaming,
     kernel_times,
     roofline_time,
@@ -36,12 +37,15 @@ class KernelClock:
         Of the accelerator.
     framework
         Whether tables of measured kernels are asked, or a roofline.
+    own
+        Kernels that were measured on one's own machine, in a step: their times count as they are.
     spent
         Time (s) of all kernels that were asked for, by how it is known.
     """
 
     rates: KernelRates
     framework: Framework
+    own: OwnKernels | None = None
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     _times: list[KernelTimes] = field(default_factory=list, repr=False)
 
@@ -56,9 +60,9 @@ class KernelClock:
                 return 0.0, "roofline"
             shape = Streaming(work.traffic)
         if not self._times:
-            self._times.append(times_of(self.rates))
+            self._times.append(times_of(self.rates, self.own))
         time, origin = self._times[0].time(shape)
-        if isinstance(shape, Streaming):
+        if isinstance(shape, Streaming) or self._times[0].is_own(shape):
             return time, origin
         most = FIRST_FLASH.get(self.rates.generation) if work.first_flash else None
         if most is not None:
@@ -99,7 +103,7 @@ class KernelClock:
         return together, flops, traffic
 
 
-def times_of(rates: KernelRates) -> KernelTimes:
+def times_of(rates: KernelRates, own: OwnKernels | None = None) -> KernelTimes:
     """Return the measured times of kernels on an accelerator, or the nearest that is known.
 
     Rates without a name and peaks are those of 16-bit products on an unknown one.
@@ -112,6 +116,7 @@ def times_of(rates: KernelRates) -> KernelTimes:
     )
     return kernel_times(
         chip,
+        own=own,
         compute_efficiency=rates.compute_efficiency,
         memory_efficiency=rates.memory_efficiency,
     )

@@ -117,6 +117,7 @@ docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or ref
 
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
+	$(BIN)/python -m benchmarks.steps
 
 # A virtual environment of its own: what torch brings is nothing that tests or answers should see.
 $(LIVE)/ready: pyproject.toml constraints.txt benchmarks/live/constraints.txt

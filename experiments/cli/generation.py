@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from traces.generate.run import Serving, Training
 
 Phase = Literal["training", "prefill", "decode"]
+Attention = Literal["flash", "unfused", "flex"]
 Recompute = Literal["none", "selective", "op", "full"]
 Scores = Literal["full", "causal"]
 Loss = Literal["fused", "parallel", "torch"]
@@ -51,6 +52,12 @@ def _optimizers() -> Iterable[str]:
     from traces.generate.run import OPTIMIZERS
 
     return OPTIMIZERS
+
+
+def _frameworks() -> Iterable[str]:
+    from traces.generate.framework import FRAMEWORKS
+
+    return FRAMEWORKS
 
 
 @on_a_network
@@ -100,14 +107,33 @@ def generate(
     ] = 4096,
     precision: Annotated[str, typer.Option(help="Of weights and activations.")] = "bf16",
     recompute: Annotated[Recompute, typer.Option(help="What backward repeats.")] = "none",
-    gradient: Annotated[str, typer.Option(help="Precision of summed gradients.")] = "fp32",
+    framework: Annotated[
+        str,
+        typer.Option(
+            **choice(_frameworks),
+            help="What runs it, with kernels as measured, its host and its overlap: megatron, "
+            "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
+        ),
+    ] = "none",
+    attention: Annotated[
+        Attention, typer.Option(help="Scores on the chip, or written to memory.")
+    ] = "flash",
+    fused: Annotated[
+        bool | None,
+        typer.Option(
+            "--fused/--no-fused",
+            show_default="as the framework has it",
+            help="Bias, dropout and residual in one kernel.",
+        ),
+    ] = None,
     scores: Annotated[
         Scores | None,
         typer.Option(
-            show_default="full, in serving causal",
-            help="How much of the matrix of attention is computed.",
+            show_default="full in training, causal in serving",
+            help="Attention scores that are computed: all, or the lower half.",
         ),
     ] = None,
+    gradient: Annotated[str, typer.Option(help="Precision of summed gradients.")] = "fp32",
     optimizer: Annotated[
         str, typer.Option(**choice(_optimizers), help="What is kept of every parameter.")
     ] = "adam",
@@ -130,6 +156,13 @@ def generate(
     memory_efficiency: Annotated[
         float | None,
         typer.Option(callback=fraction, show_default="0.9", help="Part of the bandwidth reached."),
+    ] = None,
+    kernels_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Kernels of one's own machine: a CSV with kernel, shape, seconds, or a PyTorch "
+            "profile with record_shapes=True."
+        ),
     ] = None,
     expert_imbalance: Annotated[
         str | None,
@@ -159,7 +192,6 @@ def generate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape and simulate it: before there is a trace."""
-    from experiments.files import check_output
     from experiments.output.progress import watching
     from experiments.questions.generate import generate as ask
     from experiments.questions.generate import plan_on, write_plan
@@ -168,12 +200,9 @@ def generate(
     from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
 
-    if write is not None:
-        check_output(write, (".yaml", ".yml"))
-    if phase != "training":
-        _check_serving(ctx, phase)
-    if sequence_parallel and tp == 1:
-        raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    _check(ctx)
+    how: dict[str, Any] = {"framework": framework, "attention": attention, "fused": fused}
+    how |= {} if scores is None else {"scores": scores}
     parallelism = Parallelism(
         tp=tp,
         cp=cp,
@@ -199,13 +228,13 @@ def generate(
                 precision,
                 recompute=recompute,
                 schedule=schedule or ("interleaved" if virtual > 1 else "1f1b"),
-                scores=scores or "full",
                 gradient=gradient,
                 optimizer=optimizer,
                 loss=loss,
+                **how,
             )
             if phase == "training"
-            else _serving(phase, batch, precision, dp=dp, scores=scores or "causal")
+            else _serving(phase, batch, precision, dp=dp, **how)
         ),
         launch=None if launch is None else parse_quantity(launch, "s"),
         compute_efficiency=(
@@ -214,6 +243,7 @@ def generate(
         memory_efficiency=MEMORY_EFFICIENCY if memory_efficiency is None else memory_efficiency,
         imbalance=expert_imbalance,
         ignore_memory=ignore_memory,
+        kernels=kernels_from,
     )
     if memory_only:
         _show_memory(plan, output)
@@ -239,15 +269,30 @@ def _show_memory(plan: "GenerationPlan", output: Output) -> None:
     show(memory(plan), output)
 
 
-def _check_serving(ctx: typer.Context, phase: Phase) -> None:
-    """Refuse what is for training only."""
+def _check(ctx: typer.Context) -> None:
+    """Refuse options that mean nothing beside others, and a plan that cannot be written."""
+    from experiments.files import check_output
+
+    given = ctx.params
+    if given["write"] is not None:
+        check_output(given["write"], (".yaml", ".yml"))
+    if given["write"] is not None and given["kernels_from"] is not None:
+        raise typer.BadParameter(
+            "--write does not keep the times of --kernels-from; leave one out."
+        )
     for name in ("schedule", "recompute", "gradient", "optimizer", "loss"):
         source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise WorkloadError(f"--{name} is for training, not for {phase}")
+        if given["phase"] != "training" and source is not None and source.name == "COMMANDLINE":
+            raise WorkloadError(f"--{name} is for training, not for {given['phase']}")
+    if given["sequence_parallel"] and given["tp"] == 1:
+        raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    if given["framework"] == "none" and given["kernels_from"] is not None:
+        raise typer.BadParameter("--kernels-from means nothing without a --framework.")
+    if given["framework"] == "none" and given["fused"] is not None:
+        raise typer.BadParameter("--fused and --no-fused mean nothing without a --framework.")
 
 
-def _training(batch: Batch, precision: str, **choices: Any) -> "Training":
+def _training(batch: Batch, precision: str, **how: Any) -> "Training":
     """Make a training step."""
     from traces.generate.run import Training
 
@@ -257,12 +302,12 @@ def _training(batch: Batch, precision: str, **choices: Any) -> "Training":
         global_batch=sequences,
         sequence=length,
         precision=precision,
-        **choices,
+        **how,
     )
 
 
 def _serving(
-    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int, scores: Scores
+    phase: Literal["prefill", "decode"], batch: Batch, precision: str, *, dp: int, **how: Any
 ) -> "Serving":
     """Make a pass of every replica."""
     from traces.generate.run import Serving
@@ -277,6 +322,6 @@ def _serving(
         batch=sequences // dp,
         context=length,
         precision=precision,
-        scores=scores,
         micro_batches=sequences // (at_once * dp),
+        **how,
     )

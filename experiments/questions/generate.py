@@ -1,12 +1,13 @@
 """A step before there is a trace: generated from a model's shape for a cluster, and simulated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
+from experiments.costing.step_prior import StepPrior, step_prior
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
@@ -26,11 +27,17 @@ from topologies import Cluster, load_cluster, place, with_nodes
 from traces.generate.expand import copies, expand, fewest_replicas
 from traces.generate.generate import CallVolume, Volumes, as_loaded, volumes, written
 from traces.generate.generate import generate as generate_step
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.kernel_times import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    KernelRates,
+    OwnKernels,
+)
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, RankRates, plan_text
+from traces.generate.program import RankProgram
 from traces.generate.run import Serving, Training
 from traces.generate.stage import stage_programs
 from traces.generate.what_fits import check_memory
@@ -48,6 +55,8 @@ class GenerateAnswer(Head, BaselineAnswer):
     model_flops: float
     mfu: float
     exposed_communication_s: float
+    kernel_times: dict[str, float]
+    steps_like_it: StepPrior | None
     exchanged: list[CallVolume]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
@@ -59,6 +68,8 @@ class GenerationReport(Report):
 
     ``exposed_communication_s`` is the mean over ranks. ``path_by_what`` and ``path_by_group`` say
     what the critical path consists of (s). ``folded`` says which ranks stand for all.
+    ``kernel_times`` are the shares of kernels' time by how it is known: measured, carried over from
+    a relative, or by a roofline.
     """
 
     schema: ClassVar[str] = "twofold/generate/1"
@@ -72,11 +83,20 @@ class GenerationReport(Report):
     path_by_what: dict[str, float]
     path_by_group: dict[str, float]
     folded: str
+    kernel_times: dict[str, float]
 
     @property
     def exchanged(self) -> tuple[CallVolume, ...]:
         """What is communicated, the most bytes first."""
         return tuple(sorted(self.volumes.exchanged.values(), key=lambda row: -row.size_bytes))
+
+    @property
+    def steps_like_it(self) -> StepPrior | None:
+        """What measured training steps like this one were off; None where there are none."""
+        if not isinstance(self.plan.run, Training):
+            return None
+        accelerator = self.base.recorded.cluster.accelerator.name
+        return step_prior(self.plan.run.framework, accelerator, self.plan.parallelism.ranks)
 
     @property
     def memory(self) -> StageMemory:
@@ -104,6 +124,8 @@ class GenerationReport(Report):
             "model_flops": self.volumes.model_flops,
             "mfu": self.mfu,
             "exposed_communication_s": self.exposed_communication_s,
+            "kernel_times": self.kernel_times,
+            "steps_like_it": self.steps_like_it,
             "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
@@ -129,6 +151,7 @@ class GeneratedStep:
     plan: GenerationPlan
     workload: Workload
     volumes: Volumes
+    kernel_times: dict[str, float]
     folded: str = ""
 
 
@@ -194,7 +217,7 @@ def generate(
         planned(step.plan)
     else:
         planned(plan)
-        step = GeneratedStep(plan, *generate_step(plan))
+        step = _whole(plan, stage_programs(plan))
     loaded = as_loaded(step.workload, step.plan)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:
@@ -212,7 +235,16 @@ def generate(
         path_by_what=path_by_what(base.timeline, path),
         path_by_group=path_by_group(base.timeline, path),
         folded=step.folded,
+        kernel_times=step.kernel_times,
     )
+
+
+def _whole(
+    plan: GenerationPlan, programs: Sequence[RankProgram], folded: str = ""
+) -> GeneratedStep:
+    """Write down all ranks of a plan that run these programs."""
+    counted = volumes(programs, plan)
+    return GeneratedStep(plan, written(programs, plan), counted, programs[0].clock.shares(), folded)
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
@@ -226,6 +258,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     memory_efficiency: float = MEMORY_EFFICIENCY,
     imbalance: Imbalance | str | None = None,
     ignore_memory: bool = False,
+    kernels: OwnKernels | Path | str | None = None,
 ) -> GenerationPlan:
     """Plan a step for the accelerator of a cluster.
 
@@ -245,6 +278,9 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     ignore_memory
         Leave out of the plan how much memory the accelerator has, so that nobody checks that the
         step fits into it.
+    kernels
+        Kernels measured on one's own machine, or where they are, as
+        :func:`traces.kernels.own_kernels` reads them.
 
     Raises
     ------
@@ -267,7 +303,16 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
         memory=None if ignore_memory else memory_on(cluster),
+        kernels=_own_kernels(kernels),
     )
+
+
+def _own_kernels(kernels: OwnKernels | Path | str | None) -> OwnKernels | None:
+    if kernels is None or isinstance(kernels, OwnKernels):
+        return kernels
+    from traces.kernels import own_kernels
+
+    return own_kernels(Path(kernels))
 
 
 def accelerator_of(
@@ -310,6 +355,10 @@ def accelerator_of(
         memory_bandwidth=given.memory_bandwidth,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
+        name=given.name,
+        generation=given.generation or "",
+        peaks=tuple(sorted(given.peak.items())),
+        sustained=given.sustained,
     )
 
 
@@ -355,14 +404,16 @@ def with_own_rates(
             memory_efficiency=own.memory_efficiency,
         )
 
-    if not cluster.node_kinds or plan.others or rates(cluster) != own:
+    same = rates(cluster)
+    is_own = (same.peak, same.memory_bandwidth) == (own.peak, own.memory_bandwidth)
+    if not cluster.node_kinds or plan.others or not is_own:
         return plan
     others = []
     for part in place(cluster, plan.parallelism.ranks, nodes).parts:
         named = f"{cluster.name} node_kinds.{part.kind}"
         found = rates(part.cluster.model_copy(update={"name": named}))
         members = part.placement.members
-        if found != own:
+        if found != same:
             memory = None if plan.memory is None else memory_on(part.cluster)
             others.append(RankRates(members.start, members.stop - 1, found, memory))
     return replace(plan, others=tuple(others))
@@ -407,9 +458,9 @@ def representatives(
         reason = _why_not(workload, part, cluster, settings)
         if not reason:
             ranks = f"{len(workload.ranks)} of {p.ranks} ranks stand for all"
-            return GeneratedStep(part, workload, computed, ranks)
+            return GeneratedStep(part, workload, computed, programs[0].clock.shares(), ranks)
     text = f"nothing is folded: {reason}"
-    return GeneratedStep(whole, written(programs, whole), computed, text)
+    return _whole(whole, programs, text)
 
 
 def _why_not(workload: Workload, plan: GenerationPlan, cluster: Cluster, settings: Settings) -> str:

@@ -14,9 +14,10 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.costing.step_prior import generated_half_width, step_prior
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import Outcome, outcome, spent
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, prior_half_widths
@@ -66,7 +67,7 @@ def most_utility(
     check_resources(asked, base.cluster)
     check_factor(factor)
     changes = {name: better(name, factor) for name in asked}
-    costed = Study(replace(base, slow_down=0.0)).ask(changes)
+    costed = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
     return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))
 
 
@@ -88,7 +89,9 @@ class Utility:
     what follows from how the cluster's figures are known
     (:mod:`experiments.evaluate.prior_interval`; None where no call moves anything), and
     ``prediction_pct``, what such predictions were off on real runs
-    (:mod:`experiments.evaluate.prediction_error`).
+    (:mod:`experiments.evaluate.prediction_error`). Of a generated step ``generated_pct`` is a
+    fourth: what steps like it were off from measured ones (:mod:`experiments.costing.step_prior`;
+    None where the step was recorded, or nothing like it was measured).
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -107,6 +110,7 @@ class Utility:
     scatter_pct: float | None = None
     prior_pct: float | None = None
     prediction_pct: float | None = None
+    generated_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -279,28 +283,40 @@ def _with_doubt(
         return list(rows)
     changes = {name: better(name, factor) for name in names}
     found = spread(base)
-    asked = [study.ask(changes) for study in found.studies] if found else []
+    asked = [design.ask(changes) for design in found.designs] if found else []
     alone = replace(base.scenario, slow_down=0.0)
     shared = asked and not base.scenario.slow_down
-    of_step = asked[0] if shared else Study(alone).ask(changes)
+    of_step = asked[0] if shared else DesignPoints(alone).ask(changes)
     made = {name: one for name, one in prepared.items() if isinstance(one, Scenario)}
     engines = {row.resource: row.engine for row in rows}
     most = bounds(base.timeline.makespan, of_step, changes, engines, made)
     widths = half_widths(found, asked) if found else {}
-    told = base.told_calls(of_step.study.base.workload)
+    told = base.told_calls(of_step.design.base.workload)
     before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
     return [
         replace(
             row,
-            interval_pct=joined(widths.get(row.resource), before.get(row.resource), off),
+            interval_pct=joined(
+                widths.get(row.resource), before.get(row.resource), off, _generated(base, row)
+            ),
             scatter_pct=widths.get(row.resource),
             prior_pct=before.get(row.resource),
             prediction_pct=off,
+            generated_pct=_generated(base, row),
             bound_pct=not_below(most.get(row.resource), row.utility_pct),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )
         for row, off in zip(rows, map(_off, rows), strict=True)
     ]
+
+
+def _generated(base: Baseline, row: Utility) -> float | None:
+    """Half the width of what the error of generated steps leaves open; None of recorded ones."""
+    framework, accelerator = base.loaded.generated_by, base.recorded.cluster.accelerator.name
+    if framework is None or row.utility_pct is None:
+        return None
+    prior = step_prior(framework, accelerator, base.recorded.ranks)
+    return None if prior is None else generated_half_width(row.utility_pct, prior)
 
 
 def _off(row: Utility) -> float | None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.baseline import Settings, Watch
+from experiments.costing.step_prior import size_class
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.questions.generate import plan_on, simulated
@@ -122,6 +123,7 @@ def validate_steps(
     cluster: Path | str | None = None,
     *,
     engine: str = "analytic",
+    framework: str | None = None,
     workers: int = 1,
     watch: Watch = lambda _: None,
 ) -> StepsReport:
@@ -136,6 +138,8 @@ def validate_steps(
     engine
         As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
         calls which overlap share links.
+    framework
+        Of every row, whatever it says; None: each row's own.
     workers
         Processes that predict; answers do not depend on it.
 
@@ -169,6 +173,8 @@ def validate_steps(
         raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
     settings = Settings(engine=engine)
     asked = [step for table in tables for step in read_steps(table, cluster)]
+    if framework is not None:
+        asked = [_run_by(step, framework) for step in asked]
     predict = partial(predicted, settings=settings)
     answers = _mapped(asked, predict, workers, watch)
     clusters = (Path(one.cluster) for one in asked)
@@ -180,10 +186,20 @@ def validate_steps(
     )
 
 
+def _run_by(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | UnreadStep:
+    """Have another framework run a step."""
+    if isinstance(step, UnreadStep):
+        return step
+    return replace(step, framework=framework, run=replace(step.run, framework=framework))
+
+
 def predicted(
     step: MeasuredStep | UnreadStep, *, settings: Settings | None = None
 ) -> StepPrediction:
-    """Predict one row; what cannot be predicted says why."""
+    """Predict one row; what cannot be predicted says why.
+
+    A step that was measured did fit into memory; one that was not is refused where it does not.
+    """
     if isinstance(step, UnreadStep):
         return _refused(step, step.reason)
     try:
@@ -193,6 +209,7 @@ def predicted(
             model=step.model,
             parallelism=step.parallelism,
             run=step.run,
+            ignore_memory=step.measured is not None,
         )
         makespan = simulated(plan, cluster, settings).makespan
     except TwofoldError as error:
@@ -252,17 +269,8 @@ def _mapped(
     return answers
 
 
-_SIZES = (8, 64, 512, 4096)
-"""GPUs up to which a class of sizes goes."""
-
-
 def _size(step: StepPrediction) -> str:
-    least = 1
-    for most in _SIZES:
-        if (step.gpus or 0) <= most:
-            return f"{least}-{most}"
-        least = most + 1
-    return f"{least} and more"
+    return "" if step.gpus is None else size_class(step.gpus)
 
 
 def _kinds(step: StepPrediction) -> str:

@@ -10,12 +10,12 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
+from multiprocessing.connection import Connection
 from typing import Any
 
 from experiments.evaluate.workers import process_context
@@ -28,8 +28,6 @@ Run = Callable[[Iterable[Chunk]], Iterator[Done]]
 """Answers chunks; yields each one's number and answers when it is done."""
 Executor = Callable[[Sequence[Base], int], AbstractContextManager[Run]]
 """Given workloads and a number of workers, what answers chunks until the context ends."""
-_LOOK = 0.5
-"""Seconds between two looks of a worker whether its parent is there."""
 _AHEAD = 2
 """Chunks per worker that are handed out before answers are awaited, so that none is idle."""
 
@@ -52,6 +50,8 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
         If a worker was killed.
     """
     pool: ProcessPoolExecutor | None = None
+    context = process_context()
+    here_end, held = context.Pipe(duplex=False)  # nobody writes: it ends when this process does
     before = set(multiprocessing.active_children())
 
     def run(chunks: Iterable[Chunk]) -> Iterator[Done]:
@@ -61,9 +61,9 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
         if first and pool is None:
             pool = ProcessPoolExecutor(
                 workers,
-                process_context(),
+                context,
                 initializer=_begin,
-                initargs=(pickle.dumps(list(bases)),),
+                initargs=(pickle.dumps(list(bases)), here_end),
             )
         if first and pool is not None:
             yield from _streamed(pool, first, left, workers * _AHEAD)
@@ -82,6 +82,8 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
     finally:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+        held.close()
+        here_end.close()
 
 
 def _streamed(
@@ -104,18 +106,22 @@ _worker: dict[str, Any] = {}
 """What a worker process was given when it began; nothing in any other process."""
 
 
-def _begin(bases: bytes) -> None:
+def _begin(bases: bytes, parent: Connection) -> None:
     """Begin a worker; an interrupt is the parent's to handle, and no worker outlives its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     _worker["answerer"] = Answerer(pickle.loads(bases))
 
 
-def _watch(parent: int) -> None:
-    """End this process when the one that it works for is gone, killed perhaps."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK)
-    os._exit(1)
+def _watch(parent: Connection) -> None:
+    """End this process when the one that it works for is gone, killed perhaps.
+
+    The server that forked it lives as long as it does, so it is not the parent's end that tells.
+    """
+    try:
+        parent.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
 
 
 def _answers(chunk: Chunk) -> list[Answer]:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from simulator.errors import TraceError, TwofoldError
 from simulator.names import one_of
@@ -25,7 +26,7 @@ from simulator.quantities import bytes_per_element
 from topologies import catalog
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
-from traces.generate.run import Training
+from traces.generate.run import Attention, Training
 
 _SHAPE = ("layers", "hidden", "heads", "vocab")
 """Columns without which a model has no shape."""
@@ -116,7 +117,8 @@ _NAMED = (
     (r"maxtext", "maxtext"),
     (r"megatron-?\s?deepspeed|deepspeed", "deepspeed"),
     (r"\bnemo\b", "nemo"),
-    (r"torchtitan|llm-foundry|mosaicml|\bfsdp\b", "fsdp2"),
+    (r"llm-foundry|mosaicml|composer", "composer"),
+    (r"torchtitan|\bfsdp\b", "fsdp2"),
     (r"megatron", "megatron"),
 )
 """How sources and notes write the names of frameworks; the first that is found counts."""
@@ -155,13 +157,14 @@ def _read(
     place: str,
 ) -> MeasuredStep:
     parallelism = _parallelism(row)
+    ran_by = _framework(row, parallelism.zero, told[2])
     return MeasuredStep(
         *told,
         cluster=cluster,
         model=_model(row),
         parallelism=parallelism,
-        run=_training(row, parallelism),
-        framework=_framework(row, parallelism.zero, told[2]),
+        run=_training(row, parallelism, ran_by),
+        framework=ran_by,
         measured=measured,
         place=place,
     )
@@ -238,11 +241,14 @@ def _parallelism(row: Mapping[str, str | None]) -> Parallelism:
     return parallelism
 
 
-def _training(row: Mapping[str, str | None], parallelism: Parallelism) -> Training:
+def _training(row: Mapping[str, str | None], parallelism: Parallelism, framework: str) -> Training:
     precision = _text(row, "precision") or "bf16"
-    choices = {
+    choices: dict[str, str] = {
         name: value for name in ("gradient", "scores", "recompute") if (value := _text(row, name))
     }
+    if framework == "fsdp2" and choices.get("recompute") == "selective":
+        choices["recompute"] = "op"  # what torchtitan calls selective, if not told by layers
+    attention = _attention(row)
     for name in ("precision", "gradient"):
         _check_dtype(row, name)
     return Training(  # what is no choice of a field is refused there, by its name
@@ -251,8 +257,22 @@ def _training(row: Mapping[str, str | None], parallelism: Parallelism) -> Traini
         sequence=_count(row, "sequence"),
         precision=precision,
         schedule="interleaved" if parallelism.virtual > 1 else "1f1b",
+        framework=framework,
+        attention=attention,
+        dropout=attention == "unfused" and framework in ("megatron", "deepspeed"),
         **choices,  # type: ignore[arg-type]
     )
+
+
+def _attention(row: Mapping[str, str | None]) -> Attention:
+    """Return the kernels of attention: as told, else those that compute as many scores.
+
+    Kernels that leave out what a causal mask hides are fused; those that do not write the scores.
+    """
+    given = _text(row, "attention")
+    if given:
+        return cast("Attention", given)
+    return "unfused" if _text(row, "scores") != "causal" else "flash"
 
 
 def _check_dtype(row: Mapping[str, str | None], name: str) -> None:

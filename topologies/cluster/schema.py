@@ -94,7 +94,8 @@ class Accelerator(ClusterPart):
     """What computes: peak rates by data type, and the bandwidth and size of its memory.
 
     ``generation`` is the architecture by which a communication library chooses its constants.
-    ``memory`` is what its driver reports; generated steps must fit into it.
+    ``memory`` is what its driver reports; generated steps must fit into it. ``sustained`` is the
+    part of its clock that it holds under load, of what its generation does: of one at less power.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Accelerator(ClusterPart):
     peak: dict[str, Rate] = Field(default_factory=dict)
     memory_bandwidth: Bandwidth | None = None
     memory: Size | None = None
+    sustained: Fraction = 1.0
 
 
 class ScaleUp(ClusterPart):

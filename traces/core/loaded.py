@@ -229,6 +229,8 @@ class Loaded:
         The ranges that mark prefill and decode.
     counters
         What a profiler counted besides times.
+    generated_by
+        The framework whose training step was generated; None of what was recorded, and of serving.
     """
 
     trace: str
@@ -240,6 +242,7 @@ class Loaded:
     accelerator: str = ""
     phases: tuple[Phase, ...] = ()
     counters: Counters = Counters()
+    generated_by: str | None = None
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

@@ -107,7 +107,7 @@ def _columns(
     ranks, parallelism = there
     copies, ops = len(ranks), len(program.what)
     work = np.column_stack(
-        [program.duration, np.array(program.work, dtype=np.float64).reshape(-1, 2)]
+        [program.duration, np.array([(work.flops, work.traffic) for work in program.work])]
     )
     columns = np.tile(work, (copies, 1, 1))
     for op, by_ep in program.by_ep.items():

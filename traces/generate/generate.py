@@ -232,4 +232,5 @@ def as_loaded(workload: Workload, plan: GenerationPlan, *, trace: str = "") -> L
         measured_step=math.nan,
         measured_begin={},
         measured_end={},
+        generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
     )

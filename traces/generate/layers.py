@@ -12,14 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.shares import Shares, of_bytes
-from traces.generate.kernel_times import (
-    NO_WORK,
-    GemmShape,
-    Kernel,
-    KernelWork,
-    elementwise,
-    gemm,
-)
+from traces.generate.framework import NONE
+from traces.generate.kernel import NO_WORK, GemmShape, Kernel
+from traces.generate.layer_kernels import Passes, elementwise, linear, normalised, scores
 from traces.generate.model import (
     Experts,
     GroupedAttention,
@@ -123,15 +118,11 @@ def _embedding(batch: MicroBatch) -> ModelBlock:
     model = batch.model
     if model.patch is not None:
         shape = GemmShape(m=batch.sharded_tokens, k=model.patch, n=model.hidden)
-        projected = replace(gemm("patches", shape, batch.element_bytes), input_gradient=NO_WORK)
-        return ModelBlock((_part("embedding", (projected,)),), embedding_parameters(model))
-    looked_up = elementwise(
-        "embedding",
-        batch.sharded_tokens * model.hidden,
-        batch.element_bytes,
-        forward_passes=2,
-        backward_passes=2,
-    )
+        projected = tuple(
+            replace(kernel, input_gradient=NO_WORK) for kernel in linear(batch, "patches", shape)
+        )
+        return ModelBlock((_part("embedding", projected),), embedding_parameters(model))
+    looked_up = elementwise(batch, "embedding", batch.sharded_tokens * model.hidden, Passes(2, 2))
     _, after = _tensor_parallel(batch, batch.hidden_bytes)
     part = replace(_part("embedding", (looked_up,), after=after), back_after=())
     return ModelBlock((part,), embedding_parameters(model))
@@ -152,22 +143,14 @@ def _head(batch: MicroBatch) -> ModelBlock:
     tokens = batch.sequences * batch.logit_tokens / (p.cp if batch.phase == "training" else 1)
     columns = model.vocabulary / p.tp
     kernels = (
-        elementwise(
-            "norm",
-            tokens / p.sequence_shards * model.hidden,
-            batch.element_bytes,
-            forward_passes=2,
-            backward_passes=3,
-        ),
-        gemm(
+        elementwise(batch, "norm", tokens / p.sequence_shards * model.hidden, Passes(2, 3)),
+        *linear(
+            replace(batch, recipe=batch.dtype),
             "logits",
             GemmShape(m=tokens, k=model.hidden, n=columns),
-            batch.element_bytes,
             reads_input=True,
         ),
-        elementwise(
-            "probabilities", tokens * columns, _LOGIT_BYTES, forward_passes=2, backward_passes=2
-        ),
+        _probabilities(batch, tokens * columns),
     )
     size = tokens * model.hidden * batch.element_bytes
     before, _ = _tensor_parallel(batch, size)
@@ -180,6 +163,20 @@ def _head(batch: MicroBatch) -> ModelBlock:
     if model.tied_embeddings and p.pp > 1:
         parameters = parameters._replace(sharded=float(model.vocabulary * model.hidden))
     return ModelBlock((LayerPart("head", kernels, before, result, (), (gradient,)),), parameters)
+
+
+_LOSS_PASSES = {True: (4.0, 3.0), False: (8.0, 4.0)}
+"""Passes over the logits of the cross entropy, in fp32. Fused or not: they are cast or read as they
+are, subtracted from the greatest, exponentials summed and kept; backward these are scaled."""
+
+
+def _probabilities(batch: MicroBatch, elements: float) -> Kernel:
+    """Turn logits into probabilities."""
+    forward, backward = (2.0, 2.0)
+    if batch.framework != NONE and batch.phase == "training":
+        forward, backward = _LOSS_PASSES[batch.fused]
+    counts = Passes(forward, backward, launches=(5, 3), element_bytes=_LOGIT_BYTES)
+    return elementwise(batch, "probabilities", elements, counts)
 
 
 def _part(
@@ -225,10 +222,7 @@ def _tensor_parallel(batch: MicroBatch, size: float) -> tuple[Exchanges, Exchang
 
 def _norm(batch: MicroBatch) -> Kernel:
     """Add the residual and normalise: both inputs are read, both outputs written; backward too."""
-    elements = batch.sharded_tokens * batch.model.hidden
-    return elementwise(
-        "norm", elements, batch.element_bytes, forward_passes=4.0, backward_passes=4.0
-    )
+    return normalised(batch, batch.sharded_tokens * batch.model.hidden)
 
 
 def _attention(batch: MicroBatch) -> tuple[LayerPart, ...]:
@@ -274,10 +268,12 @@ def _grouped(batch: MicroBatch, attention: GroupedAttention) -> _AttentionKernel
     query, key = heads * attention.head, kv_heads * attention.head
     qkv = GemmShape(m=batch.tokens, k=hidden, n=query + 2 * key)
     return _AttentionKernels(
-        projections=(gemm("qkv", qkv, width, reads_input=True),),
+        projections=(*linear(batch, "qkv", qkv, reads_input=True),),
         scores=(
-            _scores(batch, heads, attention.head, attention.head, cached=2 * key),
-            gemm("output", GemmShape(m=batch.tokens, k=query, n=hidden), width),
+            *scores(
+                batch, heads, attention.head, attention.head, cached=2 * key, kv_heads=kv_heads
+            ),
+            *linear(batch, "output", GemmShape(m=batch.tokens, k=query, n=hidden)),
         ),
         key_value_bytes=batch.sequences * batch.context * 2 * key * width,
     )
@@ -294,11 +290,11 @@ def _latent(batch: MicroBatch, attention: LatentAttention) -> _AttentionKernels:
     return _AttentionKernels(
         projections=(
             *_latent_queries(batch, attention),
-            gemm("kv up", GemmShape(m=tokens, k=attention.kv_rank, n=expanded), width),
+            *linear(batch, "kv up", GemmShape(m=tokens, k=attention.kv_rank, n=expanded)),
         ),
         scores=(
-            _scores(batch, heads, key, attention.value, cached=cached),
-            gemm("output", output, width),
+            *scores(batch, heads, key, attention.value, cached=cached, kv_heads=heads),
+            *linear(batch, "output", output),
         ),
         key_value_bytes=batch.sequences * batch.context * cached * width,
     )
@@ -315,12 +311,12 @@ def _absorbed(batch: MicroBatch, attention: LatentAttention) -> _AttentionKernel
     return _AttentionKernels(
         projections=(
             *_latent_queries(batch, attention),
-            gemm("query into latent", into_latent, width, weight_matrices=heads),
+            *linear(batch, "query into latent", into_latent, weight_matrices=heads),
         ),
         scores=(
-            _scores(batch, heads, cached, rank, cached=cached),
-            gemm("latent into value", into_value, width, weight_matrices=heads),
-            gemm("output", output, width),
+            *scores(batch, heads, cached, rank, cached=cached, kv_heads=1.0),
+            *linear(batch, "latent into value", into_value, weight_matrices=heads),
+            *linear(batch, "output", output),
         ),
         key_value_bytes=batch.sequences * batch.context * cached * width,
     )
@@ -332,33 +328,19 @@ def _latent_queries(batch: MicroBatch, attention: LatentAttention) -> tuple[Kern
     The down-projections are replicated on every tensor rank; each computes them for its own tokens
     where the sequence is sharded.
     """
-    hidden, width, tokens = batch.model.hidden, batch.element_bytes, batch.tokens
+    hidden, tokens = batch.model.hidden, batch.tokens
     query = attention.heads / batch.parallelism.tp * (attention.nope + attention.rope)
     latent = GemmShape(m=batch.sharded_tokens, k=hidden, n=attention.kv_rank + attention.rope)
-    kv_down = gemm("kv down", latent, width, reads_input=True)
+    kv_down = linear(batch, "kv down", latent, reads_input=True)
     if attention.q_rank is None:
         whole = GemmShape(m=tokens, k=hidden, n=query)
-        return gemm("query", whole, width, reads_input=True), kv_down
+        return (*linear(batch, "query", whole, reads_input=True), *kv_down)
     down = GemmShape(m=batch.sharded_tokens, k=hidden, n=attention.q_rank)
     return (
-        gemm("query down", down, width, reads_input=True),
-        gemm("query up", GemmShape(m=tokens, k=attention.q_rank, n=query), width),
-        kv_down,
+        *linear(batch, "query down", down, reads_input=True),
+        *linear(batch, "query up", GemmShape(m=tokens, k=attention.q_rank, n=query)),
+        *kv_down,
     )
-
-
-def _scores(batch: MicroBatch, heads: float, key: float, value: float, *, cached: float) -> Kernel:
-    """Softmax of queries times keys, times values, with ``key`` and ``value`` elements a head.
-
-    ``2 s^2 (d_k + d_v)`` FLOPs per head forward and twice that backward; scores stay on the chip
-    (FlashAttention, arXiv 2205.14135), so that only queries, keys, values and outputs are moved.
-    ``cached`` is the number of elements read per token of the context.
-    """
-    pairs = batch.tokens * batch.context * batch.attended * heads
-    flops = 2.0 * pairs * (key + value)
-    elements = batch.tokens * heads * (key + value) + batch.sequences * batch.context * cached
-    traffic = float(elements * batch.element_bytes)
-    return Kernel("scores", KernelWork(flops, traffic), KernelWork(2 * flops, 2 * traffic))
 
 
 def _network(batch: MicroBatch, layer: int) -> tuple[LayerPart, ...]:
@@ -381,21 +363,23 @@ def _feed_forward(
     batch: MicroBatch, rows: float, width: float, *, networks: float
 ) -> tuple[Kernel, ...]:
     """Up-projection (twice if gated), activation, down-projection of networks of this width."""
-    hidden, element_bytes = batch.model.hidden, batch.element_bytes
+    hidden = batch.model.hidden
     ups = 2 if batch.model.gated else 1
     up = GemmShape(m=rows, k=hidden, n=ups * width)
     down = GemmShape(m=rows, k=width, n=hidden)
     return (
-        gemm("up", up, element_bytes, weight_matrices=networks, reads_input=True),
-        elementwise(
-            "activation",
-            rows * width,
-            element_bytes,
-            forward_passes=ups + 1,
-            backward_passes=2 * ups + 1,
-        ),
-        gemm("down", down, element_bytes, weight_matrices=networks),
+        *linear(batch, "up", up, weight_matrices=networks, reads_input=True),
+        _activation(batch, rows * width, ups),
+        *linear(batch, "down", down, weight_matrices=networks),
     )
+
+
+def _activation(batch: MicroBatch, elements: float, ups: int) -> Kernel:
+    """Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more."""
+    apart = 0 if batch.fused or batch.framework == NONE else ups + 1
+    launches = 1 if batch.fused else 2 * ups
+    counts = Passes(ups + 1 + apart, 2 * ups + 1 + apart, (launches, launches))
+    return elementwise(batch, "activation", elements, counts)
 
 
 def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:
@@ -403,7 +387,7 @@ def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:
     before, after = _tensor_parallel(batch, batch.hidden_bytes)
     kernels = (
         _norm(batch),
-        _router(batch, experts),
+        *_router(batch, experts),
         *_shared_experts(batch, experts),
         *_feed_forward(
             batch,
@@ -438,7 +422,7 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
         dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=asked.loads),)
         gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=asked.loads)
         combine = (gathered, *combine)
-    router = _part("router", (_norm(batch), _router(batch, experts)))
+    router = _part("router", (_norm(batch), *_router(batch, experts)))
     routed = _part(
         "experts", _asked_kernels(batch, experts, 1.0, asked.mean), before=dispatch, after=combine
     )
@@ -491,9 +475,9 @@ def _asked_kernels(
     return _feed_forward(batch, rows, experts.hidden / p.expert_tp, networks=visited)
 
 
-def _router(batch: MicroBatch, experts: Experts) -> Kernel:
+def _router(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:
     shape = GemmShape(m=batch.sharded_tokens, k=batch.model.hidden, n=experts.count)
-    return gemm("router", shape, batch.element_bytes, reads_input=True)
+    return linear(batch, "router", shape, reads_input=True)
 
 
 def _shared_experts(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:

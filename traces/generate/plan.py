@@ -15,7 +15,7 @@ experts.
 
 import math
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -37,7 +37,13 @@ from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.yaml_text import parse_yaml
 from traces.core.files import unpack
-from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
+from traces.generate.framework import framework
+from traces.generate.kernel_times import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    KernelRates,
+    OwnKernels,
+)
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training, check_fit
@@ -137,13 +143,16 @@ class GenerationPlan:
     memory
         Of an accelerator, into which the step must fit (:mod:`traces.generate.memory`); None where
         that is not to be checked.
+    kernels
+        Kernels measured on one's own machine, which time those like them; None: none. A file of
+        the plan does not hold them.
 
     Raises
     ------
     WorkloadError
         If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
         is no time, ``others`` are not ranks of the job, are given twice, or there are copies, or
-        the imbalance does not fit the model's experts.
+        the imbalance does not fit the model's experts, or there are kernels and no framework.
 
     Examples
     --------
@@ -167,6 +176,7 @@ class GenerationPlan:
     others: tuple[RankRates, ...] = ()
     imbalance: Imbalance | None = None
     memory: DeviceMemory | None = None
+    kernels: OwnKernels | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_others()
@@ -174,6 +184,11 @@ class GenerationPlan:
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
             raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
+        if self.kernels is not None and not framework(self.run.framework).measured:
+            raise WorkloadError(
+                f"kernels of {self.kernels.source} time the steps of a framework, and framework"
+                f" {self.run.framework} is a roofline: name another"
+            )
         check_fit(self.model, self.parallelism, self.run)
         self._check_imbalance()
 
@@ -225,11 +240,12 @@ class GenerationPlan:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What was assumed in place of a measurement, for whoever reads the answer."""
-        p, a = self.parallelism, self.accelerator
+        p = self.parallelism
         said = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
-            f"kernels by a roofline of {_said_rates(a)}",
+            self._said_kernels,
+            *([f"kernels like those of {self.kernels.source} as there"] if self.kernels else []),
         ]
         said += [
             f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
@@ -254,6 +270,14 @@ class GenerationPlan:
             f"{local} of {model.layers} layers see {model.window} tokens of {context} only; their "
             "attention is counted as if they saw all"
         ]
+
+    @property
+    def _said_kernels(self) -> str:
+        """How kernels and the host are timed."""
+        by = framework(self.run.framework)
+        if by.measured:
+            return f"kernels as tables of measured ones have them, under load; host of {by.name}"
+        return f"kernels by a roofline of {_said_rates(self.accelerator)}"
 
     def _say_imbalance(self, imbalance: Imbalance) -> str:
         """Say how unevenly the ranks that share out experts are asked, over all layers."""
@@ -372,6 +396,10 @@ class _AcceleratorTable(_PlanTable):
     memory_bandwidth: Annotated[BandwidthText, Field(gt=0)]
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    name: str = ""
+    generation: str = ""
+    peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
+    sustained: float = 1.0
     memory: Annotated[BytesText, Field(gt=0)] | None = None
     memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
     rematerialises: StrictBool = False
@@ -379,8 +407,8 @@ class _AcceleratorTable(_PlanTable):
     @property
     def rates(self) -> KernelRates:
         """How fast it is."""
-        names = [field.name for field in fields(KernelRates)]
-        return KernelRates(**{name: getattr(self, name) for name in names})
+        own = {one.name: getattr(self, one.name) for one in fields(KernelRates)}
+        return KernelRates(**own | {"peaks": tuple(sorted(self.peaks.items()))})
 
     @property
     def device_memory(self) -> DeviceMemory | None:
@@ -394,7 +422,7 @@ class _AcceleratorTable(_PlanTable):
     @classmethod
     def fields_of(cls, rates: KernelRates, memory: DeviceMemory | None) -> dict[str, Any]:
         """Return the fields that say rates and memory."""
-        table = asdict(rates)
+        table = asdict(rates) | {"peaks": dict(rates.peaks)}
         if memory is not None:
             table |= {"memory": memory.size, "memory_reserve": memory.reserve}
             table["rematerialises"] = memory.rematerialises
@@ -503,6 +531,8 @@ class _PlanFile(_PlanTable):
         for one in (table["accelerator"], *table.get("other_accelerators", ())):
             for name in _QUANTITIES.keys() & one.keys():
                 one[name] = f"{one[name]!r} {_QUANTITIES[name]}"
+            if "peaks" in one:
+                one["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in one["peaks"].items()}
         if "other_accelerators" in table:
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:

@@ -6,7 +6,7 @@ the calls of every rank (SPMD expansion).
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from simulator.shares import Shares
 from simulator.workload import Floats, What
-from traces.generate.kernel_times import Kernel, KernelRates, KernelWork, roofline_time
+from traces.generate.kernel import Kernel, Work
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism, groups, stage_ranks
+from traces.generate.timing import KernelClock
 
 COMPUTE = "compute"
 """Name of the lane of kernels; collectives have a lane named after their group's label."""
 HOST = "host"
-UNKNOWN_WORK = KernelWork(math.nan, math.nan)
+UNKNOWN_WORK = Work(math.nan, math.nan)
 """Of an op that is no kernel."""
 
 
@@ -96,32 +97,49 @@ def channel_groups(parallelism: Parallelism, key: ChannelKey) -> NDArray[np.int6
     return groups(parallelism, label, first)
 
 
+class TimedKernels(NamedTuple):
+    """Kernels that are one op: their time (s), work and launches.
+
+    ``unlike`` has time, FLOPs and bytes on each expert-parallel rank, where they differ; ``spent``
+    is the time by how it is known.
+    """
+
+    time: float
+    work: Work
+    launches: int
+    unlike: Floats | None
+    spent: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class RankProgram:
     """Ops of a rank of one stage, numbered from 0; ops of a lane follow each other.
 
     ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
     ``weight_gathers`` those that only the next kernel waits for. ``work`` is what an op's kernels
-    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``by_ep`` has the
+    do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``launches`` are
+    the kernels of each op, ``blocking`` the ops that the host waits for. ``by_ep`` has the
     duration and work of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and
     bytes, shape ``(ep, 3)``; what stands in the columns is then the mean rank's.
     """
 
     stage: int
     channels: Channels
-    accelerator: KernelRates
+    clock: KernelClock
     dtype: str
     what: list[int] = field(default_factory=list)
     lane: list[str] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     duration: list[float] = field(default_factory=list)
-    work: list[KernelWork] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
     channel: list[ChannelKey | None] = field(default_factory=list)
     number: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
     weight_gathers: list[int] = field(default_factory=list)
     flops: float = 0.0
+    launches: list[int] = field(default_factory=list)
+    blocking: set[int] = field(default_factory=set)
     by_ep: dict[int, Floats] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
 
@@ -130,31 +148,40 @@ class RankProgram:
         return [self._last[lane]] if lane in self._last else []
 
     def compute(
-        self, name: str, works: Iterable[KernelWork], by_ep: Iterable[Iterable[KernelWork]] = ()
+        self, name: str, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()
     ) -> int:
         """Add kernels as one op, which waits for all that is to be waited for.
 
         ``by_ep`` are those of each expert-parallel rank, where they differ.
         """
-        time, *total = self._timed(works)
-        self.flops += total[0]
-        op = self._op(What.COMPUTE, COMPUTE, name, time)
-        self.work[op] = KernelWork(*total)
-        unlike = [self._timed(own) for own in by_ep]
-        if unlike:
-            self.by_ep[op] = np.array(unlike)
+        return self.add(name, self.timed(works, by_ep))
+
+    def timed(self, works: Iterable[Work], by_ep: Iterable[Iterable[Work]] = ()) -> TimedKernels:
+        """Time kernels that will be one op, perhaps many times over."""
+        kernels = list(works)
+        unlike = [self.clock.total(own) for own in by_ep]
+        spent: dict[str, float] = {}
+        time, flops, traffic = self.clock.total(kernels, spent)
+        return TimedKernels(
+            time,
+            Work(flops, traffic),
+            sum(work.launches for work in kernels),
+            np.array(unlike) if unlike else None,
+            spent,
+        )
+
+    def add(self, name: str, kernels: TimedKernels) -> int:
+        """Add kernels that have been timed, as :meth:`compute` does."""
+        op = self._op(What.COMPUTE, COMPUTE, name, kernels.time)
+        self.flops += kernels.work.flops
+        self.work[op] = kernels.work
+        self.launches[op] = kernels.launches
+        self.clock.note(kernels.spent)
+        if kernels.unlike is not None:
+            self.by_ep[op] = kernels.unlike
         self._wait(op, [*self.waits, *self.weight_gathers])
         self.waits, self.weight_gathers = [], []
         return op
-
-    def _timed(self, works: Iterable[KernelWork]) -> tuple[float, float, float]:
-        """Time (s), FLOPs and bytes of kernels, one after the other."""
-        works = tuple(works)
-        return (
-            sum(roofline_time(work, self.accelerator) for work in works),
-            sum(work.flops for work in works),
-            sum(work.traffic for work in works),
-        )
 
     def exchange(self, exchange: Exchange) -> None:
         """Add a collective that waits for the last kernel, and is waited for by the next."""
@@ -195,6 +222,7 @@ class RankProgram:
         self.name.append(name)
         self.duration.append(time)
         self.work.append(UNKNOWN_WORK)
+        self.launches.append(1)
         self.channel.append(None)
         self.number.append(-1)
         self._wait(op, self.last(lane))
@@ -205,42 +233,61 @@ class RankProgram:
         self.edges += [(source, op) for source in sources]
 
 
-def forward(kernels: Iterable[Kernel]) -> list[KernelWork]:
+def forward(kernels: Iterable[Kernel]) -> list[Work]:
     """Return the work of the forward pass."""
     return [kernel.forward for kernel in kernels]
 
 
-def input_gradients(kernels: Iterable[Kernel]) -> list[KernelWork]:
+def input_gradients(kernels: Iterable[Kernel]) -> list[Work]:
     """Return the work of the gradients of the kernels' inputs."""
     return [kernel.input_gradient for kernel in kernels]
 
 
-def weight_gradients(kernels: Iterable[Kernel]) -> list[KernelWork]:
+def weight_gradients(kernels: Iterable[Kernel]) -> list[Work]:
     """Return the work of the gradients of the weights, of kernels that have weights."""
     return [kernel.weight_gradient for kernel in kernels if kernel.weight_gradient.traffic]
 
 
-def with_launches(program: RankProgram, launch: float) -> RankProgram:
-    """Put a host op of ``launch`` seconds before every op; the host may run ahead of the device."""
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Time of the host (s) for a kernel, and for a collective or a message."""
+
+    launch: float
+    exchange: float
+
+    def of(self, program: RankProgram, op: int) -> float:
+        """Time of the host for an op, all its kernels together."""
+        if program.what[op] == What.COMPUTE:
+            return program.launches[op] * self.launch
+        return self.exchange
+
+
+def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
+    """Put a host op before every op; the host may run ahead of the device.
+
+    Behind an op of ``program.blocking`` it waits until that is done.
+    """
     ops = len(program.what)
-    host = list(range(ops))
+    before = list(range(ops))
     return RankProgram(
         stage=program.stage,
         channels=program.channels,
-        accelerator=program.accelerator,
+        clock=program.clock,
         dtype=program.dtype,
         what=[int(What.HOST)] * ops + program.what,
         lane=[HOST] * ops + program.lane,
         name=["launch"] * ops + program.name,
-        duration=[launch] * ops + program.duration,
+        duration=[host.of(program, op) for op in before] + program.duration,
         work=[UNKNOWN_WORK] * ops + program.work,
         channel=[*[None] * ops, *program.channel],
         number=[-1] * ops + program.number,
         edges=[
-            *pairwise(host),
-            *((op, ops + op) for op in host),
+            *pairwise(before),
+            *((op, ops + op) for op in before),
+            *((ops + op, op + 1) for op in sorted(program.blocking) if op + 1 < ops),
             *((ops + source, ops + target) for source, target in program.edges),
         ],
         flops=program.flops,
+        launches=[0] * ops + program.launches,
         by_ep={ops + op: unlike for op, unlike in program.by_ep.items()},
     )

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from simulator.errors import WorkloadError
 from simulator.imbalance import Imbalance
 from simulator.quantities import bytes_per_element
+from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
 from traces.generate.parallelism import Parallelism
 from traces.generate.pipeline import SCHEDULES
@@ -68,6 +69,12 @@ class Training:
     bucket
         Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
         ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
+    framework
+        Which framework runs it, a name of :data:`traces.generate.framework.FRAMEWORKS`: what it
+        overlaps, how long kernels take, and what its host takes. ``none`` is a roofline.
+    fused
+        Whether bias, dropout and residual sum, and bias and activation, are one kernel each; None:
+        as the framework has it.
     attention
         How scores are computed: ``flash``, on the chip (arXiv 2205.14135), ``flex``, likewise, or
         ``unfused``, by way of memory.
@@ -105,11 +112,13 @@ class Training:
     dropout: bool = False
     optimizer: str = "adam"
     loss: Loss = "fused"
+    framework: str = NONE
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_kernels(self)
         _check_counts(self, "micro_batch", "global_batch", "sequence")
         _check_choice("recompute", self.recompute, get_args(Recompute))
-        _check_choice("attention", self.attention, get_args(Attention))
         _check_choice("loss", self.loss, get_args(Loss))
         _check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
         _check_choice("scores", self.scores, ("full", "causal"))
@@ -151,6 +160,8 @@ class Serving:
         How much of the matrix of attention scores is computed in prefill: ``full`` or ``causal``.
     micro_batches
         Parts that the batch is divided into, for pipeline stages to overlap.
+    framework, attention, fused
+        As :class:`Training` has them.
 
     Raises
     ------
@@ -169,8 +180,12 @@ class Serving:
     precision: str = "bf16"
     scores: Scores = "causal"
     micro_batches: int = 1
+    framework: str = NONE
+    attention: Attention = "flash"
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_kernels(self)
         _check_counts(self, "batch", "context", "micro_batches")
         _check_choice("phase", self.phase, ("prefill", "decode"))
         _check_choice("scores", self.scores, ("full", "causal"))
@@ -199,7 +214,9 @@ class MicroBatch:
 
     ``sequences`` have ``new_tokens`` each, which attend to ``context`` tokens; ``attended`` is the
     fraction of those pairs whose scores are computed. The head turns ``logit_tokens`` of each
-    sequence into probabilities. An element of ``dtype`` has ``element_bytes``. ``imbalance`` is how
+    sequence into probabilities. An element of ``dtype`` has ``element_bytes``; ``recipe`` is the
+    precision of the products with weights, ``gradient_bytes`` those of an element of the step's
+    gradients. ``imbalance`` is how
     unevenly tokens choose experts; None: alike.
     """
 
@@ -215,6 +232,12 @@ class MicroBatch:
     element_bytes: int
     dtype: str
     imbalance: Imbalance | None = None
+    framework: str = NONE
+    attention: Attention = "flash"
+    fused: bool = True
+    dropout: bool = False
+    recipe: str = "bf16"
+    gradient_bytes: int = 4
 
     @property
     def tokens(self) -> float:
@@ -249,6 +272,9 @@ def micro_batch(
         sequences, logit_tokens = run.batch // run.micro_batches, 1
         phase, context = run.phase, run.context
         length = context if phase == "prefill" else 1
+    # Under a framework only products with weights are in 8 bits: activations stay in 16.
+    is_recipe = run.framework != NONE and bytes_per_element(run.precision) == 1
+    dtype = "bf16" if is_recipe else run.precision
     return MicroBatch(
         phase=phase,
         model=model,
@@ -258,9 +284,15 @@ def micro_batch(
         context=context,
         logit_tokens=logit_tokens,
         attended=1.0 if phase == "decode" else attended,
-        element_bytes=bytes_per_element(run.precision),
-        dtype=run.precision,
+        element_bytes=bytes_per_element(dtype),
+        dtype=dtype,
         imbalance=imbalance,
+        framework=run.framework,
+        attention=run.attention,
+        dropout=isinstance(run, Training) and run.dropout,
+        fused=framework(run.framework).fused if run.fused is None else run.fused,
+        recipe=run.precision,
+        gradient_bytes=bytes_per_element(run.gradient) if isinstance(run, Training) else 0,
     )
 
 
@@ -329,6 +361,11 @@ def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
         yield f"schedule {run.schedule} does not go with virtual {p.virtual}"
     if interleaved and run.micro_batches(p) % p.pp:
         yield f"interleaved: pp {p.pp} does not divide {run.micro_batches(p)} micro-batches"
+
+
+def _check_kernels(run: Training | Serving) -> None:
+    framework(run.framework)
+    _check_choice("attention", run.attention, get_args(Attention))
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

@@ -11,13 +11,22 @@ backward, and scatters the gradients.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.quantities import bytes_per_element
 from simulator.workload import What
-from traces.generate.kernel_times import Kernel, KernelWork
-from traces.generate.layers import Exchange, LayerPart, ModelBlock, chunks, parameters_on_rank
+from traces.generate.framework import NONE, Framework, framework
+from traces.generate.kernel import Kernel, Work
+from traces.generate.layer_kernels import streamed
+from traces.generate.layers import (
+    Exchange,
+    Exchanges,
+    LayerPart,
+    ModelBlock,
+    chunks,
+    parameters_on_rank,
+)
 from traces.generate.model import Parameters
 from traces.generate.pipeline import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import GenerationPlan
@@ -25,18 +34,23 @@ from traces.generate.program import (
     COMPUTE,
     ChannelCall,
     Channels,
+    HostCosts,
     NumberedCall,
     RankProgram,
+    TimedKernels,
     forward,
     input_gradients,
     weight_gradients,
     with_launches,
 )
 from traces.generate.run import MicroBatch, Serving, Training, micro_batch, micro_batches
+from traces.generate.timing import KernelClock
 
 _STATE_BYTES = 12
 """Master weight and two moments in fp32 per parameter (Adam in mixed precision, arXiv 1910.02054,
 section 3.1): read, and written back."""
+_NORM_BYTES = 4
+"""A norm is one number in fp32."""
 _BLOCKS_AHEAD = 2
 """Blocks whose weights are held at once: the one under way and the next, which is prefetched, as
 PyTorch's FSDP limits its all-gathers (arXiv 2304.11277, section 3.4)."""
@@ -51,8 +65,9 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     channels = Channels(parallelism)
     messages = _messages(batch, slots, channels)
     programs = []
+    clock = KernelClock(plan.accelerator, framework(run.framework), plan.kernels)
     for stage in range(parallelism.pp):
-        program = RankProgram(stage, channels, plan.accelerator, batch.dtype)
+        program = RankProgram(stage, channels, clock, batch.dtype)
         writer = _StageWriter(program, batch, blocks, messages)
         if isinstance(run, Training):
             own = [block for chunk in blocks[stage :: parallelism.pp] for block in chunk]
@@ -60,9 +75,19 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
             writer.recompute = run.recompute
         writer.write(slots[stage])
         programs.append(program)
-    if plan.launch is None:
+    host = _host_costs(plan, clock.framework)
+    if host is None:
         return tuple(programs)
-    return tuple(with_launches(program, plan.launch) for program in programs)
+    return tuple(with_launches(program, host) for program in programs)
+
+
+def _host_costs(plan: GenerationPlan, framework: Framework) -> HostCosts | None:
+    """Return what the host takes: as the plan says, else as the framework does; None if nothing."""
+    if plan.launch is not None:
+        return HostCosts(plan.launch, plan.launch)
+    if framework.captured or not (framework.launch or framework.exchange):
+        return None
+    return HostCosts(framework.launch, framework.exchange)
 
 
 def _slots(stage: int, plan: GenerationPlan) -> list[Slot]:
@@ -82,6 +107,19 @@ class _Message(NamedTuple):
     sender_chunk: int
 
 
+class _Pieces(NamedTuple):
+    """A part whose exchanges are hidden: what reads the first, the rest, what makes the last.
+
+    ``before_last`` is all but the last piece, as the backward pass needs it.
+    """
+
+    first: LayerPart
+    rest: LayerPart
+    last: LayerPart
+    before_last: LayerPart
+
+
+_Works = Callable[[Sequence[Kernel]], list[Work]]
 _FORWARD, _BACKWARD = "forward", "backward"
 _Messages = dict[_Message, NumberedCall]
 
@@ -114,7 +152,8 @@ def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Cha
 class _StageWriter:
     """Writes the program of a stage; ``data_parallel`` writes what its replicas exchange.
 
-    ``losses`` are the ops after which a micro-batch's loss is known.
+    ``losses`` are the ops after which a micro-batch's loss is known. ``timed``, ``pieces`` and
+    ``kept`` are what was worked out of parts, which live as long, for the next micro-batch.
     """
 
     program: RankProgram
@@ -124,6 +163,9 @@ class _StageWriter:
     data_parallel: "_DataParallelWriter | None" = None
     recompute: str = "none"
     losses: dict[int, list[int]] = field(default_factory=dict)
+    timed: dict[tuple[int, str], TimedKernels] = field(default_factory=dict)
+    pieces: dict[int, _Pieces | None] = field(default_factory=dict)
+    kept: dict[int, LayerPart] = field(default_factory=dict)
 
     def write(self, slots: Sequence[Slot]) -> None:
         """Write the slots, and the end of the step."""
@@ -176,11 +218,60 @@ class _StageWriter:
             self._reduce(block, slot)
 
     def _forward_part(self, part: LayerPart, purpose: str) -> None:
-        for exchange in part.before:
-            self.program.exchange(exchange)
-        self._compute(part, purpose, forward)
-        for exchange in part.after:
-            self.program.exchange(exchange)
+        pieces = self._pieces_of(part)
+        if pieces is None:
+            for exchange in part.before:
+                self.program.exchange(exchange)
+            self._compute(part, purpose, forward)
+            for exchange in part.after:
+                self.program.exchange(exchange)
+            return
+        self._beside(part.before, pieces.first, purpose, forward)
+        self._compute(pieces.rest, purpose, forward)
+        self._beside(part.after, pieces.last, purpose, forward)
+
+    def _pieces_of(self, part: LayerPart) -> _Pieces | None:
+        if id(part) not in self.pieces:
+            self.pieces[id(part)] = self._in_pieces(part)
+        return self.pieces[id(part)]
+
+    def _in_pieces(self, part: LayerPart) -> _Pieces | None:
+        """Cut a part in three: what reads the exchange before it, and what makes that after it.
+
+        Between them is the rest. None where tensor ranks exchange nothing in pieces.
+        """
+        exchanges = (*part.before, *part.after)
+        if (
+            not self.program.clock.framework.overlaps_tensor_exchanges
+            or self.batch.parallelism.tp == 1
+            or part.by_ep
+            or any(exchange.label != "tp" for exchange in exchanges)
+        ):
+            return None
+        kernels = part.kernels
+        products = [at for at, kernel in enumerate(kernels) if kernel.weight_gradient.flops]
+        if not products:
+            return None
+        begin, end = products[0] + 1, max(products[-1], products[0] + 1)
+        return _Pieces(
+            first=replace(part, kernels=kernels[:begin]),
+            rest=replace(part, kernels=kernels[begin:end]),
+            last=replace(part, kernels=kernels[end:]),
+            before_last=replace(part, kernels=kernels[:end]),
+        )
+
+    def _beside(self, exchanges: Exchanges, part: LayerPart, purpose: str, works: _Works) -> None:
+        """Compute a piece of a part beside its exchanges; what follows waits for both."""
+        program = self.program
+        before, done = list(program.waits), []
+        for exchange in exchanges:
+            op = program.collective(exchange, exchange.label, before or program.last(COMPUTE))
+            done += [] if op is None else [op]
+        if any(work.traffic for work in works(part.kernels)):
+            self._compute(part, purpose, works)
+            program.waits = done
+        else:
+            program.waits = done or before
 
     def _backward_part(self, part: LayerPart, kind: SlotKind) -> None:
         """Write the gradients of a part.
@@ -189,11 +280,13 @@ class _StageWriter:
         computes them while the input's gradient is reduced. With sequence parallelism it gathers
         the input of such a matrix once more, hidden behind the input's gradient; that is left out.
         """
-        for exchange in part.back_before:
-            self.program.exchange(exchange)
-        overlaps = kind is SlotKind.BACKWARD and self._is_exchanged(part)
+        overlaps = (
+            kind is SlotKind.BACKWARD
+            and self.program.clock.framework.overlaps_input_gradients
+            and self._is_exchanged(part)
+        )
 
-        def gradients(kernels: Sequence[Kernel]) -> list[KernelWork]:
+        def gradients(kernels: Sequence[Kernel]) -> list[Work]:
             works = self._repeated_scores(kernels) + input_gradients(kernels)
             if kind is not SlotKind.BACKWARD:
                 return works
@@ -201,7 +294,14 @@ class _StageWriter:
             return works + weight_gradients(left)
 
         name = "input gradient" if kind is SlotKind.INPUT_GRADIENT else "backward"
-        self._compute(part, name, gradients)
+        pieces = self._pieces_of(part)
+        if pieces is None:
+            for exchange in part.back_before:
+                self.program.exchange(exchange)
+            self._compute(part, name, gradients)
+        else:
+            self._beside(part.back_before, pieces.last, name, gradients)
+            self._compute(pieces.before_last, name, gradients)
         for exchange in part.back_after:
             self.program.exchange(exchange)
         if overlaps and _overlapped(part.kernels):
@@ -209,12 +309,15 @@ class _StageWriter:
             self._compute(part, "weight gradient", _overlapped)
             self.program.waits = waits
 
-    def _compute(
-        self, part: LayerPart, purpose: str, works: Callable[[Sequence[Kernel]], list[KernelWork]]
-    ) -> None:
+    def _compute(self, part: LayerPart, purpose: str, works: _Works) -> None:
         """Write some of a part's kernels as one op."""
-        by_ep = [works(kernels) for kernels in part.by_ep]
-        self.program.compute(f"{part.name} {purpose}", works(part.kernels), by_ep)
+        if not part.kernels:
+            return
+        key = id(part), purpose
+        if key not in self.timed:  # every micro-batch computes alike
+            by_ep = [works(kernels) for kernels in part.by_ep]
+            self.timed[key] = self.program.timed(works(part.kernels), by_ep)
+        self.program.add(f"{part.name} {purpose}", self.timed[key])
 
     def _is_exchanged(self, part: LayerPart) -> bool:
         """Whether several ranks exchange the gradient of the part's input."""
@@ -224,19 +327,27 @@ class _StageWriter:
 
     def _recompute(self, block: ModelBlock) -> None:
         """Repeat a layer's forward pass, exchanges and all, once its gradient has come."""
-        if self.recompute != "full" or not block.is_layer:
+        if self.recompute not in ("full", "op") or not block.is_layer:
             return
         for part in block.parts:
-            self._forward_part(part, "recomputation")
+            if self.recompute == "full":
+                self._forward_part(part, "recomputation")
+                continue
+            if id(part) not in self.kept:
+                self.kept[id(part)] = _without_kept(part)
+            self._forward_part(self.kept[id(part)], "recomputation")
 
-    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[KernelWork]:
+    def _repeated_scores(self, kernels: Sequence[Kernel]) -> list[Work]:
         if self.recompute != "selective":
             return []
         return forward(kernel for kernel in kernels if kernel.name == "scores")
 
     def _receive(self, message: _Message) -> None:
         lane = f"pp receive {message.direction}"
-        self.program.waits = [self.program.join(What.RECEIVE, lane, self.messages[message], ())]
+        received = self.program.join(What.RECEIVE, lane, self.messages[message], ())
+        self.program.waits = [received]
+        if self.program.clock.framework.waits_for_messages:
+            self.program.blocking.add(received)
 
     def _send(self, message: _Message) -> None:
         after = self.program.waits or self.program.last(COMPUTE)
@@ -301,6 +412,8 @@ class _DataParallelWriter:
         if not is_last and p.zero < 2:
             return
         self.pending = _sum(self.pending, parameters_on_rank(block.parameters, self.batch))
+        if p.zero < 2 and not self.program.clock.framework.overlaps_gradients:
+            return
         if self.pending.total * self._gradient_bytes >= self.training.bucket or p.zero == 3:
             self._flush()
 
@@ -312,8 +425,10 @@ class _DataParallelWriter:
             self._sum_embeddings()
         lanes = ("dp", "edp", "fsdp", "fsdp reduce", "edp reduce", "hsdp", "embd")
         program.waits = [op for lane in lanes for op in program.last(lane)]
+        if program.clock.framework.name != NONE:
+            self._gradient_norm()
         program.compute("optimiser", (self._optimiser_step(),))
-        if p.zero not in (1, 2):
+        if p.zero not in (1, 2) or program.clock.framework.overlaps_weights:
             return
         for block in self.blocks:
             weights = parameters_on_rank(block.parameters, self.batch)
@@ -361,18 +476,44 @@ class _DataParallelWriter:
             channel.add(ChannelCall("all_reduce", size, self.training.gradient))
         program.join(What.COLLECTIVE, "embd", NumberedCall(key, 0), program.last(COMPUTE))
 
-    def _optimiser_step(self) -> KernelWork:
-        """Adam on this rank's shard: gradients and states read, states and weights written."""
+    def _gradient_norm(self) -> None:
+        """Read the gradients for their norm, sum it over ranks, and let the host wait for it.
+
+        It clips by the norm, and skips a step whose norm is not finite.
+        """
+        program = self.program
+        program.compute("gradient norm", (streamed(self._stepped * self._gradient_bytes),))
+        for label in ("tp", "dp"):
+            program.exchange(Exchange("all_reduce", label, _NORM_BYTES))
+        program.blocking.update(program.waits or program.last(COMPUTE))
+
+    @property
+    def _stepped(self) -> float:
+        """Parameters that this rank's optimiser steps."""
         p = self.batch.parallelism
         held = [parameters_on_rank(block.parameters, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
         experts = sum(block.experts for block in held) / (p.expert_replicas if p.zero else 1)
-        dense = sum(block.sharded + block.replicated for block in held) / shards
+        return sum(block.sharded + block.replicated for block in held) / shards + experts
+
+    def _optimiser_step(self) -> Work:
+        """Adam on this rank's shard: gradients and states read, states and weights written."""
         bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
-        return KernelWork(traffic=(dense + experts) * bytes_each)
+        return Work(traffic=self._stepped * bytes_each)
 
 
-def _overlapped(kernels: Sequence[Kernel]) -> list[KernelWork]:
+def _without_kept(part: LayerPart) -> LayerPart:
+    """Leave out what ``op`` keeps: attention's output, and that of every second matrix product."""
+    kept, products = [], 0
+    for kernel in part.kernels:
+        is_product = kernel.weight_gradient.flops > 0
+        products += is_product
+        if kernel.name != "scores" and not (is_product and products % 2):
+            kept.append(kernel)
+    return replace(part, kernels=tuple(kept), by_ep=())
+
+
+def _overlapped(kernels: Sequence[Kernel]) -> list[Work]:
     """Gradients of the weights that read a part's input: its own gradient may be under way."""
     return weight_gradients(kernel for kernel in kernels if kernel.reads_input)
 

@@ -109,6 +109,7 @@ _OPEN = {
     "scatter_pct": "what steps and calls of the trace scatter by",
     "prior_pct": "how the network's figures are known",
     "prediction_pct": "what predictions were off on real runs",
+    "generated_pct": "what generated steps like it were off from measured ones",
 }
 """What leaves a gain open, by the field that says by how much (points)."""
 

@@ -236,6 +236,27 @@ def _say_memory(report: "GenerationReport") -> str:
     return f"{format_quantity(most.total, 'B')} on the fullest rank, {of}"
 
 
+def _said_origins(report: "GenerationReport") -> str:
+    """Say how the times of kernels are known; "" where all are a roofline's, as the notes say."""
+    shares = report.kernel_times
+    if set(shares) <= {"roofline"}:
+        return ""
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+
+
+def _said_prior(report: "GenerationReport") -> str:
+    """Say what measured steps like this one were off."""
+    prior = report.steps_like_it
+    if prior is None:
+        return "none was ever measured: nobody knows how far off this is"
+    median, p90 = percent(prior["median_pct"]), percent(prior["p90_pct"])
+    sign = percent(prior["signed_pct"], signed=True)
+    return (
+        f"{prior['steps']:,} measured ({prior['like']}):\noff by {median} in the median, 9 in 10"
+        f" within {p90}; {sign} with its sign"
+    )
+
+
 def print_generation(console: Console, report: "GenerationReport") -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other table needs what it imports
@@ -255,6 +276,8 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "model FLOPs": f"{volumes.model_flops:.4g}",
         "MFU": percent(100 * report.mfu),
         "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",
+        "kernels": _said_origins(report),
+        "steps like it": _said_prior(report),
         "notes": "\n".join(base.loaded.coverage.notes),
     }
     print_facts(console, facts)

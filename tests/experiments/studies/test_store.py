@@ -115,6 +115,18 @@ def test_killed_at_thirty_random_moments_every_point_is_there_once(tmp_path, mon
 
 
 @pytest.mark.slow
+def test_no_worker_outlives_a_process_that_is_killed(tmp_path, monkeypatch):
+    """Its pipes end only when the last process that has them does."""
+    monkeypatch.setenv("TWOFOLD_CACHE", "")
+    path = written(tmp_path, steps=40, settings={"engine": "flow"})
+    process = started(path, tmp_path / "torn", "--workers", "2")
+    while process.poll() is None and answers(tmp_path / "torn") == 0:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=20)
+
+
+@pytest.mark.slow
 def test_two_processes_on_one_directory_end_with_one_study(tmp_path, monkeypatch):
     monkeypatch.setenv("TWOFOLD_CACHE", "")
     path = written(tmp_path, steps=3, settings={"engine": "flow"})

@@ -1,8 +1,10 @@
 """Tables of measured steps: what a row says, and which line and column is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
@@ -139,8 +141,8 @@ def test_a_prediction_is_what_generate_answers(tmp_path):
     (step,) = read_steps(path)
     cluster = load_cluster("dgx-a100")
     run = Training(micro_batch=1, global_batch=8, sequence=1024)
-    assert run == step.run
-    assert row.refused.endswith("global_batch 8 is not a multiple of micro_batch x dp = 1 x 16")
+    assert run == replace(step.run, framework="none", attention="flash", dropout=False)
+    assert "global_batch 8 is not a multiple of micro_batch x dp = 1 x 16" in row.refused
     table(path, {"dp": "16", "global_batch": "16", "step_s": "0.1"})
     (row,) = validate_steps(path, engine="flow").steps
     (step,) = read_steps(path)
@@ -151,11 +153,14 @@ def test_a_prediction_is_what_generate_answers(tmp_path):
 
 
 def test_a_job_larger_than_the_cluster_gets_the_nodes_it_needs_and_the_row_says_so(tmp_path):
-    path = table(tmp_path / "steps.csv", {"dp": "2048", "global_batch": "2048"})
+    cluster = load_cluster("dgx-a100").model_copy(update={"nodes": 1})
+    text = yaml.safe_dump(cluster.model_dump(mode="json", exclude_unset=True))
+    (tmp_path / "mine.yaml").write_text(text)
+    path = table(tmp_path / "steps.csv", {"dp": "16", "global_batch": "16", "cluster": "mine.yaml"})
     (row,) = validate_steps(path).steps
     assert row.predicted_step_s
     assert row.error_pct is None
-    assert row.assumed == "256 nodes where dgx-a100 has 140"
+    assert row.assumed == "2 nodes where dgx-a100 has 1"
 
 
 def test_answers_do_not_depend_on_workers_and_groups_cover_all_rows(tmp_path):

@@ -5,13 +5,8 @@ from traces.generate.kernel_times.own import OwnKernels, read_own
 from traces.generate.kernel_times.rates import (
     COMPUTE_EFFICIENCY,
     MEMORY_EFFICIENCY,
-    NO_WORK,
-    GemmShape,
-    Kernel,
     KernelRates,
     KernelWork,
-    elementwise,
-    gemm,
     roofline_time,
 )
 from traces.generate.kernel_times.shapes import (
@@ -37,15 +32,12 @@ from traces.generate.kernel_times.times import (
 __all__ = [
     "COMPUTE_EFFICIENCY",
     "MEMORY_EFFICIENCY",
-    "NO_WORK",
     "ORIGINS",
     "PRECISIONS",
     "Accelerator",
     "Attention",
     "ExpertGemms",
     "Gemm",
-    "GemmShape",
-    "Kernel",
     "KernelRates",
     "KernelTime",
     "KernelTimes",
@@ -55,8 +47,6 @@ __all__ = [
     "OwnKernels",
     "Shape",
     "Streaming",
-    "elementwise",
-    "gemm",
     "kernel_times",
     "read_own",
     "roofline_only",

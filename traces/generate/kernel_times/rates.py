@@ -31,6 +31,11 @@ class KernelRates:
         B/s to and from the accelerator's memory.
     compute_efficiency, memory_efficiency
         Fractions of the two, in (0, 1], that kernels reach.
+    name, generation, peaks
+        The accelerator's, by which tables of measured kernels know it; ``peaks`` are pairs of a
+        type and FLOP/s. A roofline does without.
+    sustained
+        Part of the clock that it holds under load, of what its generation does.
 
     Raises
     ------
@@ -47,12 +52,16 @@ class KernelRates:
     memory_bandwidth: float
     compute_efficiency: float = COMPUTE_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
+    name: str = ""
+    generation: str = ""
+    peaks: tuple[tuple[str, float], ...] = ()
+    sustained: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("peak", "memory_bandwidth"):
             if not getattr(self, name) > 0:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be positive")
-        for name in ("compute_efficiency", "memory_efficiency"):
+        for name in ("compute_efficiency", "memory_efficiency", "sustained"):
             if not 0 < getattr(self, name) <= 1:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be in (0, 1]")
 
@@ -62,9 +71,6 @@ class KernelWork(NamedTuple):
 
     flops: float = 0.0
     traffic: float = 0.0
-
-
-NO_WORK = KernelWork()
 
 
 def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
@@ -81,62 +87,4 @@ def roofline_time(work: KernelWork, accelerator: KernelRates) -> float:
     return max(
         work.flops / (accelerator.peak * accelerator.compute_efficiency),
         work.traffic / (accelerator.memory_bandwidth * accelerator.memory_efficiency),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of the forward pass, and the kernels of the backward pass that belong to it.
-
-    ``reads_input`` says that it multiplies the input of its part of a layer: its weight gradient
-    can be computed while the input's gradient is exchanged.
-    """
-
-    name: str
-    forward: KernelWork
-    input_gradient: KernelWork
-    weight_gradient: KernelWork = NO_WORK
-    reads_input: bool = False
-
-
-class GemmShape(NamedTuple):
-    """A matrix product of ``m x k`` by ``k x n``: rows, inner dimension and columns."""
-
-    m: float
-    k: float
-    n: float
-
-
-def gemm(
-    name: str,
-    shape: GemmShape,
-    element_bytes: int,
-    *,
-    weight_matrices: float = 1.0,
-    reads_input: bool = False,
-) -> Kernel:
-    """Multiply activations (``m x k``) by weights (``k x n``).
-
-    A multiply-add is 2 FLOPs, in the forward pass and for either gradient. The rows are spread over
-    ``weight_matrices`` of that size (experts, heads), each of which is read.
-    """
-    m, k, n = shape
-    work = KernelWork(
-        flops=2.0 * m * k * n,
-        traffic=float(element_bytes) * (m * k + weight_matrices * k * n + m * n),
-    )
-    return Kernel(name, work, work, work, reads_input)
-
-
-def elementwise(
-    name: str, elements: float, element_bytes: int, *, forward_passes: float, backward_passes: float
-) -> Kernel:
-    """Read or write ``elements`` as many times as there are passes over memory.
-
-    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
-    """
-    return Kernel(
-        name,
-        KernelWork(traffic=elements * element_bytes * forward_passes),
-        KernelWork(traffic=elements * element_bytes * backward_passes),
     )

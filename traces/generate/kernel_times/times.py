@@ -179,6 +179,13 @@ class KernelTimes:
             known[shape] = KernelTime(max(scaled, self.least(shape)), origin)
         return known
 
+    def is_own(self, shape: Shape) -> bool:
+        """Whether kernels of the shape's kind were measured on one's own machine."""
+        if self.own is None:
+            return False
+        self.time(shape)
+        return kind_of(shape) in self._own
+
     def least(self, shape: Shape) -> float:
         """Return the least time of a kernel by the roofline at the full peak and bandwidth, s.
 

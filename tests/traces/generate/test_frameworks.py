@@ -1,0 +1,218 @@
+"""Programs as frameworks run them: laws of hosts, kernels and overlap."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.costing.step_prior import step_prior
+from experiments.questions.generate import plan_on, simulated
+from experiments.settings import Settings
+from simulator.errors import WorkloadError
+from simulator.workload import What
+from topologies import load_cluster
+from traces.generate.framework import FRAMEWORKS, framework
+from traces.generate.generate import generate
+from traces.generate.kernel_times import work_of
+from traces.generate.layers import chunks
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.program import COMPUTE, HOST
+from traces.generate.run import Serving, Training, micro_batch
+from traces.generate.stage import stage_programs
+from traces.generate.timing import KernelClock
+
+MODEL = load_model("llama-3.1-8b").model_copy(update={"layers": 4})
+SMALL = MODEL.model_copy(update={"hidden": 512, "ffn": 1024, "layers": 2, "vocabulary": 512})
+A100, H100 = (load_cluster(name) for name in ("dgx-a100", "hgx-h100"))
+ANALYTIC = Settings(engine="analytic")
+EAGER = [name for name, one in FRAMEWORKS.items() if one.launch and not one.captured]
+
+
+def planned(cluster=A100, model=MODEL, degrees=None, **run):
+    step = Training(**{"micro_batch": 1, "global_batch": 4, "sequence": 2048, **run})
+    parallelism = Parallelism(**degrees or {})
+    return plan_on(cluster, model=model, parallelism=parallelism, run=step, ignore_memory=True)
+
+
+def seconds(cluster=A100, **how):
+    return simulated(planned(cluster, **how), cluster, ANALYTIC).makespan
+
+
+def test_a_framework_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(WorkloadError, match=r"framework.*nemo"):
+        framework("pytroch")
+    with pytest.raises(WorkloadError, match="framework"):
+        Training(micro_batch=1, global_batch=1, sequence=8, framework="nemoo")
+    with pytest.raises(WorkloadError, match="attention"):
+        Serving(phase="decode", batch=1, context=8, attention="flashy")
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_model_computes_and_says_the_same_whoever_runs_it(name, recompute):
+    """FLOPs are of the model, and bytes of the parallelism: no framework changes either."""
+    degrees = {"tp": 2, "dp": 2, "sequence_parallel": True}
+    plain, by = (
+        generate(planned(degrees=degrees, recompute=recompute, framework=one))[1]
+        for one in ("none", name)
+    )
+    assert by.flops == pytest.approx(plain.flops)
+    assert by.model_flops == plain.model_flops
+    sent = {key: one.size_bytes for key, one in by.exchanged.items()}
+    for key, one in plain.exchanged.items():
+        assert sent[key] == pytest.approx(one.size_bytes, abs=16)  # a norm on two tensor ranks
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_the_host_takes_its_time_for_every_kernel_and_exchange(name):
+    (program,) = stage_programs(planned(framework=name, degrees={"tp": 2}))
+    one = framework(name)
+    hosts = [op for op, lane in enumerate(program.lane) if lane == HOST]
+    for op in hosts:
+        launched = op + len(hosts)
+        is_kernel = program.what[launched] == What.COMPUTE
+        costs = program.launches[launched] * one.launch if is_kernel else one.exchange
+        assert program.duration[op] == pytest.approx(costs)
+
+
+@pytest.mark.parametrize("name", [name for name, one in FRAMEWORKS.items() if one.captured])
+def test_what_was_captured_needs_no_host(name):
+    workload, _ = generate(planned(framework=name))
+    assert not (workload.what == What.HOST).any()
+
+
+def test_a_small_model_takes_what_the_host_does():
+    """Steps of a model too small for its accelerator are as long whatever the micro-batch."""
+    small = {"model": SMALL, "framework": "deepspeed", "sequence": 128}
+    one, two = (seconds(**small, micro_batch=size, global_batch=size) for size in (1, 2))
+    assert one == pytest.approx(two, rel=0.02)
+    plan = planned(**small, global_batch=1)
+    (program,) = stage_programs(plan)
+    host = sum(
+        time for time, what in zip(program.duration, program.what, strict=True) if what == What.HOST
+    )
+    assert host <= one <= 1.2 * host
+
+
+def test_gradients_that_nothing_hides_are_reduced_after_the_last_kernel():
+    late, early = (
+        seconds(degrees={"dp": 16}, global_batch=16, framework=name, precision="bf16")
+        for name in ("megatron", "nemo")
+    )
+    assert late > early
+    (program,) = stage_programs(planned(degrees={"dp": 2}, framework="megatron"))
+    reduced = next(op for op, lane in enumerate(program.lane) if lane == "dp")
+    before = [op for op, name in enumerate(program.name) if name.endswith("backward")]
+    assert max(before) < reduced
+
+
+def test_exchanges_in_pieces_are_no_slower_than_those_that_are_waited_for(monkeypatch):
+    degrees = {"tp": 8, "sequence_parallel": True}
+    in_pieces = seconds(H100, degrees=degrees, framework="nemo")
+    apart = replace(FRAMEWORKS["nemo"], overlaps_tensor_exchanges=False)
+    monkeypatch.setitem(FRAMEWORKS, "nemo", apart)
+    waited_for = seconds(H100, degrees=degrees, framework="nemo")
+    assert in_pieces < waited_for
+
+
+def test_kernels_that_write_scores_or_are_not_fused_take_longer():
+    flash, unfused = (
+        seconds(framework="megatron", attention=kind) for kind in ("flash", "unfused")
+    )
+    assert unfused > flash
+    together, apart = (
+        seconds(framework="megatron", fused=fused, dropout=True) for fused in (True, False)
+    )
+    assert apart > together
+
+
+def test_attention_of_older_kernels_is_slower_where_they_were_not_made_for_the_accelerator():
+    long = {"sequence": 32768, "global_batch": 1, "scores": "causal"}
+    newest, second, first = (
+        seconds(H100, **long, framework=name) for name in ("nemo", "fsdp2", "composer")
+    )
+    assert newest < second < first
+
+
+def test_eight_bits_are_for_products_with_weights_alone():
+    """Activations are exchanged in 16 bits, and attention computes in them: less than twice."""
+    how = {"degrees": {"tp": 2, "sequence_parallel": True}, "framework": "nemo"}
+    how["model"] = MODEL.model_copy(update={"vocabulary": 1024})
+    wide, narrow = (planned(H100, **how, sequence=8192, precision=name) for name in ("bf16", "fp8"))
+    sent = [generate(plan)[1].exchanged["tp", "all_gather"].size_bytes for plan in (wide, narrow)]
+    assert sent[0] == sent[1]
+    times = [simulated(plan, H100, ANALYTIC).makespan for plan in (wide, narrow)]
+    assert 1.1 < times[0] / times[1] < 2
+
+
+@pytest.mark.parametrize("cluster", [A100, H100])
+@pytest.mark.parametrize("name", ["megatron", "composer", "nemo"])
+def test_no_kernel_is_faster_than_peak_and_bandwidth(cluster, name):
+    plan = planned(cluster, framework=name)
+    clock = KernelClock(plan.accelerator, framework(name))
+    batch = micro_batch(plan.model, plan.parallelism, plan.run)
+    kernels = [
+        kernel
+        for chunk in chunks(batch)
+        for block in chunk
+        for part in block.parts
+        for kernel in part.kernels
+    ]
+    works = [
+        work
+        for kernel in kernels
+        for work in (kernel.forward, kernel.input_gradient, kernel.weight_gradient)
+        if work.shape is not None
+    ]
+    assert works
+    for work in works:
+        least = work_of(work.shape)
+        time = clock.time(work)[0]
+        assert time >= least.flops / plan.accelerator.peak
+        assert time >= least.traffic / plan.accelerator.memory_bandwidth
+    spent = {}
+    assert clock.total(works, spent)[0] == pytest.approx(sum(spent.values()))
+    clock.note(spent)
+    shares = clock.shares()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["measured"] > 0.3
+
+
+def test_less_power_is_a_slower_clock():
+    slower = A100.model_copy(
+        update={"accelerator": A100.accelerator.model_copy(update={"sustained": 0.5})}
+    )
+    full, half = (seconds(one, framework="nemo") for one in (A100, slower))
+    assert 1.5 < half / full < 2
+
+
+def test_what_op_keeps_is_not_computed_again():
+    times = [
+        seconds(framework="fsdp2", recompute=recompute) for recompute in ("none", "op", "full")
+    ]
+    assert np.all(np.diff(times) > 0)
+
+
+def test_a_step_says_what_steps_like_it_were_off():
+    exact = step_prior("none", "A100-SXM4-80GB", 8)
+    assert exact["steps"] > 3
+    assert "A100, 1-8" in exact["like"]
+    assert exact["median_pct"] <= exact["p90_pct"]
+    assert step_prior("none", "A100-SXM4-80GB", 10**6)["like"].endswith("on A100")
+    assert step_prior("none", "MI300X", 8)["like"] == "framework none"
+    assert step_prior("vllm", "A100-SXM4-80GB", 8) is None
+
+
+def test_a_stage_waits_for_messages_only_under_frameworks_that_do():
+    degrees = {"pp": 2}
+    for name in ("megatron", "nemo"):
+        _, second = stage_programs(planned(framework=name, degrees=degrees))
+        received = {op for op, what in enumerate(second.what) if what == What.RECEIVE}
+        into_host = {
+            source
+            for source, target in second.edges
+            if second.lane[target] == HOST and source in received
+        }
+        assert bool(into_host) == framework(name).waits_for_messages
+        assert COMPUTE in second.lane

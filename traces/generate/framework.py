@@ -1,0 +1,137 @@
+"""How a framework runs a step: what it fuses, what it overlaps, and what its host takes.
+
+A framework is a few facts that its source code tells (does it reduce gradients behind the backward
+pass?) and a few costs that were measured. No cost depends on a model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.errors import WorkloadError
+from simulator.names import one_of
+
+Flash = Literal["flash", "flash1", "flash2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What sets a framework apart, where a step's time is concerned.
+
+    Parameters
+    ----------
+    name
+        As ``--framework`` spells it.
+    launch
+        Time (s) of the host for a kernel: Python, dispatch, autograd and the launch itself.
+    exchange
+        Time (s) of the host for a collective or a message.
+    measured
+        Whether kernels take what tables of measured ones say, at clocks under load; else a roofline
+        times them.
+    overlaps_gradients
+        Whether replicas reduce gradients behind the backward pass; else after it.
+    overlaps_weights
+        Whether new weights of ZeRO-1 and 2 are gathered behind the next forward pass.
+    overlaps_input_gradients
+        Whether weight gradients are computed while tensor ranks reduce the input's gradient.
+    overlaps_tensor_exchanges
+        Whether tensor ranks exchange activations in pieces, behind the matrix product that makes or
+        reads them.
+    waits_for_messages
+        Whether the host waits until a message between stages has come.
+    accumulates_apart
+        Whether a micro-batch's weight gradients are added to the step's by a kernel of their own,
+        not by the matrix product.
+    flash
+        Which kernels of fused attention: ``flash``, the best for the accelerator (cuDNN's,
+        FlashAttention-3), ``flash2``, those of FlashAttention-2, or ``flash1``, of the first.
+    fused
+        Whether element-wise kernels are fused, where a run does not say.
+    captured
+        Whether what the host launches was captured before (CUDA graphs, or a compiled program): it
+        then costs nothing.
+    """
+
+    name: str
+    launch: float = 0.0
+    exchange: float = 0.0
+    measured: bool = True
+    overlaps_gradients: bool = True
+    overlaps_weights: bool = False
+    overlaps_input_gradients: bool = True
+    overlaps_tensor_exchanges: bool = False
+    waits_for_messages: bool = False
+    accumulates_apart: bool = True
+    flash: Flash = "flash"
+    fused: bool = True
+    captured: bool = False
+
+
+NONE = "none"
+
+_KNOWN = (
+    Framework(name=NONE, measured=False, accumulates_apart=False),
+    Framework(
+        name="megatron",
+        launch=12e-6,
+        exchange=30e-6,
+        overlaps_gradients=False,
+        overlaps_input_gradients=False,
+        waits_for_messages=True,
+    ),
+    Framework(
+        name="deepspeed",
+        launch=52e-6,
+        exchange=45e-6,
+        overlaps_gradients=False,
+        overlaps_input_gradients=False,
+        waits_for_messages=True,
+    ),
+    Framework(
+        name="nemo",
+        launch=12e-6,
+        exchange=30e-6,
+        overlaps_weights=True,
+        overlaps_tensor_exchanges=True,
+        accumulates_apart=False,
+    ),
+    Framework(
+        name="fsdp2",
+        launch=12e-6,
+        exchange=30e-6,
+        overlaps_input_gradients=False,
+        accumulates_apart=False,
+        flash="flash2",
+    ),
+    Framework(
+        name="composer",
+        launch=12e-6,
+        exchange=30e-6,
+        overlaps_input_gradients=False,
+        flash="flash1",
+        fused=False,
+    ),
+    Framework(name="maxtext", measured=False, captured=True, accumulates_apart=False),
+    Framework(name="vllm", captured=True, accumulates_apart=False),
+)
+FRAMEWORKS: Mapping[str, Framework] = {one.name: one for one in _KNOWN}
+"""Frameworks by name; ``none`` is the neutral baseline, a roofline and no host."""
+
+
+def framework(name: str) -> Framework:
+    """Return a framework by its name.
+
+    Raises
+    ------
+    WorkloadError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> framework("nemo").overlaps_gradients
+    True
+    """
+    if name not in FRAMEWORKS:
+        raise WorkloadError(f"framework {one_of(name, FRAMEWORKS)}")
+    return FRAMEWORKS[name]

@@ -1,0 +1,221 @@
+"""Kernels of layers as frameworks launch them: with their shapes, and what stands around them.
+
+Where no framework is named a kernel is its FLOPs and bytes, for a roofline. Else it carries the
+shape by which tables of measured kernels know it, casts and sums of gradients are kernels besides,
+and attention may be one kernel or several.
+"""
+
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from traces.generate.framework import NONE, framework
+from traces.generate.kernel import NO_WORK, GemmShape, Kernel, Work, gemm
+from traces.generate.kernel_times import Attention, Gemm, Streaming
+from traces.generate.run import MicroBatch
+
+Direction = Literal["forward", "backward"]
+
+
+def linear(
+    batch: MicroBatch,
+    name: str,
+    shape: GemmShape,
+    *,
+    weight_matrices: float = 1.0,
+    reads_input: bool = False,
+) -> tuple[Kernel, ...]:
+    """Multiply activations (``m x k``) by weights (``k x n``), as :func:`gemm` does.
+
+    The gradient of the input multiplies by the transpose (``m x n`` by ``n x k``), that of the
+    weights inputs by gradients (``k x m`` by ``m x n``). Besides there are the casts of 8-bit
+    products, the sum of a bias's gradient, and that of the weights' gradient into the step's.
+    """
+    kernel = gemm(
+        name,
+        shape,
+        batch.element_bytes,
+        weight_matrices=weight_matrices,
+        reads_input=reads_input,
+    )
+    if batch.framework == NONE:
+        return (kernel,)
+    m, k, n = shape
+    rows, dtype = m / weight_matrices, batch.recipe
+    shapes = [
+        Gemm(m=rows, n=n, k=k, dtype=dtype, batch=weight_matrices),
+        Gemm(m=rows, n=k, k=n, dtype=dtype, batch=weight_matrices),
+        Gemm(m=k, n=n, k=rows, dtype=dtype, batch=weight_matrices),
+    ]
+    works = [
+        work._replace(shape=own)
+        for work, own in zip(
+            (kernel.forward, kernel.input_gradient, kernel.weight_gradient), shapes, strict=True
+        )
+    ]
+    multiplied = replace(
+        kernel, forward=works[0], input_gradient=works[1], weight_gradient=works[2]
+    )
+    return (
+        *_casts(batch, shape),
+        multiplied,
+        *_sums(batch, shape, weight_matrices, reads_input=reads_input),
+    )
+
+
+def _casts(batch: MicroBatch, shape: GemmShape) -> tuple[Kernel, ...]:
+    """Return the casts that a product in 8 bits needs; none at other precisions.
+
+    Of the input forward and of the output's gradient backward 1 B is written twice, as it is and
+    transposed, backward after 2 B were read; what makes the input casts it, too (Transformer
+    Engine). Weights are cast once a step.
+    """
+    if batch.recipe not in _CAST:
+        return ()
+    m, k, n = shape
+    return (Kernel("cast", streamed(2.0 * m * k), streamed(4.0 * m * n)),)
+
+
+_CAST = ("fp8", "fp8_block", "mxfp8")
+
+
+def _sums(
+    batch: MicroBatch, shape: GemmShape, weight_matrices: float, *, reads_input: bool
+) -> tuple[Kernel, ...]:
+    """Return what sums gradients besides the product: of a bias, and over micro-batches."""
+    m, k, n = shape
+    added = []
+    if batch.model.biases:
+        added.append(streamed(m * n * batch.element_bytes))
+    if batch.phase == "training" and framework(batch.framework).accumulates_apart:
+        # The product's output is read; the sum is read and written.
+        width = batch.element_bytes + 2 * batch.gradient_bytes
+        added.append(streamed(weight_matrices * k * n * width))
+    return tuple(
+        Kernel("gradient sum", NO_WORK, NO_WORK, work, reads_input=reads_input) for work in added
+    )
+
+
+def streamed(traffic: float, launches: int = 1) -> Work:
+    """Return the work of a kernel that moves ``traffic`` bytes and computes next to nothing."""
+    return Work(traffic=traffic, shape=Streaming(traffic), launches=launches)
+
+
+class Passes(NamedTuple):
+    """How often kernels read or write their elements, forward and backward.
+
+    ``launches`` are the kernels that do so; ``element_bytes`` None: as wide as activations.
+    """
+
+    forward: float
+    backward: float
+    launches: tuple[int, int] = (1, 1)
+    element_bytes: float | None = None
+
+
+def elementwise(batch: MicroBatch, name: str, elements: float, passes: Passes) -> Kernel:
+    """Read or write ``elements`` as many times as there are passes over memory.
+
+    Its few FLOPs are not those of matrix products and are not counted, as in Megatron-LM's formula.
+    """
+    width = batch.element_bytes if passes.element_bytes is None else passes.element_bytes
+    forward, backward = (elements * width * each for each in passes[:2])
+    if batch.framework == NONE:
+        return Kernel(name, Work(traffic=forward), Work(traffic=backward))
+    launches = passes.launches
+    return Kernel(name, streamed(forward, launches[0]), streamed(backward, launches[1]))
+
+
+def normalised(batch: MicroBatch, elements: float) -> Kernel:
+    """Add the residual and normalise: both inputs are read, both outputs written; backward too.
+
+    By a framework these are two kernels: the sum reads two and writes one, which the norm reads,
+    and writes; backward the norm reads two and writes one, the sum does the same. A bias and a
+    dropout before the sum are part of its kernel, or move what they read and write themselves.
+    """
+    if batch.framework == NONE:
+        return elementwise(batch, "norm", elements, Passes(4.0, 4.0))
+    forward, backward, launches = 5.0, 6.0, 2
+    if batch.dropout:
+        forward, backward = forward + _MASK, backward + _MASK
+    if not batch.fused:
+        apart = int(batch.model.biases) + int(batch.dropout)
+        forward, backward, launches = forward + 2 * apart, backward + 2 * apart, launches + apart
+    counts = Passes(forward, backward, (launches, launches + 2))
+    return elementwise(batch, "norm", elements, counts)
+
+
+_MASK = 0.5
+"""Passes of a dropout's mask, whose elements have 1 B."""
+
+
+def scores(
+    batch: MicroBatch, heads: float, key: float, value: float, *, cached: float, kv_heads: float
+) -> tuple[Kernel, ...]:
+    """Softmax of queries times keys, times values, with ``key`` and ``value`` elements a head.
+
+    ``2 s^2 (d_k + d_v)`` FLOPs per head forward and twice that backward; scores stay on the chip
+    (FlashAttention, arXiv 2205.14135), so that only queries, keys, values and outputs are moved.
+    ``cached`` is the number of elements read per token of the context.
+    """
+    pairs = batch.tokens * batch.context * batch.attended * heads
+    flops = 2.0 * pairs * (key + value)
+    elements = batch.tokens * heads * (key + value) + batch.sequences * batch.context * cached
+    traffic = float(elements * batch.element_bytes)
+    forward, backward = Work(flops, traffic), Work(2 * flops, 2 * traffic)
+    if batch.framework == NONE:
+        return (Kernel("scores", forward, backward),)
+    launches = _ATTENTION_LAUNCHES[batch.attention]
+    first = batch.attention == "flash" and framework(batch.framework).flash == "flash1"
+    shapes = [
+        _attention_shape(batch, heads, kv_heads, (key + value) / 2, direction)
+        for direction in ("forward", "backward")
+    ]
+    kernel = Kernel(
+        "scores",
+        forward._replace(shape=shapes[0], launches=launches[0], first_flash=first),
+        backward._replace(shape=shapes[1], launches=launches[1], first_flash=first),
+    )
+    if not (batch.dropout and batch.attention == "unfused"):
+        return (kernel,)
+    # Every score is read and written once more, with its mask.
+    dropped = streamed((2.0 + _MASK) * batch.element_bytes * pairs / batch.attended, 0)
+    return kernel, Kernel("scores", dropped, dropped)
+
+
+_ATTENTION_LAUNCHES = {"flash": (1, 2), "flex": (1, 2), "unfused": (6, 9)}
+"""Kernels of attention forward and backward: one that is fused, and a reduction before its backward
+pass (arXiv 2307.08691, section 3.1); or two products, scale and mask and softmax, dropout, and two
+copies of transposed operands, and the gradients of each."""
+
+
+def _attention_shape(
+    batch: MicroBatch, heads: float, kv_heads: float, head: float, direction: Direction
+) -> Attention:
+    queries = batch.new_tokens / batch.parallelism.cp
+    causal = batch.attended < 1
+    # A rank's queries lie early and late alike, so that half of all keys are seen in the mean.
+    keys = batch.context / 2 + queries / 2 if causal else batch.context
+    if batch.phase == "decode":
+        queries, keys, causal = 1.0, batch.context, True
+    return Attention(
+        batch=batch.sequences,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=max(keys, queries),
+        head_size=head,
+        causal=causal,
+        direction=direction,
+        kind=_kind(batch),
+    )
+
+
+def _kind(batch: MicroBatch) -> Literal["flash", "flash2", "unfused"]:
+    """Name the kernels of attention as their tables do.
+
+    FlexAttention's are compiled to what FlashAttention-2 does (arXiv 2412.05496, section 5).
+    """
+    if batch.attention == "unfused":
+        return "unfused"
+    newest = batch.attention == "flash" and framework(batch.framework).flash == "flash"
+    return "flash" if newest else "flash2"

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from experiments.baseline import Baseline as Baseline
     from experiments.baseline import baseline as baseline
-    from experiments.evaluate.design_points import Study as Study
+    from experiments.evaluate.design_points import DesignPoints as DesignPoints
     from experiments.evaluate.design_points import grid as grid
     from experiments.evaluate.design_points import steps_at as steps
     from experiments.questions.bill import bill as bill
@@ -115,7 +115,7 @@ _PLACES = {
     "baseline": "experiments.baseline:baseline",
     "grid": "experiments.evaluate.design_points:grid",
     "steps": "experiments.evaluate.design_points:steps_at",
-    "Study": "experiments.evaluate.design_points:Study",
+    "DesignPoints": "experiments.evaluate.design_points:DesignPoints",
     "Settings": "experiments.settings:Settings",
     "Baseline": "experiments.baseline:Baseline",
     "Scenario": "experiments.scenario.scenario:Scenario",
@@ -144,6 +144,7 @@ _PLACES = {
 __all__ = [
     "Baseline",
     "Cluster",
+    "DesignPoints",
     "GenerationPlan",
     "Link",
     "Model",
@@ -153,7 +154,6 @@ __all__ = [
     "Schedule",
     "Serving",
     "Settings",
-    "Study",
     "Timeline",
     "Topology",
     "Training",

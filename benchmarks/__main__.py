@@ -23,7 +23,7 @@ from benchmarks.chakra import first_answers
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
-from experiments.evaluate.design_points import Study, steps_at
+from experiments.evaluate.design_points import DesignPoints, steps_at
 from experiments.questions.utility import most_utility
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
@@ -166,8 +166,8 @@ def _studies() -> Iterator[Figure]:
     seconds = median(lambda: contract(workload))
     yield Figure("its time", 1e3 * seconds, "ms", 100)
     asked = cases.what_ifs(scenario)
-    Study(scenario).steps(asked)
-    seconds = median(lambda: Study(scenario).steps(asked))
+    DesignPoints(scenario).steps(asked)
+    seconds = median(lambda: DesignPoints(scenario).steps(asked))
     apart = median(lambda: [change.apply(scenario).scenario.run() for change in asked])
     remark = f"{len(asked)} scenarios; one by one {1e3 * apart:.0f} ms"
     yield Figure("all utilities, analytic", 1e3 * seconds, "ms", 200, remark=remark)

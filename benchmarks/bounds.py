@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.chakra import CASES, SWITCH, generated, without_our_attributes
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.utility_bound import bounds
 from experiments.questions.utility import UtilityReport, utility
 from experiments.scenario.resources import better, improve
@@ -75,9 +75,9 @@ def measure(name: str, trace: Path, cluster: Path | str) -> Row:
     made = {resource: improve(base, resource, 2.0) for resource in changes}
     for scenario in made.values():
         scenario.run()
-    asked = Study(replace(base, slow_down=0.0)).ask(changes)
+    asked = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
     for costed in asked.costed:
-        asked.study.graph(costed.steps[0], PARTS)
+        asked.design.graph(costed.steps[0], PARTS)
     step = report.base.timeline.makespan
     costs = []
     for _ in range(3):

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.cases import design_points
 from benchmarks.measure import Figure, Process, median, process
 from experiments.baseline import Settings, baseline
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.questions.generate import plan_on
 from simulator.errors import TwofoldError
 from simulator.workload import Workload
@@ -167,13 +167,13 @@ def _answers(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
 def _points(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
     scenario = baseline(folder, str(cluster), Settings(engine="analytic")).scenario
     points = {"scale_up.bandwidth": design_points(_POINTS)["scale_up.bandwidth"]}
-    study = Study(scenario)
-    study.steps_at(points)
+    design = DesignPoints(scenario)
+    design.steps_at(points)
     numbers = cycle(range(_POINTS))
 
     def one_more() -> None:
         number = next(numbers)
-        study.steps_at({name: factors[number : number + 1] for name, factors in points.items()})
+        design.steps_at({name: factors[number : number + 1] for name, factors in points.items()})
 
     yield Figure(
         "a further design point",
@@ -181,6 +181,6 @@ def _points(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
         "ms",
         remark="analytic, asked one at a time",
     )
-    together = median(lambda: study.steps_at(points), 3) / _POINTS
+    together = median(lambda: design.steps_at(points), 3) / _POINTS
     remark = f"analytic, each of {_POINTS} asked together"
     yield Figure("a further design point", 1e3 * together, "ms", remark=remark)

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.baseline import Baseline, baseline
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.scenario.change import LINKS
 from experiments.scenario.resources import MOST, RANKS
 from simulator.analysis.critical_path import critical_path, pinned_parts
@@ -113,7 +113,7 @@ def floor(base: Baseline) -> float:
     """Step (s) with every resource that is a number a million times as good."""
     has = resource_values(base.scenario.cluster)
     names = [name for name in (*LINKS, *RANKS) if name in RANKS or name in has]
-    return float(Study(base.scenario).steps_at({name: [MOST] for name in names})[0])
+    return float(DesignPoints(base.scenario).steps_at({name: [MOST] for name in names})[0])
 
 
 def measured() -> Iterator[Row]:

@@ -28,7 +28,7 @@ OTHERS = tuple(
     word
     for line in (
         "Baseline Cluster GenerationPlan Link Model Parallelism Plan Scenario Schedule Serving",
-        "Settings Study",
+        "Settings DesignPoints",
         "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
         "load load_cluster parse_cluster parse_topology plan_on simulate steps",
     )

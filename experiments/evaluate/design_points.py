@@ -191,7 +191,7 @@ class Costed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Study:
+class DesignPoints:
     """A step to be asked of many times: what all its design points have in common is kept.
 
     The first point contracts the step and plans the calls; a further one, asked alone or with
@@ -205,8 +205,8 @@ class Study:
     >>> from topologies import load_cluster
     >>> builder = WorkloadBuilder(job_ranks=1)
     >>> _ = builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=3e-3)
-    >>> study = Study(Scenario(builder.build(), load_cluster("hgx-h100")))
-    >>> [float(study.steps_at({"compute": [factor]})[0]) for factor in (1, 3)]
+    >>> design = DesignPoints(Scenario(builder.build(), load_cluster("hgx-h100")))
+    >>> [float(design.steps_at({"compute": [factor]})[0]) for factor in (1, 3)]
     [0.003, 0.001]
 
     Raises
@@ -224,7 +224,7 @@ class Study:
     def __post_init__(self) -> None:
         if self.base.slow_down:
             raise WhatIfError(
-                "a study passes over all its points at once, where kernels cannot slow down by "
+                "design points are passed over all at once, where kernels cannot slow down by "
                 "what they run beside: ask without --slow-down, or for a sweep"
             )
         steps = (self.base.workload, *self.others)
@@ -351,12 +351,12 @@ class Study:
 class Asked:
     """What calls cost with changes: point 0 is the steps as they are, then one for each name."""
 
-    study: Study
+    design: DesignPoints
     names: tuple[str, ...]
     costed: tuple[Costed, ...]
 
     def now(self) -> Points:
-        """Return the study's step as it is."""
+        """Return the step as it is."""
         first = self.costed[0]
         return Points(first.cost[:, :1], first.rows[0], first.steps[0].calls.factor, {})
 
@@ -418,7 +418,9 @@ def steps(
     """
     scenario = base.scenario
     if scenario.engine == "analytic" and not scenario.slow_down:
-        now, *then = Study(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
+        now, *then = (
+            DesignPoints(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
+        )
         step = base.timeline.makespan
         return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then], None
     scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
@@ -427,14 +429,14 @@ def steps(
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
-    """Step time (s) at each design point, asked once: see :meth:`Study.steps_at`.
+    """Step time (s) at each design point, asked once: see :meth:`DesignPoints.steps_at`.
 
     Raises
     ------
     TwofoldError
-        As :class:`Study` and its method do.
+        As :class:`DesignPoints` and its method do.
     """
-    return Study(base).steps_at(factors)
+    return DesignPoints(base).steps_at(factors)
 
 
 def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
@@ -446,7 +448,7 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
             raise WhatIfError(f"{resource} is given twice, the second time as {name!r}")
         given[resource] = np.asarray(values, dtype=np.float64)
     if len({values.shape for values in given.values()}) != 1:
-        raise WhatIfError("a study needs resources, and as many factors of one as of the other")
+        raise WhatIfError("name resources, and as many factors of one as of the other")
     for values in given.values():
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))

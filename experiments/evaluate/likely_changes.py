@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.scenario.change import cluster_values, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
@@ -414,9 +414,9 @@ def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[Li
     whole = float((weight * _off(call_costs(scenario), pairs, wanted, now) ** 2).sum())
     if np.sqrt(whole / weight.sum()) <= _ALIKE:
         return []
-    study = Study(scenario)
+    design = DesignPoints(scenario)
     tried = {
-        name: _best(study, name, pairs, (wanted, weight, now))
+        name: _best(design, name, pairs, (wanted, weight, now))
         for name in resource_values(scenario.cluster)
         if is_of_links(name)
     }
@@ -433,7 +433,7 @@ _Wanted = tuple[Floats, Floats, Floats]
 
 
 def _best(
-    study: Study, name: str, pairs: Sequence[tuple[Column, float]], wanted: _Wanted
+    design: DesignPoints, name: str, pairs: Sequence[tuple[Column, float]], wanted: _Wanted
 ) -> tuple[float, float]:
     """Try one value many times as large, ever closer; return the best factor, and how far off."""
     logs, weight, now = wanted
@@ -443,7 +443,7 @@ def _best(
         tried = np.geomspace(low, high, _POINTS)
         changes = [parse_change(f"{name} x{one:.12g}") for one in tried]
         try:
-            (costed,) = study.costed(changes)
+            (costed,) = design.costed(changes)
         except TwofoldError:
             break
         points = costed.of_step()

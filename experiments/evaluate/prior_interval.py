@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
-from experiments.evaluate.design_points import Asked, Costed, Recalibrate, Study
+from experiments.evaluate.design_points import Asked, Costed, DesignPoints, Recalibrate
 from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -44,7 +44,7 @@ def prior_half_widths(
     Parameters
     ----------
     asked
-        The step as it is and with each change (:meth:`Study.ask`).
+        The step as it is and with each change (:meth:`DesignPoints.ask`).
     changes
         The same, by name.
     tiers
@@ -63,12 +63,14 @@ def prior_half_widths(
     return dict(zip(asked.names, widths.tolist(), strict=True))
 
 
-def step_half_width(study: Study, tiers: Sequence[NetworkPrior], told: NDArray[np.bool_]) -> float:
+def step_half_width(
+    design: DesignPoints, tiers: Sequence[NetworkPrior], told: NDArray[np.bool_]
+) -> float:
     """Half the width of what the prior alone leaves open of the step itself (% of it).
 
     Parameters are those of :func:`prior_half_widths`.
     """
-    steps = _moved(study.ask({}), [], tiers, told)
+    steps = _moved(design.ask({}), [], tiers, told)
     return float(100 * _together(steps)[0] / (steps[0, 0, 0] or 1.0))
 
 
@@ -77,9 +79,9 @@ def widths_of(base: Baseline, changes: Mapping[str, Change]) -> dict[str, float]
 
     One after which the step makes other calls is left out.
     """
-    study = Study(replace(base.scenario, slow_down=0.0))
-    told = base.told_calls(study.base.workload)
-    return prior_half_widths(study.ask(changes), changes, base.network_prior["tiers"], told)
+    design = DesignPoints(replace(base.scenario, slow_down=0.0))
+    told = base.told_calls(design.base.workload)
+    return prior_half_widths(design.ask(changes), changes, base.network_prior["tiers"], told)
 
 
 def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
@@ -99,11 +101,11 @@ def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
     """
     widths = []
     for scenario in (base.scenario, other):
-        study = Study(replace(scenario, slow_down=0.0))
-        told = np.zeros(len(study.base.workload.calls), dtype=bool)
+        design = DesignPoints(replace(scenario, slow_down=0.0))
+        told = np.zeros(len(design.base.workload.calls), dtype=bool)
         if scenario is base.scenario and base.settings.collective_cost != "trace":
-            told = base.told_calls(study.base.workload)
-        widths.append(step_half_width(study, prior_of(scenario), told))
+            told = base.told_calls(design.base.workload)
+        widths.append(step_half_width(design, prior_of(scenario), told))
     return step / (base.timeline.makespan or 1.0) * hypot(*widths)
 
 
@@ -119,12 +121,12 @@ def _moved(
     """
     every, own = [Change(), *changes], _call_costs(asked.costed)
     steps = np.empty((1 + len(tiers), 2, len(every)))
-    steps[0] = _steps(asked.study, asked.costed, np.ones(len(told)))
+    steps[0] = _steps(asked.design, asked.costed, np.ones(len(told)))
     for row, one in enumerate(tiers, 1):
         for side, times in enumerate((exp(_LEVEL * one["shared"]), exp(-_LEVEL * one["shared"]))):
             otherwise: Recalibrate = partial(with_parts, one=one, times=times)
-            costed = tuple(asked.study.costed(every, otherwise))
-            steps[row, side] = _steps(asked.study, costed, _held(own, _call_costs(costed), told))
+            costed = tuple(asked.design.costed(every, otherwise))
+            steps[row, side] = _steps(asked.design, costed, _held(own, _call_costs(costed), told))
     return steps
 
 
@@ -161,13 +163,13 @@ def _held(own: Floats, otherwise: Floats, told: NDArray[np.bool_]) -> Floats:
     return held
 
 
-def _steps(study: Study, costed: Sequence[Costed], held: Floats) -> Floats:
+def _steps(design: DesignPoints, costed: Sequence[Costed], held: Floats) -> Floats:
     """Step time of every change (s)."""
     steps = np.empty(sum(len(one.points) for one in costed))
     for one in costed:
         points = one.of_step()
         scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
-        graph = study.graph(one.steps[0], PARTS)
+        graph = design.graph(one.steps[0], PARTS)
         changed = replace(points, factor=points.factor * held, scale=scale)
         steps[one.points] = makespans(graph, changed)
     return steps

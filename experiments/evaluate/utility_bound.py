@@ -56,7 +56,7 @@ def bounds(
     made
         Scenarios that some changes have made already, whose calls may be costed.
     """
-    judge = _Judge(asked.study.base, changes, engines, made or {})
+    judge = _Judge(asked.design.base, changes, engines, made or {})
     found: dict[str, float] = {}
     for costed in asked.costed:
         places = np.flatnonzero(costed.points)  # point 0 is the step as it is
@@ -70,7 +70,7 @@ def bounds(
         times = np.stack([one.time for one in calls], axis=1)
         scale = {part: by[places] for part, by in costed.scale.items()}
         points = Points(times, np.arange(len(times)), np.ones(len(times)), scale)
-        graph = asked.study.graph(costed.steps[0], PARTS)
+        graph = asked.design.graph(costed.steps[0], PARTS)
         steps = least_steps(graph, points, [one.links for one in calls])
         found.update(zip(names, steps.tolist(), strict=True))
     return {name: utility_pct(step, found[name]) for name in asked.names}

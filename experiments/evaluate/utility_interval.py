@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from experiments.baseline import Baseline
 from experiments.costing.calibration import with_costs
 from experiments.costing.collective_costs import alone, by_trace
-from experiments.evaluate.design_points import Asked, Costed, Study
+from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.longest_path import Points, makespans
 from simulator.edits.slowdown import recorded as as_measured
@@ -54,14 +54,14 @@ Sort = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """The steps of a trace with their costs, those on one cluster in a study, and their draws.
+    """The steps of a trace with their costs, those on one cluster together, and their draws.
 
-    ``noise`` multiplies the calls of each step of each study, shape ``(calls, 1 + DRAWS)``: the
+    ``noise`` multiplies the calls of each step of each cluster, shape ``(calls, 1 + DRAWS)``: the
     first column is no draw, but the calls as they are. The first step is that of the baseline; it
     is drawn, too, unless it is a typical one (``recorded`` is 1).
     """
 
-    studies: tuple[Study, ...]
+    designs: tuple[DesignPoints, ...]
     noise: tuple[tuple[Floats, ...], ...]
     random: "np.random.Generator"
     recorded: int = 0
@@ -75,8 +75,8 @@ class Spread:
 def spread(base: Baseline) -> Spread | None:
     """Read how the steps of a trace and its calls differ by chance; None where it shows no spread.
 
-    That is where there is one step, and no call whose transfer is known by itself. The first study
-    begins with the step of the baseline.
+    That is where there is one step, and no call whose transfer is known by itself. The first step
+    of the first cluster is that of the baseline.
     """
     random = np.random.default_rng(_SEED)
     scenarios = _scenarios(base)
@@ -98,11 +98,12 @@ def spread(base: Baseline) -> Spread | None:
                 break
         else:
             sites.append([(scenario, noise)])
-    studies = [
-        Study(alike[0][0], tuple(scenario.workload for scenario, _ in alike[1:])) for alike in sites
+    designs = [
+        DesignPoints(alike[0][0], tuple(scenario.workload for scenario, _ in alike[1:]))
+        for alike in sites
     ]
     draws = [tuple(noise for _, noise in alike) for alike in sites]
-    return Spread(tuple(studies), tuple(draws), random, _own_steps(base))
+    return Spread(tuple(designs), tuple(draws), random, _own_steps(base))
 
 
 def _tells_of_calls(recorded: Workload) -> bool:
@@ -119,7 +120,7 @@ def _own_steps(base: Baseline) -> int:
 def half_widths(found: Spread, asked: Sequence[Asked]) -> dict[str, float]:
     """Half the width of the interval of each change's utility (percentage points).
 
-    ``asked`` are the same changes, of each of the studies; one that cannot be made in all of them
+    ``asked`` are the same changes on each of the clusters; one that cannot be made in all of them
     is left out.
     """
     names = [name for name in asked[0].names if all(name in one.names for one in asked)]
@@ -129,7 +130,7 @@ def half_widths(found: Spread, asked: Sequence[Asked]) -> dict[str, float]:
         row_of = {one.names.index(name) + 1: 1 + row for row, name in enumerate(names)} | {0: 0}
         for together in one.costed:
             for own, drawn in enumerate(noise):
-                times = _times(one.study, together, own, drawn)
+                times = _times(one.design, together, own, drawn)
                 for point, seconds in zip(together.points.tolist(), times, strict=True):
                     if point in row_of:
                         step[row_of[point], first + own] = seconds
@@ -142,10 +143,10 @@ def half_widths(found: Spread, asked: Sequence[Asked]) -> dict[str, float]:
     return widths
 
 
-def _times(study: Study, together: Costed, own: int, noise: Floats) -> Iterator[Floats]:
+def _times(design: DesignPoints, together: Costed, own: int, noise: Floats) -> Iterator[Floats]:
     """Step time of a step under each draw of its calls (s), point by point."""
     workload = together.steps[own]
-    graph = study.graph(workload, _PARTS)
+    graph = design.graph(workload, _PARTS)
     cost = np.append(together.cost, np.zeros((1, len(together.points))), axis=0)[together.rows[own]]
     for place in range(len(together.points)):
         scale = {part: float(by[place]) for part, by in together.scale.items()}

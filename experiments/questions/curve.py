@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
@@ -254,10 +254,10 @@ def _factor(end: str, scenario: Scenario, resource: str) -> float:
 
 def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
     """Make the function that the curve is of; a resource that is not used changes nothing."""
-    study = Study(scenario)
+    design = DesignPoints(scenario)
 
     def evaluate(x: Floats) -> Floats:
-        return study.steps_at({resource if used else "compute": 1 / x if used else x * 0 + 1})
+        return design.steps_at({resource if used else "compute": 1 / x if used else x * 0 + 1})
 
     return evaluate
 

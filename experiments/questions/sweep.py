@@ -146,6 +146,7 @@ def sweep(
         As :func:`experiments.baseline.baseline` says; WhatIfError for a factor or resource that
         the cluster cannot be asked for.
     """
+    factors = [float(factor) for factor in factors]  # NumPy spells its own otherwise
     if not factors:
         raise WhatIfError("a sweep needs a factor")
     resource = check_resource(resource)

@@ -17,7 +17,7 @@ from experiments.baseline import Baseline, Settings, Watch, Where, baseline
 from experiments.costing.step_prior import generated_half_width, step_prior
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import Outcome, outcome, spent
 from experiments.evaluate.prediction_error import prediction_half_width
 from experiments.evaluate.prior_interval import joined, prior_half_widths
@@ -67,7 +67,7 @@ def most_utility(
     check_resources(asked, base.cluster)
     check_factor(factor)
     changes = {name: better(name, factor) for name in asked}
-    costed = Study(replace(base, slow_down=0.0)).ask(changes)
+    costed = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
     return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))
 
 
@@ -283,15 +283,15 @@ def _with_doubt(
         return list(rows)
     changes = {name: better(name, factor) for name in names}
     found = spread(base)
-    asked = [study.ask(changes) for study in found.studies] if found else []
+    asked = [design.ask(changes) for design in found.designs] if found else []
     alone = replace(base.scenario, slow_down=0.0)
     shared = asked and not base.scenario.slow_down
-    of_step = asked[0] if shared else Study(alone).ask(changes)
+    of_step = asked[0] if shared else DesignPoints(alone).ask(changes)
     made = {name: one for name, one in prepared.items() if isinstance(one, Scenario)}
     engines = {row.resource: row.engine for row in rows}
     most = bounds(base.timeline.makespan, of_step, changes, engines, made)
     widths = half_widths(found, asked) if found else {}
-    told = base.told_calls(of_step.study.base.workload)
+    told = base.told_calls(of_step.design.base.workload)
     before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
     return [
         replace(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import costed
-from experiments.evaluate.design_points import Study as Points
+from experiments.evaluate.design_points import DesignPoints as Points
 from experiments.questions.generate import representatives
 from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
 from experiments.scenario.change import changed as with_changes

@@ -133,6 +133,12 @@ def test_processes_answer_as_one_does(plan):
     assert alone == two
 
 
+def test_factors_may_be_an_array(plan):
+    asked = np.geomspace(0.5, 2, 3)
+    report = tf.sweep(plan, "dgx-a100", "scale_up.bandwidth", factors=asked, engine="analytic")
+    assert [point.factor for point in report.points] == pytest.approx(asked)
+
+
 def test_what_makes_timelines_differ(base):
     timeline = base.timeline
     assert difference(timeline, timeline) == 0

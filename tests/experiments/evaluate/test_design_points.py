@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collectives.libraries.planners import times
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Settings, baseline
-from experiments.evaluate.design_points import Study, different_calls, grid, steps_at
+from experiments.evaluate.design_points import DesignPoints, different_calls, grid, steps_at
 from experiments.output.figures import draw
 from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
@@ -87,7 +87,7 @@ def test_design_points_may_change_which_links_there_are():
 
 def test_a_study_answers_one_point_as_it_answers_many(base):
     """Resources in any order and number, then others, then the first again."""
-    study = Study(base)
+    design = DesignPoints(base)
     there = [name for name in (*LINKS, *RANKS) if possible(base, name)]
     rng = np.random.default_rng(2)
     points = {name: rng.choice([0.3, 1, 2, 5.5], 8) for name in there}
@@ -95,31 +95,31 @@ def test_a_study_answers_one_point_as_it_answers_many(base):
     for names in (there, there[::-1]):
         for number, step in enumerate(together):
             point = {name: [points[name][number]] for name in names}
-            assert study.steps_at(point) == pytest.approx([step], rel=1e-12)
+            assert design.steps_at(point) == pytest.approx([step], rel=1e-12)
     for name in there:
-        alone = study.steps_at({name: points[name]})
+        alone = design.steps_at({name: points[name]})
         assert alone == pytest.approx(steps_at(base, {name: points[name]}), rel=1e-12)
-    assert study.steps_at(points) == pytest.approx(together, rel=1e-12)
+    assert design.steps_at(points) == pytest.approx(together, rel=1e-12)
 
 
 def test_another_spelling_of_a_resource_is_the_same_question():
     base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
-    study = Study(base)
-    spelt = study.steps_at({"scaleout.bandwidth": [1, 2, 4], "Compute": [1, 1, 3]})
-    assert len(study._shapes) == 1  # all points in one pass
-    known = study.steps_at({"scale_out.bandwidth": [1, 2, 4], "compute": [1, 1, 3]})
+    design = DesignPoints(base)
+    spelt = design.steps_at({"scaleout.bandwidth": [1, 2, 4], "Compute": [1, 1, 3]})
+    assert len(design._shapes) == 1  # all points in one pass
+    known = design.steps_at({"scale_out.bandwidth": [1, 2, 4], "compute": [1, 1, 3]})
     assert spelt.tolist() == known.tolist()
     with pytest.raises(WhatIfError, match="compute is given twice, the second time as 'Compute'"):
-        study.steps_at({"compute": [1], "Compute": [2]})
+        design.steps_at({"compute": [1], "Compute": [2]})
 
 
 def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
     base = baseline(SAMPLE, "dgx-a100", ANALYTIC).scenario
     points = grid({"scale_out.nics_per_node": [1, 2], "scale_up.latency": [1, 4]})
-    study, together = Study(base), steps_at(base, points)
+    design, together = DesignPoints(base), steps_at(base, points)
     for number in (3, 0, 1, 2, 3):
         point = {name: values[number : number + 1] for name, values in points.items()}
-        assert study.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
+        assert design.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
 
 
 @settings(max_examples=40)
@@ -212,9 +212,9 @@ def test_changes_of_all_sorts_are_answered_in_their_order(base):
     order = np.random.default_rng(0).permutation(len(some))
     asked_for = [some[place] for place in order]
     expected = [change.apply(base).scenario.run().makespan for change in asked_for]
-    study = Study(base)
-    assert study.steps(asked_for) == pytest.approx(expected, **exact)
-    one_by_one = [study.steps([change])[0] for change in asked_for]
+    design = DesignPoints(base)
+    assert design.steps(asked_for) == pytest.approx(expected, **exact)
+    one_by_one = [design.steps([change])[0] for change in asked_for]
     assert one_by_one == pytest.approx(expected, **exact)
 
 
@@ -231,7 +231,7 @@ def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
         [truth], **exact
     )
     change = reduce(or_, [better(name, factor) for name, factor in point.items()])
-    assert Study(base).steps([Change(), change])[1] == pytest.approx(truth, **exact)
+    assert DesignPoints(base).steps([Change(), change])[1] == pytest.approx(truth, **exact)
 
 
 @pytest.mark.parametrize("other", [("all_reduce", (0, 2), 1e7), ("all_gather", (0, 1), 1e7)])
@@ -263,16 +263,16 @@ def test_a_calibrated_cluster_keeps_its_calibration():
         one.run().makespan for one in (calibrated, improve(calibrated, "scale_up.bandwidth", 2))
     ]
     assert truth[0] != base.run().makespan
-    assert Study(calibrated).steps([Change(), better("scale_up.bandwidth")]) == pytest.approx(
-        truth, **exact
-    )
+    assert DesignPoints(calibrated).steps(
+        [Change(), better("scale_up.bandwidth")]
+    ) == pytest.approx(truth, **exact)
     assert steps_at(calibrated, {"scale_up.bandwidth": [1, 2]}) == pytest.approx(truth, **exact)
 
 
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ({}, "needs resources"),
+        ({}, "name resources"),
         ({"compute": [1, 2], "host": [1]}, "as many factors"),
         ({"compute": [0.0]}, "factor 0"),
         ({"compute": [np.nan]}, "nan"),
@@ -300,7 +300,10 @@ def test_a_deadlock_names_who_waits_for_whom():
     base = Scenario(builder.build(), CLUSTER, "analytic")
     with pytest.raises(DeadlockError, match="rank 0") as alone:
         base.run()
-    for ask in (lambda: Study(base).steps([Change()]), lambda: steps_at(base, {"host": [1.0]})):
+    for ask in (
+        lambda: DesignPoints(base).steps([Change()]),
+        lambda: steps_at(base, {"host": [1.0]}),
+    ):
         with pytest.raises(DeadlockError) as together:
             ask()
         assert str(together.value) == str(alone.value)
@@ -313,9 +316,9 @@ def test_a_step_without_calls_is_a_step(ranks):
     base = Scenario(builder.build(), CLUSTER, "analytic")
     points = {"compute": [1, 2], "scale_up.bandwidth": [1, 2]}
     assert steps_at(base, points).tolist() == [1.0, 0.5]
-    assert Study(base).steps([Change(), better("compute", 4)]).tolist() == [1.0, 0.25]
+    assert DesignPoints(base).steps([Change(), better("compute", 4)]).tolist() == [1.0, 0.25]
     assert most_utility(base, resources=["compute", "host"]) == {"compute": 50.0, "host": 0.0}
-    assert len(Study(base).steps([])) == 0
+    assert len(DesignPoints(base).steps([])) == 0
 
 
 def test_no_utility_exceeds_its_bound(base):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
-from experiments.evaluate.design_points import Asked, Study
+from experiments.evaluate.design_points import Asked, DesignPoints
 from experiments.evaluate.prior_interval import (
     joined,
     prior_half_widths,
@@ -59,7 +59,7 @@ def step(kinds: tuple[str, ...] = ("send_receive",), work: float = WORK) -> Scen
 
 
 def asked(scenario: Scenario) -> Asked:
-    return Study(scenario).ask(CHANGE)
+    return DesignPoints(scenario).ask(CHANGE)
 
 
 def said(sizes: str, shared: float, kinds: tuple[str, ...] = ("all_gather",)) -> NetworkPrior:
@@ -77,8 +77,8 @@ def said(sizes: str, shared: float, kinds: tuple[str, ...] = ("all_gather",)) ->
 
 def parts(scenario: Scenario) -> tuple[float, float]:
     """Latency and bytes of the only call (s), from the step on an infinite and the own link."""
-    study = Study(scenario)
-    now, fast = study.steps([Change(), better("scale_up.bandwidth", 1e12)]).tolist()
+    design = DesignPoints(scenario)
+    now, fast = design.steps([Change(), better("scale_up.bandwidth", 1e12)]).tolist()
     return fast - WORK, now - fast
 
 
@@ -113,47 +113,47 @@ def test_a_call_that_the_trace_has_timed_leaves_open_only_what_the_change_makes_
     found = prior_half_widths(asked(scenario), CHANGE, tiers, HELD)
     assert found["twice"] == pytest.approx(width, rel=1e-9)
     assert found["twice"] < prior_half_widths(asked(scenario), CHANGE, tiers, FREE)["twice"]
-    assert step_half_width(Study(scenario), tiers, HELD) == pytest.approx(0, abs=1e-9)
+    assert step_half_width(DesignPoints(scenario), tiers, HELD) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_step_is_open_by_what_its_calls_are() -> None:
     scenario = step(("all_gather",))
     latency, moving = parts(scenario)
     width = 100 * moving * (exp(1.96 * 0.2) - 1) / (WORK + latency + moving)
-    found = step_half_width(Study(scenario), [said("large", 0.2)], FREE)
+    found = step_half_width(DesignPoints(scenario), [said("large", 0.2)], FREE)
     assert found == pytest.approx(width, rel=1e-9)
 
 
 def test_sources_of_error_add_as_squares() -> None:
-    study = Study(step(("all_gather",)))
+    design = DesignPoints(step(("all_gather",)))
     both = [said("small", 0.4), said("large", 0.3)]
-    each = [prior_half_widths(study.ask(CHANGE), CHANGE, [one], FREE)["twice"] for one in both]
+    each = [prior_half_widths(design.ask(CHANGE), CHANGE, [one], FREE)["twice"] for one in both]
     assert min(each) > 0
-    together = prior_half_widths(study.ask(CHANGE), CHANGE, both, FREE)["twice"]
+    together = prior_half_widths(design.ask(CHANGE), CHANGE, both, FREE)["twice"]
     assert together == pytest.approx(hypot(*each), rel=1e-9)
     assert joined(3.0, None) == 3.0
 
 
 def test_kinds_of_which_it_is_not_said_stay() -> None:
-    study = Study(step(("all_gather",)))
+    design = DesignPoints(step(("all_gather",)))
     tiers = [said("large", 0.3, ("all_reduce",))]
-    found = prior_half_widths(study.ask(CHANGE), CHANGE, tiers, FREE)
+    found = prior_half_widths(design.ask(CHANGE), CHANGE, tiers, FREE)
     assert found["twice"] == 0
 
 
 def test_a_step_without_calls_and_a_known_machine_leave_nothing_open() -> None:
     assert prior_of(step(())) == []
     assert prior_half_widths(asked(step(())), CHANGE, [], np.array([], dtype=bool)) == {"twice": 0}
-    study = Study(step(("all_gather",)))
-    assert prior_half_widths(study.ask(CHANGE), CHANGE, [said("large", 0.0)], FREE)["twice"] == 0
+    design = DesignPoints(step(("all_gather",)))
+    assert prior_half_widths(design.ask(CHANGE), CHANGE, [said("large", 0.0)], FREE)["twice"] == 0
 
 
 @settings(max_examples=25)
 @given(st.floats(0.01, 0.5), st.floats(0.0, 0.5))
 def test_the_less_is_known_the_wider(shared: float, more: float) -> None:
-    study = Study(step(("all_gather",)))
+    design = DesignPoints(step(("all_gather",)))
     narrow, wide = (
-        prior_half_widths(study.ask(CHANGE), CHANGE, [said("large", one)], FREE)["twice"]
+        prior_half_widths(design.ask(CHANGE), CHANGE, [said("large", one)], FREE)["twice"]
         for one in (shared, shared + more)
     )
     assert narrow <= wide * (1 + 1e-12)
@@ -166,14 +166,16 @@ def test_true_machines_lie_within_as_often_as_is_said() -> None:
     tiers = [said(sizes, one, kinds) for sizes, one in zip(("small", "large"), sure, strict=True)]
     free = np.zeros(2, dtype=bool)
     width = prior_half_widths(asked(scenario), CHANGE, tiers, free)["twice"]
-    plain = Study(scenario).steps([Change(), *CHANGE.values()])
+    plain = DesignPoints(scenario).steps([Change(), *CHANGE.values()])
     random = np.random.default_rng(0)
     inside = []
     for _ in range(200):
         true = scenario.cluster
         for one in tiers:
             true = with_parts(true, one, float(exp(random.normal(0, one["shared"]))))
-        now, changed = Study(replace(scenario, cluster=true)).steps([Change(), *CHANGE.values()])
+        now, changed = DesignPoints(replace(scenario, cluster=true)).steps(
+            [Change(), *CHANGE.values()]
+        )
         gain, modelled = 100 * (1 - changed / now), 100 * (1 - plain[1] / plain[0])
         inside.append(abs(gain - modelled) <= width)
     assert 0.92 <= np.mean(inside) <= 1.0
@@ -196,9 +198,9 @@ def test_every_call_of_a_recorded_step_at_its_own_cost_carries_no_prior_at_the_b
     for cost in ("model", "trace"):
         base = baseline(SAMPLE, "dgx-a100", Settings(collective_cost=cost, nodes=2))
         assert base.network_prior["calls_told"] == base.network_prior["calls"] > 0
-        study = Study(base.scenario)
-        told = base.told_calls(study.base.workload)
-        assert step_half_width(study, base.network_prior["tiers"], told) == pytest.approx(0)
+        design = DesignPoints(base.scenario)
+        told = base.told_calls(design.base.workload)
+        assert step_half_width(design, base.network_prior["tiers"], told) == pytest.approx(0)
         assert widths_of(base, {"x": better("scale_up.bandwidth")})["x"] > 0
 
 

@@ -54,7 +54,7 @@ CHANGES = {
 
 def widths_of(base: Baseline, changes: dict[str, Change]) -> dict[str, float]:
     found = spread(base)
-    return half_widths(found, [study.ask(changes) for study in found.studies]) if found else {}
+    return half_widths(found, [design.ask(changes) for design in found.designs]) if found else {}
 
 
 def recorded(folder: Path, jitter: float = 0.0, noise: float = 0.0, steps: int = 4) -> Baseline:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import outcome
 from experiments.questions.sweep import sweep
 from experiments.questions.utility import utility
@@ -137,9 +137,9 @@ def test_the_evaluator_answers_what_the_analytic_engine_does(workload, name, sev
         expected = change.apply(scenario).scenario.run().makespan
     except WhatIfError:
         with pytest.raises(WhatIfError):
-            Study(scenario).steps([change])
+            DesignPoints(scenario).steps([change])
         return
-    found = Study(scenario).steps([Change(), change])[1]
+    found = DesignPoints(scenario).steps([Change(), change])[1]
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-18)
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.questions.clusters import clusters
 from experiments.questions.collective import one_call
 from experiments.questions.sweep import sweep
@@ -201,7 +201,7 @@ def test_design_points_with_faults_are_the_what_ifs_one_by_one(job):
         "10% of links x0.3 seed 5 and scale_up.size x2",
     ]
     changes = [parse_change(text) for text in texts]
-    together = Study(scenario).steps([Change(), *changes])
+    together = DesignPoints(scenario).steps([Change(), *changes])
     one_by_one = [change.apply(scenario).scenario.run().makespan for change in changes]
     assert together[1:] == same(np.array(one_by_one), rel=1e-11)
     assert (together[1:] != together[0]).all()

@@ -10,7 +10,7 @@ from collectives.machine import NodeFigures, slowest
 from collectives.traffic import least_time
 from experiments.baseline import Settings, baseline
 from experiments.confidence import touched
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.questions.collective import one_call
 from experiments.questions.curve import curve
 from experiments.questions.generate import generate, plan_on, representatives, with_own_rates
@@ -100,7 +100,7 @@ def test_design_points_of_kinds_are_the_what_ifs_one_by_one():
         "scale_up@fast.latency x9",
     ]
     changes = [parse_change(text) for text in texts]
-    together = Study(slow).steps([Change(), *changes])
+    together = DesignPoints(slow).steps([Change(), *changes])
     assert together[1:] == same([one.apply(slow).scenario.run().makespan for one in changes])
 
 
@@ -115,7 +115,7 @@ def test_calls_of_two_kinds_with_like_links_are_costed_apart():
                 what = What.COLLECTIVE
                 builder.op(what, rank=rank, lane="s", name="call", duration=0.0, call=call)
     both = Scenario(builder.build(), two(CHIP, per_node=4, library="nccl"), "analytic")
-    assert Study(both).steps([Change()]) == same([both.run().makespan], rel=1e-12)
+    assert DesignPoints(both).steps([Change()]) == same([both.run().makespan], rel=1e-12)
     ends = both.run().call_end
     assert ends[-1] > ends[19]  # the older generation takes longer
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate.design_points import Study
+from experiments.evaluate.design_points import DesignPoints
 from experiments.questions.utility import most_utility
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better
@@ -140,12 +140,12 @@ def test_more_nodes_have_as_many_ranks_each(sample):
 
 
 def test_one_node_asks_what_its_nics_are_worth(sample):
-    """The traffic that one node does not have is there on several; a study asks of it, too."""
+    """The traffic that one node does not have is there on several; a design asks of it, too."""
     assert not sample.run().resource_bytes()["scale_out"]
     several = asked("replicas x32", sample).scenario
     assert several.run().resource_bytes()["scale_out"] > 0
-    study = Study(several)
-    now, then = study.steps([parse_change(f"scale_out.bandwidth x{by}") for by in (1, 2)])
+    design = DesignPoints(several)
+    now, then = design.steps([parse_change(f"scale_out.bandwidth x{by}") for by in (1, 2)])
     assert then < 0.9 * now
     step = replace(several, engine="analytic").run().makespan
     assert now == pytest.approx(step, rel=1e-9)
@@ -157,7 +157,7 @@ def test_a_study_follows_copies_onto_another_graph(sample, resource):
     several = asked("replicas x8", sample).scenario
     change = better(resource)
     other = replace(change.apply(several).scenario.whole(), engine="analytic").run()
-    assert Study(several).steps([change])[0] == pytest.approx(other.makespan, rel=1e-9)
+    assert DesignPoints(several).steps([change])[0] == pytest.approx(other.makespan, rel=1e-9)
     found = most_utility(several, resources=[resource])
     assert np.isfinite(found[resource])
 
@@ -174,7 +174,7 @@ def test_a_study_writes_out_copies_whose_groups_lie_across_nodes():
                 )
     several = asked("replicas x4", Scenario(builder.build(), CLUSTER)).scenario
     changes = [better("scale_out.nics_per_node"), better("scale_out.bandwidth")]
-    for change, step in zip(changes, Study(several).steps(changes), strict=True):
+    for change, step in zip(changes, DesignPoints(several).steps(changes), strict=True):
         whole = replace(change.apply(several).scenario.whole(), engine="analytic").run()
         assert step == pytest.approx(whole.makespan, rel=1e-9)
 

@@ -131,11 +131,11 @@ def test_what_is_another_step_is_folded_anew(monkeypatch, likenesses):
     lag[np.flatnonzero(workload.rank[edges.source] == 5)[0]] *= 4
     table = workload.calls
     others = [
+        (workload, like_nodes(4, 2, slow=(1,))),
         (with_straggler(workload, 4, 1e-4), network),
         (workload.lasting(workload.duration, lag), network),
         (workload.with_calls(size=table.size * 2), network),
         (workload.with_calls(factor=table.factor * 2), network),
-        (workload, like_nodes(4, 2, slow=(1,))),
         (replace(workload, ready=workload.ready + (workload.rank == 3) * 1e-3), network),
     ]
     for number, one in enumerate(others, 2):

@@ -7,7 +7,8 @@ from pathlib import Path
 _PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 _APART = ("cli", "output", "schemas", "gallery", "validation", "studies")
 """Rooms of ``experiments`` that no step's time depends on."""
-_ENDINGS = (".py", ".yaml", ".csv")
+_NOT_READ = (".md", ".png", ".typed", ".pyc", ".nbi", ".nbc")
+"""Endings of files that no program reads, or that others become."""
 _DATA = {"catalog", "samples", "live"}
 """Folders of inputs, whose content is hashed where it is used."""
 
@@ -29,7 +30,11 @@ def code_identity() -> str:
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*")):
             inside = path.relative_to(root)
-            if path.suffix not in _ENDINGS or {*inside.parts[1:2]} & {*_APART, *_DATA}:
+            if (
+                path.is_dir()
+                or path.suffix in _NOT_READ
+                or {*inside.parts[1:2]} & {*_APART, *_DATA}
+            ):
                 continue
             found.update(f"{inside.as_posix()}\0".encode())
             found.update(path.read_bytes())

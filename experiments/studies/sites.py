@@ -338,7 +338,8 @@ def _said(plan: GenerationPlan) -> list[str]:
     """Say which step a plan is: memory does not change it."""
     others = tuple(replace(one, memory=None) for one in plan.others)
     alike = replace(plan, memory=None, others=others)
-    return [plan_text(alike), repr(alike.imbalance)]
+    own = None if alike.kernels is None else alike.kernels.rows
+    return [plan_text(alike), repr(alike.imbalance), repr(own)]
 
 
 def _asked(settings: Settings) -> list[object]:

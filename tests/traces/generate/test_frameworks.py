@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.costing.step_prior import step_prior
-from experiments.questions.generate import plan_on, simulated
+from experiments.questions.generate import plan_on, representatives, simulated
 from experiments.settings import Settings
 from simulator.errors import WorkloadError
 from simulator.workload import What
@@ -177,6 +177,12 @@ def test_no_kernel_is_faster_than_peak_and_bandwidth(cluster, name):
     shares = clock.shares()
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["measured"] > 0.3
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_replicas_stand_for_others_whoever_runs_them(name):
+    plan = planned(degrees={"tp": 8, "dp": 8}, global_batch=8, framework=name)
+    assert representatives(plan, A100, ANALYTIC).folded == "8 of 64 ranks stand for all"
 
 
 def test_less_power_is_a_slower_clock():

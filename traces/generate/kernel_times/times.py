@@ -77,8 +77,9 @@ class KernelTimes:
 
     Times are those of a device that is otherwise idle and at its full clock, without what the host
     takes to launch the kernel. They do not fall when a dimension of a shape grows, save between
-    numbers of experts and their widths, and are never less than the roofline at the full peak and
-    bandwidth. What was once asked is remembered.
+    numbers of experts and their widths, and between sizes of heads, which have kernels of their
+    own; and are never less than the roofline at the full peak and bandwidth. What was once asked is
+    remembered.
 
     Parameters
     ----------

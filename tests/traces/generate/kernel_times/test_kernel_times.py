@@ -89,7 +89,8 @@ def test_attention_to_more_takes_no_less(name, shape, dimension, factor):
     less, more = TIMES[name].times([shape, larger])
     if dimension == "head_size" and max(shape.head_size, larger.head_size) > 64:
         # Tables of two sizes of heads are measured by different kernels, which may differ so much.
-        less = less._replace(seconds=less.seconds / 4)
+        # Sizes of heads have kernels of their own.
+        less = less._replace(seconds=less.seconds / 1.3)
     assert more.seconds >= less.seconds * (1 - 1e-9)
 
 

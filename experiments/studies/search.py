@@ -24,6 +24,8 @@ SLAB = 4096
 """Points of a batch, where a method does not wait for answers."""
 _POPULATION, _TPE_BATCH = 50, 10
 """Points that nsga2 and tpe ask for at once, where nothing is said; 50 is Optuna's own."""
+_LEAST, _GENERATIONS = 8, 16
+"""Of nsga2: a population so small where that leaves time for fewer generations."""
 _IDLE = 20
 """Batches without a new point after which a search has seen what it will see."""
 
@@ -133,7 +135,7 @@ def nsga2(study: Declaration) -> Batches:
     """Breed points that are better in some objective (K. Deb et al., IEEE TEC 6, 2002)."""
     optuna = _optuna()
     search = study.file.search
-    size = search.batch or _POPULATION
+    size = search.batch or max(_LEAST, min(_POPULATION, _trials(study) // _GENERATIONS))
     sampler = optuna.samplers.NSGAIISampler(population_size=size, seed=search.seed)
     return (yield from _asked(study, sampler, size))
 

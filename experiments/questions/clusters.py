@@ -245,7 +245,7 @@ def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:
 def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
     """Read a drawing; the readers are loaded when they are needed."""
     if kind == "from_nccl":
-        from topologies.cluster.from_nccl import from_nccl
+        from topologies.readers.from_nccl import from_nccl
 
         return from_nccl(file, like)
     if like is None:
@@ -254,10 +254,10 @@ def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
             " of the catalogue or a YAML file"
         )
     if kind == "from_nvidia_smi":
-        from topologies.cluster.from_nvidia_smi import from_nvidia_smi
+        from topologies.readers.from_nvidia_smi import from_nvidia_smi
 
         return from_nvidia_smi(file, like)
-    from topologies.cluster.from_infragraph import from_infragraph
+    from topologies.readers.from_infragraph import from_infragraph
 
     return from_infragraph(file, like)
 

@@ -1,6 +1,6 @@
 """How a node is wired inside: every cable between its GPUs, switches, NUMA domains and NICs.
 
-Read from a drawing (:mod:`topologies.cluster.from_nccl`, :mod:`topologies.cluster.from_nvidia_smi`)
+Read from a drawing (:mod:`topologies.readers.from_nccl`, :mod:`topologies.readers.from_nvidia_smi`)
 or written by hand. A vertex is called ``gpu0``, ``gpu1`` … by the slot of its rank, ``nic0`` … by
 its number on the fabric, and anything else is a switch, a bridge or a processor. The tiers keep the
 bandwidths: a cable says only how wide it is beside the others of its tier, so that a what-if on

@@ -18,7 +18,7 @@ from simulator.costing.link_load import cost, lay
 from simulator.topology import Link, topology
 from simulator.workload import Call, Group
 from topologies import build, load_cluster
-from topologies.cluster.from_nccl import from_nccl
+from topologies.readers.from_nccl import from_nccl
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 

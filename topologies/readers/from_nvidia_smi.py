@@ -17,7 +17,9 @@ from pathlib import Path
 from simulator.errors import ClusterError
 from simulator.printed_text import as_printed, decoded
 from simulator.topology import PCIE, SCALE_UP
-from topologies.cluster.drawn import (
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import Cable
+from topologies.readers.drawn import (
     GIGA,
     PAIRED,
     Chip,
@@ -28,8 +30,6 @@ from topologies.cluster.drawn import (
     vendor_of,
     wired_cluster,
 )
-from topologies.cluster.schema import Cluster
-from topologies.cluster.wiring import Cable
 
 _LEVELS = ("PIX", "PXB", "PHB", "NODE")
 """From the nearest; what is joined by none of them is in another NUMA domain (``SYS``)."""

@@ -22,7 +22,9 @@ from typing import Any
 from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from simulator.yaml_text import parse_yaml
-from topologies.cluster.drawn import (
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import Cable, reached
+from topologies.readers.drawn import (
     GIGA,
     Chip,
     Drawing,
@@ -32,8 +34,6 @@ from topologies.cluster.drawn import (
     vendor_of,
     wired_cluster,
 )
-from topologies.cluster.schema import Cluster
-from topologies.cluster.wiring import Cable, reached
 
 _ACCELERATORS, _PCI = ("xpu", "npu"), re.compile("pci", re.IGNORECASE)
 _SCALE_UP = re.compile(r"nv_?link|xgmi|ualink|xpu_fabric|scale.?up|\bici\b", re.IGNORECASE)

@@ -14,9 +14,9 @@ from xml.etree.ElementTree import Element, ParseError, parse
 
 from simulator.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
-from topologies.cluster.drawn import PAIRED, Chip, Drawing, pairs, socket_width, wired_cluster
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
+from topologies.readers.drawn import PAIRED, Chip, Drawing, pairs, socket_width, wired_cluster
 
 _SM = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 """Generation by the first digits of CUDA's compute capability; sm 89 is Ada."""
@@ -287,7 +287,7 @@ def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
 
 
 def _cpu(element: Element) -> tuple[str, str]:
-    """Name the processor as cluster files do and as :data:`~topologies.cluster.drawn.SOCKET_GBPS`.
+    """Name the processor as cluster files do and as :data:`~topologies.readers.drawn.SOCKET_GBPS`.
 
     Either is "" where it is not known.
     """

@@ -11,7 +11,7 @@ import yaml
 from simulator.errors import ClusterError
 from topologies import build, load_cluster, parse_cluster
 from topologies.cluster.cluster_text import cluster_text
-from topologies.cluster.from_infragraph import from_infragraph
+from topologies.readers.from_infragraph import from_infragraph
 
 CLOS = """\
 name: two tier clos

@@ -8,7 +8,7 @@ from simulator.errors import ClusterError
 from simulator.routing.routes import routes
 from simulator.topology import PCIE, SCALE_UP
 from topologies import build, load_cluster
-from topologies.cluster.from_nvidia_smi import from_nvidia_smi
+from topologies.readers.from_nvidia_smi import from_nvidia_smi
 
 
 def read(tmp_path, text, like="dgx-a100"):

@@ -15,8 +15,8 @@ from simulator.routing.routes import routes
 from simulator.topology import PCIE, SCALE_UP
 from topologies import build, changed, parse_cluster, with_topology
 from topologies.cluster.cluster_text import cluster_text
-from topologies.cluster.from_nccl import from_nccl
 from topologies.cluster.wiring import gpu_number, reached
+from topologies.readers.from_nccl import from_nccl
 
 DUMPS = ("topo_8p1h", "topo_8p_rome_4n_1")
 LIKE_GEN4, LIKE_GEN5 = 31.5e9, 63e9

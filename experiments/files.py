@@ -18,10 +18,10 @@ WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
 TRACES = ("trace", "trace_b", "traces", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
-    *("script", "kernels", "cluster", "cluster_b", "model", "topology", "against"),
+    *("script", "kernels", "kernels_from", "steps", "cluster", "cluster_b", "model", "topology"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
-    *("calls", "imbalance", "expert_imbalance", "baseline"),
+    *("calls", "imbalance", "expert_imbalance", "baseline", "against"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")

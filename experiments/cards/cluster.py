@@ -106,7 +106,7 @@ def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, in
     ]
     per_node = card.xpu.count_per_node
     return (
-        int(cluster.name in network),
+        len(cluster.name) * (cluster.name in network),
         int(per_node == cluster.ranks_per_node),
         sum(word in text for word in words),
         sum(one <= _CLOSE for one in apart),

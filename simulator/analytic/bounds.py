@@ -24,7 +24,7 @@ from simulator.analytic.least_calls import LinkWork
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.heap import Heap, pop, push, room
 from simulator.hot import hot_loop
-from simulator.workload import Floats, Ints
+from simulator.workload import Floats, Offsets
 
 
 def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | None] = ()) -> Floats:
@@ -92,7 +92,7 @@ def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
 
 @hot_loop
 def _one_machine(
-    offset: Ints, release: Floats, busy: Floats, tail: Floats, left: Floats, heap: Heap
+    offset: Offsets, release: Floats, busy: Floats, tail: Floats, left: Floats, heap: Heap
 ) -> float:
     """Longest of the preemptive schedules of links; rows of each come in order of release.
 

@@ -126,9 +126,6 @@ class HubPairs(NamedTuple):
     number: Ints
 
 
-_Crossing = tuple[Messages, HubPairs, Hubs, "Edge", "Field"]
-
-
 class Edge(NamedTuple):
     """Ways between the fabric and nodes outside of it, as they are found for one last hub.
 
@@ -146,6 +143,9 @@ class Edge(NamedTuple):
     came: Indices
     many: Ints
     took: Floats
+
+
+_Crossing = tuple[Messages, HubPairs, Hubs, Edge, Field]
 
 
 def tree(graph: Graph) -> Tree:

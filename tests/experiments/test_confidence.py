@@ -31,7 +31,8 @@ SIZE = 2.0**26
 def doubled(base, resources):
     """Rows of what twice of each resource buys, without bounds and intervals."""
     prepared = {name: _prepared(base, name, 2.0) for name in resources}
-    return _simulated(base, prepared, 2.0, lambda _: None)
+    rows, _ = _simulated(base, prepared, 2.0, lambda _: None)
+    return rows
 
 
 def builder_of(ranks=2):

@@ -194,7 +194,8 @@ def _put_chip(draft: _Draft, drawing: Drawing, like: Cluster) -> None:
     if chip.generation in get_args(Generation):
         draft.put("accelerator.generation", chip.generation)
     if chip.generation == like.accelerator.generation:
-        draft.copy(like, "accelerator.peak", "accelerator.memory_bandwidth")
+        for field in ("peak", "memory_bandwidth", "memory", "sustained"):
+            draft.copy(like, f"accelerator.{field}")
 
 
 def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:

@@ -170,7 +170,7 @@ def test_intervals_are_those_of_kernels_as_recorded(tmp_path: Path) -> None:
         for asked in ("", "3")
     )
     off, on = (
-        half_widths(found, [study.ask(change) for study in found.studies]) for found in spreads
+        half_widths(found, [design.ask(change) for design in found.designs]) for found in spreads
     )
     assert on == off
     assert on["compute"] > 0

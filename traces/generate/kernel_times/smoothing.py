@@ -13,11 +13,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import Floats
+from simulator.hot import hot_loop
+from simulator.workload import Floats, Ints, Matrix
 from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.kernel_times.surface import Curves, Surface
 
@@ -208,18 +208,27 @@ def _along(values: Floats, weights: Floats, axis: int) -> Floats:
     lines = np.ascontiguousarray(np.moveaxis(values, axis, -1))
     weighted = np.ascontiguousarray(np.moveaxis(weights, axis, -1))
     length = lines.shape[-1]
-    fitted = _pool(lines.reshape(-1, length), weighted.reshape(-1, length))
-    return np.moveaxis(fitted.reshape(lines.shape), -1, axis)
+    fitted = np.empty_like(lines)
+    pools = Pools(np.empty(length), np.empty(length), np.empty(length, np.int32))
+    _pool(
+        lines.reshape(-1, length), weighted.reshape(-1, length), pools, fitted.reshape(-1, length)
+    )
+    return np.moveaxis(fitted, -1, axis)
 
 
-@numba.njit(cache=True)
-def _pool(lines: Floats, weights: Floats) -> Floats:
+class Pools(NamedTuple):
+    """Runs of points that share a level, while a line is fitted; as many as a line has points."""
+
+    level: Floats
+    weight: Floats
+    count: Ints
+
+
+@hot_loop
+def _pool(lines: Matrix, weights: Matrix, scratch: Pools, fitted: Matrix) -> None:
     """Pool adjacent violators of every line (Barlow et al. 1972, isotonic regression)."""
     rows, length = lines.shape
-    fitted = np.empty_like(lines)
-    level = np.empty(length)
-    weight = np.empty(length)
-    count = np.empty(length, np.int64)
+    level, weight, count = scratch
     for row in range(rows):
         pools = 0
         for column in range(length):
@@ -239,4 +248,3 @@ def _pool(lines: Floats, weights: Floats) -> Floats:
         for pool in range(pools):
             fitted[row, end : end + count[pool]] = level[pool]
             end += count[pool]
-    return fitted

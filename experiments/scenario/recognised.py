@@ -20,6 +20,8 @@ from traces.generate.kernel_times import Accelerator, Shape, kernel_times
 from traces.generate.kernel_times.learnt import is_elementwise, kind_by_name
 
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE = range(4)
+LEAST_KNOWN = 0.5
+"""Of the computing time; where less is recognised, what is kept would pass for an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,12 @@ class RecognisedOps:
     def scaled(self) -> Mask:
         """Ops that another accelerator changes."""
         return np.asarray(self.how != _KEPT)
+
+    @property
+    def share(self) -> float:
+        """Of the computing time, what belongs to ops that are recognised; 0 if there is none."""
+        total = self.duration.sum()
+        return float(self.duration[self.scaled].sum() / total) if total > 0 else 0.0
 
     def told(self) -> str:
         """Say how much of the computing time is known, and how."""
@@ -76,7 +84,7 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     Raises
     ------
     WhatIfError
-        If no kernel is recognised, neither by shape nor by name.
+        If of less than half of the computing time the kernels are recognised, by shape or by name.
     """
     computing = workload.what == What.COMPUTE
     known, why = _shapes_of(trace)
@@ -93,13 +101,22 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
         else:
             how[op] = _BY_SHAPE
             shape[op] = numbers.setdefault(found, len(numbers))
-    if not (how != _KEPT).any():
-        raise WhatIfError(
-            "the trace tells of no op how many FLOPs or bytes it has, and no kernel of it is"
-            f" recognised{why}"
-        )
     duration = np.where(computing, workload.duration, 0.0)
-    return RecognisedOps(tuple(numbers), shape, how, duration)
+    ops = RecognisedOps(tuple(numbers), shape, how, duration)
+    if ops.share < LEAST_KNOWN:
+        raise WhatIfError(
+            "the trace tells of no op how many FLOPs or bytes it has, and only"
+            f" {100 * ops.share:.0f} % of the computing time is of kernels that are recognised;"
+            f" the longest that are not: {_longest_kept(workload, ops)}{why}"
+        )
+    return ops
+
+
+def _longest_kept(workload: Workload, ops: RecognisedOps) -> str:
+    kept = np.where(ops.scaled, 0.0, ops.duration)
+    time = np.bincount(workload.name, kept, minlength=len(workload.names))
+    names = [workload.names[name] for name in np.argsort(-time)[:3] if time[name] > 0]
+    return ", ".join(names)
 
 
 def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:

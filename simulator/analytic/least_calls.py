@@ -26,7 +26,7 @@ from simulator.costing.link_load import Load, cost
 from simulator.costing.programs import has_transfers, runs_ahead, write
 from simulator.schedule import Plan
 from simulator.topology import Topology
-from simulator.workload import Call, Floats, Ints, Workload
+from simulator.workload import Call, Floats, Ints, Offsets, Workload
 
 Indices = NDArray[np.integer]
 
@@ -43,7 +43,7 @@ class LinkWork:
     the call comes after the last of them. Links of which all that is the same stand once.
     """
 
-    offset: Ints
+    offset: Offsets
     call: Ints
     before: Floats
     busy: Floats

@@ -221,7 +221,7 @@ class Pools(NamedTuple):
 
     level: Floats
     weight: Floats
-    count: Ints
+    many: Ints
 
 
 @hot_loop

@@ -16,6 +16,9 @@ INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --progress
 INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
 DOCUMENTED := $(VENV)/documented
+BROWSED := $(VENV)/browsed
+# Of make page-test: what Chromium is called here; CHROMIUM=PATH names another.
+CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
 PYTEST := -m pytest --numprocesses auto
 # Of make newest: all, unless some are named.
 TESTS :=
@@ -32,6 +35,8 @@ SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # Numba keeps what it compiles with and without a check of indices under one name.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$(CURDIR)/.numba-boundscheck"
+# Tests that open pages.
+PAGES := tests/experiments/output tests/experiments/explore
 # Tests of hot loops, and of the readers whose files these index.
 INDEXED := tests/simulator/routing tests/simulator/analytic tests/simulator/analysis \
   tests/simulator/test_*.py tests/traces/chakra tests/traces/goal tests/traces/matching
@@ -54,7 +59,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all exhaustive bounds check bench validate validate-live newest docs lock clean
+.PHONY: help setup demo test test-all page-test exhaustive bounds check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +91,12 @@ $(DOCUMENTED): $(READY)
 	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
+# What drives a browser; the browser itself is the system's.
+$(BROWSED): $(READY)
+	@echo "== setup: install what drives a browser"
+	@$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test,browser]'
+	@touch $@
+
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 	$(BIN)/twofold $(DEMO)
 
@@ -96,10 +107,19 @@ check: $(READY)  ## format, lint, types, layers
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
 test: check  ## check, then all tests but the slow ones
-	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive")
+	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser")
 
-test-all: check bounds docs  ## check, documents, then all tests, the slow ones and those with bounds too
+test-all: check bounds docs page-test  ## check, documents, then all tests, the slow ones and those with bounds too
 	$(call stage,all tests,$(BIN)/python $(PYTEST))
+
+page-test: $(READY)  ## pages in a headless Chromium; skipped, with the reason, where there is none
+	@if [ -n "$(CHROMIUM)" ]; then \
+	  $(MAKE) $(BROWSED) && \
+	  echo "== pages in $(CHROMIUM)" && \
+	  CHROMIUM="$(CHROMIUM)" $(BIN)/python -m pytest -m browser -rs $(PAGES); \
+	else \
+	  echo "make page-test: skipped: there is no Chromium (apt-get install chromium)"; \
+	fi
 
 exhaustive: $(READY)  ## all tests on more and new random cases, some on thousands: an hour or more
 	$(call stage,thousands of random cases,HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "exhaustive or not exhaustive")
@@ -137,16 +157,20 @@ validate-live: $(INSTALLED)  ## predictions against real runs on a network of na
 	  echo "make validate-live: skipped: $$reason"; \
 	fi
 
-newest:  ## the tests with the newest versions on the newest Python that is here
+newest: newest-setup newest-tests  ## the tests with the newest versions on the newest Python that is here
+
+newest-setup:
 	@$(call find_python,$(NEWEST_PYTHONS)); \
 	echo "== setup: make $(NEWEST) with $$($$python --version) and the newest versions"; \
 	$$python -m venv --clear $(NEWEST)
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
+
+newest-tests:
 	@$(NEWEST)/bin/twofold warm
 	@$(NEWEST)/bin/twofold $(DEMO)
-	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive" $(TESTS))
+	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(TESTS))
 
-lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
+lock: $(DOCUMENTED) $(BROWSED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \
 	  > constraints.new
 	@$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check >> constraints.new
@@ -155,7 +179,7 @@ lock: $(DOCUMENTED)  ## write the versions that .venv holds to constraints.txt
 	fi
 	@LC_ALL=C sort -f -o constraints.txt constraints.new
 	@rm constraints.new
-	@touch $(INSTALLED) $(READY) $(DOCUMENTED)
+	@touch $(INSTALLED) $(READY) $(DOCUMENTED) $(BROWSED)
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(NEWEST) $(LIVE) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.design_points import DesignPoints as DesignPoints
     from experiments.evaluate.design_points import grid as grid
     from experiments.evaluate.design_points import steps_at as steps
+    from experiments.explore.explore import explore as explore
     from experiments.questions.bill import bill as bill
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import plan_on as plan_on
+    from experiments.questions.generate import write_plan as write_plan
     from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.memory import memory as memory
     from experiments.questions.metrics import metrics as metrics
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
     from experiments.studies.cache_report import cache as cache
+    from experiments.studies.kept.report import report as report
     from experiments.studies.study import study as study
     from simulator import errors as errors
     from simulator.builder import WorkloadBuilder as WorkloadBuilder
@@ -91,10 +94,12 @@ _PLACES = {
     "what_if": f"{_QUESTIONS}.what_if:what_ifs",
     "replay": f"{_QUESTIONS}.replay:replay",
     "explain": f"{_QUESTIONS}.explain:explain",
+    "explore": "experiments.explore.explore:explore",
     "diff": f"{_QUESTIONS}.diff:diff",
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "share": f"{_QUESTIONS}.share:share",
     "study": "experiments.studies.study:study",
+    "report": "experiments.studies.kept.report:report",
     "cache": "experiments.studies.cache_report:cache",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
@@ -105,6 +110,7 @@ _PLACES = {
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
+    "write_plan": f"{_QUESTIONS}.generate:write_plan",
     "memory": f"{_QUESTIONS}.memory:memory",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
@@ -175,6 +181,7 @@ __all__ = [
     "diff",
     "errors",
     "explain",
+    "explore",
     "generate",
     "grid",
     "inspect",
@@ -188,6 +195,7 @@ __all__ = [
     "plan_on",
     "plugins",
     "replay",
+    "report",
     "share",
     "simulate",
     "steps",
@@ -198,6 +206,7 @@ __all__ = [
     "validate",
     "validate_steps",
     "what_if",
+    "write_plan",
 ]
 
 

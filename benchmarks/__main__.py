@@ -1,7 +1,8 @@
-"""Speed and memory against their targets: ``python -m benchmarks``, or ``make bench``.
+"""Speed and memory against their targets: ``python -m benchmarks [PART...]``, or ``make bench``.
 
-Exit status 1 if a target is missed by more than half. Figures are medians; other work on the
-machine makes them worse, never better.
+Without the name of a part, all are measured; a wrong name lists them. Exit status 1 if a target is
+missed by more than half. Figures are medians; other work on the machine makes them worse, never
+better.
 """
 
 import math
@@ -20,6 +21,8 @@ from rich.table import Table
 
 from benchmarks import cases
 from benchmarks.chakra import first_answers
+from benchmarks.clusters import dask_points
+from benchmarks.exploring import exploring
 from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
@@ -48,7 +51,7 @@ def main() -> int:
     for column, side in (("", "left"), ("", "right"), ("target", "right"), ("", "left")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     figures = []
-    everything = (
+    parts = (
         _reading,
         _linking,
         _generating,
@@ -56,14 +59,20 @@ def main() -> int:
         _large,
         _studies,
         _kept_study,
+        exploring,
+        dask_points,
         first_answers,
         _ring,
         wide_calls,
         _commands,
     )
-    for rows in everything:
-        with console.status(f"measuring: {rows.__name__.lstrip('_')}"):
-            figures += list(rows())
+    named = {rows.__name__.strip("_"): rows for rows in parts}
+    for name in sys.argv[1:] or named:
+        if name not in named:
+            console.print(f"no part {name!r}; there are {', '.join(named)}", style="red")
+            return 2
+        with console.status(f"measuring: {name}"):
+            figures += list(named[name]())
     for figure in figures:
         table.add_row(*_cells(figure), style="red" if figure.failed else None)
     console.print(table)

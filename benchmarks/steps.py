@@ -3,6 +3,7 @@
 The table (``../shared/reference/steps/measured_steps.csv``) is not part of the project; where it is
 absent this says so and goes on. Printed are errors by source, accelerator, framework, size and
 parallelism, those of pairs that differ in one thing, and those of two halves of the models.
+``--fit`` prints, in place of all that, what other values of the fitted constants would give.
 ``--write`` writes what generated answers say of their error, of every framework and of ``none``.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from benchmarks.fitted import print_fit
 from experiments.costing.step_prior import (
     ANY,
     STEP_ERRORS,
@@ -26,6 +28,7 @@ from experiments.costing.step_prior import (
 from experiments.output.progress import watching
 from experiments.output.tables.predicted_steps import print_steps
 from experiments.questions.validate_steps import StepPrediction, StepsReport, validate_steps
+from experiments.validation.measured_steps import read_steps
 from topologies import load_cluster
 
 TABLE = Path(__file__).parents[1] / ".." / "shared" / "reference" / "steps" / "measured_steps.csv"
@@ -38,10 +41,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--workers", type=int, default=1)
     options.add_argument("--write", action="store_true", help="write step_errors.csv")
+    options.add_argument("--fit", action="store_true", help="vary the constants that were fitted")
     asked = options.parse_args(words)
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     if not TABLE.exists():
         console.print(f"{TABLE.name} is not here: generated steps are not validated")
+        return 0
+    if asked.fit:
+        print_fit(console, read_steps(TABLE))
         return 0
     with watching() as watch:
         report = validate_steps(TABLE, workers=asked.workers, watch=watch)

@@ -19,15 +19,18 @@ from experiments.confidence import (
 )
 from experiments.costing.calibration import with_costs
 from experiments.costing.collective_costs import told_by_trace
+from experiments.costing.kernel_prior import KernelPrior, kernel_prior
 from experiments.costing.prior import NetworkPrior, prior_of
 from experiments.costing.slowdown import (
     TRACE,
     SlowDown,
+    beside_exchanges,
     given,
     recorded_steps,
     slow_down,
     with_slow_down,
 )
+from experiments.costing.step_prior import StepPrior, step_prior
 from experiments.provenance import jsonable
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
@@ -116,6 +119,21 @@ class Baseline:
         tiers = prior_of(self.scenario)
         return {"calls": len(told), "calls_told": int(told.sum()), "tiers": tiers}
 
+    @cached_property
+    def kernel_prior(self) -> KernelPrior | None:
+        """How far off the kernels that are asked about may be; None of those that were recorded."""
+        known = _kernels(self.loaded, self.recorded.cluster)
+        known["shared"] = self.scenario.kernel_error
+        return known if known["origins"] or known["shared"] else None
+
+    @cached_property
+    def step_prior(self) -> StepPrior | None:
+        """What steps generated like this one were off from measured ones; None of recorded ones."""
+        by = self.loaded.generated_by
+        if by is None:
+            return None
+        return step_prior(by, self.recorded.cluster.accelerator.name, self.recorded.ranks)
+
     def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
         """Which calls of a step take the time that the trace tells, shape ``(calls,)``.
 
@@ -177,6 +195,7 @@ class Baseline:
             "communication_error_pct": self.communication_error["median_pct"],
             "communication_error": self.communication_error,
             "network_prior": self.network_prior,
+            "kernel_prior": self.kernel_prior,
             "pinned_pct": self.doubts.pinned_pct,
             "pinned_by_cause_pct": dict(self.doubts.pinned),
             "warnings": list(self.warnings),
@@ -237,6 +256,7 @@ class BaselineAnswer(TypedDict):
     communication_error_pct: float | None
     communication_error: CommunicationError
     network_prior: NetworkPriorAnswer
+    kernel_prior: KernelPrior | None
     pinned_pct: float
     pinned_by_cause_pct: dict[str, float]
     warnings: list[str]
@@ -305,6 +325,8 @@ def replayed(
     found = slow_down(settings.slow_down, recorded_steps(loaded, read))
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
     scenario = with_slow_down(costed(loaded, cluster, settings, others), found)
+    if found is None:
+        scenario = beside_exchanges(scenario, loaded.generated_by)
     timeline = scenario.run(watch("baseline"))
     base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=found)
     if not settings.what_ifs:
@@ -336,8 +358,13 @@ def costed(
         forced,
         fold=settings.fold,
         trace=loaded.trace,
+        kernel_error=_kernels(loaded, cluster)["shared"],
     )
     return with_costs(scenario, settings.collective_cost, others)
+
+
+def _kernels(loaded: Loaded, cluster: Cluster) -> KernelPrior:
+    return kernel_prior(loaded.kernel_times, loaded.generated_by, cluster.accelerator.name)
 
 
 def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from simulator.errors import OutputError
 
-WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet")
+WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
 """Options of commands that name what is written."""
 TRACES = ("trace", "trace_b", "traces", "source", "predict")
 """Options of commands that name a file or a directory that is read."""
@@ -21,10 +21,10 @@ READ = (
     *("script", "kernels", "kernels_from", "steps", "cluster", "cluster_b", "model", "topology"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
-    *("calls", "imbalance", "expert_imbalance", "baseline", "against"),
+    *("calls", "imbalance", "expert_imbalance", "baseline", "against", "folder"),
 )
 """Options of commands that name, or may name, a file that is read."""
-_NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1")
+_NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1", b"<!DOC")
 """How figures and tables of columns begin: beside a trace, nobody takes them for a part of it."""
 
 
@@ -46,11 +46,24 @@ def check_apart(given: Mapping[str, object]) -> None:
     there = [path for path in outputs if _is_there(path)]
     inputs = [*_traces(given), *_named(given)] if there else []
     for output in there:
-        taken = _taken(output, inputs)
-        if taken is not None:
-            raise OutputError(
-                f"{output}: would be written over {taken}, which this command reads: name another"
-            )
+        check_not_read(output, inputs)
+
+
+def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse an output that is one of the inputs, or of a directory's files that are read.
+
+    Raises
+    ------
+    OutputError
+        If writing would destroy an input.
+    """
+    if not _is_there(output):
+        return
+    taken = _taken(output, filter(_is_there, inputs))
+    if taken is not None:
+        raise OutputError(
+            f"{output}: would be written over {taken}, which this command reads: name another"
+        )
 
 
 def _paths(value: object) -> list[Path]:

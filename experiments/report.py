@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from experiments.provenance import Head, Inputs, Option, drawn_by, identity, jsonable, version
@@ -29,7 +30,8 @@ class Report(ABC):
     ``schema`` names the JSON Schema of the answer and counts its incompatible changes;
     ``twofold schema`` prints it. ``printed_by`` and ``drawn_by`` name a function as
     ``module:function``, which is imported when it is asked for: the first takes a console and the
-    report, the second makes a figure of the report. ``drawn_by`` is "" where there is none.
+    report, the second makes a figure of the report. ``drawn_by`` is "" where there is none, and so
+    is ``paged_by``, which names what makes a page of the report.
 
     ``command`` is what was typed or called, ``inputs`` what was given to read, ``options`` the
     question's own options (:func:`experiments.question.question` notes them).
@@ -38,6 +40,7 @@ class Report(ABC):
     schema: ClassVar[str]
     printed_by: ClassVar[str]
     drawn_by: ClassVar[str] = ""
+    paged_by: ClassVar[str] = ""
 
     command: str = ""
     inputs: Inputs = field(default_factory=Inputs)
@@ -120,6 +123,31 @@ class Report(ABC):
             raise OutputError(f"there is no figure of a {type(self).__name__}")
         figure: Figure = named(self.drawn_by)(self)
         return figure
+
+    def to_html(self, path: Path | str | None = None) -> str | None:
+        """Make a page of the answer, as ``--html`` does: one file that opens without a network.
+
+        Parameters
+        ----------
+        path
+            Where it is written, ending in ``.html``; without it the page is returned.
+
+        Returns
+        -------
+        str or None
+            The page, if there is no ``path``.
+
+        Raises
+        ------
+        OutputError
+            If there is no page of this report, Plotly is not installed, or the file cannot be
+            written.
+        """
+        if path is None:
+            page: str = named("experiments.output.pages.page:html_of")(self)
+            return page
+        named("experiments.output.pages.page:write_page")(self, Path(path))
+        return None
 
     def __repr__(self) -> str:
         """Say it in one line: arrays are no description."""

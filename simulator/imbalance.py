@@ -297,7 +297,7 @@ def _histogram(rows: _Rows, path: Path) -> Mapping[int | None, Floats]:
     names = [name.lower() for name in rows[0][1]]
     for needed in ("expert", "tokens"):
         if needed not in names:
-            has = ", ".join(names)
+            has = shown(", ".join(names))
             raise WorkloadError(
                 f"{path}, line {rows[0][0]}: no column {needed}: it has {has}; {_FORMS}"
             )

@@ -19,8 +19,8 @@ QUESTIONS = tuple(
     word
     for line in (
         "bill cache calibrate calibrate_logs clusters collective collective_calls compare convert",
-        "curve diff explain generate inspect memory metrics package plugins replay share study",
-        "sweep topology utility validate validate_steps what_if",
+        "curve diff explain generate inspect memory metrics package plugins replay report share",
+        "study sweep topology utility validate validate_steps what_if",
     )
     for word in line.split()
 )
@@ -30,12 +30,20 @@ OTHERS = tuple(
         "Baseline Cluster GenerationPlan Link Model Parallelism Plan Scenario Schedule Serving",
         "Settings DesignPoints",
         "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
-        "load load_cluster parse_cluster parse_topology plan_on simulate steps",
+        "explore load load_cluster parse_cluster parse_topology plan_on simulate steps write_plan",
     )
     for word in line.split()
 )
 WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
-WITHOUT_SETTINGS |= {"bill", "cache", "collective_calls", "memory", "study", "validate_steps"}
+WITHOUT_SETTINGS |= {
+    "bill",
+    "cache",
+    "collective_calls",
+    "memory",
+    "report",
+    "study",
+    "validate_steps",
+}
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
 

@@ -214,19 +214,19 @@ def _scatter(
 def merged(network: Topology) -> "nx.Graph[Any]":
     """One edge per cable, and one node per NIC; edges keep ``bandwidth`` and ``resource``."""
     graph: nx.Graph[Any] = nx.Graph()
-    graph.add_nodes_from(_figure_node(node) for node in network.nodes)
+    graph.add_nodes_from(figure_node(node) for node in network.nodes)
     for index in range(len(network)):
         link = network.link(index)
         graph.add_edge(
-            _figure_node(link.source),
-            _figure_node(link.target),
+            figure_node(link.source),
+            figure_node(link.target),
             bandwidth=link.bandwidth,
             resource=link.resource,
         )
     return graph
 
 
-def _figure_node(node: Node) -> Node:
+def figure_node(node: Node) -> Node:
     """Return the node of the figure: both sides of a NIC are one."""
     return re.sub(r":(out|in)$", "", node) if isinstance(node, str) else node
 

@@ -1,12 +1,18 @@
 """Compile all hot loops ahead, so that the first answers do not wait for it."""
 
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from importlib import import_module
+from io import StringIO
 from pkgutil import walk_packages
 from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
 from numba import from_dtype, types
 
+from experiments.evaluate.workers import process_context
 from simulator.hot import LOOPS, READ_ONLY, HotLoop
 
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
@@ -15,21 +21,73 @@ _NUMBERS = {int: types.int64, float: types.float64, bool: types.boolean, np.uint
 
 
 def warm() -> int:
-    """Compile the hot loops of all modules that are not yet; return how many there are."""
+    """Compile the hot loops of all modules that are not yet, on all cores; return how many.
+
+    Raises
+    ------
+    concurrent.futures.process.BrokenProcessPool
+        If a process that compiles is killed.
+    """
     loops = every_loop()
-    called = [other for loop in loops for other in _called(loop)]
-    for loop in loops:
-        if loop not in called:  # else it is compiled with what calls it, for what that gives it
-            loop.dispatcher.compile(signature(loop))
+    called = {id(other) for loop in loops for other in _called(loop)}
+    # What others call is compiled with what calls it, for the types that gives it.
+    outer = [number for number, loop in enumerate(loops) if id(loop) not in called]
+    outer.sort(key=lambda number: -_instructions(loops[number], set()))
+    cores = min(_cores(), len(outer))
+    if cores == 1:
+        for number in outer:
+            _compile(number)
+        return len(loops)
+    with ProcessPoolExecutor(cores, process_context(), initializer=_silent) as pool:
+        compiling = [pool.submit(_compile, number) for number in outer]
+        for done, one in enumerate(as_completed(compiling), 1):
+            one.result()
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\rcompiling hot loops: {done} of {len(outer)}")
+                sys.stderr.flush()
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\033[K")
     return len(loops)
 
 
-def every_loop() -> list[HotLoop[..., Any]]:
-    """Import all modules; return their hot loops."""
+def _compile(number: int) -> None:
+    loop = every_loop()[number]
+    loop.dispatcher.compile(signature(loop))
+
+
+def _silent() -> None:
+    """Leave progress to the parent: every process would count on its own."""
+    sys.stderr = StringIO()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _instructions(loop: HotLoop[..., Any], seen: set[int]) -> int:
+    """Bytes of code of a loop and of all it calls: who has most takes longest, and goes first."""
+    if id(loop) in seen:
+        return 0
+    seen.add(id(loop))
+    return len(loop.function.__code__.co_code) + sum(
+        _instructions(other, seen) for other in _called(loop)
+    )
+
+
+@cache
+def every_loop() -> tuple[HotLoop[..., Any], ...]:
+    """Import all modules; return their hot loops, in the same order in every process."""
     for package in PACKAGES:
-        for found in walk_packages(import_module(package).__path__, f"{package}."):
-            import_module(found.name)
-    return [loop for loop in LOOPS if loop.__module__.partition(".")[0] in PACKAGES]
+        for module in walk_packages(import_module(package).__path__, f"{package}."):
+            try:
+                import_module(module.name)
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] in PACKAGES:
+                    raise  # else of an extra that is not installed, with which no loop is written
+    found = {f"{loop.__module__}.{loop.__qualname__}": loop for loop in LOOPS}  # type: ignore[attr-defined]
+    return tuple(found[name] for name in sorted(found) if name.partition(".")[0] in PACKAGES)
 
 
 def signature(loop: HotLoop[..., Any]) -> tuple[types.Type, ...]:

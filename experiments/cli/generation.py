@@ -14,6 +14,7 @@ from experiments.cli.options import (
     Algorithms,
     Cluster,
     Engine,
+    Html,
     Nodes,
     Output,
     OutputOption,
@@ -26,7 +27,7 @@ from experiments.cli.options import (
     quantity,
     settings_of,
 )
-from experiments.cli.show import say, show
+from experiments.cli.show import check_html, say, show
 from simulator.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ def generate(
             help="Bias, dropout and residual in one kernel.",
         ),
     ] = None,
+    cuda_graphs: Annotated[
+        bool | None,
+        typer.Option(
+            "--cuda-graphs/--no-cuda-graphs",
+            show_default="as the framework has it",
+            help="A layer's kernels are launched at once.",
+        ),
+    ] = None,
     scores: Annotated[
         Scores | None,
         typer.Option(
@@ -137,6 +146,15 @@ def generate(
     optimizer: Annotated[
         str, typer.Option(**choice(_optimizers), help="What is kept of every parameter.")
     ] = "adam",
+    lora_rank: Annotated[
+        int, typer.Option(min=0, help="Rank of adapters trained beside frozen weights; 0: none.")
+    ] = 0,
+    lora_targets: Annotated[
+        str | None,
+        typer.Option(
+            show_default="all of them", help="What has adapters, by commas: qkv,proj,up,down."
+        ),
+    ] = None,
     loss: Annotated[Loss, typer.Option(help="How the loss holds the logits.")] = "fused",
     schedule: Annotated[
         str | None,
@@ -184,6 +202,7 @@ def generate(
         Path | None,
         typer.Option("--write", "-w", help="Write the plan, a YAML file other commands read."),
     ] = None,
+    html: Html = None,
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
@@ -199,9 +218,12 @@ def generate(
     from topologies import load_cluster
     from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
+    from traces.generate.run import LORA_TARGETS
 
     _check(ctx)
+    check_html(html)
     how: dict[str, Any] = {"framework": framework, "attention": attention, "fused": fused}
+    how |= {"cuda_graphs": cuda_graphs}
     how |= {} if scores is None else {"scores": scores}
     parallelism = Parallelism(
         tp=tp,
@@ -231,6 +253,8 @@ def generate(
                 gradient=gradient,
                 optimizer=optimizer,
                 loss=loss,
+                lora_rank=lora_rank,
+                lora_targets=LORA_TARGETS if lora_targets is None else _words(lora_targets),
                 **how,
             )
             if phase == "training"
@@ -259,7 +283,7 @@ def generate(
         report = ask(
             plan, where, fold_replicas=folded, settings=settings, watch=watch, planned=keep
         )
-    show(report, output)
+    show(report, output, html=html)
 
 
 def _show_memory(plan: "GenerationPlan", output: Output) -> None:
@@ -280,16 +304,28 @@ def _check(ctx: typer.Context) -> None:
         raise typer.BadParameter(
             "--write does not keep the times of --kernels-from; leave one out."
         )
-    for name in ("schedule", "recompute", "gradient", "optimizer", "loss"):
+    for name in ("schedule", "recompute", "gradient", "optimizer", "loss", "lora_rank"):
         source = ctx.get_parameter_source(name)
         if given["phase"] != "training" and source is not None and source.name == "COMMANDLINE":
-            raise WorkloadError(f"--{name} is for training, not for {given['phase']}")
+            option = name.replace("_", "-")
+            raise WorkloadError(f"--{option} is for training, not for {given['phase']}")
+    if given["lora_targets"] is not None and not given["lora_rank"]:
+        raise typer.BadParameter("--lora-targets means nothing without a --lora-rank.")
     if given["sequence_parallel"] and given["tp"] == 1:
         raise typer.BadParameter("--sequence-parallel means nothing without a --tp of 2 or more.")
+    _check_framework(given)
+
+
+def _check_framework(given: dict[str, Any]) -> None:
+    """Refuse options that mean nothing where kernels take what a roofline says."""
     if given["framework"] == "none" and given["kernels_from"] is not None:
         raise typer.BadParameter("--kernels-from means nothing without a --framework.")
     if given["framework"] == "none" and given["fused"] is not None:
         raise typer.BadParameter("--fused and --no-fused mean nothing without a --framework.")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _training(batch: Batch, precision: str, **how: Any) -> "Training":

@@ -27,10 +27,14 @@ def warm() -> None:
 
 def schema(
     command: Annotated[
-        str, typer.Argument(autocompletion=completed(_schemas), help="utility, sweep, replay, …")
+        str,
+        typer.Argument(
+            autocompletion=completed(_schemas),
+            help="utility, sweep, replay, …; of files: cluster, program, study_file.",
+        ),
     ],
 ) -> None:
-    """Print the JSON Schema of a command's answer."""
+    """Print the JSON Schema of a command's answer, or of a file that one writes."""
     from experiments.schemas.schema import schema_of
 
     typer.echo(json.dumps(schema_of(command), indent=2))

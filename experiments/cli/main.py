@@ -35,7 +35,8 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "sharing": ("share",),
         "generation": ("generate",),
-        "studies": ("study",),
+        "studies": ("study", "report"),
+        "exploring": ("explore",),
     },
     "Networks": {
         "networks": ("clusters", "bill", "collective", "topology", "calibrate", "validate")

@@ -260,7 +260,7 @@ Resource = Annotated[
         "-r",
         callback=_resource,
         autocompletion=completed(_resources),
-        help="What is to be better or worse, as utility lists them.",
+        help="What is to be better or worse: scale_out.bandwidth, compute, …; utility lists them.",
     ),
 ]
 Resources = Annotated[
@@ -283,6 +283,10 @@ Utility = Annotated[
     ),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write a page: one .html file that opens without a network."),
+]
 Perfetto = Annotated[
     Path | None,
     typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),

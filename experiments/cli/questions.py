@@ -18,6 +18,7 @@ from experiments.cli.options import (
     Engine,
     Figure,
     Fold,
+    Html,
     Kernels,
     Nodes,
     Output,
@@ -43,7 +44,7 @@ from experiments.cli.options import (
     settings_of,
     topologies,
 )
-from experiments.cli.show import check_figure, check_perfetto, draw_perfetto, say, show
+from experiments.cli.show import check_figure, check_html, check_perfetto, draw_perfetto, say, show
 
 
 @on_a_network
@@ -66,6 +67,7 @@ def utility(
             show_default=False,
         ),
     ] = "",
+    html: Html = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
@@ -84,6 +86,7 @@ def utility(
     from experiments.output.progress import watching
     from experiments.questions.utility import utility as ask
 
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
@@ -95,7 +98,7 @@ def utility(
             settings=settings,
             watch=watch,
         )
-    show(report, output)
+    show(report, output, html=html)
 
 
 @on_a_network
@@ -113,6 +116,7 @@ def sweep(
         ),
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
+    html: Html = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
@@ -137,11 +141,12 @@ def sweep(
     from experiments.questions.sweep import sweep as ask
 
     check_figure(figure)
+    check_html(html)
     numbers = [float(number) for number in factors.split(",")]
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 @on_a_network
@@ -166,6 +171,8 @@ def curve(
         str, typer.Option(help="Beyond which value does doubling buy less than this of the step?")
     ] = "1%",
     figure: Figure = None,
+    html: Html = None,
+    engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
     nodes: Nodes = None,
@@ -175,13 +182,15 @@ def curve(
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
+    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Draw the whole curve of step time over a resource, certified, and where more is wasted."""
+    """Draw the whole curve of step time over a resource, and from where on more is wasted."""
     from experiments.output.progress import watching
     from experiments.questions.curve import curve as ask
 
     check_figure(figure)
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
@@ -194,7 +203,7 @@ def curve(
             settings=settings,
             watch=watch,
         )
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 def compare(
@@ -222,6 +231,7 @@ def compare(
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     figure: Figure = None,
+    html: Html = None,
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
@@ -243,10 +253,11 @@ def compare(
 
     where, changes = _compared(cluster, topology, bandwidth, latency)
     check_figure(figure)
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, where, topologies=changes, settings=settings, watch=watch)
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 def _compared(
@@ -276,6 +287,7 @@ def what_if(
     change: Changes,
     cluster: ClusterOfTrace = None,
     figure: Figure = None,
+    html: Html = None,
     *,
     draws: Annotated[
         int | None,
@@ -318,6 +330,7 @@ def what_if(
     one call per rank                     calls wait for each other, receives not
     stragglers removed                    every rank as the median one
     accelerator NAME                      another, by roofline
+    cluster NAME, topology \\[TIER=]SPEC   another network; routing POLICY
     link A-B down, switch S x0.5          names: twofold clusters C --links
     nic I of node N x0.5, node N down     or: node N latency x10
     P% of \\[TIER] links xF                by lot; or nics, switches, nodes
@@ -331,10 +344,11 @@ def what_if(
     from experiments.questions.what_if import what_ifs as ask
 
     check_figure(figure)
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, change, draws=draws, seed=seed, settings=settings, watch=watch)
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 @on_a_network
@@ -343,6 +357,7 @@ def replay(
     trace: Trace,
     cluster: ClusterOfTrace = None,
     perfetto: Perfetto = None,
+    html: Html = None,
     parquet: Annotated[
         Path | None,
         typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
@@ -367,6 +382,7 @@ def replay(
     from experiments.questions.replay import replay as ask
 
     check_perfetto(perfetto)
+    check_html(html)
     if parquet is not None:
         check_output(parquet)
     settings = settings_of(ctx)
@@ -378,7 +394,7 @@ def replay(
 
         write_parquet(report.base.timeline, parquet)
         say(f"wrote {parquet}")
-    show(report, output)
+    show(report, output, html=html)
 
 
 @on_a_network
@@ -396,6 +412,7 @@ def explain(
     ] = 2.0,
     perfetto: Perfetto = None,
     figure: Figure = None,
+    html: Html = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "typical",
@@ -419,11 +436,12 @@ def explain(
 
     check_perfetto(perfetto)
     check_figure(figure)
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, utility=utility, factor=factor, settings=settings, watch=watch)
     draw_perfetto(report, perfetto)
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 @on_a_network
@@ -436,6 +454,7 @@ def diff(
     cluster_b: ClusterB = None,
     step_b: StepB = "",
     figure: Figure = None,
+    html: Html = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
     step: Step = "median",
@@ -457,6 +476,7 @@ def diff(
     from experiments.questions.diff import diff as ask
 
     check_figure(figure)
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
@@ -468,7 +488,7 @@ def diff(
             settings=settings,
             watch=watch,
         )
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 @on_a_network

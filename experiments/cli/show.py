@@ -29,6 +29,14 @@ def check_figure(figure: Path | None) -> None:
         check_output(figure, (".png", ".svg", ".pdf"))
 
 
+def check_html(html: Path | None) -> None:
+    """Refuse a page that cannot be written before minutes are spent on what it shows."""
+    if html is not None:
+        from experiments.output.pages.page import check_page
+
+        check_page(html)
+
+
 def check_perfetto(perfetto: Path | None) -> None:
     """Refuse a file that cannot be written before minutes are spent on what it shows."""
     from experiments.files import check_output
@@ -46,15 +54,22 @@ def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
 
 
-def show(report: "Report", output: Output, figure: Path | None = None) -> None:
-    """Draw the report if a figure was asked for, then print it."""
+def show(
+    report: "Report", output: Output, figure: Path | None = None, html: Path | None = None
+) -> None:
+    """Draw the report and write its page if that was asked for, then print it."""
+    report = replace(report, command=shlex.join(("twofold", *WORDS.get())))
     if figure is not None:
         from experiments.output.figures import draw
 
         draw(report, figure)
         say(f"drew {figure}")
-    command = shlex.join(("twofold", *WORDS.get()))
-    _writer(output)(replace(report, command=command))
+    if html is not None:
+        from experiments.output.pages.page import write_page
+
+        write_page(report, html)
+        say(f"wrote {html}")
+    _writer(output)(report)
 
 
 def _writer(output: Output) -> "Callable[[Report], None]":

@@ -88,6 +88,21 @@ def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None
     return None
 
 
+def steps_on(framework: str, accelerator: str) -> StepErrorClass | None:
+    """Return the errors of measured steps of a framework on an accelerator, whatever their size.
+
+    None where none was measured there.
+
+    Examples
+    --------
+    >>> steps_on("maxtext", "TPU v5p") is None, steps_on("vllm", "TPU v5p") is None
+    (False, True)
+    """
+    key = framework, accelerator_family(accelerator), ANY
+    known = {(one.framework, one.accelerator, one.size): one for one in _classes()}
+    return known.get(key)
+
+
 _LEVEL = 1.96 / 1.645
 """From the 90th percentile without sign of a normal distribution to what holds 95 %."""
 

@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp, hypot
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
+from experiments.costing.step_prior import generated_half_width
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints, Recalibrate
+from experiments.evaluate.kernel_interval import kernel_half_widths
 from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
@@ -74,14 +77,51 @@ def step_half_width(
     return float(100 * _together(steps)[0] / (steps[0, 0, 0] or 1.0))
 
 
-def widths_of(base: Baseline, changes: Mapping[str, Change]) -> dict[str, float]:
-    """Half the width of what the prior leaves open of each change of a baseline's step (points).
+class OpenBy(NamedTuple):
+    """Half the widths of what leaves a utility open (points), None where nothing does.
 
-    One after which the step makes other calls is left out.
+    ``prior`` is how the network's figures are known, ``kernels`` how the times of kernels are.
+    """
+
+    prior: float | None = None
+    kernels: float | None = None
+
+
+def step_moves(
+    design: DesignPoints,
+    changes: Sequence[Change],
+    tiers: Sequence[NetworkPrior],
+    told: NDArray[np.bool_],
+) -> Floats:
+    """By what a tier's prior makes the step with each change longer, and shorter (logarithms).
+
+    Parameters are those of :func:`prior_half_widths`; changes are of one graph of calls.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(tiers, 2, changes)``, of 1.96 standard deviations either side.
+    """
+    names = tuple(str(number) for number in range(len(changes)))
+    asked = Asked(design, names, tuple(design.costed([Change(), *changes])))
+    steps = _moved(asked, changes, tiers, told)[:, :, 1:]
+    return np.log(steps[1:] / steps[:1, :1])
+
+
+def widths_of(
+    base: Baseline, changes: Mapping[str, Change], own: Mapping[str, float] | None = None
+) -> dict[str, OpenBy]:
+    """Half the widths of what is open of each change of a baseline's step (points).
+
+    One after which the step makes other calls is left out. ``own`` is as
+    :func:`experiments.evaluate.kernel_interval.kernel_half_widths` takes it.
     """
     design = DesignPoints(replace(base.scenario, slow_down=0.0))
     told = base.told_calls(design.base.workload)
-    return prior_half_widths(design.ask(changes), changes, base.network_prior["tiers"], told)
+    asked = design.ask(changes)
+    before = prior_half_widths(asked, changes, base.network_prior["tiers"], told)
+    kernels = kernel_half_widths(asked, base.scenario.kernel_error, own)
+    return {name: OpenBy(before.get(name), kernels.get(name)) for name in asked.names}
 
 
 def compared_half_width(base: Baseline, other: Scenario, step: float) -> float:
@@ -146,6 +186,29 @@ def joined(*widths: float | None) -> float | None:
     """
     known = [width for width in widths if width is not None]
     return hypot(*known) if known else None
+
+
+def of_generated(base: Baseline, gain_pct: float | None) -> float | None:
+    """Half the width of what a generated step's error leaves open of a gain (points).
+
+    None of a recorded step, and where nothing like it was ever measured.
+    """
+    if gain_pct is None or base.step_prior is None:
+        return None
+    return generated_half_width(gain_pct, base.step_prior)
+
+
+def greater(*widths: float | None) -> float | None:
+    """Half width of intervals of which one has the others in it; None where there is none.
+
+    What generated steps were off has the errors of their kernels in it.
+
+    Examples
+    --------
+    >>> greater(3.0, None, 4.0), greater(None, None)
+    (4.0, None)
+    """
+    return max((width for width in widths if width is not None), default=None)
 
 
 def _call_costs(costed: Sequence[Costed]) -> Floats:

@@ -1,7 +1,9 @@
 """Processes that simulate the scenarios of one question, or predict what is given to them.
 
 Scenarios are pickled once, all together, and their columns not at all: these lie in one file that
-every process maps, so a column that several scenarios share is in memory once.
+every process maps, so a column that several scenarios share is in memory once. A column can be
+written in a worker where it can in the parent, and what is written stays there: to Numba a
+read-only array is of another type, for which every worker would compile the hot loops anew.
 """
 
 import mmap
@@ -12,10 +14,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import accumulate, pairwise
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from experiments.baseline import Watch
 from simulator.engine.simulate import Progress
@@ -47,14 +48,14 @@ def asked(
     """
     with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
         columns = Path(folder) / "columns"
-        graph, bounds = _written(scenarios, columns)
+        graph, places = _written(scenarios, columns)
         progress = watch(f"{len(scenarios)} {named} in {workers} processes")
         before = set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(
             min(workers, len(scenarios)),
             process_context(),
             initializer=_attach,
-            initargs=(graph, columns, bounds),
+            initargs=(graph, columns, places),
         )
         try:
             futures = [pool.submit(_answer, ask, index) for index in range(len(scenarios))]
@@ -89,31 +90,42 @@ def _collected(futures: "list[Future[Answer]]", progress: Progress | None) -> li
     return answers
 
 
-def _written(scenarios: Sequence[object], path: Path) -> tuple[bytes, list[tuple[int, int]]]:
+class _Column(NamedTuple):
+    """Where in the file a column is (bytes), and whether it is read-only."""
+
+    begin: int
+    end: int
+    read_only: bool
+
+
+def _written(scenarios: Sequence[object], path: Path) -> tuple[bytes, list[_Column]]:
     """Pickle scenarios without their columns, and put these into a file; return where each is."""
     columns: list[pickle.PickleBuffer] = []
     graph = pickle.dumps(scenarios, protocol=5, buffer_callback=columns.append)
-    lengths = [column.raw().nbytes for column in columns]
-    padded = [-(-length // _ALIGNED) * _ALIGNED for length in lengths]
+    places = []
     with path.open("wb") as file:
-        for column, length, room in zip(columns, lengths, padded, strict=True):
-            file.write(column.raw())
-            file.write(bytes(room - length))
+        for column in columns:
+            begin, raw = file.tell(), column.raw()
+            places.append(_Column(begin, begin + raw.nbytes, raw.readonly))
+            file.write(raw)
+            file.write(bytes(-raw.nbytes % _ALIGNED))
         file.write(bytes(_ALIGNED))
-    begins = [begin for begin, _ in pairwise(accumulate(padded, initial=0))]
-    return graph, [(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)]
+    return graph, places
 
 
 _mapped: dict[str, Any] = {}
 """What a worker process was given when it began; nothing in any other process."""
 
 
-def _attach(graph: bytes, path: Path, bounds: list[tuple[int, int]]) -> None:
-    """Begin a worker: map the columns, read-only; an interrupt is the parent's to handle."""
+def _attach(graph: bytes, path: Path, places: list[_Column]) -> None:
+    """Begin a worker: map the columns, copied when written; an interrupt is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with path.open("rb") as file:
-        columns = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    buffers = [columns[begin:end] for begin, end in bounds]
+        columns = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    buffers = [
+        columns[begin:end].toreadonly() if read_only else columns[begin:end]
+        for begin, end, read_only in places
+    ]
     _mapped["scenarios"] = pickle.loads(graph, buffers=buffers)
 
 

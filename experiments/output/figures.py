@@ -533,8 +533,8 @@ def curve(report: CurveReport) -> Figure:
         fine = np.geomspace(factors[0], factors[-1], 400)
         line = scale * np.interp(1 / fine, 1 / factors[::-1], steps[::-1])
         band = scale * report.gap_s
-        axes.plot(fine, line, color=_BLUE, label="step without contention", zorder=3)
-        if report.certificate != "none":
+        axes.plot(fine, line, color=_BLUE, label="step", zorder=3)
+        if report.certificate in ("convex", "monotone"):
             label = f"within {100 * report.gap_s / steps.max():.1g} %"
             axes.fill_between(
                 fine, line - band, line + band, color=_BLUE, alpha=0.25, label=label, lw=0

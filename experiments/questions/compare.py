@@ -11,9 +11,15 @@ from experiments.costing.calibration import with_calibration
 from experiments.costing.prior import prior_of, say_prior
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
+from experiments.evaluate.kernel_interval import compared_kernel_half_width
 from experiments.evaluate.parallel import ExposedOutcome, exposed_outcome, told
 from experiments.evaluate.prediction_error import prediction_half_width
-from experiments.evaluate.prior_interval import compared_half_width, joined
+from experiments.evaluate.prior_interval import (
+    compared_half_width,
+    greater,
+    joined,
+    of_generated,
+)
 from experiments.provenance import ClusterIdentity, Head, identity
 from experiments.question import question
 from experiments.questions.clusters import describe
@@ -32,10 +38,13 @@ class ComparePoint:
 
     ``engine`` is the one that answered, ``warning`` says what makes the utility doubtful
     (:mod:`experiments.confidence`). ``interval_pct`` is half the width of the utility's 95 %
-    interval, of ``prior_pct`` and ``prediction_pct`` together: how the figures of both clusters are
-    known (:mod:`experiments.evaluate.prior_interval`; ``network_prior`` says how), and what
-    predictions were off on real runs (:mod:`experiments.evaluate.prediction_error`). All three are
-    None for the first.
+    interval, of ``prior_pct``, ``prediction_pct`` and the greater of ``generated_pct`` and
+    ``kernels_pct`` together: how the figures of both clusters are known
+    (:mod:`experiments.evaluate.prior_interval`; ``network_prior`` says how), what predictions were
+    off on real runs (:mod:`experiments.evaluate.prediction_error`), what generated steps like it
+    were off from measured ones (:mod:`experiments.costing.step_prior`), and how the times of their
+    kernels are known (:mod:`experiments.evaluate.kernel_interval`; both None of a recorded step).
+    All are None for the first.
     """
 
     cluster: str
@@ -47,6 +56,8 @@ class ComparePoint:
     warning: str = ""
     prior_pct: float | None = None
     prediction_pct: float | None = None
+    generated_pct: float | None = None
+    kernels_pct: float | None = None
     interval_pct: float | None = None
     network_prior: str = ""
 
@@ -64,6 +75,7 @@ class CompareReport(Report):
 
     schema: ClassVar[str] = "twofold/compare/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_compare"
+    paged_by: ClassVar[str] = "experiments.output.pages.questions:compare"
     drawn_by: ClassVar[str] = "experiments.output.figures:compare"
 
     base: Baseline
@@ -132,6 +144,8 @@ def _point(base: Baseline, cluster: str, scenario: Scenario, found: ExposedOutco
     gain = utility_pct(base.timeline.makespan, found.makespan)
     prior = None if first else compared_half_width(base, scenario, found.makespan)
     off = None if first else prediction_half_width(gain)
+    kernels = None if first else compared_kernel_half_width(base.scenario, scenario)
+    generated = None if first else of_generated(base, gain)
     return ComparePoint(
         cluster=cluster,
         value=describe(scenario.cluster),
@@ -142,6 +156,8 @@ def _point(base: Baseline, cluster: str, scenario: Scenario, found: ExposedOutco
         warning=base.doubts.of(*touched(base.scenario, scenario)),
         prior_pct=prior,
         prediction_pct=off,
-        interval_pct=joined(prior, off),
+        generated_pct=generated,
+        kernels_pct=kernels,
+        interval_pct=joined(prior, off, greater(generated, kernels)),
         network_prior=" · ".join(say_prior(prior_of(scenario))),
     )

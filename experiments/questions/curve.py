@@ -9,8 +9,11 @@ from typing import ClassVar, Literal, Unpack
 import numpy as np
 
 from collectives.libraries.planners import one_schedule
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.evaluate.design_points import DesignPoints
+from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.evaluate.contended import EngineCheck, PointsAnswer, with_engine
+from experiments.evaluate.contended import answer as points_answer
+from experiments.evaluate.design_points import DesignPoints, steps
+from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
@@ -19,16 +22,18 @@ from experiments.scenario.change import is_of_links
 from experiments.scenario.resources import (
     RANKS,
     amount_of,
+    better,
     check_factor,
     check_resource,
     factor_means,
+    improve,
     unit_of,
     utility_pct,
     value_of,
 )
-from experiments.scenario.scenario import COMPILED, Scenario
+from experiments.scenario.scenario import COMPILED, READABLE, Scenario
 from experiments.settings import SettingsOptions
-from simulator.analytic.curve import Curve, break_even, trace
+from simulator.analytic.curve import Curve, break_even, sample, trace
 from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats
@@ -38,7 +43,7 @@ from topologies.cluster.kinds import split_resource
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point: a resource ``factor`` times as good, and the step without contention (s)."""
+    """One point: a resource ``factor`` times as good, and the step (s)."""
 
     factor: float
     value: str
@@ -54,16 +59,19 @@ class CurveRow(CurvePoint):
     unit: str = ""
 
 
-class CurveAnswer(Head, BaselineAnswer):
+Certificate = Literal["convex", "monotone", "sampled", "none"]
+
+
+class CurveAnswer(Head, PointsAnswer):
     """The curve of step time over a resource: straight lines between points, over 1/factor.
 
-    ``warning`` says what makes it doubtful.
+    ``warning`` says what makes it doubtful. ``gap_s`` is certain as far as ``certificate`` says.
     """
 
     resource: str
     factor_means: str
     gap_s: float
-    certificate: Literal["convex", "monotone", "none"]
+    certificate: Certificate
     threshold_pct: float
     break_even_factor: float | None
     break_even_value: str
@@ -80,25 +88,28 @@ class CurveReport(Report):
 
     ``gap_s`` is how far the step can be off these lines, as ``certificate`` says: *convex*
     (every call has one schedule), *monotone* (the step does not fall as the resource gets worse),
-    or *none* (it was seen to fall). It is more than was asked where the step jumps, or where
-    thousands of points were not enough. From a factor of
+    *none* (it was seen to fall), or *sampled*: calls share links, no law is known, each point is
+    simulated, and the gap is how far off the lines the step was halfway. It is more than was asked
+    where the step jumps, or where the points were not enough. From a factor of
     ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far
     as the curve goes; None if it still buys as much at its end.
     """
 
     schema: ClassVar[str] = "twofold/curve/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_curve"
+    paged_by: ClassVar[str] = "experiments.output.pages.questions:curve"
     drawn_by: ClassVar[str] = "experiments.output.figures:curve"
 
     base: Baseline
     resource: str
     points: tuple[CurvePoint, ...]
     gap_s: float
-    certificate: Literal["convex", "monotone", "none"]
+    certificate: Certificate
     threshold_pct: float
     break_even: float | None
     break_even_value: str
     note: str
+    check: EngineCheck | None = None
 
     def answer(self) -> "CurveAnswer":
         """Return the JSON answer."""
@@ -106,7 +117,7 @@ class CurveReport(Report):
         number = None if even is None else amount_of(self.base.scenario, self.resource, even)
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
-            **self.base.answer(),
+            **points_answer(self.base, self.check),
             "resource": self.resource,
             "factor_means": f"2: {factor_means(self.resource)}",
             "gap_s": self.gap_s,
@@ -166,8 +177,10 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     """Trace the step time over a resource from the first factor of ``reach`` to the last.
 
     As text it may be values, too: ``0.25..16`` or ``1 GB/s..400 GB/s``. ``gap`` is a fraction of
-    the step, ``threshold`` in percent of it. There is no contention in a
-    curve: ``engine`` of the settings does not count, and the note says where it would.
+    the step, ``threshold`` in percent of it. Where no calls meet on a link, at either end of the
+    reach and as it is, the curve is traced without contention and certified. Where some do, points
+    are simulated with the settings' engine. With engine ``analytic`` there is no contention, and
+    the note says what it would make of the step.
 
     Raises
     ------
@@ -179,30 +192,77 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     _check(resource, gap, threshold)
     if not isinstance(reach, str):
         _check_reach(*reach)
-    settings = replace(settings or Settings(), engine="analytic")
     base = baseline(job, cluster, settings, watch, resources=[resource])
-    scenario, step = base.scenario, base.timeline.makespan
-    factors = _factors(reach, scenario, resource)
+    step = base.timeline.makespan
+    alone = replace(base.scenario, engine="analytic")
+    factors = _factors(reach, alone, resource)
     note = without_effect(base, resource, 2.0)
-    evaluate = _evaluate(scenario, resource, used=not note)
+    evaluate = _evaluate(alone, resource, used=not note)
     ends = 1 / factors[1], 1 / factors[0]
-    convex = resource in RANKS or _fixed(scenario)
-    traced = trace(evaluate, *ends, gap=gap * step, convex=convex)
-    even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
-    if not note and scenario.calls_that_meet(base.timeline):
-        shared = replace(scenario, engine=COMPILED).run(watch("contention")).makespan
+    check: EngineCheck | None = None
+    certificate: Certificate
+    if not note and base.scenario.engine != "analytic" and _meet(alone, resource, factors):
+        points = _Simulated(base, resource, watch)
+        traced = sample(points, *ends, gap=gap * step)
+        even = break_even(traced.at, *ends, factor=2.0, least=threshold / 100)
+        certificate, check = "sampled", points.check
+        note = "" if not traced.fell else "the step was seen to get longer with a better resource"
+    else:
+        convex = resource in RANKS or _fixed(alone)
+        traced = trace(evaluate, *ends, gap=gap * step, convex=convex)
+        even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
+        certificate = "none" if traced.fell else "convex" if convex else "monotone"
+    if not note and base.scenario.engine == "analytic" and alone.calls_that_meet(base.timeline):
+        shared = replace(alone, engine=COMPILED).run(watch("contention")).makespan
         note = f"calls share links: the step takes {100 * (shared / step - 1):.2g} % more with them"
     return CurveReport(
         base=base,
         resource=resource,
         points=_points(base, resource, traced),
         gap_s=float(traced.gap.max()),
-        certificate="none" if traced.fell else "convex" if convex else "monotone",
+        certificate=certificate,
         threshold_pct=threshold,
         break_even=None if even is None else 1 / even,
-        break_even_value="" if even is None else value_of(scenario, resource, 1 / even),
+        break_even_value="" if even is None else value_of(alone, resource, 1 / even),
         note=note,
+        check=check,
     )
+
+
+def _meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
+    """Whether calls meet on a link as it is or at an end of the curve, without contention."""
+    asked = (improve(alone, resource, factor) for factor in (1.0, *factors))
+    return any(one.calls_that_meet(one.run()) for one in asked)
+
+
+@dataclass(slots=True)
+class _Simulated:
+    """Points of a curve, each simulated; the first time the engine is held against the other."""
+
+    base: Baseline
+    resource: str
+    watch: Watch
+    check: EngineCheck | None = None
+    answered: bool = False
+
+    def __call__(self, x: Floats) -> Floats:
+        changes = [
+            (f"{self.resource} x{factor:.4g}", better(self.resource, factor))
+            for factor in (1 / x).tolist()
+        ]
+        if not self.answered:
+            found, self.check = steps(self.base, changes, self.watch)
+            self.answered = True
+            return np.array([seconds for seconds, _ in found])
+        agrees = self.check is None or self.check["agrees"]
+        engine = COMPILED if agrees else READABLE
+        scenarios = [
+            (name, with_engine(change.apply(self.base.scenario).scenario, engine))
+            for name, change in changes
+        ]
+        workers = self.base.settings.workers
+        timed = map_scenarios(scenarios, outcome, workers=workers, watch=self.watch)
+        return np.array([one.makespan for one in timed])
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:

@@ -163,6 +163,7 @@ class DiffReport(Report):
 
     schema: ClassVar[str] = "twofold/diff/1"
     printed_by: ClassVar[str] = "experiments.output.tables.saved:print_diff"
+    paged_by: ClassVar[str] = "experiments.output.pages.replays:difference"
     drawn_by: ClassVar[str] = "experiments.output.figures:difference"
 
     a: Side

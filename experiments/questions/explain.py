@@ -116,6 +116,7 @@ class ExplainReport(Report):
 
     schema: ClassVar[str] = "twofold/explain/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
+    paged_by: ClassVar[str] = "experiments.output.pages.replays:explained"
     drawn_by: ClassVar[str] = "experiments.output.figures:explained"
 
     base: Baseline

@@ -7,6 +7,7 @@ from typing import ClassVar, Unpack
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
+from experiments.costing.slowdown import beside_exchanges
 from experiments.costing.step_prior import StepPrior, step_prior
 from experiments.files import writing
 from experiments.provenance import Head
@@ -38,7 +39,7 @@ from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan, RankRates, plan_text
 from traces.generate.program import RankProgram
-from traces.generate.run import Serving, Training
+from traces.generate.run import RECIPES, Serving, Training
 from traces.generate.stage import stage_programs
 from traces.generate.what_fits import check_memory
 
@@ -74,6 +75,7 @@ class GenerationReport(Report):
 
     schema: ClassVar[str] = "twofold/generate/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_generation"
+    paged_by: ClassVar[str] = "experiments.output.pages.replays:generation"
 
     base: Baseline
     plan: GenerationPlan
@@ -217,8 +219,8 @@ def generate(
         planned(step.plan)
     else:
         planned(plan)
-        step = _whole(plan, stage_programs(plan))
-    loaded = as_loaded(step.workload, step.plan)
+        step = whole(plan)
+    loaded = as_loaded(step.workload, step.plan, step.kernel_times)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:
         raise WhatIfError(
@@ -237,6 +239,11 @@ def generate(
         folded=step.folded,
         kernel_times=step.kernel_times,
     )
+
+
+def whole(plan: GenerationPlan) -> GeneratedStep:
+    """Write down all ranks of a plan."""
+    return _whole(plan, stage_programs(plan))
 
 
 def _whole(
@@ -336,6 +343,7 @@ def accelerator_of(
     989000000000000.0
     """
     given = cluster.accelerator
+    precision = RECIPES.get(precision, precision)
     peak = given.peak.get(precision)
     if peak is None and given.generation not in _ONE_HALF:
         peak = given.peak.get(_OTHER_HALF.get(precision, ""))
@@ -488,16 +496,18 @@ def simulated(plan: GenerationPlan, cluster: Cluster, settings: Settings | None 
     else:
         workload = generate_step(plan)[0]
     forced = tuple(parse_rule(rule) for rule in settings.algorithms)
-    return Scenario(workload, cluster, settings.engine, settings.nodes, forced, fold=None).run()
+    scenario = Scenario(workload, cluster, settings.engine, settings.nodes, forced, fold=None)
+    generated_by = plan.run.framework if isinstance(plan.run, Training) else None
+    return beside_exchanges(scenario, generated_by).run()
 
 
-def write_plan(plan: GenerationPlan, path: Path) -> None:
-    """Write a plan as a file that every command reads as a trace.
+def write_plan(plan: GenerationPlan, path: Path | str) -> None:
+    """Write a plan as a YAML file, which every question takes as it takes a trace.
 
     Raises
     ------
     OutputError
         If it cannot be written.
     """
-    with writing(path) as stream:
+    with writing(Path(path)) as stream:
         stream.write(plan_text(plan).encode())

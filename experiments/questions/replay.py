@@ -51,6 +51,7 @@ class ReplayReport(Report):
 
     schema: ClassVar[str] = "twofold/replay/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_replay"
+    paged_by: ClassVar[str] = "experiments.output.pages.replays:replay"
 
     base: Baseline
     ranks: tuple[RankReplay, ...]

@@ -10,7 +10,7 @@ from experiments.evaluate.contended import EngineCheck, PointsAnswer
 from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.design_points import steps
 from experiments.evaluate.prediction_error import prediction_half_width
-from experiments.evaluate.prior_interval import joined, widths_of
+from experiments.evaluate.prior_interval import OpenBy, greater, joined, of_generated, widths_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.utility import without_effect
@@ -36,10 +36,13 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class SweepPoint:
     """One point: a resource ``factor`` times as good, and the step time with it (s).
 
-    ``interval_pct`` is half the width of the utility's 95 % interval, of ``prior_pct`` and
-    ``prediction_pct`` together: how the cluster's figures are known
-    (:mod:`experiments.evaluate.prior_interval`; None where that is not known), and what such
-    predictions were off on real runs (:mod:`experiments.evaluate.prediction_error`).
+    ``interval_pct`` is half the width of the utility's 95 % interval, of ``prior_pct``,
+    ``prediction_pct`` and the greater of ``generated_pct`` and ``kernels_pct`` together: how the
+    cluster's figures are known (:mod:`experiments.evaluate.prior_interval`; None where that is not
+    known), what such predictions were off on real runs
+    (:mod:`experiments.evaluate.prediction_error`), what generated steps like it were off from
+    measured ones (:mod:`experiments.costing.step_prior`), and how the times of their kernels are
+    known (:mod:`experiments.evaluate.kernel_interval`; both None of a recorded step).
     ``engine`` is the one that answered. ``factor_means`` says what a factor of 2 is: of a latency
     it is the half.
     """
@@ -53,6 +56,8 @@ class SweepPoint:
     factor_means: str
     prior_pct: float | None = None
     prediction_pct: float | None = None
+    generated_pct: float | None = None
+    kernels_pct: float | None = None
     interval_pct: float | None = None
 
 
@@ -79,6 +84,7 @@ class SweepReport(Report):
 
     schema: ClassVar[str] = "twofold/sweep/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_sweep"
+    paged_by: ClassVar[str] = "experiments.output.pages.questions:sweep"
     drawn_by: ClassVar[str] = "experiments.output.figures:sweep"
 
     base: Baseline
@@ -161,8 +167,10 @@ def sweep(
     for factor, (name, _), (step, engine) in zip(asked, changes, answers, strict=True):
         gain = utility_pct(base.timeline.makespan, step)
         value = value_of(base.scenario, resource, factor)
-        prior, off = open_by.get(name), prediction_half_width(gain)
-        both = prior, off, joined(prior, off)
-        points.append(SweepPoint(resource, factor, value, step, gain, engine, means, *both))
+        (prior, kernels), off = open_by.get(name, OpenBy()), prediction_half_width(gain)
+        generated = of_generated(base, gain)
+        together = joined(prior, off, greater(generated, kernels))
+        said = prior, off, generated, kernels, together
+        points.append(SweepPoint(resource, factor, value, step, gain, engine, means, *said))
     note = without_effect(base, resource, min(factors))
     return SweepReport(base, resource, tuple(points), note, check)

@@ -14,13 +14,13 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Watch, Where, baseline
-from experiments.costing.step_prior import generated_half_width, step_prior
 from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.design_points import DesignPoints
+from experiments.evaluate.kernel_interval import kernel_half_widths
 from experiments.evaluate.parallel import Outcome, outcome, spent
 from experiments.evaluate.prediction_error import prediction_half_width
-from experiments.evaluate.prior_interval import joined, prior_half_widths
+from experiments.evaluate.prior_interval import greater, joined, of_generated, prior_half_widths
 from experiments.evaluate.utility_bound import BOUND_ASSUMES, bounds, not_below
 from experiments.evaluate.utility_interval import half_widths, spread
 from experiments.provenance import Head
@@ -91,7 +91,9 @@ class Utility:
     ``prediction_pct``, what such predictions were off on real runs
     (:mod:`experiments.evaluate.prediction_error`). Of a generated step ``generated_pct`` is a
     fourth: what steps like it were off from measured ones (:mod:`experiments.costing.step_prior`;
-    None where the step was recorded, or nothing like it was measured).
+    None where the step was recorded, or nothing like it was measured), and ``kernels_pct`` how the
+    times of its kernels are known (:mod:`experiments.evaluate.kernel_interval`; None where they
+    were recorded): what steps were off has their kernels' errors in it, so the greater counts.
     ``bound_pct`` is what it can be at most if what ``bound_assumes`` says is so
     (:func:`most_utility`), None where the cluster cannot have that.
     ``engine`` is the one that answered. ``warning`` says what makes the utility doubtful
@@ -111,6 +113,7 @@ class Utility:
     prior_pct: float | None = None
     prediction_pct: float | None = None
     generated_pct: float | None = None
+    kernels_pct: float | None = None
     bound_pct: float | None = None
     bound_assumes: str = ""
     engine: str = ""
@@ -144,6 +147,7 @@ class UtilityReport(Report):
 
     schema: ClassVar[str] = "twofold/utility/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
+    paged_by: ClassVar[str] = "experiments.output.pages.questions:utility"
 
     base: Baseline
     factor: float
@@ -225,15 +229,39 @@ def utility(  # noqa: PLR0913 - the options of the command
     named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch, resources=named)
-    asked = named or every_resource(base.scenario.cluster)
+    rows, check = utilities(base, factor, named, watch)
+    if per:
+        rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
+    return UtilityReport(base, factor, tuple(rows), check, per)
+
+
+def utilities(
+    base: Baseline,
+    factor: float = 2.0,
+    resources: Sequence[str] = (),
+    watch: Watch = lambda _: None,
+) -> tuple[list[Utility], EngineCheck | None]:
+    """Ask a step that has been replayed what ``factor`` times of each resource would buy.
+
+    Returns
+    -------
+    list of Utility
+        The greatest first; of all resources if none are named.
+    EngineCheck or None
+        How the compiled engine is held against the other; None where it answered nothing.
+
+    Raises
+    ------
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run`.
+    """
+    asked = resources or every_resource(base.scenario.cluster)
     prepared = {name: _prepared(base, name, factor) for name in asked}
     rows, check = _simulated(base, prepared, factor, watch)
     rows = _with_doubt(base, rows, factor, prepared)
     rows = [_with_extra(base, row, factor) for row in rows]
     rows.sort(key=lambda row: inf if row.utility_pct is None else -row.utility_pct)
-    if per:
-        rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
-    return UtilityReport(base, factor, tuple(rows), check, per)
+    return rows, check
 
 
 def _with_extra(base: Baseline, row: Utility, factor: float) -> Utility:
@@ -293,30 +321,26 @@ def _with_doubt(
     widths = half_widths(found, asked) if found else {}
     told = base.told_calls(of_step.design.base.workload)
     before = prior_half_widths(of_step, changes, base.network_prior["tiers"], told)
+    kernels = kernel_half_widths(of_step, base.scenario.kernel_error)
     return [
         replace(
             row,
             interval_pct=joined(
-                widths.get(row.resource), before.get(row.resource), off, _generated(base, row)
+                widths.get(row.resource),
+                before.get(row.resource),
+                off,
+                greater(of_generated(base, row.utility_pct), kernels.get(row.resource)),
             ),
             scatter_pct=widths.get(row.resource),
             prior_pct=before.get(row.resource),
             prediction_pct=off,
-            generated_pct=_generated(base, row),
+            generated_pct=of_generated(base, row.utility_pct),
+            kernels_pct=kernels.get(row.resource),
             bound_pct=not_below(most.get(row.resource), row.utility_pct),
             bound_assumes=BOUND_ASSUMES if row.resource in most else "",
         )
         for row, off in zip(rows, map(_off, rows), strict=True)
     ]
-
-
-def _generated(base: Baseline, row: Utility) -> float | None:
-    """Half the width of what the error of generated steps leaves open; None of recorded ones."""
-    framework, accelerator = base.loaded.generated_by, base.recorded.cluster.accelerator.name
-    if framework is None or row.utility_pct is None:
-        return None
-    prior = step_prior(framework, accelerator, base.recorded.ranks)
-    return None if prior is None else generated_half_width(row.utility_pct, prior)
 
 
 def _off(row: Utility) -> float | None:

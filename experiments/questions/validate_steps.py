@@ -14,6 +14,7 @@ from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.questions.generate import plan_on, simulated
 from experiments.report import Report, Rows
+from experiments.validation.linear_series import LinearSeries, linear_series
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
 from experiments.validation.step_pairs import PairErrors, pair_errors
 from simulator.errors import TwofoldError, WhatIfError
@@ -62,11 +63,17 @@ class StepErrors:
 
 
 class ValidateStepsAnswer(Head):
-    """The error of every row; by source, accelerator, framework, size and parallelism; of pairs."""
+    """The error of every row; by source, accelerator, framework, size and parallelism; of pairs.
+
+    ``linear_series`` are sources whose steps were extended by a rule, not measured one by one;
+    ``pairs_without_linear`` leaves these out.
+    """
 
     steps: list[StepPrediction]
     errors: list[StepErrors]
     pairs: list[PairErrors]
+    linear_series: list[LinearSeries]
+    pairs_without_linear: list[PairErrors]
     median_error_pct: float | None
     p90_error_pct: float | None
 
@@ -94,6 +101,22 @@ class StepsReport(Report):
         times = [one.predicted_step_s for one in self.steps]
         return pair_errors(self.asked, times)
 
+    @property
+    def linear(self) -> tuple[LinearSeries, ...]:
+        """Sources whose steps were extended by a rule, not measured one by one."""
+        return linear_series(self.asked)
+
+    @property
+    def pairs_without_linear(self) -> tuple[PairErrors, ...]:
+        """Errors of pairs of the other sources."""
+        left_out = {one.source for one in self.linear}
+        kept = [
+            (asked, one.predicted_step_s)
+            for asked, one in zip(self.asked, self.steps, strict=True)
+            if asked.source not in left_out
+        ]
+        return pair_errors([asked for asked, _ in kept], [time for _, time in kept])
+
     def answer(self) -> "ValidateStepsAnswer":
         """Return the JSON answer."""
         whole = self.errors[0]
@@ -102,6 +125,8 @@ class StepsReport(Report):
             "steps": list(self.steps),
             "errors": list(self.errors),
             "pairs": list(self.pairs),
+            "linear_series": list(self.linear),
+            "pairs_without_linear": list(self.pairs_without_linear),
             "median_error_pct": whole.median_pct,
             "p90_error_pct": whole.p90_pct,
         }

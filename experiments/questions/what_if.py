@@ -1,6 +1,6 @@
 """What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,14 @@ from experiments.evaluate.contended import EngineCheck, PointsAnswer, answered
 from experiments.evaluate.contended import answer as points_answer
 from experiments.evaluate.parallel import ExposedOutcome, exposed_outcome
 from experiments.evaluate.prediction_error import prediction_half_width
-from experiments.evaluate.prior_interval import joined, widths_of
+from experiments.evaluate.prior_interval import (
+    OpenBy,
+    compared_half_width,
+    greater,
+    joined,
+    of_generated,
+    widths_of,
+)
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -31,11 +38,14 @@ class WhatIfPoint:
 
     ``note`` says what it touched, ``warning`` what makes the gain doubtful
     (:mod:`experiments.confidence`), ``assumptions`` what is taken for granted, one sentence a line.
-    ``interval_pct`` is half the width of the gain's 95 % interval, of ``prior_pct`` and
-    ``prediction_pct`` together: how the cluster's figures are known
+    ``interval_pct`` is half the width of the gain's 95 % interval, of ``prior_pct``,
+    ``prediction_pct`` and the greater of ``generated_pct`` (what generated steps like it were off,
+    :mod:`experiments.costing.step_prior`) and ``kernels_pct`` together: how figures are known
     (:mod:`experiments.evaluate.prior_interval`; None where the change makes other calls, or is
-    drawn by lot), and what such predictions were off on real runs
-    (:mod:`experiments.evaluate.prediction_error`).
+    drawn by lot), what such predictions were off on real runs
+    (:mod:`experiments.evaluate.prediction_error`), and how the times of kernels are known that were
+    generated, or are another accelerator's (:mod:`experiments.evaluate.kernel_interval`; None where
+    they were recorded, and where ``prior_pct`` is).
 
     Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
     median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
@@ -58,6 +68,8 @@ class WhatIfPoint:
     step_worst_s: float | None = None
     prior_pct: float | None = None
     prediction_pct: float | None = None
+    generated_pct: float | None = None
+    kernels_pct: float | None = None
     interval_pct: float | None = None
 
 
@@ -73,6 +85,7 @@ class WhatIfReport(Report):
 
     schema: ClassVar[str] = "twofold/what-if/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_what_ifs"
+    paged_by: ClassVar[str] = "experiments.output.pages.questions:what_ifs"
     drawn_by: ClassVar[str] = "experiments.output.figures:what_ifs"
 
     base: Baseline
@@ -146,20 +159,37 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     asked = [parse_change(text) for text in changes]
     _check_draws(asked, draws, seed)
     base = baseline(trace, cluster, settings, watch)
-    open_by = widths_of(base, {change.text: change for change in asked if not change.is_drawn})
     made = [_made(base, change, draws or DRAWS, seed or 0) for change in asked]
+    sure = {one.change.text: one for one in made if not one.change.is_drawn}
+    own = {
+        name: one.done[0].scenario.kernel_error - base.scenario.kernel_error
+        for name, one in sure.items()
+    }
+    open_by = widths_of(base, {name: one.change for name, one in sure.items()}, own)
     scenarios = [(one.change.text, done.scenario) for one in made for done in one.done]
     answers, check = answered(base, scenarios, exposed_outcome, watch)
     found = iter(answers)
     points = [_point(base, one, list(islice(found, len(one.done)))) for one in made]
-    opened = tuple(_open(one, open_by.get(one.change)) for one in points)
-    return WhatIfReport(base, opened, check)
+    opened = (_open(base, one, done, open_by) for one, done in zip(points, made, strict=True))
+    return WhatIfReport(base, tuple(opened), check)
 
 
-def _open(point: WhatIfPoint, prior: float | None) -> WhatIfPoint:
-    """Say what is open of a gain."""
-    off = prediction_half_width(point.gain_pct)
-    return replace(point, prior_pct=prior, prediction_pct=off, interval_pct=joined(prior, off))
+def _open(
+    base: Baseline, point: WhatIfPoint, made: "_Made", open_by: Mapping[str, OpenBy]
+) -> WhatIfPoint:
+    """Say what is open of a gain; another network errs by itself."""
+    by = open_by.get(point.change, OpenBy())
+    if made.change.is_network and not made.change.is_drawn:
+        by = by._replace(prior=compared_half_width(base, made.done[0].scenario, point.step_s))
+    off, generated = prediction_half_width(point.gain_pct), of_generated(base, point.gain_pct)
+    return replace(
+        point,
+        prior_pct=by.prior,
+        prediction_pct=off,
+        generated_pct=generated,
+        kernels_pct=by.kernels,
+        interval_pct=joined(by.prior, off, greater(generated, by.kernels)),
+    )
 
 
 DRAWS = 20

@@ -169,9 +169,14 @@ class Multiplied:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """Another workload, cluster or choice of algorithms, as a function makes it of a scenario."""
+    """Another workload, cluster or choice of algorithms, as a function makes it of a scenario.
+
+    ``is_network`` says that it makes another network, whose model errs by itself: nothing that the
+    first was off by is taken over.
+    """
 
     apply: Apply
+    is_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,11 @@ class Change:
     def is_drawn(self) -> bool:
         """Whether parts of it are drawn by lot, so that it is one of many."""
         return any(isinstance(part, Faulty) and part.is_drawn for part in self.parts)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it puts the step on another network, not on this one with other values."""
+        return any(isinstance(part, Edited) and part.is_network for part in self.parts)
 
     def drawn(self, seed: int, draw: int) -> "Change":
         """Return one of the many: draw number ``draw`` of a seed, where none is written."""

@@ -1,6 +1,8 @@
-"""Changes to the cluster: a resource set to a value, another accelerator by roofline."""
+"""Changes to the cluster: a resource set to a value, another network, another accelerator."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +14,10 @@ from simulator.edits.ops import Mask, durations_scaled
 from simulator.errors import WhatIfError
 from simulator.names import did_you_mean
 from simulator.quantities import parse_quantity
-from simulator.workload import Floats, What
-from topologies import Cluster, catalog, load_cluster, place, resource_values
+from simulator.topology import SCALE_OUT
+from simulator.workload import Floats, What, Workload
+from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
+from topologies.cluster.changed import with_fields
 from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.schema import Accelerator, kinds_of
 
@@ -50,6 +54,52 @@ def set_resource(resource: str, text: str) -> Edited:
     return Edited(apply)
 
 
+def other_cluster(name: str) -> Edited:
+    """Put the step on the network of another cluster, a name of the catalogue or a file.
+
+    Compute and host times stay as they were recorded. What the trace's calls were off from the
+    model on the first cluster they are on the other, but for what that one's file gives.
+    """
+    path = Path(name)
+    if path.exists() and not path.is_file():  # a pipe is read once, a device without end
+        raise WhatIfError(f"{path}: cannot be read as a cluster: it is no file")
+    other = load_cluster(name)
+
+    def apply(scenario: Scenario) -> Changed:
+        known = {**scenario.cluster.calibration, **other.calibration}
+        after = other.model_copy(update={"calibration": known})
+        nodes = None if other.is_one_graph else scenario.nodes  # a graph has none
+        note = f"{scenario.cluster.name} → {other.name}; compute and host times as recorded"
+        timed_on = scenario.timed_on or scenario.cluster
+        return Changed(replace(scenario, cluster=after, nodes=nodes, timed_on=timed_on), note)
+
+    return Edited(apply, is_network=True)
+
+
+def other_topology(text: str) -> Edited:
+    """Give a tier another topology, as ``compare --topology`` does; ranks keep their bandwidth."""
+
+    def apply(scenario: Scenario) -> Changed:
+        before = scenario.cluster
+        nodes = place(before, scenario.ranks, scenario.nodes).nodes
+        after = with_topology(before, text, nodes)
+        return Changed(replace(scenario, cluster=after), f"{before.name} → {after.name}")
+
+    return Edited(apply, is_network=True)
+
+
+def other_routing(policy: str) -> Edited:
+    """Route the fabric between nodes by another policy."""
+
+    def apply(scenario: Scenario) -> Changed:
+        before = scenario.cluster
+        after = with_fields(before, {f"{SCALE_OUT}.routing": policy}, f"routing {policy}")
+        was, now = (getattr(one.scale_out, "policy", "none") for one in (before, after))
+        return Changed(replace(scenario, cluster=after), f"{SCALE_OUT} routing {was} → {now}")
+
+    return Edited(apply, is_network=True)
+
+
 def accelerate(name: str, kind: str | None = None) -> Edited:
     """Replace the accelerator: kernels of known work last as their rooflines compare.
 
@@ -59,16 +109,20 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
     other. Where the trace tells no FLOPs and no bytes, kernels are recognised
     (:mod:`experiments.scenario.recognised`). Where kinds of node differ ``P`` and ``B`` are those
     of the rank's own; with ``kind`` only that kind's are replaced. The network, and how its library
-    chooses, stay as they are.
+    chooses, stay as they are. Behind ``cluster NAME`` kernels still last as on the accelerator on
+    which they were timed, so that one is replaced.
     """
     other = _named(name)
 
     def apply(scenario: Scenario) -> Changed:
+        _check_timed(scenario, kind)
         if scenario.cluster.node_kinds:
             scenario = scenario.whole()  # copies sit on nodes of other kinds
         workload, cluster = scenario.workload, scenario.cluster
         if workload.flops is None and workload.traffic is None:
             return _recognised(scenario, other, kind)
+        from traces.generate.kernel_times.within import COMPARED, kernel_error
+
         none = np.zeros(len(workload))
         flops = none if workload.flops is None else np.nan_to_num(workload.flops)
         traffic = none if workload.traffic is None else np.nan_to_num(workload.traffic)
@@ -85,31 +139,39 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         note = f"{' and '.join(chips)} → {other.name}: {say_ops(workload, known)}; {kept:,} "
         note += "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
         faster = durations_scaled(workload, known, ratio)
-        return Changed(
-            replace(scenario, workload=faster, cluster=_with(cluster, other, kind)), note
-        )
+        unsure = np.where(known & (after != before), kernel_error(COMPARED).shared, 0.0)
+        error = scenario.kernel_error + _together(faster, unsure)
+        made = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
+        return Changed(replace(made, cluster=_with(cluster, other, kind)), note)
 
     return Edited(apply)
 
 
 def _recognised(scenario: Scenario, other: Accelerator, kind: str | None) -> Changed:
     """Scale kernels that are recognised, each by the table of its kind."""
-    from experiments.scenario.recognised import ratios, recognise
+    from experiments.scenario.recognised import ratios, recognise, unsure_by
 
     workload, cluster = scenario.workload, scenario.cluster
-    ratio, chips = np.ones(len(workload)), []
+    ratio, unsure, chips = np.ones(len(workload)), np.zeros(len(workload)), []
     kernels = recognise(workload, scenario.trace)
     asked = np.ones(len(workload), dtype=np.bool_) if kind is None else _of_kind(scenario, kind)
-    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
-        members = part.placement.members
+    for members, chip in _chips(scenario):
         mine = asked & (workload.rank >= members.start) & (workload.rank < members.stop)
-        chip = part.cluster.accelerator
         if mine.any():
             ratio[mine] = ratios(kernels, _chip(chip), _chip(other))[mine]
+            unsure[mine] = unsure_by(kernels, _chip(chip), _chip(other))[mine]
             chips.append(chip.name)
     scaled = durations_scaled(workload, asked & kernels.scaled, ratio)
     note = f"{' and '.join(dict.fromkeys(chips))} → {other.name}: {kernels.told()}"
-    return Changed(replace(scenario, workload=scaled, cluster=_with(cluster, other, kind)), note)
+    error = scenario.kernel_error + _together(scaled, unsure)
+    made = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
+    return Changed(replace(made, cluster=_with(cluster, other, kind)), note)
+
+
+def _together(workload: Workload, unsure: Floats) -> float:
+    """Mean of what kernels are unsure by, of each as much as it lasts."""
+    lasting = np.where(workload.what == What.COMPUTE, workload.duration, 0.0)
+    return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
 
 
 def _chip(chip: Accelerator) -> "Chip":
@@ -125,15 +187,32 @@ def _own(
     scenario: Scenario, known: Mask, flops: Floats, traffic: Floats
 ) -> tuple[list[str], Floats]:
     """Names of the ranks' accelerators, and the least time of each op on its own (s)."""
-    workload, cluster = scenario.workload, scenario.cluster
+    workload = scenario.workload
     least, chips = np.zeros(len(workload)), []
-    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
-        members = part.placement.members
+    for members, chip in _chips(scenario):
         mine = known & (workload.rank >= members.start) & (workload.rank < members.stop)
-        chip = part.cluster.accelerator
         least[mine] = _roofline(chip, flops[mine], traffic[mine])
         chips.append(chip.name)
     return list(dict.fromkeys(chips)), least
+
+
+def _chips(scenario: Scenario) -> Iterator[tuple[range, Accelerator]]:
+    """Yield ranks, and the accelerator on which their kernels last as they do."""
+    if scenario.timed_on is not None:
+        yield range(scenario.ranks), scenario.timed_on.accelerator
+        return
+    cluster = scenario.cluster
+    for part in place(cluster, scenario.ranks, scenario.nodes).parts_of(cluster):
+        yield part.placement.members, part.cluster.accelerator
+
+
+def _check_timed(scenario: Scenario, kind: str | None) -> None:
+    """Refuse what leaves kernels of some ranks timed elsewhere, or timed on several kinds."""
+    timed = scenario.timed_on
+    if timed is not None and (kind is not None or timed.node_kinds):
+        raise WhatIfError(
+            f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
+        )
 
 
 def _of_kind(scenario: Scenario, kind: str) -> Mask:

@@ -24,6 +24,9 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        excepted, as ASTRA-sim has it
 ``stragglers removed``                                 every rank as the median one
 ``accelerator[@KIND] NAME``                            another, by roofline; of one kind of node
+``cluster NAME``                                       the step on the network of another cluster
+``topology [TIER=]TOPOLOGY``                           another topology in a tier of the cluster
+``routing POLICY``                                     how the fabric between nodes is routed
 ``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
 ``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
 ``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
@@ -35,7 +38,8 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        recorded
 =====================================================  ==========================================
 
-R is a rank or ranks: ``3``, ``0-3,8``. What is joined by ``and`` applies together, in order.
+R is a rank or ranks: ``3``, ``0-3,8``. F is a number or a quotient: ``0.5``, ``1/3``. What is
+joined by ``and`` applies together, in order.
 """
 
 from collections.abc import Callable
@@ -69,6 +73,7 @@ GRAMMAR = (
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
     "KIND[@LABEL] drop, algorithm RULE, "
     "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
+    "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, "
     "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
     "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
 )
@@ -230,6 +235,19 @@ def _accelerator(clause: Clause) -> Part:
     return cluster.accelerate(name, kind or None)
 
 
+def _network(verb: str, change: Callable[[str], Part]) -> Callable[[Clause], Part]:
+    """Make what reads a verb that a text follows."""
+
+    def read(clause: Clause) -> Part:
+        clause.for_all_ranks()
+        text = " ".join(word.text for word in clause.words[1:])
+        if not text:
+            raise WhatIfError(f"say which {verb}")
+        return change(text)
+
+    return read
+
+
 def _replicas(clause: Clause) -> Part:
     clause.for_all_ranks()
     first, *rest = clause.words
@@ -249,6 +267,9 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "one": _one_call,
     "stragglers": _stragglers,
     _ACCELERATOR: _accelerator,
+    "cluster": _network("cluster", cluster.other_cluster),
+    "topology": _network("topology", cluster.other_topology),
+    "routing": _network("routing", cluster.other_routing),
 }
 
 _LABELLED: dict[str, Callable[[Clause], Part]] = {

@@ -2,12 +2,13 @@
 
 A kernel whose operator's sizes the profile has (``record_shapes=True``) has a shape, and scales
 from one accelerator to another as the tables of measured kernels say
-(:mod:`traces.generate.kernel_times`). One that only its name tells of scales as the peaks of the
-two compare, if it multiplies matrices, and as their memory bandwidths, if it passes over elements.
-Any other lasts as long as it did.
+(:mod:`traces.generate.kernel_times`). One that only its name tells of scales as what the two reach
+of their memory bandwidths, if it passes over elements or has few rows, as in decoding, and of their
+peaks, if it multiplies matrices of many. Any other lasts as long as it did.
 """
 
 from dataclasses import dataclass
+from math import hypot
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,25 @@ from numpy.typing import NDArray
 
 from simulator.edits.ops import Mask
 from simulator.errors import TraceError, WhatIfError, WorkloadError
-from simulator.workload import Floats, What, Workload
-from traces.generate.kernel_times import Accelerator, Shape, kernel_times
-from traces.generate.kernel_times.learnt import is_elementwise, kind_by_name
+from simulator.workload import NOT_RECORDED, Floats, What, Workload
+from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
+from traces.generate.kernel_times.kernel_names import (
+    UNSIZED_ATTENTION,
+    UNSIZED_PRODUCTS,
+    has_few_rows,
+    is_elementwise,
+    kind_by_name,
+)
+from traces.generate.kernel_times.rates import (
+    COMPUTE_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    REACHED_MEMORY,
+    REACHED_PEAK,
+)
+from traces.generate.kernel_times.shapes import LAUNCHED
+from traces.generate.kernel_times.within import COMPARED, kernel_error
 
-_KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE = range(4)
+_KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(5)
 LEAST_KNOWN = 0.5
 """Of the computing time; where less is recognised, what is kept would pass for an answer."""
 
@@ -59,15 +74,17 @@ class RecognisedOps:
     def told(self) -> str:
         """Say how much of the computing time is known, and how."""
         total = self.duration.sum()
-        parts = [
-            f"{100 * self.duration[self.how == how].sum() / total:.0f} % {words}"
+        shares = [
+            (self.duration[self.how == how].sum() / total, words)
             for how, words in (
                 (_BY_SHAPE, "by shape"),
                 (_BY_PEAK, "by name as products"),
+                (_FEW_ROWS, "by name as products of few rows"),
                 (_BY_MEMORY, "by name as passes over memory"),
                 (_KEPT, "not recognised and kept"),
             )
         ]
+        parts = [f"{100 * share:.0f} % {words}" for share, words in shares if share]
         return f"of the time of kernels {', '.join(parts)}"
 
 
@@ -86,13 +103,13 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     WhatIfError
         If of less than half of the computing time the kernels are recognised, by shape or by name.
     """
-    computing = workload.what == What.COMPUTE
+    computing = (workload.what == What.COMPUTE) & ~_stands_in(workload)
     known, why = _shapes_of(trace)
     numbers: dict[Shape, int] = {}
     shape = np.full(len(workload), -1, dtype=np.int64)
     how = np.full(len(workload), _KEPT, dtype=np.int64)
     lasted = np.nan_to_num(workload.measured_end - workload.measured_start)
-    by_name = [_by_name(name) for name in workload.names]
+    by_name = _by_names(workload, computing)
     for op in np.flatnonzero(computing).tolist():
         name = int(workload.name[op])
         found = known.get((workload.names[name], round(1e9 * float(lasted[op]))))
@@ -129,10 +146,37 @@ def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
         return {}, f" ({error})"
 
 
-def _by_name(name: str) -> int:
-    kind = kind_by_name(name)
-    if kind in ("matrix products without sizes", "attention without sizes"):
-        return _BY_PEAK
+def _stands_in(workload: Workload) -> Mask:
+    """Ops that are no kernel of the step: what a stream had left to do, parts of others."""
+    named = [name in NOT_RECORDED for name in workload.names]
+    return np.array([*named, False])[workload.name]
+
+
+def _by_names(workload: Workload, computing: Mask) -> list[int]:
+    """By what kernels of each name scale.
+
+    Products and attention whose names do not tell whether they have few rows are as most of those
+    whose names do, by time.
+    """
+    time = np.bincount(
+        workload.name[computing], workload.duration[computing], minlength=len(workload.names)
+    )
+    few = [has_few_rows(name) if _is_product(name) else None for name in workload.names]
+    told = [sum(time[i] for i, one in enumerate(few) if one is value) for value in (True, False)]
+    usual = told[0] > told[1]
+    return [
+        _by_name(name, usual if one is None else one)
+        for name, one in zip(workload.names, few, strict=True)
+    ]
+
+
+def _is_product(name: str) -> bool:
+    return kind_by_name(name) in (UNSIZED_PRODUCTS, UNSIZED_ATTENTION)
+
+
+def _by_name(name: str, few: bool) -> int:  # noqa: FBT001 - one of two ways to scale
+    if _is_product(name):
+        return _FEW_ROWS if few else _BY_PEAK
     return _BY_MEMORY if is_elementwise(name) else _KEPT
 
 
@@ -145,18 +189,73 @@ def ratios(kernels: RecognisedOps, own: Accelerator, other: Accelerator) -> Floa
         If a peak that a shape needs is not known of either.
     """
     ratio = np.ones(len(kernels.how))
-    peaks = [chip.peak("bf16") for chip in (own, other)]
+    peaks = [_reached_peak(chip) for chip in (own, other)]
+    memory = _reached_memory(own) / _reached_memory(other)
     if peaks[0] and peaks[1]:
         ratio[kernels.how == _BY_PEAK] = peaks[0] / peaks[1]
-    ratio[kernels.how == _BY_MEMORY] = own.memory_bandwidth / other.memory_bandwidth
+    ratio[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = memory
     by_shape = np.ones(len(kernels.shapes))
-    before, after = kernel_times(own), kernel_times(other)
+    before, after = _times(own), _times(other)
     for number, shape in enumerate(kernels.shapes):
         try:
-            by_shape[number] = after.time(shape).seconds / before.time(shape).seconds
+            by_shape[number] = _seconds(after, shape) / _seconds(before, shape)
         except WorkloadError:
             # A type of which a peak is not given, such as fp32: as the memory's bandwidths compare.
-            by_shape[number] = own.memory_bandwidth / other.memory_bandwidth
+            by_shape[number] = memory
     known = kernels.how == _BY_SHAPE
     ratio[known] = by_shape[kernels.shape[known]]
     return ratio
+
+
+def unsure_by(kernels: RecognisedOps, own: Accelerator, other: Accelerator) -> Floats:
+    """Return the standard deviation of the logarithm of :func:`ratios`, by op; 0 of what is kept.
+
+    That of a shape follows from how it is known on both accelerators, of any other from how well
+    times compare as rooflines do (:mod:`traces.generate.kernel_times.within`).
+    """
+    unsure = np.zeros(len(kernels.how))
+    if own == other:
+        return unsure
+    compared = kernel_error(COMPARED).shared
+    unsure[kernels.how != _KEPT] = compared
+    by_shape = np.full(len(kernels.shapes), compared)
+    before, after = _times(own), _times(other)
+    for number, shape in enumerate(kernels.shapes):
+        try:
+            known = {times.time(shape).origin for times in (before, after)}
+        except WorkloadError:
+            continue
+        if "roofline" not in known:
+            by_shape[number] = hypot(
+                *(kernel_error(times.time(shape).origin).shared for times in (before, after))
+            )
+    shaped = kernels.how == _BY_SHAPE
+    unsure[shaped] = by_shape[kernels.shape[shaped]]
+    return unsure
+
+
+def _times(chip: Accelerator) -> KernelTimes:
+    """Return the times of kernels on an accelerator, with what its generation reaches."""
+    return kernel_times(
+        chip,
+        compute_efficiency=REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY),
+        memory_efficiency=REACHED_MEMORY.get(chip.generation, MEMORY_EFFICIENCY),
+    )
+
+
+def _seconds(times: KernelTimes, shape: Shape) -> float:
+    """Time of a kernel (s): tables have what it takes to begin in their times, a roofline has not.
+
+    Without it a kernel of few bytes would take a thousand times as long where there are tables.
+    """
+    return times.time(shape).seconds + (0.0 if times.sources else LAUNCHED)
+
+
+def _reached_peak(chip: Accelerator) -> float:
+    """Return what matrix products reach on an accelerator (FLOP/s)."""
+    return (chip.peak("bf16") or 0.0) * REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY)
+
+
+def _reached_memory(chip: Accelerator) -> float:
+    """Return what large transfers reach on an accelerator (B/s)."""
+    return chip.memory_bandwidth * REACHED_MEMORY.get(chip.generation, MEMORY_EFFICIENCY)

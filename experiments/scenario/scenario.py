@@ -215,7 +215,10 @@ class Scenario:
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
     or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
     ``auto`` stands for where links are shared. ``trace`` is where the workload was recorded, "" of
-    one that was made.
+    one that was made. ``kernel_error`` is the standard deviation of the logarithm of what kernels
+    take together, as far as a model and no recording says it (a generated step, another
+    accelerator): 0 of what was recorded. ``timed_on`` is the cluster on whose accelerators kernels
+    last as they do, None for ``cluster``.
     """
 
     workload: Workload
@@ -228,6 +231,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     contended: str = "flow"
     trace: str = ""
+    kernel_error: float = 0.0
+    timed_on: Cluster | None = None
 
     _site: Site | None = field(default=None, repr=False)
 

@@ -10,7 +10,8 @@ from simulator.names import nearest
 from simulator.workload import KINDS, kind_named
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
-_FACTOR = re.compile(r"x(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)")
+_NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"
+_FACTOR = re.compile(f"x{_NUMBER}(?:/{_NUMBER})?")
 _CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
 
@@ -68,7 +69,7 @@ def words_of(text: str) -> list[Word]:
 
 
 def factor_of(word: Word) -> float:
-    """Read ``x0.5``.
+    """Read ``x0.5``, or a quotient: ``x1/3``.
 
     Raises
     ------
@@ -79,7 +80,10 @@ def factor_of(word: Word) -> float:
     if match is None:
         wanted = _like(word.text, ("drop", "bytes", "time", "removed"))
         raise WhatIfError(f"{word.text!r} is no factor such as x0.5{wanted}")
-    factor = float(match[1])
+    over = float(match[2] or 1)
+    if not over:
+        raise WhatIfError(f"{word.text!r} divides by zero")
+    factor = float(match[1]) / over
     check_factor(factor)
     return factor
 

@@ -5,6 +5,7 @@ never stale; when it outgrows its limit, those that were not asked for longest g
 cannot use it (no home, a full disk, a broken file) computes everything and says so.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 
-from experiments.studies.answers import Answer
+from experiments.studies.points.answers import Answer
+from experiments.studies.points.uncertainty import Move
 from simulator.errors import OutputError, StudyError
 from simulator.quantities import parse_quantity
 
@@ -27,9 +29,10 @@ _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
-ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL"
-"""Columns of an answer."""
-_FORMAT = 1
+ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL"
+"""Columns of an answer; ``moves`` as JSON, empty where it was not asked for."""
+COLUMNS = "key, step, busy, refused, moves"
+_FORMAT = 2
 """Of the tables: counts up when their columns change, and a file of another is emptied."""
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}, used INTEGER NOT NULL) WITHOUT ROWID;
@@ -82,7 +85,7 @@ class Cache:
                 few = keys[begin : begin + _AT_ONCE]
                 marks = ",".join("?" * len(few))
                 rows = self._base.execute(
-                    f"SELECT key, step, busy, refused FROM answers WHERE key IN ({marks})",
+                    f"SELECT {COLUMNS} FROM answers WHERE key IN ({marks})",
                     few,
                 )
                 found |= {key: answer_of(*rest) for key, *rest in rows}
@@ -100,7 +103,7 @@ class Cache:
         now = int(time.time())
         with _reported(self.file), self._writing():
             self._base.executemany(
-                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?)",
                 ((key, *row_of(one), now) for key, one in answers),
             )
 
@@ -176,15 +179,17 @@ def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
     base.execute("COMMIT")
 
 
-def answer_of(step: float | None, busy: float | None, refused: str) -> Answer:
+def answer_of(step: float | None, busy: float | None, refused: str, moves: str) -> Answer:
     """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing."""
-    return Answer(nan if step is None else step, nan if busy is None else busy, refused)
+    found = tuple(Move(*one) for one in json.loads(moves)) if moves else ()
+    return Answer(nan if step is None else step, nan if busy is None else busy, refused, found)
 
 
-def row_of(answer: Answer) -> tuple[float | None, float | None, str]:
+def row_of(answer: Answer) -> tuple[float | None, float | None, str, str]:
     """Return how a row of a table has an answer."""
     step, busy = (None if isnan(one) else one for one in (answer.step, answer.busy))
-    return step, busy, answer.refused
+    moves = [(one.source, one.longer, one.shorter) for one in answer.moves]
+    return step, busy, answer.refused, json.dumps(moves) if moves else ""
 
 
 def limit_of(text: str) -> float:

@@ -276,7 +276,10 @@ class _Reader:
     def _check_units(self, one: Term, other: Term, sign: str) -> None:
         if one.unit != other.unit:
             said = [term.unit or "a number without a unit" for term in (one, other)]
-            raise StudyError(f"{self._text!r}: {said[0]} {sign} {said[1]}: give both the same unit")
+            raise StudyError(
+                f"{self._text!r}: {said[0]} {sign} {said[1]}: give both the same unit, "
+                "as in 'step_s <= 30 ms' or 'cost <= 1 MUSD'"
+            )
 
     def _wrong(self, why: str) -> StudyError:
         words = [word for _, word in self._words]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -28,6 +29,7 @@ from experiments.settings import Settings
 from experiments.studies.constraints import Constraint, contradiction, parse_constraint
 from experiments.studies.dimensions import Dimension, DimensionError, parse_dimension, plan_fields
 from experiments.studies.figures import FIGURES, FITS
+from experiments.studies.robust import Goal, check_quantile
 from simulator.errors import SettingsError, StudyError, TwofoldError
 from simulator.names import did_you_mean
 from simulator.yaml_text import Keys, Place, parse_yaml, place_of, places
@@ -167,7 +169,42 @@ _VALUE = WithJsonSchema(
 )
 
 
-def _usual_objectives() -> dict[str, Literal["min", "max"]]:
+def _goal(raw: object) -> object:
+    """Check which way an objective is better, and of what quantile of its draws."""
+    way, of = raw, None
+    if isinstance(raw, dict):
+        if len(raw) != 1:
+            raise ValueError(f"{raw!r}: write min, max, or a quantile such as {{min: p90}}")
+        ((way, of),) = raw.items()
+        check_quantile(of)
+    if way not in ("min", "max"):
+        raise ValueError(f"{way!r}: input should be 'min' or 'max'")
+    return raw
+
+
+_WAYS = ("min", "max")
+_QUANTILE = {"type": "string", "pattern": "^(median|worst|p[1-9][0-9]?)$"}
+_GOAL = WithJsonSchema(
+    {
+        "description": "min or max; of a quantile of what is drawn: {min: median}, {min: p90} "
+        "(any of p1 to p99), {min: worst}.",
+        "anyOf": [
+            {"enum": [*_WAYS]},
+            *(
+                {
+                    "type": "object",
+                    "properties": {way: _QUANTILE},
+                    "required": [way],
+                    "additionalProperties": False,
+                }
+                for way in _WAYS
+            ),
+        ],
+    }
+)
+
+
+def _usual_objectives() -> dict[str, Any]:
     return {"step_s": "min"}
 
 
@@ -188,11 +225,12 @@ class StudyFile(_Table):
     constraints: tuple[StrictStr, ...] = Field(
         (), description="What must hold of a point: 'gpus == 1024', 'step_s <= 2 s'."
     )
-    objectives: dict[StrictStr, Literal["min", "max"]] = Field(
+    objectives: dict[StrictStr, Annotated[Any, BeforeValidator(_goal), _GOAL]] = Field(
         default_factory=_usual_objectives,
         min_length=1,
         max_length=6,
-        description="What is to be least (min) or most (max): figures, and dimensions of numbers.",
+        description="What is to be least (min) or most (max): figures, and dimensions of numbers; "
+        "{min: p90} of a simulated figure takes that quantile of what its intervals leave open.",
     )
     search: SearchEntry = Field(
         default_factory=SearchEntry, description="How the space is searched."
@@ -203,7 +241,9 @@ class StudyFile(_Table):
         "nodes, algorithms, what_ifs, kernels, replicate, fold.",
     )
     confirm: StrictStr | None = Field(
-        None, description="The engine that simulates the front again: flow, or none."
+        None,
+        description="The engine that simulates the front again, or none: fluid if not given, where "
+        "the analytic engine looks at the space, which knows nothing of shared links.",
     )
 
 
@@ -229,6 +269,30 @@ class Declaration:
         if any(one.span is not None for one in self.dimensions):
             return None
         return math.prod(len(one.levels) for one in self.dimensions)
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """The objectives, in the order of the file."""
+        made = []
+        for name, raw in self.file.objectives.items():
+            way, of = next(iter(raw.items())) if isinstance(raw, dict) else (raw, "")
+            made.append(Goal(name, way, of))
+        return tuple(made)
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """Which way each objective is better, min or max, by the name of its column."""
+        return {goal.column: goal.way for goal in self.goals}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What tables and columns call the workloads, each name once."""
+        called = [entry.called for entry in self.file.workloads]
+        times = [called[: place + 1].count(name) for place, name in enumerate(called)]
+        return tuple(
+            name if time == 1 else f"{name} {time}"
+            for name, time in zip(called, times, strict=True)
+        )
 
     def path(self, given: str) -> str:
         """Return a path as seen from the study file, if there is such a file; else the text."""
@@ -336,7 +400,7 @@ def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
             raise wrong(("settings", key), f"{key} is {told}")
     try:
         settings = Settings(**{"engine": "analytic", **file.settings})
-        confirm = None if file.confirm in (None, "none") else file.confirm
+        confirm = _confirming(file, settings)
         if confirm is not None:
             Settings(engine=confirm)
     except SettingsError as error:
@@ -344,6 +408,15 @@ def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
         where = ("confirm",) if key not in file.settings else ("settings", key)
         raise wrong(where, str(error)) from error
     return settings, confirm
+
+
+def _confirming(file: StudyFile, settings: Settings) -> str | None:
+    """Return the engine that simulates the front again: fluid, where that may tell another step."""
+    if file.confirm is not None:
+        return None if file.confirm == "none" else file.confirm
+    told = any(name in FIGURES and FIGURES[name].simulated for name in file.objectives)
+    fronts = file.search.method not in ("bisect", "sensitivity")
+    return "fluid" if settings.engine == "analytic" and told and fronts else None
 
 
 def _constraints(
@@ -397,7 +470,14 @@ def _few(names: Iterable[str]) -> str:
 
 def _check_objectives(made: Declaration, wrong: Any) -> None:
     names = {**FIGURES, **{one.name: one for one in made.dimensions if one.is_number}}
-    for name in made.file.objectives:
+    for goal in made.goals:
+        name = goal.name
+        if goal.quantile and not (name in FIGURES and FIGURES[name].simulated):
+            drawn = ", ".join(one for one, figure in FIGURES.items() if figure.simulated)
+            raise wrong(
+                ("objectives", name),
+                f"{name} is known as it is: quantiles are of what is simulated, {drawn}",
+            )
         if name not in names:
             hint = did_you_mean(name, names)
             raise wrong(

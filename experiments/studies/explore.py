@@ -5,20 +5,23 @@ has it. Points are numbered in the order in which the search asks for them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from experiments.studies.answers import Answer, Chunk
 from experiments.studies.cache import Cache
 from experiments.studies.constraints import Constraint, parse_constraint
 from experiments.studies.declaration import Declaration
-from experiments.studies.executors import Run
+from experiments.studies.executors.executor import Run
 from experiments.studies.figures import FIGURES, FITS, Job, number_at
 from experiments.studies.front import hypervolume, pareto
-from experiments.studies.placed import Base, Placed
+from experiments.studies.points.answers import Answer, Chunk
+from experiments.studies.points.placed import Base, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
+from experiments.studies.robust import CHOSEN, Draws, drawn, kept, quantile
 from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
@@ -49,6 +52,16 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The point that is best in a quantile of a figure, and what that is there."""
+
+    objective: str
+    quantile: str
+    point: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Where answers came from: computed now, from the study's directory, from the cache."""
 
@@ -59,7 +72,11 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Explored:
-    """What a study found: all points, the front (numbers), and the best point per objective."""
+    """What a study found: all points, the front (numbers), and the best point per objective.
+
+    Where objectives are quantiles, ``kept`` is the share of draws in which each point of the front
+    is on the front, and ``chosen`` which point is best for each quantile.
+    """
 
     results: Results
     front: tuple[int, ...]
@@ -69,11 +86,16 @@ class Explored:
     found: Found
     counts: Counts
     confirmed: tuple[Confirmed, ...] = ()
+    kept: tuple[float, ...] = ()
+    chosen: tuple[Chosen, ...] = ()
 
 
 @dataclass(eq=False)
 class Explorer:
-    """Carries a study out; ``run`` answers chunks, ``store`` and ``cache`` keep what it answers."""
+    """Carries a study out; ``run`` answers chunks, ``store`` and ``cache`` keep what it answers.
+
+    ``known`` are answers that are there already, where there is no store.
+    """
 
     study: Declaration
     bases: Sequence[Base]
@@ -82,12 +104,13 @@ class Explorer:
     cache: Cache | None = None
     progress: Progress | None = None
     note: Callable[[str], None] = lambda _: None
+    known: Mapping[bytes, Answer] = field(default_factory=dict)
     _known: dict[bytes, Answer] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._sites = Sites(self.study, self.bases)
-        self._known = {} if self.store is None else self.store.answers()
+        self._known = dict(self.known) if self.store is None else self.store.answers()
         self._stored = set(self._known)
         self._counts = dict.fromkeys(("computed", "stored", "cached"), 0)
         total = math.fsum(base.weight for base in self.bases)
@@ -101,8 +124,12 @@ class Explorer:
         if any(base.plan is not None for base in self.bases):
             self._early.append(parse_constraint(_FITS, lambda name: FIGURES[name].unit, FITS))
         self._written = 0
+        self._robust = [goal for goal in self.study.goals if goal.quantile]
+        self._draws = Draws()
+        self._drawn = {goal.name: array("d") for goal in self._robust}
+        columns = (*self._figures, *(goal.column for goal in self._robust))
         self.results = Results(
-            self.study.dimensions, tuple(base.name for base in self.bases), self._figures
+            self.study.dimensions, tuple(base.name for base in self.bases), columns
         )
 
     def explore(self) -> Explored:
@@ -120,12 +147,9 @@ class Explorer:
             self.store.finish(len(self.results))
         if not self.results.feasible.any():
             raise StudyError(f"{self.study.source}: {self._nothing()}")
-        front, reference, volume = self._front()
-        goals = self.study.file.objectives
-        best = {name: self._best(name, goal, front) for name, goal in goals.items()}
-        explored = Explored(
-            self.results, front, best, volume, reference, found, Counts(**self._counts)
-        )
+        explored = judged(self.study, self.results, found, Counts(**self._counts))
+        front = explored.front
+        explored = replace(explored, kept=self._kept(front), chosen=tuple(self._chosen()))
         if self.study.confirm is None:
             return explored
         confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
@@ -162,12 +186,66 @@ class Explorer:
     def _judged(self, batch: Sequence[Coordinates]) -> list[Row]:
         points = [self._placed(at) for at in batch]
         engine = self.study.settings.engine
-        asked = {key: one for point in points for key, one in point.asked(engine).items()}
-        answers = self._answered(asked, engine)
+        uncertain = bool(self._robust)
+        asked = {
+            key: one
+            for point in points
+            for key, one in point.asked(engine, uncertain=uncertain).items()
+        }
+        answers = self._answered(asked, engine, uncertain=uncertain)
         rows = [self._row(point, answers, engine) for point in points]
         for row in rows:
             self.results.add(row)
         return rows
+
+    def _quantiles(self, jobs: Sequence[Job] | None) -> dict[str, float]:
+        """Draw figures of a point, keep what was drawn, and return the quantiles asked for.
+
+        Of a point that cannot be nothing is drawn.
+        """
+        if jobs is None:
+            for kept_draws in self._drawn.values():
+                kept_draws.frombytes(np.full(self._draws.count, math.nan).tobytes())
+            return {}
+        factors = [self._draws.factors(job.moves) for job in jobs]
+        found = {}
+        for goal in self._robust:
+            values = drawn(goal.name, jobs, factors)
+            self._drawn[goal.name].frombytes(values.tobytes())
+            found[goal.column] = float(quantile(values, goal.quantile, goal.way))
+        return found
+
+    def _tables(self, rows: NDArray[np.intp]) -> dict[str, Floats]:
+        """Return what was drawn of each figure at some points, shape ``(points, draws)``."""
+        return {
+            name: np.frombuffer(values).reshape(-1, self._draws.count)[rows]
+            for name, values in self._drawn.items()
+        }
+
+    def _kept(self, front: Sequence[int]) -> tuple[float, ...]:
+        """Say in what share of the draws each point of the front is on it."""
+        if not self._robust:
+            return ()
+        feasible = np.flatnonzero(self.results.feasible)
+        tables = self._tables(feasible)
+        by_number = {
+            number: goal.sign * tables[goal.name]
+            for number, goal in enumerate(self.study.goals)
+            if goal.quantile
+        }
+        rows = np.searchsorted(feasible, front)
+        values = objectives_of(self.study, self.results)[feasible]
+        return tuple(kept(values, by_number, rows.tolist()))
+
+    def _chosen(self) -> Iterator[Chosen]:
+        """Say which point is best in each quantile of a figure that is drawn."""
+        feasible = np.flatnonzero(self.results.feasible)
+        tables = self._tables(feasible)
+        for goal in self._robust:
+            for name in dict.fromkeys((*CHOSEN, goal.quantile)):
+                values = quantile(tables[goal.name], name, goal.way)
+                at = int(np.argmin(goal.sign * values))
+                yield Chosen(goal.name, name, int(feasible[at]), float(values[at]))
 
     def _placed(self, at: Coordinates) -> "_Point":
         """Place a point's workloads, and refuse what can be refused before it is simulated."""
@@ -208,22 +286,32 @@ class Explorer:
         return refused, excess
 
     def _row(self, point: "_Point", answers: dict[bytes, Answer], engine: str) -> Row:
+        row, jobs = self._judged_row(point, answers, engine)
+        if not self._robust or engine != self.study.settings.engine:
+            return row
+        return replace(row, figures={**row.figures, **self._quantiles(jobs)})
+
+    def _judged_row(
+        self, point: "_Point", answers: dict[bytes, Answer], engine: str
+    ) -> tuple[Row, Sequence[Job] | None]:
+        """Say what became of a point, with its jobs where they were simulated."""
         nothing = (math.nan,) * len(self.bases)
         own = self._own(point.at)
         if point.refused:
             before = [name for name, one in FIGURES.items() if not one.simulated]
             early = self._computed(point.jobs, before) if point.jobs else {}
-            return Row(point.at, nothing, own | early, point.refused, point.excess)
-        found = [answers[_key(job.placed, engine)] for job in point.jobs]
+            return Row(point.at, nothing, own | early, point.refused, point.excess), None
+        uncertain = bool(self._robust) and engine == self.study.settings.engine
+        found = [answers[_key(job.placed, engine, uncertain=uncertain)] for job in point.jobs]
         steps = tuple(one.step for one in found)
         if why := next((one.refused for one in found if one.refused), ""):
-            return Row(point.at, steps, own, why, _IMPOSSIBLE)
+            return Row(point.at, steps, own, why, _IMPOSSIBLE), None
         jobs = [
-            replace(job, step=one.step, busy=one.busy)
+            replace(job, step=one.step, busy=one.busy, moves=one.moves)
             for job, one in zip(point.jobs, found, strict=True)
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
-        return Row(point.at, steps, own | self._computed(jobs, FIGURES), refused, excess)
+        return Row(point.at, steps, own | self._computed(jobs, FIGURES), refused, excess), jobs
 
     def _own(self, at: Coordinates) -> dict[str, float]:
         """Return the objectives that are dimensions."""
@@ -249,7 +337,9 @@ class Explorer:
         names = {name for one in self.study.constraints for name in one.names}
         return names | set(self.study.file.objectives)
 
-    def _answered(self, asked: dict[bytes, Placed], engine: str) -> dict[bytes, Answer]:
+    def _answered(
+        self, asked: dict[bytes, Placed], engine: str, *, uncertain: bool = False
+    ) -> dict[bytes, Answer]:
         """Find answers, and compute those that are nowhere."""
         missing = [key for key in asked if key not in self._known]
         self._count("stored", sum(key in self._stored for key in asked))
@@ -259,7 +349,7 @@ class Explorer:
             self._count("cached", len(found))
             missing = [key for key in missing if key not in found]
         self._count("computed", len(missing))
-        chunks, keys = _chunks(missing, asked, engine)
+        chunks, keys = _chunks(missing, asked, engine, uncertain=uncertain)
         done = 0
         for number, answers in self.run(chunks):
             self._take(dict(zip(keys[number], answers, strict=True)))
@@ -293,39 +383,12 @@ class Explorer:
         """How many points there will be, as far as is known."""
         return self.study.file.search.trials or self.study.points or len(self.results)
 
-    def _objectives(self) -> Floats:
-        """Values of all objectives at all points, less being better."""
-        columns = [
-            self.results.column(name) * (1.0 if goal == "min" else -1.0)
-            for name, goal in self.study.file.objectives.items()
-        ]
-        return np.stack(columns, axis=1)
-
-    def _front(self) -> tuple[tuple[int, ...], tuple[float, ...], float]:
-        """Return the front, and the hypervolume it covers up to the worst feasible values."""
-        feasible = np.flatnonzero(self.results.feasible)
-        values = self._objectives()[feasible]
-        on_front = pareto(values)
-        reference = values.max(axis=0)
-        signs = [1.0 if goal == "min" else -1.0 for goal in self.study.file.objectives.values()]
-        volume = hypervolume(values[on_front], reference)
-        return (
-            tuple(feasible[on_front].tolist()),
-            tuple((reference * np.array(signs)).tolist()),
-            volume,
-        )
-
     def _spread(self, front: Sequence[int]) -> list[int]:
         """Take points evenly along the front, in the order of the first objective."""
-        first = self.results.column(next(iter(self.study.file.objectives)))
+        first = self.results.column(self.study.goals[0].column)
         along = sorted(front, key=lambda number: (first[number], number))
         places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
         return [along[place] for place in np.unique(places.round().astype(np.intp)).tolist()]
-
-    def _best(self, name: str, goal: str, front: Sequence[int]) -> int:
-        """Return the point of the front that is best in an objective; the front has one."""
-        column = self.results.column(name) * (1.0 if goal == "min" else -1.0)
-        return int(front[int(np.argmin(column[list(front)]))])
 
     def _nothing(self) -> str:
         """Say why no point is left."""
@@ -336,6 +399,18 @@ class Explorer:
         told = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
         more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
         return f"none of {len(self.results):,} points can be: refused are {told}{more}"
+
+    def confirmed_before(self, front: Sequence[int]) -> tuple[Confirmed, ...]:
+        """Return what the engine that confirms has answered of a front, as far as that is known."""
+        engine = self.study.confirm
+        if engine is None:
+            return ()
+        asked = {
+            number: self._placed(self.results.coordinates(number)).asked(engine)
+            for number in self._spread(front)
+        }
+        known = [number for number, keys in asked.items() if set(keys) <= self._stored]
+        return tuple(self._confirmed(known, engine))
 
     def _confirmed(self, front: Sequence[int], engine: str) -> Iterator[Confirmed]:
         """Simulate points of the front with another engine."""
@@ -350,6 +425,37 @@ class Explorer:
             yield Confirmed(number, step, longer, row.refused)
 
 
+def objectives_of(study: Declaration, results: Results) -> Floats:
+    """Values of all objectives at all points, less being better: shape ``(points, objectives)``."""
+    columns = [goal.sign * results.column(goal.column) for goal in study.goals]
+    return np.stack(columns, axis=1)
+
+
+def judged(study: Declaration, results: Results, found: Found, counts: Counts) -> Explored:
+    """Find the front of results, what it covers, and the best point of each objective.
+
+    Parameters
+    ----------
+    study
+        Whose objectives there are.
+    results
+        All points, of which one at least is feasible.
+    found, counts
+        What the search found besides, and where answers came from.
+    """
+    columns = objectives_of(study, results)
+    feasible = np.flatnonzero(results.feasible)
+    values = columns[feasible]
+    on_front = pareto(values)
+    reference = values.max(axis=0)
+    volume = hypervolume(values[on_front], reference)
+    front = tuple(feasible[on_front].tolist())
+    least = columns[list(front)].argmin(axis=0).tolist()
+    best = {goal.column: front[at] for goal, at in zip(study.goals, least, strict=True)}
+    worst = tuple((reference * np.array([goal.sign for goal in study.goals])).tolist())
+    return Explored(results, front, best, volume, worst, found, counts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Point:
     """A point before it is simulated: its workloads in place, or what refuses it."""
@@ -359,20 +465,20 @@ class _Point:
     refused: str = ""
     excess: float = 0.0
 
-    def asked(self, engine: str) -> dict[bytes, Placed]:
+    def asked(self, engine: str, *, uncertain: bool = False) -> dict[bytes, Placed]:
         """Return what has to be simulated, by key."""
         if self.refused:
             return {}
-        return {_key(job.placed, engine): job.placed for job in self.jobs}
+        return {_key(job.placed, engine, uncertain=uncertain): job.placed for job in self.jobs}
 
 
-def _key(placed: Placed, engine: str) -> bytes:
-    """Hash what a step's time depends on, the engine too."""
-    return bytes.fromhex(placed.key) + engine.encode()
+def _key(placed: Placed, engine: str, *, uncertain: bool) -> bytes:
+    """Hash what an answer depends on: the step, the engine, and whether what is open is asked."""
+    return bytes.fromhex(placed.key) + engine.encode() + b" and what is open" * uncertain
 
 
 def _chunks(
-    missing: Sequence[bytes], asked: dict[bytes, Placed], engine: str
+    missing: Sequence[bytes], asked: dict[bytes, Placed], engine: str, *, uncertain: bool
 ) -> tuple[list[Chunk], dict[int, list[bytes]]]:
     """Put what has to be computed together by site; each chunk has a number."""
     by_site: dict[str, list[bytes]] = {}
@@ -386,7 +492,7 @@ def _chunks(
             few = alike[begin : begin + most]
             number = len(chunks)
             points = tuple(asked[key].numbers for key in few)
-            chunks.append(Chunk(number, asked[few[0]].site, points, engine))
+            chunks.append(Chunk(number, asked[few[0]].site, points, engine, uncertain))
             keys[number] = few
     return chunks, keys
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.studies.placed import Placed
+from experiments.studies.points.placed import Placed
+from experiments.studies.points.uncertainty import Move
 from simulator.errors import StudyError
 from simulator.quantities import format_quantity
 from topologies import Cluster, place, resource_values
@@ -20,7 +21,8 @@ from topologies import Cluster, place, resource_values
 class Job:
     """A workload at a point: where and what it is, and how long its step took (s).
 
-    ``step`` is NaN before it is simulated, and so is ``busy``, how long an accelerator works in it.
+    ``step`` is NaN before it is simulated, and so is ``busy``, how long an accelerator works in it;
+    ``moves`` are what leaves the step open.
     ``share`` is the workload's weight over the sum of all.
     """
 
@@ -28,6 +30,7 @@ class Job:
     share: float
     step: float = math.nan
     busy: float = math.nan
+    moves: tuple[Move, ...] = ()
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -44,6 +47,11 @@ class Job:
         """Nodes that the job uses; 1 where a graph draws all of the network."""
         site = self.placed.site
         return 1 if site.cluster.is_one_graph else place(site.cluster, site.ranks, site.nodes).nodes
+
+    def energy(self, step: float) -> float:
+        """Energy of a step that takes so long (J): kernels work as long, all else throughout."""
+        busy = {"accelerator": self.busy / step if step else 0.0}
+        return self.placed.bill.energy(step, busy)
 
     @property
     def tokens(self) -> int | None:
@@ -148,7 +156,7 @@ def power(jobs: Sequence[Job]) -> float:
 
 def energy_per_step(jobs: Sequence[Job]) -> float:
     """Energy of a step (J), weighted: accelerators work while kernels run, all else throughout."""
-    return math.fsum(job.share * _energy(job) for job in jobs)
+    return math.fsum(job.share * job.energy(job.step) for job in jobs)
 
 
 def energy_per_token(jobs: Sequence[Job]) -> float:
@@ -160,11 +168,6 @@ def energy_per_token(jobs: Sequence[Job]) -> float:
         If a trace does not tell its tokens.
     """
     return energy_per_step(jobs) / (tokens_per_s(jobs) * step_s(jobs))
-
-
-def _energy(job: Job) -> float:
-    busy = {"accelerator": job.busy / job.step if job.step else 0.0}
-    return job.placed.bill.energy(job.step, busy)
 
 
 FIGURES: dict[str, Figure] = {
@@ -186,6 +189,17 @@ FIGURES: dict[str, Figure] = {
 """Every figure, by the name that a study file uses."""
 FITS: dict[str, tuple[str, str]] = {"memory": ("memory", "memory_room")}
 """What ``NAME fits`` compares: the figure that is needed, and the one that there is room for."""
+
+
+def figure_of(column: str) -> Figure | None:
+    """Return the figure that a column of results is of, a quantile of it too.
+
+    Examples
+    --------
+    >>> figure_of("step_s p90").unit, figure_of("scale_up.bandwidth")
+    ('s', None)
+    """
+    return FIGURES.get(column.partition(" ")[0])
 
 
 def say_figure(value: float, unit: str) -> str:

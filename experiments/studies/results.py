@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.studies.dimensions import Dimension, Value
-from experiments.studies.figures import FIGURES
+from experiments.studies.figures import FIGURES, figure_of
+from simulator.errors import StudyError
+from simulator.timeline import Timeline
 from simulator.workload import Floats
+from topologies.cluster.bill import Bill
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +84,10 @@ class Results:
             return coordinates
         return np.array(dimension.levels, dtype=np.float64)[coordinates.astype(np.intp)]
 
+    def coordinates_of(self, place: int) -> Floats:
+        """Return where all points are on a dimension, by its place."""
+        return np.array(self._coordinates[place])
+
     def coordinates(self, number: int) -> Coordinates:
         """Return where a point is."""
         return tuple(column[number] for column in self._coordinates)
@@ -92,6 +99,16 @@ class Results:
     def steps(self, number: int) -> tuple[float, ...]:
         """Return the step of each workload at a point (s)."""
         return tuple(column[number] for column in self._steps)
+
+    def row(self, number: int) -> Row:
+        """Return a point as it was added; what searches ask of its excess is not kept."""
+        figures = {name: column[number] for name, column in self._numbers.items()}
+        return Row(
+            self.coordinates(number),
+            self.steps(number),
+            {name: value for name, value in figures.items() if not math.isnan(value)},
+            self.refused[number],
+        )
 
     def table(self, first: int, last: int) -> "pa.Table":
         """Return points ``first`` to ``last`` (excluded) as columns, in base units."""
@@ -109,12 +126,111 @@ class Results:
             for name, column in zip(self.workloads, self._steps, strict=True):
                 columns[f"step_s {name}"] = _known(column[first:last])
         units = {one.name: one.unit for one in self.dimensions}
-        units |= {name: FIGURES[name].unit for name in self.figures if name in FIGURES}
+        figures = {name: figure_of(name) for name in self.figures}
+        units |= {name: one.unit for name, one in figures.items() if one is not None}
         fields = [
             pa.field(name, column.type, metadata={"unit": units.get(name, "")})
             for name, column in columns.items()
         ]
         return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class PointUtility:
+    """What twice of a resource buys at a point, by the ``analytic`` engine: without contention.
+
+    ``utility_pct`` is in percent of the point's step, None where the resource cannot matter; then
+    ``note`` says why.
+    """
+
+    resource: str
+    now: str
+    doubled: str
+    step_s: float | None
+    utility_pct: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointDetails:
+    """A workload at a point.
+
+    ``bill`` is None where it cannot be made. ``utilities`` are the greatest first. ``timeline`` is
+    the step by the study's engine; of a plan whose ranks are alike it has those that stand for all.
+    """
+
+    point: int
+    workload: str
+    cluster: str
+    ranks: int
+    bill: Bill | None
+    utilities: tuple[PointUtility, ...]
+    timeline: Timeline
+
+
+def results_of(
+    dimensions: Sequence[Dimension],
+    workloads: Sequence[str],
+    table: "pa.Table",
+    drawn: Sequence[str] = (),
+) -> Results:
+    """Read points back from the columns that :meth:`Results.table` makes.
+
+    Parameters
+    ----------
+    dimensions, workloads
+        Of the study whose results they are.
+    table
+        Of all points, in their order.
+    drawn
+        Columns of objectives that are quantiles.
+
+    Raises
+    ------
+    StudyError
+        If a column is missing, or has a value that the dimension does not.
+    """
+    there = set(table.column_names)
+    names = tuple(name for name in FIGURES if name in there)
+    names = tuple(name for name in names if name not in {one.name for one in dimensions})
+    found = Results(tuple(dimensions), tuple(workloads), (*names, *drawn))
+    for column, dimension in zip(found._coordinates, dimensions, strict=True):
+        column.frombytes(_coordinates_of(dimension, _column(table, dimension.name)).tobytes())
+    steps = [f"step_s {name}" for name in workloads] if len(workloads) > 1 else ["step_s"]
+    for column, name in zip(found._steps, steps, strict=True):
+        column.frombytes(_numbers_of(_column(table, name)).tobytes())
+    for name, column in found._numbers.items():
+        column.frombytes(_numbers_of(_column(table, name)).tobytes())
+    found.refused += _column(table, "refused_by").to_pylist()
+    return found
+
+
+def _column(table: "pa.Table", name: str) -> "pa.ChunkedArray":
+    if name not in table.column_names:
+        raise StudyError(f"results have no column {name!r}: they are of another study")
+    return table[name]
+
+
+def _numbers_of(column: "pa.ChunkedArray") -> Floats:
+    """Return numbers, NaN where there is none."""
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def _coordinates_of(dimension: Dimension, column: "pa.ChunkedArray") -> Floats:
+    """Return where values are among a dimension's levels; of a continuum the values."""
+    if dimension.span is not None:
+        return _numbers_of(column)
+    values = _numbers_of(column) if dimension.is_number else np.array(column.to_pylist(), object)
+    levels = {level: place for place, level in enumerate(dimension.levels)}
+    distinct, which = np.unique(values, return_inverse=True)
+    unknown = [value for value in distinct.tolist() if value not in levels]
+    if unknown:
+        raise StudyError(
+            f"results have {dimension.name} = {unknown[0]!r}, which the study does not: they are "
+            "of another one"
+        )
+    places = np.array([levels[value] for value in distinct.tolist()], dtype=np.float64)
+    return places[which]
 
 
 def values_at(dimensions: Sequence[Dimension], coordinates: Coordinates) -> dict[str, Value]:

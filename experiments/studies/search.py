@@ -7,6 +7,7 @@ goes on where it was interrupted.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -151,8 +152,8 @@ def tpe(study: Declaration) -> Batches:
 def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
     """Ask a sampler for batches and tell it what they became; a point seen before costs nothing."""
     optuna = _optuna()
-    goals = study.file.objectives
-    directions = ["minimize" if goal == "min" else "maximize" for goal in goals.values()]
+    goals = study.goals
+    directions = ["minimize" if goal.way == "min" else "maximize" for goal in goals]
     asked = optuna.create_study(directions=directions, sampler=sampler)
     known: dict[Coordinates, Row] = {}
     spaces = {one.name: _distribution(one) for one in study.dimensions}
@@ -166,7 +167,7 @@ def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
             rows = yield new
             known |= dict(zip(new, rows, strict=True))
         for trial, at in zip(batch, places, strict=True):
-            _tell(asked, trial, known.get(at), list(goals))
+            _tell(asked, trial, known.get(at), [goal.column for goal in goals])
     return Found()
 
 
@@ -334,7 +335,7 @@ def sensitivity(study: Declaration) -> Batches:
     return Found(
         sensitivity=tuple(
             _indices(stats, name, own, [figures[at].figures[name] for at in points], samples)
-            for name in study.file.objectives
+            for name in (goal.column for goal in study.goals)
         )
     )
 
@@ -367,7 +368,9 @@ def _trials(study: Declaration) -> int:
 
 def _optuna() -> Any:
     try:
-        import optuna
+        with warnings.catch_warnings():  # tqdm's in a notebook without widgets: no bar is shown
+            warnings.filterwarnings("ignore", message="IProgress not found")
+            import optuna
     except ImportError as error:
         raise StudyError(
             "search.method nsga2 and tpe need Optuna: pip install 'twofold[search]'"

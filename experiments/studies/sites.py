@@ -25,16 +25,17 @@ from experiments.scenario.change import Multiplied, Scaled, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_factor
 from experiments.settings import Settings
-from experiments.studies.code_identity import code_identity
 from experiments.studies.declaration import Declaration
 from experiments.studies.dimensions import NONE, Dimension, Value
-from experiments.studies.fabric_sizes import fabric_fields
-from experiments.studies.placed import Base, Placed, Site, digest
+from experiments.studies.points.code_identity import code_identity
+from experiments.studies.points.placed import Base, Placed, Site, digest
 from simulator.errors import StudyError, TwofoldError, WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.quantities import parse_quantity
 from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
 from topologies.cluster.catalog import complaints
+from topologies.cluster.changed import with_fields
+from topologies.cluster.fabric_sizes import fabric_fields
 from topologies.cluster.kinds import by_kind, differing
 from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
@@ -106,12 +107,16 @@ class Sites:
         plan = None if base.plan is None else _plan(base.plan, values, study)
         if plan is not None:
             plan = _at_rates_of(plan, cluster, settings.nodes)
-        ranks = plan.parallelism.ranks if plan is not None else _ranks(base, settings, cluster)
+        ranks, nodes = (
+            _size(base, settings, cluster)
+            if plan is None
+            else (plan.parallelism.ranks, settings.nodes)
+        )
         for one, value in values.items():
             if one.kind == "topology":
-                needed = place(cluster, ranks, settings.nodes).nodes
+                needed = place(cluster, ranks, nodes).nodes
                 cluster = _with_topology(cluster, one.name, str(value), needed, study)
-        place(cluster, ranks, settings.nodes)
+        place(cluster, ranks, nodes)
         if base.scenario is not None:
             cluster = with_calibration(cluster, base.scenario.cluster.calibration)
         tokens = base.tokens if plan is None else new_tokens(plan.parallelism, plan.run)
@@ -121,7 +126,8 @@ class Sites:
             *(None if plan is None else _said(plan), _asked(settings)),
         ]
         return Site(
-            index, base.name, cluster, settings, ranks, tokens, plan, digest(content), memory, room
+            *(index, base.name, cluster, settings, ranks, nodes, tokens, plan),
+            *(digest(content), memory, room),
         )
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
@@ -202,7 +208,7 @@ def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
 
 def _with_field(cluster: Cluster, name: str, value: Value) -> Cluster:
     """Return a cluster with one field of its file set."""
-    return _rewritten(cluster, {name: _as_written(value)}, name)
+    return with_fields(cluster, {name: _as_written(value)}, name)
 
 
 def _as_written(value: Value) -> object:
@@ -210,20 +216,6 @@ def _as_written(value: Value) -> object:
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     return {"true": True, "false": False}.get(value, value)
-
-
-def _rewritten(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
-    data = cluster.model_dump(mode="json", exclude_unset=True)
-    for name, value in fields.items():
-        table, _, key = name.rpartition(".")
-        if table and not isinstance(data.get(table), dict):
-            raise WhatIfError(f"{what}: {cluster.name} has no {table}")
-        (data[table] if table else data)[key] = value
-        data.get("sources", {}).pop(name, None)
-    try:
-        return Cluster.model_validate(data)
-    except ValidationError as error:
-        raise WhatIfError(f"{what}: {complaints(error)}") from error
 
 
 def _with_topology(
@@ -242,7 +234,7 @@ def _with_topology(
         return with_topology(cluster, f"{tier}={study.path(family)}", needed)
     if sized is None:
         made = with_topology(cluster, f"{tier}={study.path(family)}", needed)
-        return _rewritten(made, {f"{tier}.{key}": one for key, one in given.items()}, name)
+        return with_fields(made, {f"{tier}.{key}": one for key, one in given.items()}, name)
     fabric, room = sized
     data = cluster.model_dump(mode="json", exclude_unset=True)
     keep = ("nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency", "link")
@@ -255,15 +247,16 @@ def _with_topology(
         raise WhatIfError(f"{name} {family}: {complaints(error)}") from error
 
 
-def _ranks(base: Base, settings: Settings, cluster: Cluster) -> int:
-    """Ranks of a recorded job with its what-ifs, of which some make it larger."""
+def _size(base: Base, settings: Settings, cluster: Cluster) -> tuple[int, int | None]:
+    """Ranks of a recorded job, and over how many nodes, with what-ifs that make it larger."""
     if base.scenario is None:
         raise StudyError(f"{base.name}: neither recorded nor planned")
-    scenario = replace(base.scenario, cluster=cluster)
+    nodes = None if cluster.is_one_graph else settings.nodes
+    scenario = replace(base.scenario, cluster=cluster, nodes=nodes)
     for text in settings.what_ifs:
         if "replicas" in text:
             scenario = parse_change(text).apply(scenario).scenario
-    return scenario.ranks
+    return scenario.ranks, scenario.nodes
 
 
 def _plan(

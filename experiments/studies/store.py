@@ -3,6 +3,7 @@
 ============================  ====================================================================
 ``study.yaml``                the study, as it was first given
 ``inputs.json``               what it reads, with SHA-256; version and source of the program
+``origin.txt``                the folder of the study's file, from which paths are taken
 ``index.sqlite``              ``answers``: each step's time by the hash of its inputs, committed as
                               they come; ``points``: number, constraint that refused it, file
 ``results/NNNNN.parquet``     the points, 4,096 a file, in their order: coordinates, figures, steps
@@ -20,14 +21,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from experiments.files import writing
-from experiments.studies.answers import Answer
-from experiments.studies.cache import ANSWER, answer_of, make_tables, row_of
+from experiments.studies.cache import ANSWER, COLUMNS, answer_of, make_tables, row_of
+from experiments.studies.points.answers import Answer
 from simulator.errors import OutputError, StudyError, TwofoldError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 STUDY = "study.yaml"
 INPUTS = "inputs.json"
+ORIGIN = "origin.txt"
 INDEX = "index.sqlite"
 RESULTS = "results"
 _LOCK = ".lock"
@@ -45,7 +47,7 @@ BLOCK = 4096
 _EVERY = 0.25
 """Seconds between two commits of answers."""
 _PATIENCE = 30.0
-_FORMAT = 1
+_FORMAT = 2
 """Of the index's tables; one of another format is made anew."""
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}) WITHOUT ROWID;
@@ -78,7 +80,7 @@ class Store:
     def answers(self) -> dict[bytes, Answer]:
         """Return all answers that are there, by key."""
         with reported(self.folder):
-            rows = self._base.execute("SELECT key, step, busy, refused FROM answers")
+            rows = self._base.execute(f"SELECT {COLUMNS} FROM answers")
             return {key: answer_of(*rest) for key, *rest in rows}
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
@@ -92,7 +94,7 @@ class Store:
         if self._waiting:
             with reported(self.folder), self._writing():
                 self._base.executemany(
-                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
                     ((key, *row_of(one)) for key, one in self._waiting),
                 )
             self._waiting.clear()
@@ -131,6 +133,15 @@ class Store:
             with writing(path) as stream:
                 stream.write(text.encode())
         return before is not None and before != text
+
+    def write_origin(self, origin: Path) -> None:
+        """Write from which folder paths are taken, as seen from this one, so that both may move."""
+        text = os.path.relpath(origin, self.folder) + "\n"
+        path = self.folder / ORIGIN
+        with reported(self.folder):
+            if not path.exists() or path.read_text("utf-8") != text:
+                with writing(path) as stream:
+                    stream.write(os.fsencode(text))
 
     def close(self) -> None:
         """Close the index."""
@@ -174,15 +185,63 @@ def read_results(folder: Path) -> "pa.Table":
     Raises
     ------
     StudyError
-        If it is no study's directory, or has no results yet.
+        If it is no study's directory, has no results yet, one that cannot be read, or points of
+        a file that is gone or there twice.
     """
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     files = sorted((folder / RESULTS).glob("*.parquet"))
     if not files:
         raise StudyError(f"{folder}: there are no results of a study in it")
-    return pa.concat_tables(pq.read_table(path) for path in files)
+    try:
+        table = pa.concat_tables(map(_read_table, files))
+    except pa.ArrowException as error:
+        raise StudyError(f"{folder / RESULTS}: holds files of several studies: {error}") from error
+    numbers = table["point"].to_numpy() if "point" in table.column_names else np.arange(0)
+    if not np.array_equal(numbers, np.arange(len(table))):
+        raise StudyError(
+            f"{folder / RESULTS}: points are missing or there twice: run the study again, which "
+            "writes them anew from the answers it has"
+        )
+    return table
+
+
+def _read_table(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise StudyError(
+            f"{path}: cannot be read: delete it and run the study again, which writes it anew from "
+            "the answers it has"
+        ) from error
+
+
+def answers_in(folder: Path) -> dict[bytes, Answer]:
+    """Read the answers of a study's directory, without a change to it.
+
+    There are none where it has no index, or one of another format.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be read.
+    """
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    with (
+        reported(folder),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base,
+    ):
+        (known,) = base.execute("PRAGMA user_version").fetchone()
+        if known != _FORMAT:
+            return {}
+        rows = base.execute(f"SELECT {COLUMNS} FROM answers")
+        return {key: answer_of(*rest) for key, *rest in rows}
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A study: design-space exploration from a file, or from Python in the same words."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, make_dataclass, replace
@@ -10,17 +11,18 @@ from typing import Any, ClassVar
 from typing_extensions import TypedDict
 
 from experiments.baseline import Watch, baseline
-from experiments.provenance import Head, Inputs, version
+from experiments.provenance import Head, InputFile, Inputs, version
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.studies.cache import Cache, open_cache
-from experiments.studies.code_identity import code_identity
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
-from experiments.studies.executors import EXECUTORS
-from experiments.studies.explore import Explored, Explorer
-from experiments.studies.placed import Base
+from experiments.studies.executors.executor import executor_of
+from experiments.studies.explore import Chosen, Explored, Explorer
+from experiments.studies.points.code_identity import code_identity
+from experiments.studies.points.placed import Base
+from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from simulator.errors import OutputError, StudyError
+from simulator.errors import OutputError
 from traces.generate.plan import files_named, read_plan
 
 
@@ -31,7 +33,8 @@ class PointRow:
     ``values`` are those of its dimensions and ``objectives`` those of the objectives, as text and
     in base units. ``best_of`` names the objectives that no feasible point is better in.
     ``confirmed_step_s`` is its step by the engine that confirms, ``longer_pct`` by how much longer
-    that is; both None where none does.
+    that is; both None where none does. ``kept_pct`` says in how many of 100 draws of what is not
+    known it is on the front, None where no objective is a quantile.
     """
 
     point: int
@@ -40,10 +43,11 @@ class PointRow:
     best_of: list[str]
     confirmed_step_s: float | None = None
     longer_pct: float | None = None
+    kept_pct: float | None = None
 
 
-_CONFIRMED = ("confirmed_step_s", "longer_pct")
-"""Fields of a row about the engine that confirms."""
+_CONFIRMED = ("confirmed_step_s", "longer_pct", "kept_pct")
+"""Fields of a row about the engine that confirms, and about draws."""
 
 
 class WorkloadAnswer(TypedDict):
@@ -85,7 +89,8 @@ class StudyAnswer(Head):
     """A study: how many points, the front, the best of each objective, and what refused others.
 
     ``hypervolume`` is covered by the front up to ``reference``, the worst feasible value of each
-    objective. ``computed``, ``stored`` and ``cached`` say where answers came from.
+    objective. ``chosen`` says which point is best in each quantile of what is drawn, where an
+    objective is a quantile. ``computed``, ``stored`` and ``cached`` say where answers came from.
     """
 
     name: str
@@ -102,6 +107,7 @@ class StudyAnswer(Head):
     best: dict[str, int]
     hypervolume: float
     reference: dict[str, float]
+    chosen: list[Chosen]
     refused: list[RefusedAnswer]
     thresholds: list[ThresholdAnswer]
     sensitivity: list[SensitivityAnswer]
@@ -113,21 +119,31 @@ class StudyAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StudyReport(Report):
-    """What a study found; ``explored`` has all points as columns."""
+    """What a study found; ``explored`` has all points as columns.
+
+    Read back from its directory (:func:`experiments.studies.kept.report.report`) it has points that
+    were looked at closely (``details``), what is to be known of that (``notes``), and the files
+    that were ``read`` when points were computed.
+    """
 
     schema: ClassVar[str] = "twofold/study/1"
     printed_by: ClassVar[str] = "experiments.output.tables.studies:print_study"
+    paged_by: ClassVar[str] = "experiments.output.pages.studies:study"
 
     study: Declaration
     explored: Explored
     workloads: tuple[WorkloadAnswer, ...]
     directory: Path | None = None
+    details: tuple[PointDetails, ...] = ()
+    notes: tuple[str, ...] = ()
+    read: tuple[InputFile, ...] | None = None
 
     @property
     def front(self) -> tuple[PointRow, ...]:
         """Points of the front, the best in the first objective first."""
-        results, goals = self.explored.results, self.study.file.objectives
-        columns = {name: results.column(name) for name in goals}
+        results, goals = self.explored.results, self.study.goals
+        columns = {goal.column: results.column(goal.column) for goal in goals}
+        kept = dict(zip(self.explored.front, self.explored.kept, strict=False))
         confirmed = {one.point: one for one in self.explored.confirmed}
         rows = []
         for number in self.explored.front:
@@ -137,12 +153,12 @@ class StudyReport(Report):
                 values=results.values(number),
                 objectives={name: float(column[number]) for name, column in columns.items()},
                 best_of=[name for name, one in self.explored.best.items() if one == number],
+                kept_pct=None if number not in kept else 100 * kept[number],
             )
             if again is not None:
                 row = replace(row, confirmed_step_s=again.step, longer_pct=again.longer_pct)
             rows.append(row)
-        name, goal = next(iter(goals.items()))
-        sign = 1 if goal == "min" else -1
+        name, sign = goals[0].column, goals[0].sign
         return tuple(sorted(rows, key=lambda row: (sign * row.objectives[name], row.point)))
 
     @property
@@ -172,15 +188,23 @@ class StudyReport(Report):
             for row in self.explored.found.thresholds
         ]
 
+    def headed(self) -> Head:
+        """Return what the answer begins with; inputs are those that points were computed from."""
+        if self.read is None:
+            return self.head(None, self.study.settings)
+        again = replace(self, inputs=Inputs())  # they are not read to be hashed
+        return {**again.head(None, self.study.settings), "inputs": list(self.read)}
+
     def answer(self) -> StudyAnswer:
         """Return the JSON answer; all points are in the directory's results."""
         explored, file = self.explored, self.study.file
+        columns = [goal.column for goal in self.study.goals]
         return {
-            **self.head(None, self.study.settings),
+            **self.headed(),
             "name": file.name,
             "description": file.description,
             "workloads": list(self.workloads),
-            "objectives": dict(file.objectives),
+            "objectives": self.study.ways,
             "constraints": list(file.constraints),
             "method": file.search.method,
             "engine": self.study.settings.engine,
@@ -190,7 +214,8 @@ class StudyReport(Report):
             "front": list(self.front),
             "best": explored.best,
             "hypervolume": explored.hypervolume,
-            "reference": dict(zip(file.objectives, explored.reference, strict=True)),
+            "reference": dict(zip(columns, explored.reference, strict=True)),
+            "chosen": list(explored.chosen),
             "refused": self.refused,
             "thresholds": self.thresholds,
             "sensitivity": [
@@ -210,8 +235,9 @@ class StudyReport(Report):
     def table(self) -> Rows:
         """Return the CSV answer: the front, a column per dimension and objective."""
         dimensions = [one.name for one in self.study.dimensions]
-        names = tuple(dict.fromkeys((*self.study.file.objectives, *dimensions)))
-        columns = ["point", *(name.replace(".", "_").replace("@", "_") for name in names)]
+        objectives = [goal.column for goal in self.study.goals]
+        names = tuple(dict.fromkeys((*objectives, *dimensions)))
+        columns = ["point", *(re.sub(r"[.@ ]", "_", name) for name in names)]
         kind = make_dataclass("FrontRow", [*columns, *_CONFIRMED, "best_of"], frozen=True)
         rows = [
             kind(
@@ -238,11 +264,12 @@ class StudyReport(Report):
 
 
 @question("study")
-def study(
+def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of it
     study: Mapping[str, Any] | Path | str,
     directory: Path | str | None = None,
     *,
     workers: int = 1,
+    dask: str | None = None,
     cache: bool = True,
     watch: Watch = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
@@ -258,7 +285,10 @@ def study(
         Where points are kept: new, empty, or this study's, which goes on where it was interrupted.
         Without one nothing is written but to the cache.
     workers
-        Processes that simulate; the answer does not depend on it.
+        Processes of this machine that simulate; the answer does not depend on it.
+    dask
+        A Dask cluster that simulates instead: ``tcp://HOST:PORT`` of its scheduler, or ``local:N``
+        for one of N processes of this machine. Neither does the answer depend on that.
     cache
         Whether answers are taken from, and kept in, the cache of all studies.
     watch
@@ -274,7 +304,8 @@ def study(
     Raises
     ------
     StudyError
-        If the study is written wrongly, the directory is another one's, or no point can be.
+        If the study is written wrongly, the directory is another one's, no point can be, or the
+        cluster cannot be used.
     TwofoldError
         If a trace, plan or cluster cannot be read, or the directory cannot be written.
 
@@ -293,8 +324,7 @@ def study(
     >>> report
     <StudyReport links: 3 points, 3 feasible, 3 on the front>
     """
-    if workers < 1:
-        raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
+    executor = executor_of(workers, dask, note)
     declared = declare(study) if isinstance(study, Mapping) else read_study(study)
     written = _written(declared, study)
     folder = None if directory is None else Path(directory)
@@ -303,11 +333,12 @@ def study(
     with ExitStack() as held:
         bases, workloads = read_workloads(declared, watch)
         store = None if folder is None else held.enter_context(open_store(folder, written, note))
+        if store is not None:
+            store.write_origin(declared.folder)
         if store is not None and store.write_inputs(_inputs_of(declared, bases)):
             note(f"{folder}: what the study reads has changed: points that hang on it are new")
         kept = _cache(held, note) if cache else None
-        executor = EXECUTORS["here" if workers == 1 else "processes"]
-        run = held.enter_context(executor(bases, workers))
+        run = held.enter_context(executor(bases))
         explored = Explorer(
             declared, bases, run, store, kept, watch(declared.file.name), note
         ).explore()
@@ -355,10 +386,7 @@ def read_workloads(
         If one cannot be read, or not be replayed where it was recorded.
     """
     bases, told = [], []
-    names: dict[str, int] = {}
-    for entry in declared.file.workloads:
-        names[entry.called] = names.get(entry.called, 0) + 1
-        name = entry.called if names[entry.called] == 1 else f"{entry.called} {names[entry.called]}"
+    for entry, name in zip(declared.file.workloads, declared.names, strict=True):
         base, answer = (
             _planned(declared, entry, name)
             if entry.plan
@@ -389,7 +417,12 @@ def _recorded(
     said = [files, settings.step, settings.replicate, settings.collective_cost]
     if settings.kernels is not None:
         said.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
-    base = Base(name, entry.weight, repr(said), found.recorded, tokens=entry.tokens)
+    base = Base(
+        *(name, entry.weight, repr(said), found.recorded),
+        tokens=entry.tokens,
+        step=found.timeline.makespan,
+        told=found.told_calls(found.recorded.at_rest().workload),
+    )
     measured = None if found.error is None else found.loaded.measured_step
     error = None if found.error is None else 100 * found.error
     return base, _said(base, recorded=True, measured=measured, error=error)

@@ -26,7 +26,7 @@ from simulator.quantities import bytes_per_element
 from topologies import catalog
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
-from traces.generate.run import Attention, Training
+from traces.generate.run import RECIPES, Attention, Training
 
 _SHAPE = ("layers", "hidden", "heads", "vocab")
 """Columns without which a model has no shape."""
@@ -119,9 +119,13 @@ _NAMED = (
     (r"\bnemo\b", "nemo"),
     (r"llm-foundry|mosaicml|composer", "composer"),
     (r"torchtitan|\bfsdp\b", "fsdp2"),
+    (r"dgxc-?benchmarking|^dgxc", "nemo"),
     (r"megatron", "megatron"),
 )
-"""How sources and notes write the names of frameworks; the first that is found counts."""
+"""How sources and notes write the names of frameworks; the first that is found counts.
+
+NVIDIA's dgxc-benchmarking runs NeMo where a recipe names nothing else.
+"""
 
 
 def _check_columns(names: object, source: Path) -> None:
@@ -276,7 +280,7 @@ def _attention(row: Mapping[str, str | None]) -> Attention:
 
 
 def _check_dtype(row: Mapping[str, str | None], name: str) -> None:
-    if text := _text(row, name):
+    if (text := _text(row, name)) and not (name == "precision" and text in RECIPES):
         try:
             bytes_per_element(text)
         except TwofoldError as error:

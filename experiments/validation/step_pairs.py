@@ -42,7 +42,7 @@ def pair_errors(
         of its values, and neighbours compared; all on the same source, the accelerator's apart.
     """
     known = [
-        (_facts(step), step.measured, time)
+        (facts(step), step.measured, time)
         for step, time in zip(asked, predicted, strict=True)
         if isinstance(step, MeasuredStep) and step.measured is not None and time is not None
     ]
@@ -77,7 +77,7 @@ _DIFFER: dict[str, tuple[str, tuple[str, ...]]] = {
 _Known = tuple[Mapping[str, Hashable], float, float]
 
 
-def _facts(step: MeasuredStep) -> dict[str, Hashable]:
+def facts(step: MeasuredStep) -> dict[str, Hashable]:
     """Return all that says what ran where, by the names of columns."""
     p, run = step.parallelism, step.run
     return {

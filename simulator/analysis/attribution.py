@@ -122,6 +122,35 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
     return parts
 
 
+def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Floats]:
+    """Where a rank's time went in each of several windows (s), as :func:`rank_parts` has it.
+
+    Parameters
+    ----------
+    timeline
+        A simulated step.
+    rank
+        Which rank.
+    edges
+        Ends of the windows, ascending (s): window ``i`` is from ``edges[i]`` to ``edges[i + 1]``.
+
+    Returns
+    -------
+    dict of str to array
+        By what covers the time, shape ``(len(edges) - 1,)``; together they add up to what of each
+        window lies between 0 and the makespan.
+    """
+    parts: dict[str, Floats] = {}
+    covered, before = np.empty((0, 2)), np.zeros(len(edges) - 1)
+    for name, spans in _covers(timeline, rank):
+        both = np.concatenate([covered, spans])
+        covered = union(both[:, 0], both[:, 1])
+        now = cover(covered, edges[:-1], edges[1:])
+        parts[name] = parts.get(name, 0.0) + np.maximum(0.0, now - before)
+        before = now
+    return parts
+
+
 def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     """Spans of time by what covers them; a later one counts where no earlier one does."""
     workload, start, end = timeline.workload, timeline.start, timeline.end

@@ -6,6 +6,9 @@ points it lies between theirs. Where it is convex as well (every call has one sc
 numbers), it lies below the chord of two points and above the chords of their neighbours carried on,
 and far fewer points do. The interval with the largest gap is halved until none is larger than
 asked.
+
+Where links are shared neither law holds: more bandwidth may make a step longer. :func:`sample`
+simulates points and halves intervals where halfway the step is off the line. That is no bound.
 """
 
 from collections.abc import Callable
@@ -23,6 +26,8 @@ _NARROW = 1e-9
 _ROUNDING = 1e-12
 _AT_ONCE = 5
 """Points to begin with."""
+_SAMPLED_FIRST = 9
+"""Points to begin with where no law is known."""
 _FINE, _ZOOMS = 1024, 2
 """Points of a grid on which a break-even is looked for, and how often it is looked at closer."""
 
@@ -33,7 +38,7 @@ class Curve:
 
     ``gap[i]`` bounds the distance of the step from the line between points ``i`` and ``i + 1``,
     if it never falls with ``x`` and, where ``convex`` says so, is convex. ``fell`` says that it
-    was seen to fall, so that the bound need not hold.
+    was seen to fall, so that the bound need not hold. Of a sampled curve it is no bound.
     """
 
     x: Floats
@@ -70,6 +75,32 @@ def trace(
         middle = np.sqrt(x[chosen] * x[chosen + 1])
         step = np.insert(step, chosen + 1, evaluate(middle))
         x = np.insert(x, chosen + 1, middle)
+
+
+def sample(evaluate: Evaluate, first: float, last: float, *, gap: float, most: int = 100) -> Curve:
+    """Sample a curve of which no law is known, from ``first`` to ``last``.
+
+    Each interval is looked at halfway, on a scale of factors; where the step is more than ``gap``
+    (s) off the line there, its halves are looked at, too. ``gap`` of the curve is how far off
+    the step was halfway before that point became one of the curve, or, where ``most`` points did
+    not suffice, how far the ends are apart. Elsewhere in an interval it may be more: of a convex
+    step up to about twice as much, of one that falls and rises between two looks anything.
+    """
+    x = np.geomspace(first, last, _SAMPLED_FIRST)
+    step = evaluate(x)
+    gaps = np.full(len(x) - 1, np.inf)  # of intervals that are not looked at yet
+    while (open_ := np.flatnonzero(np.isinf(gaps))).size and len(x) < most:
+        open_ = open_[: most - len(x)]
+        middle = np.sqrt(x[open_] * x[open_ + 1])
+        found = evaluate(middle)
+        off = np.abs(found - np.interp(middle, x, step))
+        narrow = x[open_ + 1] - x[open_] <= _NARROW * x[open_ + 1]
+        gaps[open_] = np.where((off > gap) & ~narrow, np.inf, off)
+        gaps = np.insert(gaps, open_ + 1, gaps[open_])
+        x, step = np.insert(x, open_ + 1, middle), np.insert(step, open_ + 1, found)
+    gaps = np.where(np.isinf(gaps), np.abs(np.diff(step)), gaps)
+    fell = (np.diff(step) < -_ROUNDING * step[:-1]).any()
+    return Curve(x, step, gaps, convex=False, fell=bool(fell))
 
 
 def _thinned(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex: bool) -> Curve:

@@ -11,6 +11,7 @@ simulated in turn until they agree.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,19 +48,33 @@ def kernels(workload: Workload) -> NDArray[np.bool_]:
     return np.asarray((workload.what == What.COMPUTE) & ~own)
 
 
-def beside(workload: Workload, times: RunTimes) -> Floats:
+def beside(workload: Workload, times: RunTimes, *, collectives_only: bool = False) -> Floats:
     """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
     fraction = np.zeros(len(workload))
-    ops = np.flatnonzero(kernels(workload) & (times.end > times.start))
-    for rank in workload.ranks:
-        own = ops[workload.rank[ops] == rank]
-        fraction[own] = covered(moving(workload, times, rank), times.start[own], times.end[own])
+    called = workload.call >= 0
+    if collectives_only:
+        called &= workload.what == What.COLLECTIVE
+    measured = kernels(workload) & (times.end > times.start)
+    ops, calls = (_by_rank(workload, np.flatnonzero(one)) for one in (measured, called))
+    for rank, own in ops.items():
+        intervals = _moving(times, workload.call[calls.get(rank, np.empty(0, dtype=np.int64))])
+        fraction[own] = covered(intervals, times.start[own], times.end[own])
     return fraction
+
+
+def _by_rank(workload: Workload, ops: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Return ops by their rank, each rank's in order."""
+    ordered = ops[np.argsort(workload.rank[ops], kind="stable")]
+    ranks, first = np.unique(workload.rank[ordered], return_index=True)
+    return dict(zip(ranks.tolist(), np.split(ordered, first[1:]), strict=False))
 
 
 def moving(workload: Workload, times: RunTimes, rank: int) -> Intervals:
     """When a call of a rank moves."""
-    calls = workload.call[(workload.call >= 0) & (workload.rank == rank)]
+    return _moving(times, workload.call[(workload.call >= 0) & (workload.rank == rank)])
+
+
+def _moving(times: RunTimes, calls: NDArray[np.integer[Any]]) -> Intervals:
     calls = calls[times.call_end[calls] > times.call_start[calls]]
     return union(times.call_start[calls], times.call_end[calls])
 

@@ -272,8 +272,29 @@ main()
 """
 
 
-@pytest.mark.parametrize("home", [{}, {"HOME": "/nonexistent"}, {"HOME": "/etc/passwd"}])
-@pytest.mark.parametrize("taken", [None, "by others", "by a file"])
+_SLOW = pytest.mark.slow
+_NO_HOME, _LOST, _FILE = {}, {"HOME": "/nonexistent"}, {"HOME": "/etc/passwd"}
+
+
+@pytest.mark.parametrize(
+    ("home", "taken"),
+    [
+        (_NO_HOME, None),
+        (_LOST, "by others"),
+        (_FILE, "by a file"),
+        *(
+            pytest.param(home, taken, marks=_SLOW)
+            for home, taken in (
+                (_NO_HOME, "by others"),
+                (_NO_HOME, "by a file"),
+                (_LOST, None),
+                (_LOST, "by a file"),
+                (_FILE, None),
+                (_FILE, "by others"),
+            )
+        ),
+    ],
+)
 def test_who_has_no_home_and_no_name_is_answered(tmp_path, home, taken):
     place = tmp_path / f"twofold-{os.getuid()}"
     if taken == "by others":

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -78,8 +79,18 @@ def test_at_every_width_all_is_said_and_no_line_ends_in_blanks(places, command):
             assert numbers(wide) <= numbers(text)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-@pytest.mark.parametrize("command", ["utility", "what-if", "explain"])
+_QUICK = {("utility", "ascii"), ("what-if", "latin-1"), ("explain", "cp1252"), ("utility", "utf-8")}
+
+
+@pytest.mark.parametrize(
+    ("command", "encoding"),
+    [
+        pair if pair in _QUICK else pytest.param(*pair, marks=pytest.mark.slow)
+        for pair in product(
+            ["utility", "what-if", "explain"], ["ascii", "latin-1", "cp1252", "utf-8"]
+        )
+    ],
+)
 def test_an_answer_goes_through_on_any_encoding(places, command, encoding):
     words = [word.format(**places) for word in COMMANDS[command]]
     environment = {"PYTHONIOENCODING": encoding, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}

@@ -387,7 +387,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
     neither |= {"command", "slow_down", "output", "to", "read_as", "precision", "per"}
-    neither |= {"framework", "gradient", "optimizer"}
+    neither |= {"framework", "gradient", "optimizer", "dask", "lora_targets"}
     neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
     for command, (_, module) in COMMANDS.items():

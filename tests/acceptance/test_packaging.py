@@ -62,6 +62,7 @@ def test_the_command_is_installed() -> None:
         "traces/samples/**/*.json.gz",
         "traces/live/**/*",
         "experiments/schemas/*.json",
+        "experiments/output/pages/assets/*",
         "*/py.typed",
         DOOR,
     ],

@@ -12,7 +12,7 @@ accelerator: {peak: 989 TFLOP/s, memory_bandwidth: 3.35 TB/s}
 
 
 def links(steps=6, **fields):
-    """A study of the sample's links: bandwidth and latency inside a node."""
+    """A study of the sample's links: bandwidth and latency inside a node; no engine confirms."""
     return {
         "name": "links",
         "workloads": [{"trace": TRACE}],
@@ -22,5 +22,6 @@ def links(steps=6, **fields):
             "scale_up.latency": {"log": ["0.2 us", "4 us"], "steps": steps},
         },
         "objectives": {"step_s": "min", "scale_up.bandwidth": "min"},
+        "confirm": "none",
         **fields,
     }

@@ -180,3 +180,17 @@ def test_what_is_compiled_ahead_is_what_is_used(words, chakra_job):
     assert len(found) > 5
     for loop, types in found:
         assert types == ahead[loop]
+
+
+def test_loops_are_found_without_what_extras_bring():
+    """A plain installation compiles ahead, too: modules of extras are passed over."""
+    extras = ("uvicorn", "starlette", "dask", "distributed", "optuna", "plotly")
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n"
+        "from experiments.cli.compile_ahead import every_loop\nprint(len(every_loop()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(every_loop())

@@ -174,7 +174,16 @@ class Bill:
 _ASKED = {"prices": "a price", "power": "the power"}
 
 
-def bill_of(cluster: Cluster, ranks: int | None = None, nodes: int | None = None) -> Bill:
+Counted = dict[tuple[object, ...], Fabric]
+"""Parts of fabrics that were counted before, by what their counts depend on."""
+
+
+def bill_of(
+    cluster: Cluster,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    counted: Counted | None = None,
+) -> Bill:
     """Count what a job's part of a cluster is made of, and what a piece costs and draws.
 
     Nodes are bought whole, with every accelerator and NIC they have; of the fabric what joins them.
@@ -187,6 +196,8 @@ def bill_of(cluster: Cluster, ranks: int | None = None, nodes: int | None = None
         Of the job; the whole machine if it is not given.
     nodes
         Over how many nodes the ranks are spread; as few as hold them if it is not given.
+    counted
+        Fabrics that were counted for other bills, to which this one's is added.
 
     Raises
     ------
@@ -209,7 +220,13 @@ def bill_of(cluster: Cluster, ranks: int | None = None, nodes: int | None = None
         lines += _node_lines(cluster, kind, own.nodes)
     fabric = Fabric()
     if cluster.scale_out is not None:
-        fabric = fabric_parts(cluster.scale_out, nics, placement.nodes, _switch_ports(cluster))
+        key = _counts_key(cluster, ranks, nodes)
+        known = None if counted is None or key is None else counted.get(key)
+        fabric = known or fabric_parts(
+            cluster.scale_out, nics, placement.nodes, _switch_ports(cluster)
+        )
+        if counted is not None and key is not None:
+            counted[key] = fabric
         counts = (sum(nic.count for nic in nics), fabric.ports, fabric.cables)
         figures = _network_figures(cluster, cluster.scale_out)
         lines += [
@@ -225,6 +242,23 @@ def bill_of(cluster: Cluster, ranks: int | None = None, nodes: int | None = None
         usually if given is None else given,
         usual().energy.price if energy is None else energy,
     )
+
+
+def _counts_key(
+    cluster: Cluster, ranks: int | None, nodes: int | None
+) -> tuple[object, ...] | None:
+    """Return what the counts of a fabric depend on: not how fast it is, if all of it is as fast.
+
+    None where they do: kinds of node have NICs of their own, a graph or a dragonfly links.
+    """
+    fabric = cluster.scale_out
+    if fabric is None or cluster.node_kinds or isinstance(fabric, GraphFabric):
+        return None
+    if isinstance(fabric, DragonflyFabric) and (fabric.local_bandwidth or fabric.global_bandwidth):
+        return None
+    drawn = fabric.model_dump_json(exclude={"bandwidth", "latency"})
+    sizes = (cluster.nodes, cluster.ranks_per_node, _switch_ports(cluster), ranks, nodes)
+    return type(fabric).__name__, drawn, *sizes
 
 
 _NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with transceivers"}

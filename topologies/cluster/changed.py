@@ -1,6 +1,7 @@
 """What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,6 +10,7 @@ from simulator.errors import ClusterError, TopologyError, WhatIfError
 from simulator.names import did_you_mean, same_name
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
+from topologies.cluster.fabric_sizes import SIZED, fabric_fields
 from topologies.cluster.fabrics import GRAPH, GraphFabric
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
@@ -217,7 +219,9 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
 
     The tier is ``scale_up`` if it is not named. Every rank, and every NIC, keeps its bandwidth. A
     topology is a family's name, any spec (:mod:`topologies.spec`) or the file of a graph; of a
-    family that the tier knows by name ``torus:2x4`` gives the dimensions.
+    family that the tier knows by name ``torus:2x4`` gives the dimensions; a family of fabrics alone
+    (``scale_out=dragonfly``) is sized for the job's nodes
+    (:mod:`topologies.cluster.fabric_sizes`).
 
     Parameters
     ----------
@@ -261,7 +265,11 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     data |= {tier: part, "name": f"{cluster.name} ({tier} {kind})", "sources": {}}
     data["known"] = _unlike(data.get("known", {}), tier)
     try:
-        if tier == SCALE_OUT and nodes is not None:
+        if tier == SCALE_OUT and nodes is not None and kind in SIZED:
+            fields, most = fabric_fields(kind, cluster, nodes, {}) or ({}, math.inf)
+            part |= fields
+            data["nodes"] = int(min(cluster.nodes, most))
+        elif tier == SCALE_OUT and nodes is not None:
             part["topology"], room = fabric_for(kind, part["nics_per_node"], nodes)
             data["nodes"] = _with_room(cluster.nodes, room, nodes)
         if kind.partition(":")[0] == "switch":
@@ -270,6 +278,43 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     except (ValidationError, TopologyError) as error:
         told = complaints(error) if isinstance(error, ValidationError) else str(error)
         raise ClusterError(f"topology {change!r}: {told}") from error
+
+
+def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
+    """Return the cluster with fields of its file set, checked again.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    fields
+        By name, of a table ``TABLE.FIELD``: ``scale_out.routing``.
+    what
+        How an error calls the change.
+
+    Raises
+    ------
+    WhatIfError
+        If the cluster has no such table, or is none with that value.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> tree = with_topology(load_cluster("dgx-a100"), "scale_out=fat_tree:32")
+    >>> with_fields(tree, {"scale_out.routing": "spray"}, "routing").scale_out.routing
+    'spray'
+    """
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    for name, value in fields.items():
+        table, _, key = name.rpartition(".")
+        if table and not isinstance(data.get(table), dict):
+            raise WhatIfError(f"{what}: {cluster.name} has no {table}")
+        (data[table] if table else data)[key] = value
+        data.get("sources", {}).pop(name, None)
+    try:
+        return Cluster.model_validate(data)
+    except ValidationError as error:
+        raise WhatIfError(f"{what}: {complaints(error)}") from error
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from typing_extensions import TypedDict
@@ -231,6 +231,9 @@ class Loaded:
         What a profiler counted besides times.
     generated_by
         The framework whose training step was generated; None of what was recorded, and of serving.
+    kernel_times
+        Of a generated step the share of the time of its kernels by how it is known; empty of what
+        was recorded.
     """
 
     trace: str
@@ -243,6 +246,7 @@ class Loaded:
     phases: tuple[Phase, ...] = ()
     counters: Counters = Counters()
     generated_by: str | None = None
+    kernel_times: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

@@ -74,7 +74,18 @@ def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTe
     return (
         *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),
         *_network(batch, batch.model.experts_at(layer), run),
+        *_adapters(batch),
     )
+
+
+def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
+    """Yield what lies between the two matrices of adapters; their inputs are counted already.
+
+    Inputs of frozen products without an adapter are counted, too, though autograd frees them.
+    """
+    if batch.lora_rank:
+        inner = batch.tokens * batch.lora_rank * len(batch.lora_targets) * element_bytes(batch)
+        yield SavedTensor("inside adapters", inner)
 
 
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:

@@ -12,6 +12,13 @@ from simulator.errors import WorkloadError
 from simulator.names import one_of
 
 Flash = Literal["flash", "flash1", "flash2"]
+Sharding = Literal["", "flat", "each"]
+SLOW_DOWN = 0.19
+"""How much longer kernels take beside a collective or a message of NCCL, of the time beside.
+
+18.9 % in the mean over models of 4 A100, H100, MI250 and MI210 (arXiv 2507.03114, abstract): it
+takes multiprocessors and memory bandwidth from them, and power.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +50,17 @@ class Framework:
     accumulates_apart
         Whether a micro-batch's weight gradients are added to the step's by a kernel of their own,
         not by the matrix product.
+    sharding
+        How sharded weights and gradients are laid out: ``flat``, all of a block as one parameter
+        (PyTorch's first FSDP), ``each``, every parameter by itself (FSDP2), or "", by nothing that
+        copies them.
     flash
         Which kernels of fused attention: ``flash``, the best for the accelerator (cuDNN's,
         FlashAttention-3), ``flash2``, those of FlashAttention-2, or ``flash1``, of the first.
     fused
         Whether element-wise kernels are fused, where a run does not say.
+    slow_down
+        How much longer kernels take beside an exchange, of the time beside.
     captured
         Whether what the host launches was captured before (CUDA graphs, or a compiled program): it
         then costs nothing.
@@ -63,15 +76,17 @@ class Framework:
     overlaps_tensor_exchanges: bool = False
     waits_for_messages: bool = False
     accumulates_apart: bool = True
+    sharding: Sharding = ""
     flash: Flash = "flash"
     fused: bool = True
+    slow_down: float = SLOW_DOWN
     captured: bool = False
 
 
 NONE = "none"
 
 _KNOWN = (
-    Framework(name=NONE, measured=False, accumulates_apart=False),
+    Framework(name=NONE, measured=False, accumulates_apart=False, slow_down=0.0),
     Framework(
         name="megatron",
         launch=12e-6,
@@ -102,6 +117,7 @@ _KNOWN = (
         exchange=30e-6,
         overlaps_input_gradients=False,
         accumulates_apart=False,
+        sharding="each",
         flash="flash2",
     ),
     Framework(
@@ -109,11 +125,20 @@ _KNOWN = (
         launch=12e-6,
         exchange=30e-6,
         overlaps_input_gradients=False,
+        sharding="flat",
         flash="flash1",
         fused=False,
     ),
-    Framework(name="maxtext", measured=False, captured=True, accumulates_apart=False),
-    Framework(name="vllm", captured=True, accumulates_apart=False),
+    Framework(
+        name="maxtext", measured=False, captured=True, accumulates_apart=False, slow_down=0.0
+    ),
+    Framework(
+        name="vllm",
+        launch=12e-6,
+        exchange=30e-6,
+        captured=True,
+        accumulates_apart=False,
+    ),
 )
 FRAMEWORKS: Mapping[str, Framework] = {one.name: one for one in _KNOWN}
 """Frameworks by name; ``none`` is the neutral baseline, a roofline and no host."""

@@ -196,16 +196,20 @@ def load_plan(path: Path, step: str) -> Loaded:
         check_memory(
             plan, remedy="leave accelerator.memory out of the file to have it answered all the same"
         )
-        workload = written(stage_programs(plan), plan)
+        programs = stage_programs(plan)
+        workload = written(programs, plan)
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
-    return as_loaded(workload, plan, trace=str(path))
+    return as_loaded(workload, plan, programs[0].clock.shares(), trace=str(path))
 
 
-def as_loaded(workload: Workload, plan: GenerationPlan, *, trace: str = "") -> Loaded:
+def as_loaded(
+    workload: Workload, plan: GenerationPlan, kernel_times: Mapping[str, float], *, trace: str = ""
+) -> Loaded:
     """Return a generated step in the form of a trace that has been read; nothing was measured.
 
-    Without ``trace`` it is named after the model and its parallelism.
+    ``kernel_times`` are shares of its kernels' time by how that is known. Without ``trace`` it is
+    named after the model and its parallelism.
     """
     kernels = int((workload.what == What.COMPUTE).sum())
     calls = len(workload.calls)
@@ -233,4 +237,5 @@ def as_loaded(workload: Workload, plan: GenerationPlan, *, trace: str = "") -> L
         measured_begin={},
         measured_end={},
         generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
+        kernel_times=kernel_times,
     )

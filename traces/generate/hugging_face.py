@@ -313,6 +313,41 @@ def _gpt2(config: _Config) -> Fields:
     }
 
 
+def _gpt_bigcode(config: _Config) -> Fields:
+    """GPT-2 whose heads share keys and values (StarCoder)."""
+    fields = _gpt2(config)
+    shared = config.flag("multi_query", usual=True)
+    return fields | {"attention": fields["attention"] | ({"kv_heads": 1} if shared else {})}
+
+
+def _gptj(config: _Config) -> Fields:
+    """One norm for attention and network, which are parallel; biases in the network alone.
+
+    A card has biases in attention where the network has: these are left out, some thousands.
+    """
+    return _gpt2(config) | {
+        "norms": 1,
+        "biases": False,
+        "positions": None,  # they are rotary
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
+    }
+
+
+def _stablelm(config: _Config) -> Fields:
+    return _llama(config) | {
+        "qkv_biases": config.flag("use_qkv_bias", usual=False),
+        "norms": 1 if config.flag("use_parallel_residual", usual=False) else 2,
+        "qk_norm": config.flag("qk_layernorm", usual=False),
+    }
+
+
+def _glm(config: _Config) -> Fields:
+    """Llama with biases of queries, keys and values, and heads of 128."""
+    return _llama(config) | {
+        "attention": _grouped(config) | {"head": config.count("head_dim", usual=128)}
+    }
+
+
 def _gpt_neox(config: _Config) -> Fields:
     return {
         "layers": config.count("num_hidden_layers"),
@@ -500,6 +535,8 @@ def _dit(config: _Config) -> Fields:
 
 FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "gpt2": _gpt2,
+    "gpt_bigcode": _gpt_bigcode,
+    "gptj": _gptj,
     "gpt_neox": _gpt_neox,
     "opt": _opt,
     "bloom": _bloom,
@@ -521,6 +558,10 @@ FAMILIES: dict[str, Callable[[_Config], Fields]] = {
     "phi3": _phi3,
     "granite": _llama,
     "olmo": _llama,
+    "olmo2": lambda config: _llama(config) | {"qk_norm": True},
+    "stablelm": _stablelm,
+    "glm": _glm,
+    "glm4": lambda config: _glm(config) | {"norms": 4},
     "starcoder2": _starcoder2,
     "cohere": _cohere,
     "gpt_oss": _gpt_oss,

@@ -29,7 +29,63 @@ def linear(
     The gradient of the input multiplies by the transpose (``m x n`` by ``n x k``), that of the
     weights inputs by gradients (``k x m`` by ``m x n``). Besides there are the casts of 8-bit
     products, the sum of a bias's gradient, and that of the weights' gradient into the step's.
+    Frozen weights have no gradient, and an adapter beside them two products and a sum (LoRA, arXiv
+    2106.09685); what tensor ranks exchange of its inner numbers is left out, and the gradient of a
+    layer's input is computed in all layers, as autograd does behind the first adapter.
     """
+    if not batch.lora_rank:
+        return _trained(
+            batch, name, shape, weight_matrices=weight_matrices, reads_input=reads_input
+        )
+    frozen = _frozen(batch, name, shape, weight_matrices)
+    if _TARGETS.get(name) not in batch.lora_targets:
+        return frozen
+    m, k, n = shape
+    plain = replace(batch, recipe=batch.dtype, model=batch.model.without_biases)
+    inner, outer = GemmShape(m, k, batch.lora_rank), GemmShape(m, batch.lora_rank, n)
+    return (
+        *frozen,
+        *_trained(plain, name, inner, weight_matrices=weight_matrices, reads_input=reads_input),
+        *_trained(plain, name, outer, weight_matrices=weight_matrices, reads_input=False),
+        elementwise(batch, "adapter", m * n, Passes(3.0, 1.0)),
+    )
+
+
+_TARGETS = {
+    "qkv": "qkv",
+    "query": "qkv",
+    "query down": "qkv",
+    "query up": "qkv",
+    "kv down": "qkv",
+    "kv up": "qkv",
+    "output": "proj",
+    "up": "up",
+    "down": "down",
+}
+"""Targets by the names of a layer's products."""
+
+
+def _frozen(
+    batch: MicroBatch, name: str, shape: GemmShape, weight_matrices: float
+) -> tuple[Kernel, ...]:
+    """Multiply by weights that have no gradient."""
+    kernels = _trained(batch, name, shape, weight_matrices=weight_matrices, reads_input=False)
+    return tuple(
+        replace(kernel, weight_gradient=NO_WORK)
+        for kernel in kernels
+        if kernel.name != _GRADIENT_SUM
+    )
+
+
+def _trained(
+    batch: MicroBatch,
+    name: str,
+    shape: GemmShape,
+    *,
+    weight_matrices: float,
+    reads_input: bool,
+) -> tuple[Kernel, ...]:
+    """Multiply by weights that have gradients."""
     kernel = gemm(
         name,
         shape,
@@ -63,19 +119,39 @@ def linear(
 
 
 def _casts(batch: MicroBatch, shape: GemmShape) -> tuple[Kernel, ...]:
-    """Return the casts that a product in 8 bits needs; none at other precisions.
+    """Return the casts that a product in 8 or 4 bits needs; none at other precisions.
 
-    Of the input forward and of the output's gradient backward 1 B is written twice, as it is and
-    transposed, backward after 2 B were read; what makes the input casts it, too (Transformer
-    Engine). Weights are cast once a step.
+    Of the input forward and of the output's gradient backward what is read in 16 bits is written
+    twice, as it is and transposed. With one scale for a matrix, known from the steps before, what
+    makes the input casts it, too (Transformer Engine); scales of blocks are those of the numbers
+    themselves, and NVFP4 has one of the matrix besides, which reads it once more. Weights are cast
+    once a step. Serving has no transpose, and a kernel that casts.
     """
     if batch.recipe not in _CAST:
         return ()
     m, k, n = shape
-    return (Kernel("cast", streamed(2.0 * m * k), streamed(4.0 * m * n)),)
+    cast = _CAST[batch.recipe]
+    if batch.phase != "training":
+        return (Kernel("cast", streamed((2.0 * cast.reads + cast.written) * m * k), NO_WORK),)
+    forward = 2.0 * cast.written + (0.0 if batch.recipe == "fp8" else 2.0 * cast.reads)
+    backward = 2.0 * cast.written + 2.0 * cast.reads
+    return (Kernel("cast", streamed(forward * m * k), streamed(backward * m * n)),)
 
 
-_CAST = ("fp8", "fp8_block", "mxfp8")
+class _Cast(NamedTuple):
+    """Bytes that a cast writes of a number, its share of a scale included; how often it reads."""
+
+    written: float
+    reads: int = 1
+
+
+_CAST = {
+    "fp8": _Cast(1.0),
+    "fp8_block": _Cast(1.0 + 4.0 / 128),
+    "mxfp8": _Cast(1.0 + 1.0 / 32),
+    "nvfp4": _Cast(0.5 + 1.0 / 16, reads=2),
+    "mxfp4": _Cast(0.5 + 1.0 / 32),
+}
 
 
 def _sums(
@@ -86,13 +162,25 @@ def _sums(
     added = []
     if batch.model.biases:
         added.append(streamed(m * n * batch.element_bytes))
-    if batch.phase == "training" and framework(batch.framework).accumulates_apart:
+    if batch.phase == "training" and _accumulates(batch):
         # The product's output is read; the sum is read and written.
         width = batch.element_bytes + 2 * batch.gradient_bytes
         added.append(streamed(weight_matrices * k * n * width))
     return tuple(
-        Kernel("gradient sum", NO_WORK, NO_WORK, work, reads_input=reads_input) for work in added
+        Kernel(_GRADIENT_SUM, NO_WORK, NO_WORK, work, reads_input=reads_input) for work in added
     )
+
+
+def _accumulates(batch: MicroBatch) -> bool:
+    """Whether a kernel adds a product's whole weight gradient to that of the step.
+
+    FSDP sums shards, which is next to nothing; what it copies instead is written with the blocks.
+    """
+    by = framework(batch.framework)
+    return by.accumulates_apart and not (by.sharding and batch.parallelism.zero >= 2)
+
+
+_GRADIENT_SUM = "gradient sum"
 
 
 def streamed(traffic: float, launches: int = 1) -> Work:

@@ -20,6 +20,7 @@ from traces.generate.model import (
     GroupedAttention,
     LatentAttention,
     Parameters,
+    adapter_parameters,
     embedding_parameters,
     head_parameters,
     layer_parameters,
@@ -64,11 +65,27 @@ class LayerPart:
 
 
 class ModelBlock(NamedTuple):
-    """A layer, the embedding or the head: its parts in order, and its parameters on all ranks."""
+    """A layer, the embedding or the head: its parts in order, and its parameters on all ranks.
+
+    ``adapters`` are trained in place of the parameters; None: those are trained themselves.
+    """
 
     parts: tuple[LayerPart, ...]
     parameters: Parameters
     is_layer: bool = False
+    adapters: Parameters | None = None
+
+    @property
+    def trained(self) -> Parameters:
+        """The parameters that have gradients."""
+        return self.parameters if self.adapters is None else self.adapters
+
+    @property
+    def held(self) -> Parameters:
+        """All parameters, adapters with them."""
+        if self.adapters is None:
+            return self.parameters
+        return Parameters(*(a + b for a, b in zip(self.parameters, self.adapters, strict=True)))
 
 
 def chunks(batch: MicroBatch) -> list[list[ModelBlock]]:
@@ -87,9 +104,14 @@ def chunks(batch: MicroBatch) -> list[list[ModelBlock]]:
         end = layer + base + (1 if chunk in longer else 0)
         blocks.append([_layer(batch, index) for index in range(layer, end)])
         layer = end
-    blocks[0].insert(0, _embedding(batch))
-    blocks[-1].append(_head(batch))
+    blocks[0].insert(0, _outer(batch, _embedding(batch)))
+    blocks[-1].append(_outer(batch, _head(batch)))
     return blocks
+
+
+def _outer(batch: MicroBatch, block: ModelBlock) -> ModelBlock:
+    """Freeze the embedding or the head, where adapters are trained."""
+    return block._replace(adapters=Parameters()) if batch.lora_rank else block
 
 
 def parameters_on_rank(parameters: Parameters, batch: MicroBatch) -> Parameters:
@@ -106,7 +128,10 @@ def _layer(batch: MicroBatch, index: int) -> ModelBlock:
     cross = _attention(batch) if batch.model.has_cross_attention(index) else ()
     across = (replace(part, name=f"cross-{part.name}") for part in cross)
     parts = (*_attention(batch), *across, *_network(batch, index))
-    return ModelBlock(parts, layer_parameters(batch.model, index), is_layer=True)
+    adapters = None
+    if batch.lora_rank:
+        adapters = adapter_parameters(batch.model, index, batch.lora_rank, batch.lora_targets)
+    return ModelBlock(parts, layer_parameters(batch.model, index), is_layer=True, adapters=adapters)
 
 
 def _embedding(batch: MicroBatch) -> ModelBlock:
@@ -123,6 +148,8 @@ def _embedding(batch: MicroBatch) -> ModelBlock:
         )
         return ModelBlock((_part("embedding", projected),), embedding_parameters(model))
     looked_up = elementwise(batch, "embedding", batch.sharded_tokens * model.hidden, Passes(2, 2))
+    if batch.lora_rank:
+        looked_up = replace(looked_up, input_gradient=NO_WORK)
     _, after = _tensor_parallel(batch, batch.hidden_bytes)
     part = replace(_part("embedding", (looked_up,), after=after), back_after=())
     return ModelBlock((part,), embedding_parameters(model))

@@ -174,15 +174,16 @@ def _training(
     own_chunks: Sequence[Sequence[_NumberedBlock]],
 ) -> StageMemory:
     """Add up a stage in training."""
-    held = [parameters_on_rank(one.block.parameters, batch) for one in own]
-    states = _states(batch, run, held)
+    held = [parameters_on_rank(one.block.held, batch) for one in own]
+    trained = [parameters_on_rank(one.block.trained, batch) for one in own]
+    states = _states(batch, run, held, trained)
     kept, working = _peak(batch, run, stage, own_chunks)
     return StageMemory(
         stage=stage,
         weights=states.weights,
         gradients=states.gradients,
         optimiser=states.optimiser,
-        gathered=_gathered(batch, run, own, held),
+        gathered=_gathered(batch, run, own, held, trained),
         activations=kept,
         working=working,
         buffers=_buffers(batch),
@@ -197,24 +198,36 @@ class _States(NamedTuple):
     optimiser: float
 
 
-def _states(batch: MicroBatch, run: Training, held: Sequence[Parameters]) -> _States:
-    p, width = batch.parallelism, _trained_bytes(batch)
-    dense = sum(one.sharded + one.replicated for one in held)
-    experts = sum(one.experts for one in held)
-    whole = dense + experts
-    shard = whole
-    if p.zero:
-        replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
-        shard = dense / p.shard_ranks + experts / replicas
-    states = OPTIMIZERS[run.optimizer]
-    if p.zero == 3:
+def _states(
+    batch: MicroBatch, run: Training, held: Sequence[Parameters], trained: Sequence[Parameters]
+) -> _States:
+    width, states = _trained_bytes(batch), OPTIMIZERS[run.optimizer]
+    (whole, shard), (whole_trained, shard_trained) = (
+        _whole_and_shard(batch, own) for own in (held, trained)
+    )
+    if batch.parallelism.zero == 3:
         longest = max(width, _MASTER)
-        return _States(shard * longest, shard * longest, shard * states)
+        frozen = (shard - shard_trained) * width
+        return _States(
+            frozen + shard_trained * longest, shard_trained * longest, shard_trained * states
+        )
+    summed = shard_trained if batch.parallelism.zero >= 2 else whole_trained
     return _States(
         weights=whole * width,
-        gradients=(shard if p.zero >= 2 else whole) * bytes_per_element(run.gradient),
-        optimiser=shard * (states + (_MASTER if width < _MASTER else 0)),
+        gradients=summed * bytes_per_element(run.gradient),
+        optimiser=shard_trained * (states + (_MASTER if width < _MASTER else 0)),
     )
+
+
+def _whole_and_shard(batch: MicroBatch, held: Sequence[Parameters]) -> tuple[float, float]:
+    """Return how many parameters a rank holds, and of how many ZeRO has it hold a shard."""
+    p = batch.parallelism
+    dense = sum(one.sharded + one.replicated for one in held)
+    experts = sum(one.experts for one in held)
+    if not p.zero:
+        return dense + experts, dense + experts
+    replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
+    return dense + experts, dense / p.shard_ranks + experts / replicas
 
 
 def _trained_bytes(batch: MicroBatch) -> int:
@@ -222,7 +235,11 @@ def _trained_bytes(batch: MicroBatch) -> int:
 
 
 def _gathered(
-    batch: MicroBatch, run: Training, own: Sequence[_NumberedBlock], held: Sequence[Parameters]
+    batch: MicroBatch,
+    run: Training,
+    own: Sequence[_NumberedBlock],
+    held: Sequence[Parameters],
+    trained: Sequence[Parameters],
 ) -> float:
     """Bytes of whole weights and gradients under ZeRO-2 and 3, besides their shards.
 
@@ -238,14 +255,20 @@ def _gathered(
     if zero < 3:
         return 0.0
     if batch.parallelism.pp > 1:
-        whole = sum(one.total for one in held)
-        return whole * (width + bytes_per_element(run.gradient))
+        gradients = sum(one.total for one in trained) * bytes_per_element(run.gradient)
+        return sum(one.total for one in held) * width + gradients
     layers = [one.total for one, named in zip(held, own, strict=True) if named.layer is not None]
     largest = max(layers, default=0.0)
     root = sum(one.total for one in held) - sum(layers)
     head = sum(one.total for one, named in zip(held, own, strict=True) if named.is_head)
-    each = (_BLOCKS_GATHERED + 1) * width + bytes_per_element(run.gradient)
-    return largest * each + (root + head) * width
+    summed = max(
+        (one.total for one, named in zip(trained, own, strict=True) if named.layer is not None),
+        default=0.0,
+    )
+    # The gradient of a layer as it is computed, in the weights' precision, and as it is summed.
+    gradients = summed * (width + bytes_per_element(run.gradient))
+    head = 0.0 if batch.lora_rank else head
+    return largest * _BLOCKS_GATHERED * width + gradients + (root + head) * width
 
 
 def _peak(

@@ -4,6 +4,7 @@ A card is a YAML file; those of published models ship with the package, each num
 source. Counts are bare numbers: they have no unit.
 """
 
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -208,6 +209,11 @@ class Model(CardTable):
         return None if dense else self.experts
 
     @property
+    def without_biases(self) -> "Model":
+        """The model, its linear layers without biases."""
+        return self.model_copy(update={"biases": False}) if self.biases else self
+
+    @property
     def makes_tokens(self) -> bool:
         """Whether it is a decoder alone, which makes one token after the other."""
         return self.encoder_layers == 0 and self.patch is None
@@ -297,6 +303,72 @@ def head_parameters(model: Model) -> Parameters:
     norm = model.hidden * (2 if model.biases else 1)
     matrix = 0 if model.tied_embeddings else model.vocabulary * model.hidden
     return Parameters(sharded=matrix, replicated=norm)
+
+
+def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, ...]) -> Parameters:
+    """Return the parameters of a layer's adapters (LoRA, arXiv 2106.09685).
+
+    On tensor ranks the matrix that a shard of the weights reads or makes is sharded like it, the
+    other is on every rank.
+
+    Parameters
+    ----------
+    model, layer
+        Which layer; 0 is the first.
+    rank
+        ``r``.
+    targets
+        Names of :data:`traces.generate.run.LORA_TARGETS`.
+
+    Examples
+    --------
+    >>> each = adapter_parameters(load_model("llama-2-7b"), 0, 8, ("qkv",))
+    >>> each.total  # 8 x (4096 + 3 x 4096)
+    131072.0
+    """
+    sharded = replicated = 0.0
+    attentions = 2 if model.has_cross_attention(layer) else 1
+    for target, inner, outer in _attention_shapes(model):
+        if target in targets:
+            # A shard is of the outputs, but behind attention, where it is of the inputs.
+            own, whole = (inner, outer) if target == "proj" else (outer, inner)
+            sharded += attentions * rank * own
+            replicated += attentions * rank * whole
+    experts = model.experts_at(layer)
+    width = (model.ffn or 0) if experts is None else experts.shared * experts.hidden
+    if width:
+        cut, copied = _network_width(model, width, targets)
+        sharded, replicated = sharded + rank * cut, replicated + rank * copied
+    routed = 0.0
+    if experts is not None:
+        routed = experts.count * rank * sum(_network_width(model, experts.hidden, targets))
+    return Parameters(float(sharded), float(replicated), float(routed))
+
+
+def _network_width(model: Model, width: float, targets: tuple[str, ...]) -> tuple[float, float]:
+    """Return rows of adapters of a network that are sharded, and that are on every tensor rank."""
+    ups = 2 if model.gated else 1
+    own = width * (ups * ("up" in targets) + ("down" in targets))
+    return own, model.hidden * (("up" in targets) + ("down" in targets))
+
+
+def _attention_shapes(model: Model) -> Iterator[tuple[str, int, int]]:
+    """Yield target, inputs and outputs of attention's products."""
+    hidden = model.hidden
+    match model.attention:
+        case GroupedAttention(heads=heads, kv_heads=kv_heads, head=head):
+            yield "qkv", hidden, (heads + 2 * kv_heads) * head
+            yield "proj", heads * head, hidden
+        case LatentAttention(heads=heads) as latent:
+            query = heads * (latent.nope + latent.rope)
+            if latent.q_rank is None:
+                yield "qkv", hidden, query
+            else:
+                yield "qkv", hidden, latent.q_rank
+                yield "qkv", latent.q_rank, query
+            yield "qkv", hidden, latent.kv_rank + latent.rope
+            yield "qkv", latent.kv_rank, heads * (latent.nope + latent.value)
+            yield "proj", heads * latent.value, hidden
 
 
 def parameters(model: Model) -> float:

@@ -189,6 +189,12 @@ class GenerationPlan:
                 f"kernels of {self.kernels.source} time the steps of a framework, and framework"
                 f" {self.run.framework} is a roofline: name another"
             )
+        by = framework(self.run.framework)
+        if self.run.cuda_graphs is not None and self.launch is None and not by.launch:
+            raise WorkloadError(
+                f"cuda_graphs: no host is modelled that would launch them: framework {by.name} has"
+                " none; name another, or how long a launch takes"
+            )
         check_fit(self.model, self.parallelism, self.run)
         self._check_imbalance()
 
@@ -252,17 +258,43 @@ class GenerationPlan:
             for one in self.others
         ]
         said += [f"left out: {self.model.left_out}"] if self.model.left_out else []
-        said += self._say_window()
+        said += [*self._say_programs(), *self._say_positions(), *self._say_window()]
         if self.replicas is not None and self.replicas < p.dp:
             said.append(f"{self.replicas} of {p.dp} replicas stand for all")
         if self.imbalance is not None:
             said.append(self._say_imbalance(self.imbalance))
         return tuple(said)
 
+    def _say_programs(self) -> list[str]:
+        """Say what is otherwise than usual: who launches kernels, and what is trained."""
+        said, run = [], self.run
+        if run.cuda_graphs is not None:
+            how = "are captured as CUDA graphs" if run.cuda_graphs else "are launched one by one"
+            said.append(f"the kernels of a layer {how}")
+        if isinstance(run, Training) and run.lora_rank:
+            beside = ", ".join(run.lora_targets) or "nothing"
+            said.append(f"weights are frozen; LoRA of rank {run.lora_rank} beside {beside}")
+        return said
+
+    @property
+    def _context(self) -> int:
+        """Tokens that one attends to."""
+        return self.run.sequence if isinstance(self.run, Training) else self.run.context
+
+    def _say_positions(self) -> list[str]:
+        """Say whether tokens lie beyond the table of learned positions, where frameworks stop."""
+        model, decodes = self.model, isinstance(self.run, Serving) and self.run.phase == "decode"
+        length = self._context + decodes
+        if model.positions is None or length <= model.positions:
+            return []
+        return [
+            f"{length} tokens of a sequence, and {model.name} has {model.positions} learned"
+            " positions: no framework runs that unless its card has as many"
+        ]
+
     def _say_window(self) -> list[str]:
         """Say which layers see less than is counted, if any."""
-        model, run = self.model, self.run
-        context = run.sequence if isinstance(run, Training) else run.context
+        model, context = self.model, self._context
         local = sum(model.seen(layer, context) < context for layer in range(model.layers))
         if not local:
             return []
@@ -276,8 +308,15 @@ class GenerationPlan:
         """How kernels and the host are timed."""
         by = framework(self.run.framework)
         if by.measured:
-            return f"kernels as tables of measured ones have them, under load; host of {by.name}"
-        return f"kernels by a roofline of {_said_rates(self.accelerator)}"
+            longer = f", {by.slow_down:.0%} longer beside exchanges" if by.slow_down else ""
+            return (
+                f"kernels as tables of measured ones have them, under load{longer};"
+                f" host of {by.name}"
+            )
+        return (
+            f"kernels by a roofline of {_said_rates(self.accelerator)}: a best case; --framework "
+            "megatron, fsdp2, ... runs the step with kernels, host and overlap as measured"
+        )
 
     def _say_imbalance(self, imbalance: Imbalance) -> str:
         """Say how unevenly the ranks that share out experts are asked, over all layers."""

@@ -24,6 +24,8 @@ from traces.generate.timing import KernelClock
 COMPUTE = "compute"
 """Name of the lane of kernels; collectives have a lane named after their group's label."""
 HOST = "host"
+NO_GRAPH = -1
+"""Of an op that is part of no CUDA graph."""
 UNKNOWN_WORK = Work(math.nan, math.nan)
 """Of an op that is no kernel."""
 
@@ -118,7 +120,9 @@ class RankProgram:
     ``waits`` are the ops that the next kernel or exchange waits for besides its lane,
     ``weight_gathers`` those that only the next kernel waits for. ``work`` is what an op's kernels
     do together, ``UNKNOWN_WORK`` for an op without kernels; ``flops`` is the sum. ``launches`` are
-    the kernels of each op, ``blocking`` the ops that the host waits for. ``by_ep`` has the
+    the kernels of each op, ``blocking`` the ops that the host waits for, ``graph`` the number of
+    the CUDA graph that each op belongs to, -1 for one that the host launches by itself; ops to come
+    belong to ``captured``. ``by_ep`` has the
     duration and work of ops that differ among expert-parallel ranks: rows of time (s), FLOPs and
     bytes, shape ``(ep, 3)``; what stands in the columns is then the mean rank's.
     """
@@ -140,6 +144,8 @@ class RankProgram:
     flops: float = 0.0
     launches: list[int] = field(default_factory=list)
     blocking: set[int] = field(default_factory=set)
+    graph: list[int] = field(default_factory=list)
+    captured: int = NO_GRAPH
     by_ep: dict[int, Floats] = field(default_factory=dict)
     _last: dict[str, int] = field(default_factory=dict)
 
@@ -223,6 +229,7 @@ class RankProgram:
         self.duration.append(time)
         self.work.append(UNKNOWN_WORK)
         self.launches.append(1)
+        self.graph.append(self.captured)
         self.channel.append(None)
         self.number.append(-1)
         self._wait(op, self.last(lane))
@@ -256,7 +263,10 @@ class HostCosts:
     exchange: float
 
     def of(self, program: RankProgram, op: int) -> float:
-        """Time of the host for an op, all its kernels together."""
+        """Time of the host for an op, all its kernels together; a graph is launched like one."""
+        if program.graph[op] != NO_GRAPH:
+            is_first = op == 0 or program.graph[op - 1] != program.graph[op]
+            return min(self.launch, self.exchange) if is_first else 0.0
         if program.what[op] == What.COMPUTE:
             return program.launches[op] * self.launch
         return self.exchange
@@ -289,5 +299,6 @@ def with_launches(program: RankProgram, host: HostCosts) -> RankProgram:
         ],
         flops=program.flops,
         launches=[0] * ops + program.launches,
+        graph=[NO_GRAPH] * ops + program.graph,
         by_ep={ops + op: unlike for op, unlike in program.by_ep.items()},
     )

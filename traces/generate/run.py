@@ -1,7 +1,7 @@
 """What a model is run for: a training step, or a pass of serving; and the micro-batches of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from simulator.errors import WorkloadError
@@ -34,6 +34,15 @@ Adam has two moments in fp32 (arXiv 1910.02054, section 3.1), in bf16 (DeepSeek-
 (Moonlight, arXiv 2502.16982) and SGD with momentum have one, plain SGD none; Adafactor keeps sums
 over rows and columns, which are next to nothing (arXiv 1804.04235).
 """
+RECIPES = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
+"""Precisions that are recipes of products with weights, and whose peak these have.
+
+Blocks of operands have scales of their own: 128 numbers (DeepSeek-V3, arXiv 2412.19437, section
+3.3.2), 32 (OCP Microscaling Formats 1.0), or 16 (NVFP4, arXiv 2509.25149). All else is in bf16.
+"""
+LORA_TARGETS = ("qkv", "proj", "up", "down")
+"""What may have adapters: the products that make queries, keys and values, that behind attention,
+and those of the network; all of them, as NeMo's LoRA has it by default."""
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
 
@@ -51,7 +60,8 @@ class Training:
     sequence
         Tokens of a sequence.
     precision
-        Of weights and activations, as a dtype's name.
+        Of weights and activations, as a dtype's name; under a framework one of 8 bits, or a name
+        of :data:`RECIPES`, is that of products with weights alone.
     gradient
         Precision in which gradients are summed, between micro-batches and between replicas (fp32
         with bf16, as Megatron-LM does by default).
@@ -83,6 +93,12 @@ class Training:
         random: their masks are kept for the backward pass.
     optimizer
         What is kept of every parameter: a name of :data:`OPTIMIZERS`.
+    cuda_graphs
+        Whether each layer's pass is captured as a CUDA graph, which the host launches like one
+        kernel; None: as the framework has it.
+    lora_rank, lora_targets
+        Rank of adapters that are trained in place of the weights, and what has them, names of
+        :data:`LORA_TARGETS`. 0: all is trained.
     loss
         How the loss holds the logits: ``fused``, ``parallel`` or ``torch``
         (:func:`traces.generate.activations.head_activations`). The default needs least.
@@ -114,10 +130,19 @@ class Training:
     loss: Loss = "fused"
     framework: str = NONE
     fused: bool | None = None
+    cuda_graphs: bool | None = field(default=None, repr=False)
+    lora_rank: int = field(default=0, repr=False)
+    lora_targets: tuple[str, ...] = field(default=LORA_TARGETS, repr=False)
 
     def __post_init__(self) -> None:
         _check_kernels(self)
         _check_counts(self, "micro_batch", "global_batch", "sequence")
+        if self.lora_rank < 0:
+            raise WorkloadError(f"lora_rank {self.lora_rank} must be at least 0")
+        if self.lora_rank and not self.lora_targets:
+            raise WorkloadError(f"lora_targets: none; name some of {', '.join(LORA_TARGETS)}")
+        for target in self.lora_targets:
+            _check_choice("lora_targets", target, LORA_TARGETS)
         _check_choice("recompute", self.recompute, get_args(Recompute))
         _check_choice("loss", self.loss, get_args(Loss))
         _check_choice("optimizer", self.optimizer, tuple(OPTIMIZERS))
@@ -126,7 +151,7 @@ class Training:
         if not self.bucket > 0:
             raise WorkloadError(f"bucket {self.bucket} must be more than 0 bytes")
         bytes_per_element(self.gradient)
-        bytes_per_element(self.precision)
+        _check_precision(self)
 
     def micro_batches(self, parallelism: Parallelism) -> int:
         """Return how many micro-batches each replica computes."""
@@ -160,7 +185,7 @@ class Serving:
         How much of the matrix of attention scores is computed in prefill: ``full`` or ``causal``.
     micro_batches
         Parts that the batch is divided into, for pipeline stages to overlap.
-    framework, attention, fused
+    framework, attention, fused, cuda_graphs
         As :class:`Training` has them.
 
     Raises
@@ -183,13 +208,14 @@ class Serving:
     framework: str = NONE
     attention: Attention = "flash"
     fused: bool | None = None
+    cuda_graphs: bool | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_kernels(self)
         _check_counts(self, "batch", "context", "micro_batches")
         _check_choice("phase", self.phase, ("prefill", "decode"))
         _check_choice("scores", self.scores, ("full", "causal"))
-        bytes_per_element(self.precision)
+        _check_precision(self)
         if self.batch % self.micro_batches:
             raise WorkloadError(
                 f"batch {self.batch} is not a multiple of micro_batches {self.micro_batches}"
@@ -217,7 +243,8 @@ class MicroBatch:
     sequence into probabilities. An element of ``dtype`` has ``element_bytes``; ``recipe`` is the
     precision of the products with weights, ``gradient_bytes`` those of an element of the step's
     gradients. ``imbalance`` is how
-    unevenly tokens choose experts; None: alike.
+    unevenly tokens choose experts; None: alike. With ``lora_rank`` weights are frozen, and products
+    of ``lora_targets`` have adapters.
     """
 
     phase: Literal["training", "prefill", "decode"]
@@ -238,6 +265,8 @@ class MicroBatch:
     dropout: bool = False
     recipe: str = "bf16"
     gradient_bytes: int = 4
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> float:
@@ -273,7 +302,9 @@ def micro_batch(
         phase, context = run.phase, run.context
         length = context if phase == "prefill" else 1
     # Under a framework only products with weights are in 8 bits: activations stay in 16.
-    is_recipe = run.framework != NONE and bytes_per_element(run.precision) == 1
+    is_recipe = run.precision in RECIPES or (
+        run.framework != NONE and bytes_per_element(run.precision) == 1
+    )
     dtype = "bf16" if is_recipe else run.precision
     return MicroBatch(
         phase=phase,
@@ -293,6 +324,8 @@ def micro_batch(
         fused=framework(run.framework).fused if run.fused is None else run.fused,
         recipe=run.precision,
         gradient_bytes=bytes_per_element(run.gradient) if isinstance(run, Training) else 0,
+        lora_rank=run.lora_rank if isinstance(run, Training) else 0,
+        lora_targets=run.lora_targets if isinstance(run, Training) else (),
     )
 
 
@@ -366,6 +399,16 @@ def _schedule_misfits(parallelism: Parallelism, run: Training) -> Iterator[str]:
 def _check_kernels(run: Training | Serving) -> None:
     framework(run.framework)
     _check_choice("attention", run.attention, get_args(Attention))
+
+
+def _check_precision(run: Training | Serving) -> None:
+    if run.precision not in RECIPES:
+        bytes_per_element(run.precision)
+    elif run.framework == NONE:
+        raise WorkloadError(
+            f"precision {run.precision} is a recipe of a framework's kernels, and framework none"
+            " has none: name another"
+        )
 
 
 def _check_counts(run: Training | Serving, *names: str) -> None:

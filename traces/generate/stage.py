@@ -10,13 +10,14 @@ a reduce-scatter and an all-gather (stages 1 and 2); stage 3 gathers the weights
 backward, and scatters the gradients.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.quantities import bytes_per_element
 from simulator.workload import What
-from traces.generate.framework import NONE, Framework, framework
+from traces.generate.framework import NONE, framework
 from traces.generate.kernel import Kernel, Work
 from traces.generate.layer_kernels import streamed
 from traces.generate.layers import (
@@ -32,6 +33,7 @@ from traces.generate.pipeline import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import GenerationPlan
 from traces.generate.program import (
     COMPUTE,
+    NO_GRAPH,
     ChannelCall,
     Channels,
     HostCosts,
@@ -68,26 +70,28 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     clock = KernelClock(plan.accelerator, framework(run.framework), plan.kernels)
     for stage in range(parallelism.pp):
         program = RankProgram(stage, channels, clock, batch.dtype)
-        writer = _StageWriter(program, batch, blocks, messages)
+        writer = _StageWriter(program, batch, blocks, messages, captures=bool(run.cuda_graphs))
         if isinstance(run, Training):
             own = [block for chunk in blocks[stage :: parallelism.pp] for block in chunk]
             writer.data_parallel = _DataParallelWriter(program, batch, run, own)
             writer.recompute = run.recompute
         writer.write(slots[stage])
         programs.append(program)
-    host = _host_costs(plan, clock.framework)
+    host = host_costs(plan)
     if host is None:
         return tuple(programs)
     return tuple(with_launches(program, host) for program in programs)
 
 
-def _host_costs(plan: GenerationPlan, framework: Framework) -> HostCosts | None:
+def host_costs(plan: GenerationPlan) -> HostCosts | None:
     """Return what the host takes: as the plan says, else as the framework does; None if nothing."""
+    by = framework(plan.run.framework)
     if plan.launch is not None:
         return HostCosts(plan.launch, plan.launch)
-    if framework.captured or not (framework.launch or framework.exchange):
+    launched = plan.run.cuda_graphs is False or not by.captured
+    if not launched or not (by.launch or by.exchange):
         return None
-    return HostCosts(framework.launch, framework.exchange)
+    return HostCosts(by.launch, by.exchange)
 
 
 def _slots(stage: int, plan: GenerationPlan) -> list[Slot]:
@@ -152,6 +156,7 @@ def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Cha
 class _StageWriter:
     """Writes the program of a stage; ``data_parallel`` writes what its replicas exchange.
 
+    ``captures`` says that layers are CUDA graphs, ``graphs`` is the number of the last.
     ``losses`` are the ops after which a micro-batch's loss is known. ``timed``, ``pieces`` and
     ``kept`` are what was worked out of parts, which live as long, for the next micro-batch.
     """
@@ -166,6 +171,8 @@ class _StageWriter:
     timed: dict[tuple[int, str], TimedKernels] = field(default_factory=dict)
     pieces: dict[int, _Pieces | None] = field(default_factory=dict)
     kept: dict[int, LayerPart] = field(default_factory=dict)
+    captures: bool = False
+    graphs: int = NO_GRAPH
 
     def write(self, slots: Sequence[Slot]) -> None:
         """Write the slots, and the end of the step."""
@@ -185,8 +192,9 @@ class _StageWriter:
             self._receive(_Message(_FORWARD, slot.micro_batch, chunk - 1))
         for block in self.chunks[chunk]:
             self._gather(block)
-            for part in block.parts:
-                self._forward_part(part, "forward")
+            with self._captured():
+                for part in block.parts:
+                    self._forward_part(part, "forward")
             self._release()
         if chunk + 1 < self.batch.parallelism.chunks:
             self._send(_Message(_FORWARD, slot.micro_batch, chunk))
@@ -201,9 +209,10 @@ class _StageWriter:
             self.program.waits = self.losses.pop(slot.micro_batch)
         for block in reversed(self.chunks[chunk]):
             self._gather(block)
-            self._recompute(block)
-            for part in reversed(block.parts):
-                self._backward_part(part, slot.kind)
+            with self._captured():
+                self._recompute(block)
+                for part in reversed(block.parts):
+                    self._backward_part(part, slot.kind)
             self._release()
             if slot.kind is SlotKind.BACKWARD:
                 self._reduce(block, slot)
@@ -212,10 +221,24 @@ class _StageWriter:
 
     def _weight_gradient(self, slot: Slot) -> None:
         for block in reversed(self.chunks[self._chunk(slot)]):
-            for part in reversed(block.parts):
-                if weight_gradients(part.kernels):
-                    self._compute(part, "weight gradient", weight_gradients)
+            with self._captured():
+                for part in reversed(block.parts):
+                    if weight_gradients(part.kernels):
+                        self._compute(part, "weight gradient", weight_gradients)
             self._reduce(block, slot)
+
+    @contextmanager
+    def _captured(self) -> Iterator[None]:
+        """Take what a layer launches in a pass for one CUDA graph, if layers are captured.
+
+        As Megatron-LM captures them: messages, gathers of weights, and sums of gradients are none
+        of it.
+        """
+        if self.captures:
+            self.graphs += 1
+            self.program.captured = self.graphs
+        yield
+        self.program.captured = NO_GRAPH
 
     def _forward_part(self, part: LayerPart, purpose: str) -> None:
         pieces = self._pieces_of(part)
@@ -392,10 +415,14 @@ class _DataParallelWriter:
         if self.batch.parallelism.zero < 3:
             return
         after = self.block_ends[-_BLOCKS_AHEAD : 1 - _BLOCKS_AHEAD]
-        weights = parameters_on_rank(block.parameters, self.batch)
+        weights = parameters_on_rank(block.held, self.batch)
         for exchange in self._exchanges("all_gather", weights, self.batch.element_bytes):
             op = self.program.collective(exchange, f"{exchange.label} gather", after)
             self.program.weight_gathers += [op] if op is not None else []
+        if self.program.weight_gathers and self.program.clock.framework.sharding == "each":
+            # What was gathered rank by rank is copied to where each parameter lies as a whole.
+            copied = 2.0 * weights.total * self.batch.element_bytes
+            self.program.compute("gathered weights", (streamed(copied),))
 
     def release(self) -> None:
         """Note that a block has been computed: its weights may be freed."""
@@ -411,7 +438,10 @@ class _DataParallelWriter:
         is_last = micro_batch + 1 == self.training.micro_batches(p)
         if not is_last and p.zero < 2:
             return
-        self.pending = _sum(self.pending, parameters_on_rank(block.parameters, self.batch))
+        trained = parameters_on_rank(block.trained, self.batch)
+        self.pending = _sum(self.pending, trained)
+        if copied := self._copied(trained.total):
+            self.program.compute("gradients to reduce", (streamed(copied),))
         if p.zero < 2 and not self.program.clock.framework.overlaps_gradients:
             return
         if self.pending.total * self._gradient_bytes >= self.training.bucket or p.zero == 3:
@@ -421,7 +451,8 @@ class _DataParallelWriter:
         """Reduce the last bucket, step the optimiser, and gather the new weights."""
         self._flush()
         program, p = self.program, self.batch.parallelism
-        if self.batch.model.tied_embeddings and p.pp > 1 and program.stage in (0, p.pp - 1):
+        tied = self.batch.model.tied_embeddings and not self.batch.lora_rank
+        if tied and p.pp > 1 and program.stage in (0, p.pp - 1):
             self._sum_embeddings()
         lanes = ("dp", "edp", "fsdp", "fsdp reduce", "edp reduce", "hsdp", "embd")
         program.waits = [op for lane in lanes for op in program.last(lane)]
@@ -431,13 +462,30 @@ class _DataParallelWriter:
         if p.zero not in (1, 2) or program.clock.framework.overlaps_weights:
             return
         for block in self.blocks:
-            weights = parameters_on_rank(block.parameters, self.batch)
+            weights = parameters_on_rank(block.trained, self.batch)
             for exchange in self._exchanges("all_gather", weights, self.batch.element_bytes):
                 program.collective(exchange, exchange.label, program.last(COMPUTE))
 
     @property
     def _gradient_bytes(self) -> int:
         return bytes_per_element(self.training.gradient)
+
+    def _copied(self, count: float) -> float:
+        """Bytes that are moved to reduce the gradients of ``count`` parameters, besides the call's.
+
+        FSDP's flat parameter gets its gradient by concatenation, which is then cast to the
+        precision of the sum, and divided by a part of the ranks before it is summed
+        (``_reduce_grad`` in torch/distributed/fsdp/_runtime_utils.py). FSDP2 copies and casts in
+        one (``chunk_cat`` in torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+        """
+        p, laid_out = self.batch.parallelism, self.program.clock.framework.sharding
+        if p.zero < 2 or p.shard_ranks == 1 or not laid_out:
+            return 0.0
+        width, summed = self.batch.element_bytes, self._gradient_bytes
+        if laid_out == "each":
+            return count * (width + summed)
+        cast = width + summed if summed != width else 0
+        return count * (2 * width + cast + 2 * summed)
 
     def _flush(self) -> None:
         p = self.batch.parallelism
@@ -492,7 +540,7 @@ class _DataParallelWriter:
     def _stepped(self) -> float:
         """Parameters that this rank's optimiser steps."""
         p = self.batch.parallelism
-        held = [parameters_on_rank(block.parameters, self.batch) for block in self.blocks]
+        held = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
         experts = sum(block.experts for block in held) / (p.expert_replicas if p.zero else 1)
         return sum(block.sharded + block.replicated for block in held) / shards + experts

@@ -10,7 +10,7 @@ from simulator.quantities import format_quantity
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.parallelism import Parallelism, stage_ranks
 from traces.generate.plan import DeviceMemory, GenerationPlan
-from traces.generate.run import Serving
+from traces.generate.run import RECIPES, Serving
 
 _SHOWN = 4
 """Plans that would fit, of those that change equally much."""
@@ -198,7 +198,7 @@ def _single(plan: GenerationPlan) -> _Changes:
     p, run = plan.parallelism, plan.run
     if isinstance(run, Serving):
         yield from ({"batch": batch} for batch in _halves(run.batch) if batch >= run.micro_batches)
-        if run.precision not in ("fp8", "fp4"):
+        if run.precision not in ("fp8", "fp4", *RECIPES):
             yield {"precision": "fp8"}
         return
     if p.tp > 1 and not p.sequence_parallel:

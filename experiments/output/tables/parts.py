@@ -7,6 +7,7 @@ from rich.console import Console
 
 from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
 from experiments.confidence import CommunicationError, Doubts, shares_said
+from experiments.costing.kernel_prior import KernelPrior
 from experiments.costing.prior import say_prior
 from experiments.output.tables.layout import (
     FACT_NAME,
@@ -26,31 +27,48 @@ _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
 def print_head(console: Console, what: str, base: Baseline) -> None:
     """Print what every answer about a trace on a cluster begins with."""
+    print_title(console, f"{what}: {base.loaded.trace} on {say_where(base)}")
+    told = head_facts(base)
+    facts = {
+        name: in_lines(console, said) if name in _IN_PARTS else "\n".join(said)
+        for name, said in told.items()
+    }
+    print_facts(console, facts)
+    console.print()
+
+
+_IN_PARTS = frozenset({"transfers", "network", "kernels", "coverage"})
+"""Facts that are told in parts of a line; those of others are lines."""
+
+
+def head_facts(base: Baseline) -> dict[str, Sequence[str]]:
+    """Return what every answer about a trace on a cluster begins with: of each name what is said.
+
+    Names without anything to say are there, too.
+    """
     settings, loaded = base.settings, base.loaded
-    print_title(console, f"{what}: {loaded.trace} on {say_where(base)}")
     costs = f"collective costs from the {settings.collective_cost}"
     simulated = say_time(base.replayed_step)
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
-    facts = {
-        "simulated with": f"{_engine(base)}, {costs}, {say_step(loaded)}",
-        "settings": "\n".join(_settings(settings)),
-        "slow-down": say_slow_down(base),
-        "folded": say_folded(base),
-        _measured(loaded): say_time(loaded.measured_step),
-        "simulated step": simulated,
-        "transfers": in_lines(console, list(_transfers(base.communication_error))),
-        "what if": "\n".join(say_what_ifs(base)),
-        "assumed": "\n".join(base.assumptions),
-        "changed step": say_time(base.timeline.makespan) if base.notes else "",
-        "network": in_lines(console, say_network(base.network_prior)),
-        "pinned": _pinned(base.doubts),
-        "coverage": in_lines(console, coverage_parts(loaded.coverage)),
-        "notes": "\n".join(loaded.coverage.notes),
-        "warning": "\n".join(base.warnings),
+    return {
+        "simulated with": [f"{_engine(base)}, {costs}, {say_step(loaded)}"],
+        "settings": list(_settings(settings)),
+        "slow-down": [say_slow_down(base)],
+        "folded": [say_folded(base)],
+        _measured(loaded): [say_time(loaded.measured_step)],
+        "simulated step": [simulated],
+        "transfers": list(_transfers(base.communication_error)),
+        "what if": say_what_ifs(base),
+        "assumed": base.assumptions,
+        "changed step": [say_time(base.timeline.makespan)] if base.notes else [],
+        "network": say_network(base.network_prior),
+        "kernels": say_kernels(base.kernel_prior),
+        "pinned": [_pinned(base.doubts)],
+        "coverage": coverage_parts(loaded.coverage),
+        "notes": loaded.coverage.notes,
+        "warning": base.warnings,
     }
-    print_facts(console, facts)
-    console.print()
 
 
 def say_step(loaded: Loaded) -> str:
@@ -88,6 +106,16 @@ def say_network(found: NetworkPriorAnswer) -> list[str]:
         which = "all calls" if found["calls_told"] == found["calls"] else f"{share} calls"
         parts.append(f"{which} timed by the trace: open is what a change does to them")
     return parts
+
+
+def say_kernels(found: KernelPrior | None) -> list[str]:
+    """Say how the times of kernels are known, and how far off they may be, in parts."""
+    if found is None:
+        return []
+    shares = (f"{one['known']} {one['share_pct']:.0f} %" for one in found["origins"])
+    off = f"together off by {100 * math.expm1(found['shared']):.0f} % (1 standard deviation)"
+    held = [f"as {found['held_to']}"] if found["held_to"] else []
+    return [*shares, off, *held]
 
 
 def _signed(percent: float) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from experiments.questions.validate_steps import StepPrediction, StepsReport
+    from experiments.validation.step_pairs import PairErrors
 
 _MOST_REASONS = 20
 """Rows that are refused, in the table; JSON has all."""
@@ -69,11 +70,25 @@ def _print_errors(console: Console, report: "StepsReport") -> None:
         )
     print_rows(console, rows)
     if report.pairs:
+        _print_pairs(console, "pairs that differ in", report.pairs)
+    for extended in report.linear:
         console.print()
-        pairs = TableRows(("pairs that differ in", ">pairs", ">median", ">90th pct"))
-        for pair in report.pairs:
-            pairs.add(pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct))
-        print_rows(console, pairs)
+        print_text(
+            console,
+            f"{extended.source or 'steps'}: all {extended.series:,} series over the global batch"
+            f" lie on lines to 0.01 %: its {extended.steps:,} steps were extended by a rule, not"
+            " measured one by one",
+        )
+    if report.linear and report.pairs_without_linear:
+        _print_pairs(console, "pairs without those", report.pairs_without_linear)
+
+
+def _print_pairs(console: Console, title: str, pairs: "Sequence[PairErrors]") -> None:
+    console.print()
+    rows = TableRows((title, ">pairs", ">median", ">90th pct"))
+    for pair in pairs:
+        rows.add(pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct))
+    print_rows(console, rows)
 
 
 def _print_refused(console: Console, steps: "Sequence[StepPrediction]") -> None:

@@ -27,6 +27,7 @@ def html(report: Report) -> str:
         record=True,
         width=_WIDTH,
         force_terminal=True,
+        force_jupyter=False,  # else it shows each line itself, and the table comes twice
         color_system="truecolor",
         highlight=False,
         markup=False,

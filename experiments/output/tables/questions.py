@@ -9,6 +9,7 @@ from experiments.output.tables.layout import Bar, TableRows, print_rows, print_t
 from experiments.output.tables.parts import percent, print_foot, print_head, say_time
 from experiments.scenario.resources import factor_means
 from simulator.quantities import format_quantity
+from topologies.cluster.bare import untold
 
 if TYPE_CHECKING:
     from experiments.evaluate.contended import EngineCheck
@@ -41,7 +42,7 @@ def print_utility(console: Console, report: "UtilityReport") -> None:
     print_rows(console, rows, unused)
     for warning in dict.fromkeys(row.warning for row in report.utilities if row.warning):
         print_text(console, warning)
-    print_foot(console, _utility_foot(report))
+    print_foot(console, utility_foot(report))
     _print_check(console, report.check)
 
 
@@ -82,7 +83,7 @@ def marks(warning: str) -> str:
     return ", ".join(one.partition(":")[0] for one in warning.split("; ") if one)
 
 
-def _utility_foot(report: "UtilityReport") -> str:
+def utility_foot(report: "UtilityReport") -> str:
     """Say what the columns mean."""
     halved = "halved" if report.factor == 2 else f"divided by {report.factor:g}"
     foot = f"utility: step time saved, in % of the simulated step; a latency is {halved}"
@@ -95,10 +96,10 @@ def _utility_foot(report: "UtilityReport") -> str:
 
 def _sure(row: "Utility") -> str:
     """Say a utility, and within what it is known."""
-    return "" if row.utility_pct is None else _within(row.utility_pct, row.interval_pct)
+    return "" if row.utility_pct is None else within(row.utility_pct, row.interval_pct)
 
 
-def _within(gain: float, width: float | None) -> str:
+def within(gain: float, width: float | None) -> str:
     """Say a gain, and within what it is known."""
     if width is None:
         return percent(gain)
@@ -110,6 +111,7 @@ _OPEN = {
     "prior_pct": "how the network's figures are known",
     "prediction_pct": "what predictions were off on real runs",
     "generated_pct": "what generated steps like it were off from measured ones",
+    "kernels_pct": "how the times of kernels are known",
 }
 """What leaves a gain open, by the field that says by how much (points)."""
 
@@ -133,7 +135,7 @@ def print_sweep(console: Console, report: "SweepReport") -> None:
     rows = TableRows((">factor", ">value", ">step", ">utility"))
     for point in report.points:
         gain = point.utility_pct
-        said = _within(gain, point.interval_pct)
+        said = within(gain, point.interval_pct)
         rows.add(f"{point.factor:g}", point.value, say_time(point.step_s), said, bar=Bar(gain))
     print_rows(console, rows)
     print_foot(console, _factor_foot(report.resource) + _open_foot(report.points))
@@ -159,17 +161,20 @@ def print_curve(console: Console, report: "CurveReport") -> None:
     for line in curve_lines(report):
         print_text(console, line)
     print_foot(console, _factor_foot(report.resource))
+    _print_check(console, report.check)
 
 
 def curve_lines(report: "CurveReport") -> Iterator[str]:
     """Say below the table what the points do not: how exact they are, and where more is little."""
     off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
+    between = "are within" if report.certificate != "sampled" else "were halfway within"
     certified = {
+        "sampled": "sampled: calls share links, so that no law holds, and each point is simulated",
         "convex": "certified: every call has one schedule, so the curve is convex in 1/factor",
         "monotone": "certified if no call gets slower as the resource gets better",
         "none": "not certified: the step was seen to get longer with a better resource",
     }
-    yield f"lines over 1/factor between the points are within {off:.2g} % of the step"
+    yield f"lines over 1/factor between the points {between} {off:.2g} % of the step"
     yield certified[report.certificate]
     share = f"{report.threshold_pct:g} %"
     if report.break_even is None:
@@ -188,13 +193,16 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     rows = TableRows(("cluster", "|network", ">step", ">utility", ">exposed\ncommunication"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
-        gain = _within(point.utility_pct, point.interval_pct)
+        gain = within(point.utility_pct, point.interval_pct)
         rows.add(point.cluster, point.value, say_time(point.step_s), gain, exposed)
     print_rows(console, rows)
     for warning in dict.fromkeys(point.warning for point in report.points if point.warning):
         print_text(console, warning)
     for point in report.points[1:]:
         print_text(console, f"{point.cluster}: {point.network_prior}")
+    for cluster in report.clusters[1:]:
+        for note in untold(cluster):
+            print_text(console, note)
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "
@@ -203,7 +211,7 @@ def print_compare(console: Console, report: "CompareReport") -> None:
     _print_check(console, report.check)
 
 
-def _say_draws(point: "WhatIfPoint") -> str:
+def say_draws(point: "WhatIfPoint") -> str:
     """Say how a step is spread over draws; "" where nothing is drawn."""
     if point.draws is None:
         return ""
@@ -227,8 +235,8 @@ def print_what_ifs(console: Console, report: "WhatIfReport") -> None:
     rows = TableRows(("|what if", ">step", ">gain", ">exposed\ncommunication", "|touches"))
     for point in report.points:
         exposed = say_time(point.exposed_communication_s)
-        note = "; ".join(filter(None, (_say_draws(point), point.note, point.warning)))
-        gain = _within(point.gain_pct, point.interval_pct)
+        note = "; ".join(filter(None, (say_draws(point), point.note, point.warning)))
+        gain = within(point.gain_pct, point.interval_pct)
         rows.add(point.change, say_time(point.step_s), gain, exposed, note)
     print_rows(console, rows)
     foot = (

@@ -20,6 +20,7 @@ from experiments.output.tables.parts import (
     print_routing,
     print_shares,
     say_folded,
+    say_kernels,
     say_network,
     say_time,
     say_where,
@@ -236,15 +237,7 @@ def _say_memory(report: "GenerationReport") -> str:
     return f"{format_quantity(most.total, 'B')} on the fullest rank, {of}"
 
 
-def _said_origins(report: "GenerationReport") -> str:
-    """Say how the times of kernels are known; "" where all are a roofline's, as the notes say."""
-    shares = report.kernel_times
-    if set(shares) <= {"roofline"}:
-        return ""
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-
-
-def _said_prior(report: "GenerationReport") -> str:
+def say_prior_of_steps(report: "GenerationReport") -> str:
     """Say what measured steps like this one were off."""
     prior = report.steps_like_it
     if prior is None:
@@ -276,8 +269,8 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "model FLOPs": f"{volumes.model_flops:.4g}",
         "MFU": percent(100 * report.mfu),
         "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",
-        "kernels": _said_origins(report),
-        "steps like it": _said_prior(report),
+        "kernels": in_lines(console, say_kernels(base.kernel_prior)),
+        "steps like it": say_prior_of_steps(report),
         "notes": "\n".join(base.loaded.coverage.notes),
     }
     print_facts(console, facts)

@@ -12,7 +12,8 @@ from experiments.output.tables.layout import (
     print_title,
 )
 from experiments.output.tables.parts import percent, print_foot, say_time
-from experiments.studies.figures import FIGURES, say_figure
+from experiments.studies.figures import FIGURES, figure_of, say_figure
+from experiments.studies.robust import DRAWS
 from simulator.quantities import format_quantity
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Points of the front that are listed; the best of each objective always are."""
+_MUCH = 5.0
+"""Per cent by which engines differ before the table says what that means."""
 _REASONS = 8
 """Reasons why points cannot be that are listed, the most frequent."""
 
@@ -69,7 +72,7 @@ def _facts(report: "StudyReport") -> dict[str, str]:
         f"{counts.cached:,} from the cache",
         "engine": report.study.settings.engine,
     }
-    if len(report.study.file.objectives) > 1:
+    if len(report.study.goals) > 1:
         facts["hypervolume"] = f"{explored.hypervolume:.6g}"
     if confirmed:
         offs = sorted(abs(one.longer_pct) for one in confirmed if not one.refused)
@@ -85,7 +88,8 @@ def _facts(report: "StudyReport") -> dict[str, str]:
 
 def _print_front(console: Console, report: "StudyReport") -> None:
     """List the front: the best of each objective first, then along the first objective."""
-    objectives = report.study.file.objectives
+    objectives = report.study.ways
+    drawn = ["kept"] if _is_drawn(report) else []
     dimensions = [
         one
         for one in report.study.dimensions
@@ -96,6 +100,7 @@ def _print_front(console: Console, report: "StudyReport") -> None:
         (
             ">point",
             *(f">{name} ({goal})" for name, goal in objectives.items()),
+            *(f">{name}" for name in drawn),
             *(f">{name}" for name in again),
             *(f"{'>' if one.is_number else ''}{one.name}" for one in dimensions),
             "best in",
@@ -105,6 +110,7 @@ def _print_front(console: Console, report: "StudyReport") -> None:
         rows.add(
             str(point.point),
             *(_objective(report, name, point.objectives[name]) for name in objectives),
+            *(percent(point.kept_pct or 0.0) for _ in drawn),
             *(_again(point) for _ in again),
             *(one.say(point.values[one.name]) for one in dimensions),
             ", ".join(point.best_of),
@@ -112,6 +118,18 @@ def _print_front(console: Console, report: "StudyReport") -> None:
     print_rows(console, rows)
     if (more := len(report.front) - len(rows.cells)) > 0:
         print_text(console, f"and {more:,} more points of the front: -o json has all")
+    if drawn:
+        console.print()
+        chosen = TableRows(("|least or most of", ">quantile", ">value", ">point"), keys=2)
+        for one in report.explored.chosen:
+            value = say_figure(one.value, FIGURES[one.objective].unit)
+            chosen.add(one.objective, one.quantile, value, str(one.point))
+        print_rows(console, chosen)
+
+
+def _is_drawn(report: "StudyReport") -> bool:
+    """Whether an objective is a quantile of what was drawn."""
+    return any(goal.quantile for goal in report.study.goals)
 
 
 def _listed(front: "Sequence[PointRow]") -> "list[PointRow]":
@@ -130,8 +148,8 @@ def _again(point: "PointRow") -> str:
 
 
 def _objective(report: "StudyReport", name: str, value: float) -> str:
-    if name in FIGURES:
-        return say_figure(value, FIGURES[name].unit)
+    if (figure := figure_of(name)) is not None:
+        return say_figure(value, figure.unit)
     return _dimension(report, name).say(value)
 
 
@@ -181,7 +199,24 @@ def _foot(report: "StudyReport") -> str:
             f"least: the step is at most {search.loss or '2 %'} longer than at the best end; to "
             f"{search.tolerance or '1 %'} of the value"
         )
-    return "front: no feasible point is as good in all objectives and better in one"
+    told = "front: no feasible point is as good in all objectives and better in one"
+    if _is_drawn(report):
+        told += (
+            f"\nkept: on the front in so many of {DRAWS} draws of what is not known of networks, "
+            "kernels and predictions; quantiles are of the same draws"
+        )
+    if report.study.settings.engine == "analytic" and _most_off(report) > _MUCH:
+        told += (
+            f"\n{report.study.confirm} differs by more than {_MUCH:g} %: the analytic engine knows "
+            "nothing of links that transfers share; with 'settings: {engine: fluid}' all points do"
+        )
+    return told
+
+
+def _most_off(report: "StudyReport") -> float:
+    """By how much the engine that confirms differs at most (%)."""
+    confirmed = report.explored.confirmed
+    return max((abs(one.longer_pct) for one in confirmed if not one.refused), default=0.0)
 
 
 def print_cache(console: Console, report: "CacheReport") -> None:

@@ -17,13 +17,14 @@ from experiments.evaluate.design_points import DesignPoints, different_calls, gr
 from experiments.output.figures import draw
 from experiments.output.tables.questions import curve_lines
 from experiments.questions.curve import curve
+from experiments.questions.sweep import sweep
 from experiments.questions.utility import most_utility, utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse_change as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import AUTO, Scenario
 from helpers.calls import stacked
-from helpers.places import SAMPLES
+from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads
 from simulator.builder import WorkloadBuilder
 from simulator.errors import DeadlockError, TwofoldError, WhatIfError
@@ -372,6 +373,34 @@ def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
     assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
     draw(report, tmp_path / "curve.svg")
     assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()
+
+
+LIVE = ROOT / "traces" / "live"
+
+
+def test_where_calls_share_links_each_point_of_a_curve_is_what_a_sweep_says():
+    where = LIVE / "ddp-cpu-2", LIVE / "net250.yaml", "scale_out.bandwidth"
+    report = curve(*where, reach=(0.5, 8.0), gap=0.02)
+    assert report.certificate == "sampled"
+    assert report.check is not None
+    assert report.check["agrees"]
+    swept = sweep(*where, factors=[point.factor for point in report.points])
+    assert [point.step_s for point in report.points] == pytest.approx(
+        [point.step_s for point in swept.points], rel=1e-9
+    )
+    alone = curve(*where, reach=(0.5, 8.0), gap=0.02, engine="analytic")
+    assert alone.certificate == "monotone"
+    assert "share links" in alone.note
+    now = alone.base.timeline.makespan
+    assert report.base.timeline.makespan > 1.2 * now
+
+
+def test_a_curve_on_which_no_calls_meet_is_certified_and_that_of_the_analytic_engine():
+    asked = {"reach": (0.5, 2.0), "nodes": 2}
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", **asked)
+    alone = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", engine="analytic", **asked)
+    assert report.certificate == alone.certificate != "sampled"
+    assert report.points == alone.points
 
 
 def test_a_resource_that_is_not_used_has_a_level_curve():

@@ -60,31 +60,41 @@ def test_two_processes_answer_to_the_bit_as_one_does(scenarios):
 
 
 def test_columns_are_written_once_and_not_pickled(scenarios, tmp_path):
-    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
+    graph, places = processes._written([one for _, one in scenarios], tmp_path / "columns")
     workload = scenarios[0][1].workload
     own = sum(one.workload.duration.nbytes for _, one in scenarios)
-    assert workload.rank.nbytes + own <= sum(end - begin for begin, end in bounds)
-    assert sum(begin == end for begin, end in bounds) == 0
+    assert workload.rank.nbytes + own <= sum(place.end - place.begin for place in places)
+    assert all(place.begin < place.end for place in places)
     assert (tmp_path / "columns").stat().st_size < 4 * sum(
         getattr(workload, name).nbytes
         for name in ("what", "rank", "lane", "name", "call", "duration", "ready")
-    ) + 64 * len(bounds) + workload.measured_start.nbytes * 8
+    ) + 64 * len(places) + workload.measured_start.nbytes * 8
     larger = [(name, replace(one, workload=job(layers=400))) for name, one in scenarios[:1]]
     of_larger = processes._written([one for _, one in larger], tmp_path / "more")[0]
     assert len(of_larger) < len(graph) + 20_000
 
 
-def test_columns_that_a_process_maps_cannot_be_written(scenarios, tmp_path, monkeypatch):
+def test_columns_that_a_process_maps_are_of_the_type_they_were_and_its_own(
+    scenarios, tmp_path, monkeypatch
+):
+    """A read-only array is another type to Numba: every worker would compile the loops anew."""
     monkeypatch.setattr(processes, "_mapped", {})
     before = signal.getsignal(signal.SIGINT)
-    graph, bounds = processes._written([one for _, one in scenarios], tmp_path / "columns")
-    processes._attach(graph, tmp_path / "columns", bounds)
+    fixed = job()
+    fixed.rank.setflags(write=False)
+    given = [scenarios[1][1], replace(scenarios[1][1], workload=fixed), scenarios[3][1]]
+    graph, places = processes._written(given, tmp_path / "columns")
+    kept = (tmp_path / "columns").read_bytes()
+    processes._attach(graph, tmp_path / "columns", places)
     signal.signal(signal.SIGINT, before)
-    first, second = (processes._mapped["scenarios"][index].workload for index in (1, 3))
-    assert first.rank is second.rank
-    assert np.array_equal(first.duration, scenarios[1][1].workload.duration)
-    with pytest.raises(ValueError, match="read-only"):
-        first.duration[0] = 1.0
+    first, second, third = (one.workload for one in processes._mapped["scenarios"])
+    assert first.rank is third.rank
+    assert np.array_equal(first.duration, given[0].workload.duration)
+    assert first.rank.flags.writeable
+    assert not second.rank.flags.writeable
+    first.duration[0] = 1.0
+    assert given[0].workload.duration[0] != 1.0
+    assert (tmp_path / "columns").read_bytes() == kept
 
 
 @pytest.mark.parametrize("workers", [1, 2])

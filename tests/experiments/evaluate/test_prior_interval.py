@@ -201,7 +201,7 @@ def test_every_call_of_a_recorded_step_at_its_own_cost_carries_no_prior_at_the_b
         design = DesignPoints(base.scenario)
         told = base.told_calls(design.base.workload)
         assert step_half_width(design, base.network_prior["tiers"], told) == pytest.approx(0)
-        assert widths_of(base, {"x": better("scale_up.bandwidth")})["x"] > 0
+        assert widths_of(base, {"x": better("scale_up.bandwidth")})["x"].prior > 0
 
 
 def test_what_ifs_and_other_clusters_carry_it() -> None:

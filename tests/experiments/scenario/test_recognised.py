@@ -12,10 +12,12 @@ from experiments.scenario.scenario import Scenario
 from simulator.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
-from traces.generate.kernel_times import Gemm, kernel_times
+from traces.generate.kernel_times import Accelerator, Gemm, Streaming, kernel_times
 from traces.generate.kernel_times.machines import MEASURED
+from traces.generate.kernel_times.rates import REACHED_PEAK
 from traces.load import load
 
+MI300X = Accelerator("MI300X", {"bf16": 1307e12}, 5.3e12, "cdna3")
 A100, H100 = MEASURED["a100_sxm"], MEASURED["h100_sxm"]
 NAMES = {
     "ampere_bf16_s16816gemm_bf16_128x128": 300,
@@ -58,7 +60,8 @@ def test_a_kernel_scales_by_its_shape_else_by_its_name_else_not(tmp_path):
         )
     )
     before, after = (kernel_times(chip).time(kernels.shapes[0]) for chip in (A100, H100))
-    expected = [after.seconds / before.seconds, 312 / 989, 2.039 / 3.35, 1.0]
+    peaks = (312 * REACHED_PEAK["ampere"]) / (989 * REACHED_PEAK["hopper"])
+    expected = [after.seconds / before.seconds, peaks, 2.039 / 3.35, 1.0]
     assert [found[name] for name in NAMES] == pytest.approx(expected)
     shares = "46 % by shape, 31 % by name as products, 15 % by name as passes over memory, 8 % not"
     assert shares in kernels.told()
@@ -91,3 +94,39 @@ def test_without_the_trace_names_tell_and_where_they_do_not_that_is_said(tmp_pat
         recognise(replace(workload, names=foreign), "")
     with pytest.raises(WhatIfError, match=r"theirs \(.*absent: no such file"):
         recognise(replace(workload, names=foreign), str(tmp_path / "absent"))
+
+
+def named(tmp_path, *names):
+    """Kernels of these names, each 100 us, as they are recognised, and their names by op."""
+    workload = load(str(trace(tmp_path))).workload
+    given = dict(zip(NAMES, names, strict=True))
+    workload = replace(workload, names=tuple(given.get(one, one) for one in workload.names))
+    return recognise(workload, ""), [workload.names[name] for name in workload.name]
+
+
+def test_products_of_few_rows_scale_as_memories_do(tmp_path):
+    few, many = "Cijk_BBS_MT64x16x256_MI16x16x1", "Cijk_BBS_MT256x192x64_MI16x16x1"
+    kernels, ops = named(tmp_path, few, many, "paged_attention_kernel", "moe_gemm_of_theirs")
+    ratio = dict(zip(ops, ratios(kernels, A100, H100), strict=True))
+    memory = 2.039 / 3.35
+    assert ratio[few] == ratio["paged_attention_kernel"] == pytest.approx(memory)
+    assert ratio[many] < memory
+    # Names tell of 400 us with few rows and 200 with many, so one that tells nothing has few.
+    assert ratio["moe_gemm_of_theirs"] == pytest.approx(memory)
+
+
+def test_what_a_stream_had_left_to_do_is_no_kernel_of_the_step(tmp_path):
+    kernels, _ = named(tmp_path, "a_gemm", "b_gemm", "step before", "unknown")
+    assert kernels.share == pytest.approx(500 / 550)
+
+
+@pytest.mark.parametrize(("own", "other"), [(H100, MI300X), (MI300X, H100)])
+def test_a_kernel_of_few_bytes_lasts_about_as_long_anywhere(tmp_path, own, other):
+    kernels, _ = named(tmp_path, *NAMES)
+    small = replace(
+        kernels,
+        shapes=(Streaming(128.0),),
+        shape=np.zeros_like(kernels.shape),
+        how=np.full_like(kernels.how, 3),
+    )
+    assert ratios(small, own, other) == pytest.approx(1.0, abs=1e-3)

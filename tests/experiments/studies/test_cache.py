@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from experiments.studies.answers import Answer
 from experiments.studies.cache import Cache
 from experiments.studies.cache_report import cache
+from experiments.studies.points.answers import Answer
 from experiments.studies.study import study
 from helpers.studies import links
 from simulator.errors import OutputError, StudyError, TwofoldError

@@ -71,7 +71,7 @@ def test_excess_is_nothing_exactly_where_it_holds_and_grows_with_the_distance(va
         ("gpus == 8 9", "nothing more"),
         ("gpus = 8", "'= 8'"),
         ("gpuz == 8", "'gpuz' is no figure"),
-        ("power <= 2", "W <= a number without a unit"),
+        ("power <= 2", "W <= a number without a unit: give both the same unit, as in 'step_s"),
         ("power <= 2 s", "W <= s"),
         ("power <= 2 mw", "'mw' is no unit"),
         ("power <= 2 parsecs", "is no unit"),

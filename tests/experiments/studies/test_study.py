@@ -205,6 +205,37 @@ def test_the_front_is_confirmed_by_another_engine():
         assert row.longer_pct == pytest.approx(100 * (row.confirmed_step_s - step) / step)
 
 
+def test_the_front_is_confirmed_unless_one_says_otherwise():
+    usual = links(steps=2)
+    del usual["confirm"]
+    report = study(usual)
+    assert report.answer()["confirmed_by"] == "fluid"
+    assert all(row.confirmed_step_s is not None for row in report.front)
+    explicit = study({**usual, "confirm": "flow"})
+    for one, other in zip(report.front, explicit.front, strict=True):
+        assert one.confirmed_step_s == pytest.approx(other.confirmed_step_s, rel=1e-9)
+    for fields in (
+        {"confirm": "none"},
+        {"settings": {"engine": "flow"}},
+        {"objectives": {"cost": "min"}},
+        {"search": {"method": "bisect", "over": "scale_up.bandwidth"}},
+    ):
+        assert study({**usual, **fields}).answer()["confirmed_by"] is None
+
+
+def test_replicas_of_a_job_that_is_spread_are_on_as_many_more_nodes():
+    """Four ranks on each of two nodes: twice the replicas are on four."""
+    report = study(
+        links(
+            space={"nodes": [1, 2], "what_if": ["none", "replicas x2"]},
+            objectives={"step_s": "min", "cost": "min"},
+        )
+    )
+    assert report.explored.results.refused == [""] * 4
+    assert column(report, "nodes").tolist() == [1, 2, 2, 4]
+    assert column(report, "gpus").tolist() == [8, 16, 8, 16]
+
+
 def read(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "results").iterdir())}
 

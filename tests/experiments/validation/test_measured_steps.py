@@ -11,6 +11,7 @@ from experiments.cli.main import app
 from experiments.questions.generate import generate, plan_on
 from experiments.questions.validate_steps import validate_steps
 from experiments.settings import Settings
+from experiments.validation.linear_series import linear_series
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
 from experiments.validation.step_pairs import pair_errors
 from helpers.places import ROOT
@@ -206,3 +207,18 @@ def test_every_row_of_the_shared_table_can_be_said():
     steps = read_steps(SHARED)
     assert [one.reason for one in steps if isinstance(one, UnreadStep)] == []
     assert len(steps) == 832
+
+
+def test_steps_that_no_clock_told_are_known_by_their_lines(tmp_path):
+    """Times that grow by as much for every micro-batch; a thousandth more is a measurement."""
+    columns = ("source", "model", "cluster", "tp", "sequence", "global_batch", "step_s")
+    head = ",".join(columns)
+    rows = [f"a,llama-3.1-8b,hgx-h100,8,4096,{m},{0.1 + 0.25 * m}" for m in (2, 4, 8)]
+    real = [row.replace("a,", "b,", 1) for row in rows[:2]] + [
+        f"b,llama-3.1-8b,hgx-h100,8,4096,8,{(0.1 + 0.25 * 8) * 1.001}"
+    ]
+    short = [row.replace("a,", "c,", 1) for row in rows[:2]]
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join([head, *rows, *real, *short]) + "\n")
+    (found,) = linear_series(read_steps(path))
+    assert (found.source, found.steps, found.series) == ("a", 3, 1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analytic.curve import break_even, trace
+from simulator.analytic.curve import break_even, sample, trace
 
 
 def convex(x):
@@ -84,3 +84,35 @@ def test_break_even_asks_for_nothing_beyond_the_curve():
 def test_break_even_is_an_end_if_it_pays_nowhere_or_everywhere():
     assert break_even(lambda x: 0 * x + 1, 0.01, 10.0, factor=2.0, least=0.1) == 10
     assert break_even(lambda x: x, 0.01, 10.0, factor=2.0, least=0.4) is None
+
+
+@given(
+    lines=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 9)), min_size=1, max_size=5),
+    gap=st.floats(1e-2, 1),
+)
+def test_a_sampled_curve_has_its_points_and_was_looked_at_between_them(lines, gap):
+    def highest(x):
+        return np.max([start + slope * x for start, slope in lines], axis=0)
+
+    asked = []
+
+    def counted(x):
+        asked.extend(x.tolist())
+        return highest(x)
+
+    curve = sample(counted, 0.05, 4.0, gap=gap)
+    assert sorted(asked) == curve.x.tolist()
+    assert np.array_equal(curve.step, highest(curve.x))
+    assert len(curve.x) < 100
+    assert curve.gap.max() <= gap
+    x = np.geomspace(0.05, 4, 2001)
+    # beside a look a convex one is off by that times 1 + the ratio of an interval's ends at most
+    assert np.abs(curve.at(x) - highest(x)).max() <= (1 + (4.0 / 0.05) ** 0.125) * gap + 1e-9
+
+
+def test_a_sampled_curve_ends_at_its_number_of_points_and_says_what_is_left():
+    jump = sample(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, most=20)
+    assert len(jump.x) == 20
+    assert jump.gap.max() == 1.0
+    assert not jump.fell
+    assert sample(lambda x: -x, 0.1, 10.0, gap=20.0).fell

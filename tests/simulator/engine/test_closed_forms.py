@@ -1,6 +1,5 @@
 """Times that are known without a simulation."""
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from collectives.algorithms import direct, ring, tree
 from collectives.closed_forms import ring_all_reduce
 from helpers.strategies import ENGINES, collective, full_network, plan, ring_network, switch_network
+from helpers.work import python_calls
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.topology import Link, topology
@@ -93,12 +93,11 @@ def test_links_of_infinite_bandwidth_cost_their_latency(engine):
 def test_a_thousand_ranks_take_hockneys_time_and_a_handful_of_events():
     n, size = 1024, 64 * 2**20
     schedule, network = ring.all_reduce(n), ring_network(n, bandwidth=50e9, latency=2e-6)
-    collective(schedule, network, size)
-    begun = time.perf_counter()
     timeline = collective(schedule, network, size)
-    assert time.perf_counter() - begun < 0.5  # measured 0.03 s; CI machines are slow and shared
     expected = ring_all_reduce(size=size, n=n, alpha=2e-6, bandwidth=50e9)
     assert timeline.makespan == pytest.approx(expected, rel=1e-9)
+    work = python_calls(lambda: collective(schedule, network, size))
+    assert work < 20 * n  # of n * (2 * n - 2) transfers
 
 
 @every_engine

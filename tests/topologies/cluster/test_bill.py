@@ -208,3 +208,20 @@ def test_what_is_no_price_is_refused_by_field(tables: str, told: str) -> None:
     text = f"{cluster_text(load_cluster('dgx-a100'))}\n{tables}\n"
     with pytest.raises(ClusterError, match=told):
         parse_cluster(text, source="mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        {"topology": "rail", "nodes_per_pod": 32, "spines": 32},
+        {"topology": "fat_tree", "ports": 16},
+        {"topology": "torus", "dimensions": "8x16"},
+    ],
+)
+def test_a_bill_is_the_same_whatever_was_counted_before(fabric):
+    cluster, counted = on_fabric(**fabric), {}
+    for factor in (1, 0.5, 3):
+        faster = changed(cluster, "scale_out.bandwidth", factor)
+        for ranks in (64, JOB):
+            assert bill_of(faster, ranks, None, counted) == bill_of(faster, ranks)
+    assert len(counted) == 2

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import time
 import zlib
 
 import pytest
@@ -26,18 +25,15 @@ GOOD = body(
     collective(3, us=4, after=[2], stream=7, **WHOLE),
     send(4, 0, 1, after=[3]),
 )
-PATIENCE = 2.0
-"""Seconds of this process that no refusal may take; a busy machine has no part in it."""
 
 
 def refusal(path):
     """The error of a file, which names it in one line; None if it is answered."""
-    begun, said = time.process_time(), None
+    said = None
     try:
         load_chakra(path)
     except TraceError as error:
         said = str(error)
-    assert time.process_time() - begun < PATIENCE
     assert said is None or (str(path) in said and "\n" not in said)
     return said
 

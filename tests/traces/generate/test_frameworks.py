@@ -8,14 +8,15 @@ import pytest
 from experiments.costing.step_prior import step_prior
 from experiments.questions.generate import plan_on, representatives, simulated
 from experiments.settings import Settings
-from simulator.errors import WorkloadError
+from simulator.errors import ClusterError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.framework import FRAMEWORKS, framework
 from traces.generate.generate import generate
-from traces.generate.kernel_times import work_of
+from traces.generate.kernel import Work
+from traces.generate.kernel_times import Gemm, work_of
 from traces.generate.layers import chunks
-from traces.generate.model import load_model
+from traces.generate.model import load_model, parameters
 from traces.generate.parallelism import Parallelism
 from traces.generate.program import COMPUTE, HOST
 from traces.generate.run import Serving, Training, micro_batch
@@ -222,3 +223,119 @@ def test_a_stage_waits_for_messages_only_under_frameworks_that_do():
         }
         assert bool(into_host) == framework(name).waits_for_messages
         assert COMPUTE in second.lane
+
+
+@pytest.mark.parametrize("name", [*EAGER, "vllm"])
+@pytest.mark.parametrize("degrees", [{}, {"tp": 2, "pp": 2}], ids=["one", "tp2-pp2"])
+def test_a_step_with_cuda_graphs_is_never_slower(name, degrees):
+    how = {"framework": name, "degrees": degrees, "sequence": 256, "model": SMALL}
+    eager, captured = (seconds(**how, cuda_graphs=on) for on in (False, True))
+    assert captured < eager
+
+
+def test_a_graph_is_launched_once_and_holds_no_message_nor_gradient():
+    plan = planned(framework="megatron", degrees={"tp": 2, "pp": 2, "dp": 2}, cuda_graphs=True)
+    for program in stage_programs(plan):
+        graphs = [number for number in program.graph if number >= 0]
+        launched = {
+            program.graph[op + len(program.what) // 2]
+            for op, time in enumerate(program.duration)
+            if program.lane[op] == HOST and time
+        } - {-1}
+        assert launched == set(graphs)
+        inside = {program.lane[op] for op, number in enumerate(program.graph) if number >= 0}
+        assert inside == {COMPUTE, "tp"}
+
+
+def test_graphs_that_no_host_launches_are_refused():
+    with pytest.raises(WorkloadError, match="cuda_graphs"):
+        planned(cuda_graphs=True)
+
+
+def test_fsdp_copies_whole_gradients_and_no_step_sums_them_twice():
+    """Bytes a parameter: by its layout in FSDP, and the sum of micro-batches elsewhere."""
+    sharded = {"degrees": {"dp": 4, "zero": 3}, "model": SMALL}
+    for name, gradient, bytes_each in (
+        ("composer", "fp32", 2 * 2 + (2 + 4) + 2 * 4),
+        ("composer", "bf16", 2 * 2 + 2 * 2),
+        ("fsdp2", "fp32", 2 + 4),
+    ):
+        (program,) = stage_programs(planned(framework=name, gradient=gradient, **sharded))
+        copies = [
+            program.work[op].traffic
+            for op, what in enumerate(program.name)
+            if what == "gradients to reduce"
+        ]
+        assert sum(copies) == pytest.approx(bytes_each * parameters(SMALL))
+    (program,) = stage_programs(planned(framework="nemo", **sharded))
+    assert "gradients to reduce" not in program.name
+
+
+def test_kernels_are_longer_beside_exchanges_by_no_more_than_the_framework_has_it(monkeypatch):
+    plan = planned(H100, degrees={"dp": 16, "zero": 3}, framework="composer", global_batch=16)
+    slower = simulated(plan, H100, ANALYTIC).makespan
+    alone = replace(FRAMEWORKS["composer"], slow_down=0.0)
+    monkeypatch.setitem(FRAMEWORKS, "composer", alone)
+    plain = simulated(plan, H100, ANALYTIC).makespan
+    assert plain < slower < plain * (1 + framework("nemo").slow_down)
+
+
+def test_a_product_of_eight_bits_is_alone_and_below_its_peak():
+    """Tables of them hold the cast of the input, which a step has as a kernel of its own."""
+    plan = planned(H100, framework="nemo", precision="fp8")
+    clock = KernelClock(plan.accelerator, framework("nemo"))
+    for m, n, k in ((4096, 2304, 16384), (4096, 13312, 16384), (512, 512, 512)):
+        times = []
+        for dtype in ("fp8", "fp8_block"):
+            shape = Gemm(m=m, n=n, k=k, dtype=dtype)
+            times.append(clock.time(Work(shape=shape))[0])
+            assert times[-1] >= work_of(shape).flops / plan.accelerator.peak
+        assert times[0] <= times[1]
+
+
+def test_positions_that_a_model_has_not_learned_are_said():
+    said = planned(model=load_model("gpt-2"), sequence=1024).assumptions
+    assert not any("positions" in text for text in said)
+    said = planned(model=load_model("gpt-2"), sequence=2048).assumptions
+    assert any("1024 learned positions" in text for text in said)
+
+
+B200 = load_cluster("hgx-b200")
+LARGE = load_model("llama-3.1-70b").model_copy(update={"layers": 2, "vocabulary": 4096})
+
+
+def test_fewer_bits_are_faster_and_what_scales_blocks_is_a_kernel():
+    bits = ("bf16", "fp8_block", "nvfp4")
+    how = {"model": LARGE, "framework": "nemo", "sequence": 8192}
+    times = [seconds(B200, **how, precision=name) for name in bits]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[2] < 4
+    casts = {
+        name: sum(
+            kernel.forward.traffic + kernel.input_gradient.traffic
+            for kernel in _kernels(planned(B200, **how, precision=name))
+            if kernel.name == "cast"
+        )
+        for name in (*bits, "fp8", "mxfp8", "mxfp4")
+    }
+    assert casts["bf16"] == 0
+    assert casts["fp8"] < casts["mxfp8"] == casts["fp8_block"]
+    assert casts["mxfp4"] < casts["nvfp4"]
+
+
+def _kernels(plan):
+    batch = micro_batch(plan.model, plan.parallelism, plan.run)
+    return [
+        kernel
+        for chunk in chunks(batch)
+        for block in chunk
+        for part in block.parts
+        for kernel in part.kernels
+    ]
+
+
+def test_a_recipe_needs_kernels_and_a_peak():
+    with pytest.raises(WorkloadError, match="nvfp4 is a recipe"):
+        planned(B200, precision="nvfp4")
+    with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp4"):
+        planned(H100, precision="mxfp4", framework="nemo")

@@ -1,7 +1,6 @@
 """Generated graphs: streams, waits, overlap, and what a simulation makes of them."""
 
 import math
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from experiments.questions.generate import accelerator_of
 from experiments.scenario.scenario import Scenario
 from helpers.strategies import switch_network
 from helpers.synthetic_jobs import CHIP, generated, planned, plans
+from helpers.work import python_calls
 from simulator.engine.simulate import simulate
 from simulator.errors import ClusterError, WorkloadError
 from simulator.schedule import Plan
@@ -297,7 +297,7 @@ def test_llama_on_a_real_cluster_is_no_faster_than_its_chip():
 
 def test_what_was_generated_says_so():
     plan = planned(QWEN, Parallelism(tp=2, dp=2), training())
-    found = as_loaded(generate(plan)[0], plan)
+    found = as_loaded(generate(plan)[0], plan, {})
     assert math.isnan(found.measured_step)
     told = " ".join(found.coverage.notes)
     for part in ("qwen3-4b", "tp2-dp2", "sequence=1024", "80% of 989 TFLOP/s", "3.35 TB/s"):
@@ -351,14 +351,14 @@ def test_numbers_and_names_out_of_range_are_refused(wrong):
         wrong()
 
 
-def test_a_thousand_ranks_and_a_million_ops_take_seconds():
+def test_a_million_ops_of_a_thousand_ranks_are_arrays():
     p = Parallelism(tp=8, pp=16, dp=8, sequence_parallel=True, zero=1)
     run = training(global_batch=8 * 10, sequence=8192)
-    begun = time.process_time()
-    workload = generated(load_model("llama-3.1-405b"), p, run)
-    assert time.process_time() - begun < 10  # measured 0.9 s; CI machines are slow and shared
+    model = load_model("llama-3.1-405b")
+    workload = generated(model, p, run)
     assert workload.job_ranks == 1024
     assert len(workload) > 1_000_000
+    assert python_calls(lambda: generated(model, p, run)) < len(workload)
 
 
 def test_a_cluster_gives_the_roofline_and_says_what_it_lacks():

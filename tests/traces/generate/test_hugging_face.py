@@ -207,6 +207,42 @@ def test_a_config_makes_the_card_that_ships(tmp_path, name):
     assert bool(found.left_out) == (name == "gemma-3-27b")
 
 
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (
+            {"model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40}
+            | {"n_inner": 24576, "n_positions": 8192, "vocab_size": 49152, "multi_query": True},
+            15_517_456_384,  # StarCoder
+        ),
+        (
+            {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_inner": None}
+            | {"n_positions": 2048, "vocab_size": 50400, "tie_word_embeddings": False},
+            6_050_882_784,  # GPT-J 6B
+        ),
+        (
+            {"model_type": "stablelm", "hidden_size": 2560, "intermediate_size": 6912}
+            | {"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 50304},
+            2_795_443_200,  # StableLM 3B 4E1T
+        ),
+        (
+            {"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008}
+            | {"num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 100352},
+            7_298_617_344,  # OLMo 2 7B
+        ),
+        (
+            {"model_type": "glm", "hidden_size": 4096, "intermediate_size": 13696}
+            | {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2}
+            | {"head_dim": 128, "attention_bias": True, "vocab_size": 151552},
+            9_399_951_360,  # GLM 4 9B
+        ),
+    ],
+    ids=lambda one: one["model_type"] if isinstance(one, dict) else "",
+)
+def test_a_config_has_as_many_parameters_as_were_published(tmp_path, config, published):
+    assert parameters(load_model(write(tmp_path, config))) == pytest.approx(published, rel=2e-4)
+
+
 def test_a_folder_with_a_config_will_do(tmp_path):
     folder = tmp_path / "My-Llama"
     folder.mkdir()

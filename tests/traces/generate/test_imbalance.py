@@ -195,6 +195,10 @@ def test_a_matrix_or_a_model_without_spread_experts_is_refused(tmp_path):
     path.write_text("who,what\n3,4\n")
     with pytest.raises(WorkloadError, match="line 1: no column expert"):
         parse_imbalance(str(path))
+    path.write_text("no table " * 1000)
+    with pytest.raises(WorkloadError) as caught:
+        parse_imbalance(str(path))
+    assert len(str(caught.value)) < 500  # a file's text does not fill the terminal
 
 
 def test_a_histogram_that_a_plan_names_is_an_input(tmp_path):

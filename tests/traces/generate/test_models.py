@@ -21,6 +21,7 @@ PUBLISHED = {
     "llama-3.1-405b": 405.9e9,  # huggingface.co/meta-llama/Llama-3.1-405B
     "qwen3-4b": 4.02e9,  # huggingface.co/Qwen/Qwen3-4B
     "mixtral-8x7b": 46.7e9,  # mistral.ai/news/mixtral-of-experts
+    "deepseek-moe-16b": 16.4e9,  # arXiv 2401.06066 section 5.1.2
     "deepseek-v3-16b": 15.7e9,  # arXiv 2405.04434 appendix B (DeepSeek-V2-Lite)
     "deepseek-v2-236b": 236e9,  # arXiv 2405.04434 abstract
     "deepseek-v3-671b": 671e9,  # arXiv 2412.19437 abstract

@@ -13,6 +13,7 @@ from math import prod
 
 from simulator.errors import TraceError, WorkloadError
 from traces.core.recorded import RecordedOperator
+from traces.generate.kernel_times.kernel_names import COMMUNICATION, kind_by_name
 from traces.generate.kernel_times.own import OwnKernels
 from traces.generate.kernel_times.shapes import Attention, Gemm, Shape, Streaming
 
@@ -63,57 +64,7 @@ class Recognised:
 
 
 PRODUCTS, ATTENTION, STREAMED = "matrix products", "attention", "element-wise"
-COMMUNICATION = "communication"
 _KINDS: Mapping[type[Shape], str] = {Gemm: PRODUCTS, Attention: ATTENTION, Streaming: STREAMED}
-
-_BY_NAME = (
-    (COMMUNICATION, re.compile(r"nccl|rccl|msccl|all_?reduce|nvshmem|deep_?ep", re.IGNORECASE)),
-    (
-        "attention without sizes",
-        re.compile(r"flash_?(attn|fwd|bwd|dec)|fmha|attention|attn", re.IGNORECASE),
-    ),
-    (
-        "matrix products without sizes",
-        re.compile(r"(?<!fb)gemm|cublas|cutlass|cijk_|nvjet|matmul|xmma", re.IGNORECASE),
-    ),
-    ("triton without sizes", re.compile(r"^triton_", re.IGNORECASE)),
-)
-
-
-def kind_by_name(kernel: str) -> str:
-    """Return what the name of a kernel tells of it.
-
-    Examples
-    --------
-    >>> kind_by_name("ncclDevKernel_AllReduce_Sum_f16_RING_LL")
-    'communication'
-    >>> kind_by_name("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn")
-    'matrix products without sizes'
-    """
-    return next((kind for kind, pattern in _BY_NAME if pattern.search(kernel)), "other")
-
-
-_ELEMENTWISE = re.compile(
-    r"elementwise|reduce_kernel|softmax|layer_?norm|rms_?norm|batch_?norm|bn_(fw|bw)|dropout|copy"
-    r"|multi_tensor_apply|fused_adam|catarray|cat_?copy|fill|transpose|permute|nchwtonhwc"
-    r"|nhwctonchw|^triton_",
-    re.IGNORECASE,
-)
-
-
-def is_elementwise(kernel: str) -> bool:
-    """Whether a kernel's name tells that it passes over elements and multiplies no matrices.
-
-    Examples
-    --------
-    >>> is_elementwise("void at::native::vectorized_elementwise_kernel<4, ...>")
-    True
-    >>> is_elementwise("sm90_xmma_gemm_bf16bf16_bf16f32")
-    False
-    """
-    return kind_by_name(kernel) in ("other", "triton without sizes") and bool(
-        _ELEMENTWISE.search(kernel)
-    )
 
 
 def learnt(operators: Iterable[RecordedOperator], source: str) -> Recognised:

@@ -17,6 +17,11 @@ MEMORY_EFFICIENCY = 0.9
 
 90 % from 100 MB on, on A100 (github calculon-ai/calculon systems/a100_80g.json).
 """
+REACHED_PEAK = {"ampere": 0.869, "hopper": 0.803, "blackwell": 0.776, "cdna3": 0.601}
+"""The best that was measured of each generation (the same source), where two are compared."""
+REACHED_MEMORY = {"cdna3": 0.81}
+"""Of MI300X by BabelStream, where NVIDIA's reach 0.9 (Ambati et al., AMD MI300X GPU Performance
+Analysis, arXiv, October 2025)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,6 +276,9 @@ the host that launches it (FP8 block products of vLLM under Python: 57 to 290 us
 _LEAST_WORK, _NOISE = 0.1, 0.95
 """Share of the rows with the least work, by which a host is told, and the quantile of their times
 above which time follows the work."""
+_LATE = 1.17
+"""Times as long as a larger shape's, beyond which a row timed the host: kernels of a family differ
+by so much where the larger shape has a better one (heads in decoding, 17 %)."""
 
 
 def believed(key: Key, rows: Rows, chip: Accelerator, left_out: Counter[str]) -> Rows:
@@ -284,7 +287,8 @@ def believed(key: Key, rows: Rows, chip: Accelerator, left_out: Counter[str]) ->
     Left out are rows that are faster than the accelerator's peak or its memory allows (they found
     their operands in a cache, which a step's other kernels have filled anew); rows of a scaled
     recipe with less than one block of 128 to scale, which run as other kernels; and rows that timed
-    the host.
+    the host, which of tables where it launched kernels one by one are those that are as short as
+    its launches, and those that took longer than a larger shape.
 
     Raises
     ------
@@ -304,9 +308,23 @@ def believed(key: Key, rows: Rows, chip: Accelerator, left_out: Counter[str]) ->
         least = rows.times[flops <= np.quantile(flops, _LEAST_WORK)]
         if np.median(least) >= HOST_TIMED:
             device = rows.times > np.quantile(least, _NOISE)
+            if not family.tuned_by_shape:
+                device &= ~_delayed(rows)
             left_out["the host was timed"] += int((~device).sum())
             rows = rows[device]
     return rows
+
+
+def _delayed(rows: Rows) -> NDArray[np.bool_]:
+    """Whether a row took longer than one that is at least as large in every dimension.
+
+    A kernel does not, so the host was late where it launches them one by one.
+    """
+    delayed = np.zeros(len(rows), dtype=np.bool_)
+    for number, (point, time) in enumerate(zip(rows.points, rows.times, strict=True)):
+        larger = rows.times[(rows.points >= point).all(axis=1)]
+        delayed[number] = time > larger.min() * _LATE
+    return delayed
 
 
 def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:

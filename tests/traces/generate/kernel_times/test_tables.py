@@ -126,6 +126,24 @@ def test_rows_that_beat_the_machine_or_timed_the_host_are_left_out():
     assert scaled.points[:, 1:].min() >= 128
 
 
+def test_a_row_that_takes_longer_than_a_larger_shape_timed_the_host():
+    rows = products()
+    hosted = np.maximum(rows.times, 200e-6)
+    device = np.flatnonzero(hosted > 200e-6)
+    kept = believed(GEMM, Rows(rows.points, hosted), H100, Counter())
+    smaller = rows.points <= rows.points[device[-1]]
+    late = next(row for row in device[::-1] if smaller[row].all() and row != device[-1])
+    hosted[late] = 1.5 * hosted[device[-1]]
+    told = Counter()
+    without = believed(GEMM, Rows(rows.points, hosted), H100, told)
+    assert len(without) == len(kept) - 1
+    assert rows.points[late].tolist() not in without.points.tolist()
+    # Where the device was timed, it is taken as it is.
+    late_on_device = rows.times.copy()
+    late_on_device[late] = 1.5 * rows.times[device[-1]]
+    assert len(believed(GEMM, Rows(rows.points, late_on_device), H100, Counter())) == len(rows)
+
+
 def test_a_table_of_curves_answers_for_its_shapes_and_near_them():
     tokens = np.array([1.0, 16.0, 256.0, 4096.0])
     shapes = [(0.5, 4096.0, 1536.0, 16.0), (1.0, 7168.0, 2048.0, 32.0)]

@@ -1,7 +1,7 @@
 """Fabrics between nodes by their family's name alone: sized for a job, of switches of 64 ports.
 
-A study compares families; which member of each is meant follows from the job and from the switch.
-Half of a switch's ports go down and half go up. What a study gives itself takes the place of what
+Who compares families names no member of them: which one is meant follows from the job and from
+the switch. Half of a switch's ports go down and half go up. What is given takes the place of what
 follows here.
 """
 
@@ -10,7 +10,7 @@ from math import ceil, inf, prod
 from typing import Any
 
 from simulator.errors import WhatIfError
-from topologies import Cluster
+from topologies.cluster.schema import Cluster
 
 PORTS = 64
 """Ports of a switch, where nothing is said: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and
@@ -33,7 +33,7 @@ def fabric_fields(
     nodes
         Of the job.
     given
-        Fields that the study gives itself; ``ports`` are those of a switch.
+        Fields that are not to follow; ``ports`` are those of a switch.
 
     Returns
     -------
@@ -140,3 +140,5 @@ _SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
     "torus": _torus,
     "dragonfly": _dragonfly,
 }
+SIZED = tuple(_SIZES)
+"""The families."""

@@ -1,8 +1,8 @@
-"""Where chunks of points are answered: in this process, or in several of this machine.
+"""Where chunks of points are answered: here, in several processes, or by a cluster of machines.
 
 An executor takes chunks as they are needed and yields ``(number, answers)`` as they are done, in
-any order; what workloads hold is shipped once per worker. Whoever adds one (a cluster of machines)
-adds a function to :data:`EXECUTORS`.
+any order; what workloads hold is shipped once per worker. That of clusters is
+:mod:`experiments.studies.executors.dask_cluster`.
 """
 
 import multiprocessing
@@ -14,28 +14,48 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
 from experiments.evaluate.workers import process_context
-from experiments.studies.answers import Answer, Answerer, Chunk
-from experiments.studies.placed import Base
+from experiments.studies.points.answers import Answer, Answerer, Chunk
+from experiments.studies.points.placed import Base
 from simulator.errors import StudyError
 
 Done = tuple[int, list[Answer]]
 Run = Callable[[Iterable[Chunk]], Iterator[Done]]
 """Answers chunks; yields each one's number and answers when it is done."""
-Executor = Callable[[Sequence[Base], int], AbstractContextManager[Run]]
-"""Given workloads and a number of workers, what answers chunks until the context ends."""
+Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
+"""Given workloads, what answers chunks until the context ends."""
 _AHEAD = 2
 """Chunks per worker that are handed out before answers are awaited, so that none is idle."""
 
 
+def executor_of(workers: int, dask: str | None, note: Callable[[str], None]) -> Executor:
+    """Return what answers chunks: this process, so many of this machine, or a Dask cluster.
+
+    Raises
+    ------
+    StudyError
+        If both workers and a cluster are given, or no worker.
+    """
+    if workers < 1:
+        raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
+    if dask is None:
+        return here if workers == 1 else partial(processes, workers=workers)
+    if workers > 1:
+        raise StudyError("--workers are processes of this machine: leave them out beside --dask")
+    from experiments.studies.executors.dask_cluster import dask_cluster, local_workers
+
+    local_workers(dask)
+    return partial(dask_cluster, address=dask, note=note)
+
+
 @contextmanager
-def here(bases: Sequence[Base], workers: int) -> Iterator[Run]:
+def here(bases: Sequence[Base]) -> Iterator[Run]:
     """Answer chunks in this process, one after the other."""
-    del workers
     answerer = Answerer(bases)
     yield lambda chunks: ((chunk.number, answerer.answers(chunk)) for chunk in chunks)
 
@@ -127,7 +147,3 @@ def _watch(parent: Connection) -> None:
 def _answers(chunk: Chunk) -> list[Answer]:
     answerer: Answerer = _worker["answerer"]
     return answerer.answers(chunk)
-
-
-EXECUTORS: dict[str, Executor] = {"here": here, "processes": processes}
-"""Every executor by name."""

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
-_APART = ("cli", "output", "schemas", "gallery", "validation", "studies")
+_APART = ("cli", "output", "schemas", "gallery", "validation", "studies", "explore")
 """Rooms of ``experiments`` that no step's time depends on."""
 _NOT_READ = (".md", ".png", ".typed", ".pyc", ".nbi", ".nbc")
 """Endings of files that no program reads, or that others become."""
@@ -25,16 +25,29 @@ def code_identity() -> str:
     >>> len(code_identity())
     64
     """
-    root = Path(__file__).parents[2]
+    return _hashed(_APART)
+
+
+@cache
+def whole_identity() -> str:
+    """Hash all source: what runs where chunks of points are answered is to be the same.
+
+    Examples
+    --------
+    >>> whole_identity() == code_identity()
+    False
+    """
+    return _hashed(())
+
+
+def _hashed(apart: tuple[str, ...]) -> str:
+    """Hash the source of all packages, but for rooms that stand apart."""
+    root = Path(__file__).parents[3]
     found = hashlib.sha256()
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*")):
             inside = path.relative_to(root)
-            if (
-                path.is_dir()
-                or path.suffix in _NOT_READ
-                or {*inside.parts[1:2]} & {*_APART, *_DATA}
-            ):
+            if path.is_dir() or path.suffix in _NOT_READ or {*inside.parts[1:2]} & {*apart, *_DATA}:
                 continue
             found.update(f"{inside.as_posix()}\0".encode())
             found.update(path.read_bytes())

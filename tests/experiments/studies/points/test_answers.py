@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.change import Multiplied
-from experiments.studies.answers import Answerer, Chunk
 from experiments.studies.declaration import declare
-from experiments.studies.executors import EXECUTORS
+from experiments.studies.executors.executor import processes
+from experiments.studies.points.answers import Answerer, Chunk
 from experiments.studies.results import values_at
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads
@@ -73,7 +73,7 @@ def test_an_answer_does_not_depend_on_what_is_asked_with_it(job, alone, size, or
 def test_an_answer_is_that_of_another_process(job, alone):
     bases, points = job
     assert Answerer(pickle.loads(pickle.dumps(bases))).answers(chunked(points, 24)[0]) == alone
-    with EXECUTORS["processes"](bases, 2) as run:
+    with processes(bases, 2) as run:
         found = dict(run(chunked(points, 5)))
     assert [one for number in sorted(found) for one in found[number]] == alone
 
@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_is_told_in_one_line(job):
     bases, points = job
 
     def killed_at_work():
-        with EXECUTORS["processes"](bases, 1) as run:
+        with processes(bases, 1) as run:
             stream = run(chunked(points, 1))
             next(stream)
             for child in multiprocessing.active_children():

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import costed
+from experiments.costing.slowdown import beside_exchanges
 from experiments.evaluate.design_points import DesignPoints as Points
-from experiments.questions.generate import representatives
+from experiments.questions.generate import representatives, whole
 from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
 from experiments.scenario.change import changed as with_changes
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
-from experiments.studies.placed import Base, Numbers, Site
+from experiments.studies.points.placed import Base, Numbers, Site
+from experiments.studies.points.uncertainty import Move, moves
 from simulator.errors import StudyError, TwofoldError
 from simulator.workload import What
 from topologies import resource_values
 from traces.generate.generate import as_loaded
-from traces.generate.generate import generate as generate_step
 
 _KEPT = 4
 """Sites that a worker keeps, the latest: each has a network and a contracted step."""
@@ -35,12 +36,14 @@ class Answer:
     """How long a step took (s), or why it cannot be (then NaN).
 
     ``busy`` is how long an accelerator works in it (s): its kernels and copies one after the other,
-    at most the step, in the mean over ranks.
+    at most the step, in the mean over ranks. ``moves`` are what leaves the step open, where that
+    was asked for.
     """
 
     step: float
     busy: float = math.nan
     refused: str = ""
+    moves: tuple[Move, ...] = ()
 
 
 def _refused(error: TwofoldError) -> Answer:
@@ -49,12 +52,16 @@ def _refused(error: TwofoldError) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Points of one site, asked together of one engine; ``number`` tells chunks apart."""
+    """Points of one site, asked together of one engine; ``number`` tells chunks apart.
+
+    ``uncertain`` asks what leaves their steps open, too.
+    """
 
     number: int
     site: Site
     points: tuple[Numbers, ...]
     engine: str
+    uncertain: bool = False
 
 
 @dataclass(eq=False)
@@ -63,17 +70,36 @@ class Answerer:
 
     bases: Sequence[Base]
     _scenarios: "OrderedDict[tuple[str, str], Scenario]" = field(default_factory=OrderedDict)
-    _studies: "OrderedDict[tuple[str, str], Points]" = field(default_factory=OrderedDict)
+    _studies: "OrderedDict[str, Points]" = field(default_factory=OrderedDict)
 
     def answers(self, chunk: Chunk) -> list[Answer]:
         """Return a chunk's answers in order; an error is one of the point that it belongs to."""
         try:
             scenario = self._scenario(chunk.site, chunk.engine)
             if chunk.engine == "analytic":
-                return self._together(chunk, scenario)
+                found = self._together(chunk, scenario)
+            else:
+                found = [_alone(scenario, numbers) for numbers in chunk.points]
+            return self._with_moves(chunk, found) if chunk.uncertain else found
         except TwofoldError as error:
             return [_refused(error)] * len(chunk.points)
-        return [_alone(scenario, numbers) for numbers in chunk.points]
+
+    def _with_moves(self, chunk: Chunk, answers: list[Answer]) -> list[Answer]:
+        """Say of each answer what leaves it open, without contention."""
+        known = [place for place, one in enumerate(answers) if not one.refused]
+        if not known:
+            return answers
+        scenario = self._scenario(chunk.site, "analytic")
+        found = moves(
+            self.bases[chunk.site.index],
+            chunk.site,
+            self._design(chunk.site, scenario),
+            every_number(scenario),
+            [chunk.points[place] for place in known],
+        )
+        for place, own in zip(known, found, strict=True):
+            answers[place] = replace(answers[place], moves=own)
+        return answers
 
     def _scenario(self, site: Site, engine: str) -> Scenario:
         key = site.key, engine
@@ -86,13 +112,7 @@ class Answerer:
 
     def _together(self, chunk: Chunk, scenario: Scenario) -> list[Answer]:
         """Ask all points in one pass; where one of them cannot be, each alone."""
-        key = chunk.site.key, chunk.engine
-        if key not in self._studies:
-            self._studies[key] = Points(scenario)
-            if len(self._studies) > _KEPT:
-                self._studies.popitem(last=False)
-        self._studies.move_to_end(key)
-        study, beside = self._studies[key], every_number(scenario)
+        study, beside = self._design(chunk.site, scenario), every_number(scenario)
         changes = [Change(parts=numbers) for numbers in chunk.points]
         try:
             steps = study.steps([beside, *changes])[1:].tolist()
@@ -102,6 +122,15 @@ class Answerer:
         return [
             _answer(step, work, numbers) for step, numbers in zip(steps, chunk.points, strict=True)
         ]
+
+    def _design(self, site: Site, scenario: Scenario) -> Points:
+        """Return the site's step as many are asked of it without contention."""
+        if site.key not in self._studies:
+            self._studies[site.key] = Points(scenario)
+            if len(self._studies) > _KEPT:
+                self._studies.popitem(last=False)
+        self._studies.move_to_end(site.key)
+        return self._studies[site.key]
 
 
 def _one_of(study: Points, scenario: Scenario, numbers: Numbers) -> Answer:
@@ -175,7 +204,7 @@ def _generated(site: Site, settings: Settings) -> Scenario:
         raise StudyError(f"{site.workload}: has no plan")
     if settings.engine in FOLDING and not settings.what_ifs:
         step = representatives(site.plan, site.cluster, settings)
-        loaded = as_loaded(step.workload, step.plan)
     else:
-        loaded = as_loaded(generate_step(site.plan)[0], site.plan)
-    return costed(loaded, site.cluster, settings)
+        step = whole(site.plan)
+    loaded = as_loaded(step.workload, step.plan, step.kernel_times)
+    return beside_exchanges(costed(loaded, site.cluster, settings), loaded.generated_by)

@@ -4,13 +4,18 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from experiments.scenario.change import Multiplied, Scaled
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
 from topologies import Cluster, changed
-from topologies.cluster.bill import Bill, bill_of
+from topologies.cluster.bill import Bill, Counted, bill_of
 from traces.generate.plan import GenerationPlan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Numbers = tuple[Multiplied | Scaled, ...]
 _NOT_BOUGHT = ("scale_up.", "pcie.")
@@ -21,8 +26,9 @@ _NOT_BOUGHT = ("scale_up.", "pcie.")
 class Base:
     """A workload before any point changes it.
 
-    ``scenario`` is a recorded step on the cluster that it was recorded on, ``plan`` one to
-    generate; ``identity`` hashes what it was read from.
+    ``scenario`` is a recorded step on the cluster that it was recorded on, ``step`` how long it
+    takes there (s) without contention, and ``told`` which of its calls' times the trace tells;
+    ``plan`` is one to generate. ``identity`` hashes what it was read from.
     """
 
     name: str
@@ -32,13 +38,16 @@ class Base:
     plan: GenerationPlan | None = None
     tokens: int | None = None
     ignore_memory: bool = False
+    step: float | None = None
+    told: "NDArray[np.bool_] | None" = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """Where and what a workload is, but for numbers of links and of ops.
 
-    ``index`` is that of the workload. ``plan`` is None of a recorded one. ``key`` hashes all that
+    ``index`` is that of the workload. The ranks are spread over ``nodes``, None: as few as hold
+    them. ``plan`` is None of a recorded one. ``key`` hashes all that
     its step depends on. ``memory`` is what a plan's fullest rank needs and ``memory_room`` what
     there is (B), None where that is not known.
     """
@@ -48,21 +57,18 @@ class Site:
     cluster: Cluster
     settings: Settings
     ranks: int
+    nodes: int | None
     tokens: int | None
     plan: GenerationPlan | None
     key: str
     memory: float | None = None
     memory_room: float | None = None
     _bills: dict[tuple[object, ...], Bill] = field(default_factory=dict, repr=False)
+    _counted: Counted = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what workers have no use for."""
-        return {**self.__dict__, "_bills": {}}
-
-    @property
-    def nodes(self) -> int | None:
-        """Nodes that the ranks are spread over, None: as few as hold them."""
-        return self.settings.nodes
+        return {**self.__dict__, "_bills": {}, "_counted": {}}
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Placed:
         if bought not in site._bills:
             cluster = Placed(site, bought).cluster
             nodes = None if cluster.is_one_graph else site.nodes
-            site._bills[bought] = bill_of(cluster, site.ranks, nodes)
+            site._bills[bought] = bill_of(cluster, site.ranks, nodes, site._counted)
         return site._bills[bought]
 
 

@@ -1,0 +1,1 @@
+"""Rows that CCL-Bench publishes beside what this project answers for them."""

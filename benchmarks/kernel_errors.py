@@ -1,0 +1,167 @@
+"""How far off kernels' times are, by how they are known: ``python -m benchmarks.kernel_errors``.
+
+Of the tables beside the checkout (``../shared/reference/kernels``, or ``FOLDER``), of matrix
+products that take 100 us or more, what steps spend their time on: a random tenth predicted from the
+others (``measured``), each table from the same of every other accelerator of its generation
+(``carried over``), each by the roofline at the efficiencies of answers (``roofline``), and the
+ratio of two accelerators' times by that of their rooflines (``compared``). ``shared`` is the
+standard deviation, about zero, of the logarithm that the products of one table are off by in their
+median: what does not average out in a step. ``--write`` writes what answers read.
+"""
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, fields, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
+from simulator.errors import TwofoldError
+from simulator.workload import Floats
+from traces.generate.kernel_times.build import FEWEST, built
+from traces.generate.kernel_times.carried import carried
+from traces.generate.kernel_times.families import FAMILIES
+from traces.generate.kernel_times.machines import Accelerator
+from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
+from traces.generate.kernel_times.rows import Key, Reading, Rows, believed, roofline
+from traces.generate.kernel_times.within import COMPARED, KERNEL_ERRORS, KernelError
+
+FAMILY = "gemm"
+LEAST = 100e-6
+"""Products that take less (s) are of small steps, and partly how long a kernel takes to begin."""
+_FEWEST = 30
+"""Products of a table that its median needs."""
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="One folder per accelerator.")] = REFERENCE,
+    *,
+    write: Annotated[bool, typer.Option(help="Write what answers read.")] = False,
+) -> None:
+    """Print how far off times of matrix products are, by how they are known."""
+    console = Console(width=100, highlight=False)
+    if not folder.is_dir():
+        console.print(f"{folder} is absent: no kernel was predicted")
+        return
+    try:
+        found = list(kernel_errors({name: read_folder(own) for name, own in accelerators(folder)}))
+    except TwofoldError as error:
+        sys.exit(str(error))
+    shown = Table("known", "tables", "products", "median %", "p90 %", "shared")
+    for one in found:
+        figures = (f"{one.median_pct:.1f}", f"{one.p90_pct:.1f}", f"{one.shared:.4f}")
+        shown.add_row(one.known, str(one.tables), f"{one.products:,}", *figures)
+    console.print(shown)
+    if write:
+        write_errors(found)
+        console.print(f"wrote {KERNEL_ERRORS}")
+
+
+def write_errors(found: list[KernelError], path: Path = KERNEL_ERRORS) -> None:
+    """Write errors as answers read them."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write("# Errors of kernels; written by: python -m benchmarks.kernel_errors --write\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([column.name for column in fields(KernelError)])
+        writer.writerows(astuple(one) for one in found)
+
+
+def kernel_errors(readings: Mapping[str, Reading]) -> Iterator[KernelError]:
+    """Yield the errors of products by how they are known, what is known best first."""
+    tables = {
+        (name, key): rows
+        for name, reading in readings.items()
+        for key, raw in reading.tables.items()
+        if key[0] == FAMILY and len(rows := believed(key, raw, machine(name), Counter())) >= FEWEST
+    }
+    yield _error("measured", _left_out(tables))
+    yield _error("carried over", _from_relatives(readings, tables))
+    yield _error("roofline", _by_roofline(tables))
+    yield _error(COMPARED, _compared(tables))
+
+
+_Tables = Mapping[tuple[str, Key], Rows]
+_Logarithms = Iterator[Floats]
+"""Of each table, the logarithm of predicted over measured."""
+
+
+def _left_out(tables: _Tables) -> _Logarithms:
+    random = np.random.default_rng(0)
+    for (name, key), rows in tables.items():
+        out = random.random(len(rows)) < LEFT_OUT
+        found = predicted(key, rows[~out], rows[out].points, machine(name))
+        yield _off(found, rows[out].times)
+
+
+def _from_relatives(readings: Mapping[str, Reading], tables: _Tables) -> _Logarithms:
+    for own, other in permutations(readings, 2):
+        measured_on, chip = machine(own), machine(other)
+        if measured_on.generation != chip.generation:
+            continue
+        known = built(readings[own].tables, measured_on, Counter())
+        for (name, key), rows in tables.items():
+            if name == other and key in known:
+                times, _ = carried(key, known[key], measured_on, chip).at(rows.points)
+                least = roofline(FAMILIES[FAMILY], key[1], rows.points, chip)
+                yield _off(np.maximum(times, least), rows.times)
+
+
+def _by_roofline(tables: _Tables) -> _Logarithms:
+    for (name, key), rows in tables.items():
+        yield _off(_roofline(key, rows.points, machine(name)), rows.times)
+
+
+def _compared(tables: _Tables) -> _Logarithms:
+    """Scale times of one accelerator to another's, where both have products of one shape."""
+    for own, other in permutations({name for name, _ in tables}, 2):
+        for key in {key for _, key in tables}:
+            if (own, key) not in tables or (other, key) not in tables:
+                continue
+            mine, theirs = tables[own, key], tables[other, key]
+            at = {tuple(point): time for point, time in zip(mine.points, mine.times, strict=True)}
+            both = np.array([tuple(point) in at for point in theirs.points.tolist()])
+            if not both.any():
+                continue
+            points = theirs.points[both]
+            before = np.array([at[tuple(point)] for point in points.tolist()])
+            rates = [_roofline(key, points, machine(name)) for name in (own, other)]
+            yield _off(before * rates[1] / rates[0], theirs.times[both])
+
+
+def _roofline(key: Key, points: Floats, chip: Accelerator) -> Floats:
+    reached = replace(
+        chip,
+        peaks={dtype: peak * COMPUTE_EFFICIENCY for dtype, peak in chip.peaks.items()},
+        memory_bandwidth=chip.memory_bandwidth * MEMORY_EFFICIENCY,
+    )
+    return roofline(FAMILIES[FAMILY], key[1], points, reached)
+
+
+def _off(found: Floats, measured: Floats) -> Floats:
+    long = measured >= LEAST
+    return np.asarray(np.log(found[long] / measured[long]))
+
+
+def _error(known: str, logarithms: _Logarithms) -> KernelError:
+    used = [one for one in logarithms if len(one) >= _FEWEST]
+    off = np.abs(np.expm1(np.concatenate(used)))
+    return KernelError(
+        known,
+        tables=len(used),
+        products=len(off),
+        median_pct=round(100 * float(np.median(off)), 1),
+        p90_pct=round(100 * float(np.quantile(off, 0.9)), 1),
+        shared=round(float(np.sqrt(np.mean([np.median(one) ** 2 for one in used]))), 4),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

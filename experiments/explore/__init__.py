@@ -1,0 +1,1 @@
+"""A local page on which the figures of a step follow sliders and switches."""

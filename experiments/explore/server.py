@@ -1,0 +1,314 @@
+"""The page's server: an ASGI application for one person, on this machine only.
+
+Every address begins with a token that is drawn at the start; what lacks it, or names another host
+than this one in its ``Host`` header (a page elsewhere whose name was made to point here: DNS
+rebinding), is answered 403. Nothing is loaded from elsewhere, and nothing is written.
+"""
+
+import asyncio
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import uvicorn
+from anyio import CapacityLimiter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from experiments.explore.choices import about, choices
+from experiments.explore.session import Session, Superseded, until
+from experiments.explore.state import parse_state
+from experiments.output import pages
+from experiments.output.pages.columns import packed
+from experiments.provenance import version
+from simulator.errors import OutputError, TwofoldError
+
+HOST = "127.0.0.1"
+_NAMES = (HOST, "localhost")
+_STATIC = Path(__file__).with_name("static")
+_SHARED = Path(pages.__file__).with_name("assets")
+"""The look of pages, and what draws a timeline: those of the files that ``report`` writes."""
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; base-uri 'none'; "
+    "frame-ancestors 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The token is in the address: no other page learns it, and no other page shows this one."""
+_LOOK = 0.05
+"""Seconds between two looks whether somebody still waits for an answer."""
+_DONE = 499
+"""Status for who went away; nobody reads it."""
+
+
+def application(session: Session, token: str, stopping: threading.Event | None = None) -> ASGIApp:
+    """Make the application: the page, its files, and what it asks for.
+
+    What is being answered when ``stopping`` is set is had done with.
+    """
+    asked = _Asked(session, stopping or threading.Event())
+    routes = [
+        Route("/", _page),
+        Route("/api/about", asked.about),
+        Route("/api/choices", asked.choices),
+        Route("/api/moving/{windows:int}", asked.moving),
+        Route("/api/resting/{windows:int}", asked.resting),
+        Route("/api/ranks", asked.ranks),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/assets", StaticFiles(directory=_SHARED)),
+    ]
+    app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
+    return _Guarded(app, token)
+
+
+async def _page(request: Request) -> Response:
+    del request
+    return FileResponse(_STATIC / "index.html", media_type="text/html")
+
+
+async def _to_page(request: Request) -> Response:
+    return RedirectResponse(f"{request.url.path}/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """Lets through who knows the token, and asks this host by its name."""
+
+    app: ASGIApp
+    token: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        reason = self._refused(scope)
+        if reason:
+            refusal = PlainTextResponse(f"{reason}\n", status_code=403, headers=_HEADERS)
+            await refusal(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *headers]
+            await send(message)
+
+        await self.app(scope, receive, with_headers)
+
+    def _refused(self, scope: Scope) -> str:
+        """Say why a request is refused; "" if it is not."""
+        given = dict(scope["headers"])
+        name, _, port = given.get(b"host", b"").decode("latin-1").rpartition(":")
+        server = scope.get("server") or ("", None)
+        if name not in _NAMES or port != str(server[1]):
+            return f"refused: ask {HOST} by its name"
+        origin = given.get(b"origin", b"").decode("latin-1")
+        if origin not in ("", *(f"http://{one}:{port}" for one in _NAMES)):
+            return "refused: asked by another page"
+        first = scope["path"].lstrip("/").partition("/")[0]
+        if not secrets.compare_digest(first.encode(errors="replace"), self.token.encode()):
+            return "refused: the address lacks its token; twofold printed it"
+        return ""
+
+
+class _Asked:
+    """What the page asks a session; moves and rests each one at a time, in threads."""
+
+    def __init__(self, session: Session, stopping: threading.Event) -> None:
+        self._session, self._stopping = session, stopping
+        self._moving, self._resting = CapacityLimiter(1), CapacityLimiter(1)
+
+    async def about(self, request: Request) -> Response:
+        del request
+        session = self._session
+        return _json(about(session.base, rests=session.rests, version=version()))
+
+    async def choices(self, request: Request) -> Response:
+        return await self._answered(
+            request,
+            self._moving,
+            lambda _: choices(self._session.scenario(parse_state(request.url.query))),
+        )
+
+    async def moving(self, request: Request) -> Response:
+        windows = request.path_params["windows"]
+        return await self._answered(
+            request,
+            self._moving,
+            lambda _: self._session.moving(parse_state(request.url.query), windows),
+        )
+
+    async def resting(self, request: Request) -> Response:
+        windows = request.path_params["windows"]
+        return await self._answered(
+            request,
+            self._resting,
+            lambda stop: self._session.resting(
+                parse_state(request.url.query), windows, until(stop)
+            ),
+        )
+
+    async def ranks(self, request: Request) -> Response:
+        def draw(stop: Callable[[], bool]) -> object:
+            drawn = self._session.ranks(parse_state(request.url.query), until(stop))
+            return {"about": drawn.about, "slices": packed(drawn.slices)}
+
+        return await self._answered(request, self._resting, draw)
+
+    async def _answered(
+        self,
+        request: Request,
+        limiter: CapacityLimiter,
+        ask: Callable[[Callable[[], bool]], object],
+    ) -> Response:
+        """Answer in a thread, unless nobody waits any more when its turn comes."""
+        gone = threading.Event()
+
+        def over() -> bool:
+            return gone.is_set() or self._stopping.is_set()
+
+        def work() -> Response:
+            if over():
+                return Response(status_code=_DONE)
+            try:
+                return _json(ask(over))
+            except TwofoldError as error:
+                return _json({"error": str(error)})
+            except Superseded:
+                return Response(status_code=_DONE)
+            except Exception as error:  # a page is told in a line, too; the terminal goes on
+                what = f"{type(error).__name__}: {error}"
+                told = f"a fault of twofold itself, please report it: {what}"
+                return _json({"error": told})
+
+        watcher = asyncio.ensure_future(_watch(request, gone))
+        try:
+            async with limiter:
+                return await _in_thread(work, self._stopping)
+        finally:
+            watcher.cancel()
+
+
+async def _in_thread(work: Callable[[], Response], stopping: threading.Event) -> Response:
+    """Wait for an answer of a thread, but not for one that does not come when all is to stop.
+
+    Not every step of an answer can be had done with; nothing waits for a daemon thread.
+    """
+    answered: Future[Response] = Future()
+    answered.set_running_or_notify_cancel()
+    threading.Thread(target=lambda: answered.set_result(work()), daemon=True).start()
+    waited = asyncio.wrap_future(answered)
+    while not stopping.is_set():
+        done, _ = await asyncio.wait([waited], timeout=_LOOK)
+        if done:
+            return waited.result()
+    waited.cancel()  # the loop may be closed when the answer comes
+    return Response(status_code=_DONE)
+
+
+async def _watch(request: Request, gone: threading.Event) -> None:
+    """Notice that somebody went away."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(_LOOK)
+    gone.set()
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def _json(answer: object) -> Response:
+    """Answer; a refusal is an answer, too, with ``error`` alone in it."""
+    return Response(_ENCODER.encode(answer), media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    """A server that has done with what it is answering when it is interrupted."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping.set()
+        super().handle_exit(sig, frame)
+
+
+class Serving:
+    """A page that is served.
+
+    Parameters
+    ----------
+    session
+        What it explores.
+    port
+        Of this machine; 0 is any that is free.
+
+    Raises
+    ------
+    OutputError
+        If the port cannot be listened on.
+    """
+
+    def __init__(self, session: Session, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(16)
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._stopping = threading.Event()
+        config = uvicorn.Config(
+            application(session, self.token, self._stopping),
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+        )
+        self._server = _Server(config, self._stopping)
+
+    @property
+    def address(self) -> str:
+        """Where the page is, with its token."""
+        return f"http://{HOST}:{self.port}/{self.token}/"
+
+    def run(self) -> None:
+        """Serve until interrupted, or until :meth:`stop`."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end, as soon as what is being answered is."""
+        self._stopping.set()
+        self._server.should_exit = True
+
+
+def _listening(port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((HOST, port))
+        found.listen()  # who asks before the server runs waits for it
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise OutputError(
+            f"port {port} of {HOST}: cannot be listened on: {error}; without a port any is taken"
+        ) from error
+    return found
+
+
+def show_in_browser(address: str) -> None:
+    """Open the page where the user's browser can be found; else the address is there to be read."""
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,0 +1,425 @@
+"""What is kept alive between two moves of a slider, and answers states; it knows of no server.
+
+A move is answered by the analytic engine: the trace is read, the network without its sliders built
+and the step contracted once, so that a move simulates one step and passes once over the contracted
+step for all utilities. When sliders rest, the engine that was asked for answers, as the command
+``utility`` does. Each of the two has a baseline of its own: a move need not wait for a rest.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from experiments.baseline import Baseline, Watch, baseline
+from experiments.evaluate.contended import with_engine
+from experiments.evaluate.design_points import DesignPoints
+from experiments.evaluate.parallel import outcome
+from experiments.explore.answers import (
+    Answer,
+    Composition,
+    Note,
+    Slider,
+    bought,
+    composition,
+    say_time,
+    slider,
+)
+from experiments.explore.copied import command, python, settings_with
+from experiments.explore.state import State, without_view
+from experiments.explore.strips import strips
+from experiments.output.pages.ranks import Ranks, ranks_drawn
+from experiments.questions.utility import utilities
+from experiments.scenario.change import Change, Changed
+from experiments.scenario.language import parse_change
+from experiments.scenario.resources import better, every_resource, not_used, utility_pct
+from experiments.scenario.scenario import COMPILED, Scenario
+from experiments.settings import Settings
+from simulator.analysis.critical_path import Segment, critical_path
+from simulator.engine.simulate import Progress
+from simulator.errors import TwofoldError
+from simulator.timeline import Timeline
+
+ANALYTIC = "analytic"
+_GROUNDS, _SIMULATED = 8, 4
+"""Networks, and simulated states, that are kept: going back to one is at once."""
+
+_SLICES = 60_000
+"""Slices of all ops as they are drawn, about."""
+
+Key = TypeVar("Key", bound=Hashable)
+Kept = TypeVar("Kept")
+
+
+class _Latest(Generic[Key, Kept]):
+    """What was made last, by what it was made from; the one that was not asked for longest goes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+
+    def get(self, key: Key, make: Callable[[], Kept]) -> Kept:
+        """Return what is kept of a key, or make it."""
+        if key not in self._kept:
+            made = make()  # what cannot be made takes nobody's place
+            self._kept[key] = made
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ground:
+    """A step on the network on which sliders move, and what was changed for it.
+
+    ``design`` asks many points of it, None where kernels slow down; ``cannot`` says of resources of
+    which there cannot be twice as much why not.
+    """
+
+    scenario: Scenario
+    made: tuple[Changed, ...]
+    design: DesignPoints | None
+    cannot: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Simulated:
+    """A state as it was simulated, and what that is made of."""
+
+    scenario: Scenario
+    timeline: Timeline
+    path: tuple[Segment, ...]
+    sliders: tuple[Slider, ...]
+    made: tuple[Changed, ...]
+    parts: Composition
+    check: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Side:
+    """One of the two that answer, with a baseline by its engine; one thing at a time."""
+
+    base: Baseline
+    grounds: _Latest[Any, _Ground] = field(default_factory=lambda: _Latest(_GROUNDS))
+    simulated: _Latest[Any, _Simulated] = field(default_factory=lambda: _Latest(_SIMULATED))
+    lock: Lock = field(default_factory=Lock)
+
+
+class Session:
+    """A step that is explored.
+
+    Parameters
+    ----------
+    trace, cluster
+        As they were given: texts that are copied name them.
+    base
+        Their baseline (:func:`experiments.baseline.baseline`), by the engine that answers when
+        sliders rest.
+
+    Examples
+    --------
+    >>> from experiments.explore.state import parse_state
+    >>> session = open_session("traces/samples/gpu-dp2-tp4", "dgx-a100", Settings(nodes=2))
+    >>> answer = session.moving(parse_state("compute=2"))
+    >>> answer.engine, answer.step, f"{answer.gain_pct:.2f} %"
+    ('analytic', '20.21 ms', '25.84 %')
+    """
+
+    def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:
+        self.trace, self.cluster, self.base = trace, cluster, base
+        self._moving = _Side(_by(base, ANALYTIC))
+        self._resting = None if base.settings.engine == ANALYTIC else _Side(base)
+
+    @property
+    def rests(self) -> bool:
+        """Whether another engine answers when sliders rest."""
+        return self._resting is not None
+
+    def moving(self, state: State, windows: int = 400) -> Answer:
+        """Answer a state while sliders move, by the analytic engine.
+
+        Parameters
+        ----------
+        state
+            What is set.
+        windows
+            Of the timeline (:func:`experiments.explore.strips.strips`).
+
+        Raises
+        ------
+        TwofoldError
+            If something of it cannot be: one line that says what.
+        """
+        begun = time.perf_counter()
+        with self._moving.lock:
+            done = self._moved(state)
+            return self._answer(state, self._moving, done, windows, begun)
+
+    def resting(self, state: State, windows: int = 400, watch: Watch = lambda _: None) -> Answer:
+        """Answer a state where sliders rest, by the engine that was asked for.
+
+        ``watch`` is told of progress, and may raise to have done with it. Parameters and errors
+        else as :meth:`moving`, which answers where that engine is its own.
+        """
+        if self._resting is None:
+            return self.moving(state, windows)
+        begun = time.perf_counter()
+        with self._resting.lock:
+            done = self._rested(self._resting, state, watch)
+            answer = self._answer(state, self._resting, done, windows, begun)
+        with self._moving.lock:
+            without = self._moved(state).timeline.makespan
+        longer = 100 * (answer.step_s - without) / without if without else 0.0
+        return replace(answer, difference_pct=longer, analytic_step=say_time(without))
+
+    def ranks(self, state: State, watch: Watch = lambda _: None) -> Ranks:
+        """Draw all ops of a state where sliders rest, measured above simulated.
+
+        Parameters and errors as :meth:`resting`.
+        """
+        if self._resting is None:
+            with self._moving.lock:
+                done = self._moved(state)
+        else:
+            with self._resting.lock:
+                done = self._rested(self._resting, state, watch)
+        return ranks_drawn(done.timeline, done.path, _SLICES)
+
+    def scenario(self, state: State) -> Scenario:
+        """Return the step of a state but for its sliders' numbers; errors as :meth:`moving`."""
+        with self._moving.lock:
+            return self._ground(self._moving, state).scenario
+
+    def _ground(self, side: _Side, state: State) -> _Ground:
+        texts = state.structure()
+        return side.grounds.get((texts, _stamps(texts)), lambda: _grounded(side.base, texts))
+
+    def _moved(self, state: State) -> _Simulated:
+        def make() -> _Simulated:
+            ground = self._ground(self._moving, state)
+            number, scenario, made = _slid(ground, state)
+            timeline = scenario.run()
+            sliders = tuple(
+                _told(ground, scenario, timeline, one) for one in _sliders(scenario, state)
+            )
+            if ground.design is not None:
+                sliders = _doubled(ground.design, timeline, number, sliders)
+            return _simulated(scenario, timeline, sliders, (*ground.made, *made))
+
+        return self._moving.simulated.get(_key(state), make)
+
+    def _rested(self, side: _Side, state: State, watch: Watch) -> _Simulated:
+        def make() -> _Simulated:
+            ground = self._ground(side, state)
+            _, scenario, made = _slid(ground, state)
+            scenario = with_engine(scenario, COMPILED)
+            timeline = scenario.run(watch("step"))
+            settings = settings_with(side.base.settings, side.base.settings.engine, state.changes())
+            changed = replace(side.base, scenario=scenario, timeline=timeline, settings=settings)
+            rows, check = utilities(changed, watch=watch)
+            by_name = {row.resource: row for row in rows}
+            sliders = tuple(bought(one, by_name[one.resource]) for one in _sliders(scenario, state))
+            said, warnings = "", changed.warnings
+            if check is not None:
+                off = check["difference"]
+                near = f"within {off:.0e} of" if off else "the same as"
+                said = f"{check['engine']}, {near} {check['reference']}"
+                warnings = tuple(filter(None, (*warnings, check["warning"])))
+            done = _simulated(scenario, timeline, sliders, (*ground.made, *made))
+            return replace(done, check=said, warnings=warnings)
+
+        return side.simulated.get(_key(state), make)
+
+    def _answer(
+        self, state: State, side: _Side, done: _Simulated, windows: int, begun: float
+    ) -> Answer:
+        step, before = done.timeline.makespan, side.base.timeline.makespan
+        settings = settings_with(self.base.settings, side.base.settings.engine, state.changes())
+        notes = zip(state.changes(), (one.note for one in done.made), strict=True)
+        answer = Answer(
+            address=state.address(),
+            engine=done.timeline.engine,
+            step_s=step,
+            step=say_time(step),
+            base_step_s=before,
+            base_step=say_time(before),
+            gain_pct=utility_pct(before, step),
+            exposed_s=done.parts.exposed_s,
+            exposed=say_time(done.parts.exposed_s),
+            exposed_pct=100 * done.parts.exposed_s / step if step else 0.0,
+            exposed_by=done.parts.exposed_by,
+            sliders=done.sliders,
+            path=done.parts.path,
+            causes=done.parts.causes,
+            timeline=strips(
+                done.timeline,
+                done.path,
+                windows,
+                state.first_rank,
+            ),
+            changes=tuple(Note(change, note) for change, note in notes),
+            assumptions=tuple(dict.fromkeys(text for one in done.made for text in one.assumptions)),
+            warnings=done.warnings or self.base.warnings,
+            command=command(self.trace, self.cluster, settings),
+            python=python(self.trace, self.cluster, settings),
+            check=done.check,
+        )
+        return replace(answer, took_ms=1e3 * (time.perf_counter() - begun))
+
+
+def open_session(
+    trace: Path | str,
+    cluster: Path | str | None = None,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+) -> Session:
+    """Read a trace, replay it, and answer the state in which nothing is set, once.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says.
+    """
+    session = Session(trace, cluster, baseline(trace, cluster, settings, watch))
+    session.moving(State())  # contracts the step and compiles loops: the first move is like others
+    return session
+
+
+def _by(base: Baseline, engine: str) -> Baseline:
+    """Return a baseline by another engine, that shares nothing which simulating would change."""
+
+    def anew(scenario: Scenario) -> Scenario:
+        return replace(scenario, engine=engine, _site=None)
+
+    recorded = anew(base.recorded)
+    scenario = recorded if base.scenario is base.recorded else anew(base.scenario)
+    replay = recorded.run()
+    return replace(
+        base,
+        settings=replace(base.settings, engine=engine),
+        recorded=recorded,
+        replay=replay,
+        scenario=scenario,
+        timeline=replay if scenario is recorded else scenario.run(),
+    )
+
+
+def _grounded(base: Baseline, texts: tuple[str, ...]) -> _Ground:
+    """Apply what changes links or ops."""
+    scenario, made = base.scenario, []
+    for change in map(parse_change, texts):
+        made.append(change.apply(scenario))
+        scenario = made[-1].scenario
+    cannot = {}
+    for resource in every_resource(scenario.cluster):
+        try:
+            better(resource).apply(scenario)
+        except TwofoldError as error:
+            cannot[resource] = str(error)
+    design = None if scenario.slow_down else DesignPoints(scenario)
+    return _Ground(scenario, tuple(made), design, cannot)
+
+
+def _slid(ground: _Ground, state: State) -> tuple[Change, Scenario, list[Changed]]:
+    """Apply sliders that are numbers; return them as one change, too."""
+    number, scenario, made = Change(), ground.scenario, []
+    for change in map(parse_change, state.numbers()):
+        number |= change
+        made.append(change.apply(scenario))
+        scenario = made[-1].scenario
+    return number, scenario, made
+
+
+def _sliders(scenario: Scenario, state: State) -> Iterator[Slider]:
+    return (slider(scenario, state, name) for name in every_resource(scenario.cluster))
+
+
+def _told(ground: _Ground, scenario: Scenario, timeline: Timeline, one: Slider) -> Slider:
+    """Say why twice of a resource would buy nothing; simulate it where nothing else can."""
+    note = not_used(timeline, scenario, one.resource) or ground.cannot.get(one.resource, "")
+    if note or ground.design is not None:
+        return replace(one, note=note)
+    step = outcome(better(one.resource).apply(scenario).scenario).makespan
+    gain = utility_pct(timeline.makespan, step)
+    return replace(one, step_s=step, step=say_time(step), utility_pct=gain)
+
+
+def _doubled(
+    design: DesignPoints, timeline: Timeline, number: Change, sliders: tuple[Slider, ...]
+) -> tuple[Slider, ...]:
+    """Ask what twice of each resource would buy, of all at once."""
+    open_ = [one.resource for one in sliders if not one.note]
+    now, *then = design.steps([number, *(number | better(name) for name in open_)]).tolist()
+    steps = dict(zip(open_, then, strict=True))
+    found = []
+    for one in sliders:
+        if one.resource not in steps:
+            found.append(one)
+            continue
+        step = timeline.makespan * (steps[one.resource] / now) if now else steps[one.resource]
+        gain = utility_pct(timeline.makespan, step)
+        found.append(replace(one, step_s=step, step=say_time(step), utility_pct=gain))
+    return tuple(found)
+
+
+def _simulated(
+    scenario: Scenario,
+    timeline: Timeline,
+    sliders: tuple[Slider, ...],
+    made: tuple[Changed, ...],
+) -> _Simulated:
+    path = tuple(critical_path(timeline))
+    return _Simulated(scenario, timeline, path, sliders, made, composition(timeline, path))
+
+
+def _key(state: State) -> tuple[object, ...]:
+    """Tell states apart that are simulated apart."""
+    texts = state.structure()
+    return without_view(state), _stamps(texts)
+
+
+def _stamps(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
+    """Say which files changes name, and when they were written: a file may be changed meanwhile."""
+    found = []
+    for word in " ".join(texts).replace("=", " ").replace("'", " ").replace('"', " ").split():
+        path = Path(word)
+        try:
+            about = path.stat() if path.is_file() else None
+        except OSError:
+            about = None
+        if about is not None:
+            found.append((word, about.st_mtime_ns, about.st_size))
+    return tuple(found)
+
+
+class Superseded(Exception):  # noqa: N818 - no error: nobody waits for the answer any more
+    """A state that nobody asks for any more."""
+
+
+def until(stop: Callable[[], bool]) -> Watch:
+    """Make what has done with a simulation as soon as ``stop`` says so.
+
+    Raises
+    ------
+    Superseded
+        From inside of the simulation.
+    """
+
+    def watch(what: str) -> Progress:
+        del what
+
+        def progress(done: int, total: int) -> None:
+            del done, total
+            if stop():
+                raise Superseded
+
+        if stop():
+            raise Superseded
+        return progress
+
+    return watch

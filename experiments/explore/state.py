@@ -1,0 +1,226 @@
+"""What is set on the page, as the address holds it and as what-ifs say it.
+
+The address is all there is of a state: what stands behind its ``?`` can be bookmarked, shared and
+gone back to. A state is an ordered list of what-ifs (:mod:`experiments.scenario.language`): another
+cluster, topologies, routing, algorithms, what was written by hand, then sliders. So whatever the
+page shows, a command with these what-ifs answers too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+from urllib.parse import parse_qsl, urlencode
+
+from experiments.scenario.change import is_of_links
+from experiments.scenario.resources import RANKS, check_factor, check_resource
+from simulator.errors import SettingsError, TwofoldError, shown
+
+CLUSTER, TOPOLOGY, ROUTING = "cluster", "topology", "routing"
+ALGORITHM, WHAT_IF = "algorithm", "what-if"
+FIRST_RANK = "first-rank"
+_WORDS = (CLUSTER, TOPOLOGY, ROUTING, ALGORITHM, WHAT_IF, FIRST_RANK)
+_SEVERAL = (TOPOLOGY, ALGORITHM, WHAT_IF)
+"""Words of the address, and those that may be repeated; all others are resources."""
+_LONGEST = 20_000
+"""Characters of an address that are read: browsers and servers take no more in practice."""
+_INVERSE = ("latency", *RANKS)
+"""Resources of which twice as good is half of what a what-if multiplies: times."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is set, other than as recorded.
+
+    Parameters
+    ----------
+    cluster
+        Whose network the step is on, a name of the catalogue or a file; "" for the question's.
+    topologies
+        ``[TIER=]TOPOLOGY``, as ``compare --topology`` takes them.
+    routing
+        Policy of the fabric between nodes; "" for its own.
+    algorithms
+        Rules, as ``--algorithm`` takes them.
+    what_ifs
+        Changes written by hand.
+    factors
+        How many times as good resources are, by name, in the order of names; none is 1.
+    first_rank
+        The first of the ranks whose timeline is shown.
+
+    Raises
+    ------
+    SettingsError
+        If a factor cannot be, or a name is no resource.
+
+    Examples
+    --------
+    >>> state = parse_state("scale_out.latency=3&what-if=overlap+none")
+    >>> state.changes()
+    ('overlap none', 'scale_out.latency x1/3')
+    >>> state.address()
+    'what-if=overlap+none&scale_out.latency=3'
+    """
+
+    cluster: str = ""
+    topologies: tuple[str, ...] = ()
+    routing: str = ""
+    algorithms: tuple[str, ...] = ()
+    what_ifs: tuple[str, ...] = ()
+    factors: tuple[tuple[str, float], ...] = ()
+    first_rank: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (CLUSTER, ROUTING):
+            object.__setattr__(self, name, _tidy(getattr(self, name)))
+        for name in ("topologies", "algorithms", "what_ifs"):
+            texts = tuple(filter(None, map(_tidy, getattr(self, name))))
+            object.__setattr__(self, name, texts)
+        object.__setattr__(self, "factors", tuple(sorted(_known(self.factors))))
+        if self.first_rank < 0:
+            raise SettingsError(f"{FIRST_RANK}: {self.first_rank} is no rank")
+
+    def address(self) -> str:
+        """Return what stands behind the ``?`` of the page's address."""
+        words: list[tuple[str, str]] = [(CLUSTER, self.cluster), (ROUTING, self.routing)]
+        words += [(TOPOLOGY, text) for text in self.topologies]
+        words += [(ALGORITHM, text) for text in self.algorithms]
+        words += [(WHAT_IF, text) for text in self.what_ifs]
+        words += [(name, say_factor(factor)) for name, factor in self.factors]
+        words.append((FIRST_RANK, f"{self.first_rank or ''}"))
+        return urlencode([word for word in words if word[1]])
+
+    def changes(self) -> tuple[str, ...]:
+        """Return what is set as what-ifs, in the order in which they apply."""
+        return (*self.structure(), *(_slid(name, factor) for name, factor in self._numbers()))
+
+    def structure(self) -> tuple[str, ...]:
+        """Return those that change the network's links or the step's ops, not only numbers."""
+        return (
+            *([f"cluster {_quoted(self.cluster)}"] if self.cluster else []),
+            *(f"topology {_quoted(text)}" for text in self.topologies),
+            *([f"routing {_quoted(self.routing)}"] if self.routing else []),
+            *(f"algorithm {text}" for text in self.algorithms),
+            *self.what_ifs,
+            *(_slid(name, factor) for name, factor in self.factors if not is_number(name)),
+        )
+
+    def numbers(self) -> tuple[str, ...]:
+        """Return the others: what sliders make of numbers of links and of ops."""
+        return tuple(_slid(name, factor) for name, factor in self._numbers())
+
+    def factor(self, resource: str) -> float:
+        """Say how many times as good a resource is."""
+        return dict(self.factors).get(resource, 1.0)
+
+    def _numbers(self) -> Iterator[tuple[str, float]]:
+        return (one for one in self.factors if is_number(one[0]))
+
+
+def is_number(resource: str) -> bool:
+    """Whether more of a resource leaves links and ops as they are, but for their numbers."""
+    return resource in RANKS or is_of_links(resource)
+
+
+def say_factor(value: float) -> str:
+    """Write a number so that the same is read again, a whole one without its ``.0``.
+
+    Examples
+    --------
+    >>> say_factor(2.0), say_factor(0.1), say_factor(1e-05)
+    ('2', '0.1', '1e-05')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+def parse_state(address: str) -> State:
+    """Read what stands behind the ``?`` of an address.
+
+    Raises
+    ------
+    SettingsError
+        If a word is unknown, given twice, or has a value that it cannot have.
+    """
+    if len(address) > _LONGEST:
+        raise SettingsError(f"the address has {len(address):,} characters; {_LONGEST:,} are read")
+    words = parse_qsl(address.removeprefix("?"), keep_blank_values=True)
+    found: dict[str, list[str]] = {}
+    for name, value in words:
+        found.setdefault(name, []).append(value)
+    for name, values in found.items():
+        if len(values) > 1 and name not in _SEVERAL:
+            raise SettingsError(f"the address has {len(values)} values of {shown(name)}: keep one")
+    one = {name: values[-1] for name, values in found.items() if name not in _SEVERAL}
+    many = {name: tuple(found.get(name, ())) for name in _SEVERAL}
+    factors = {name: value for name, value in one.items() if name not in _WORDS}
+    return State(
+        cluster=one.get(CLUSTER, ""),
+        topologies=many[TOPOLOGY],
+        routing=one.get(ROUTING, ""),
+        algorithms=many[ALGORITHM],
+        what_ifs=many[WHAT_IF],
+        factors=tuple((_resource(name), _number(name, text)) for name, text in factors.items()),
+        first_rank=_rank(one.get(FIRST_RANK, "0")),
+    )
+
+
+def without_view(state: State) -> State:
+    """Return a state without what of the timeline is shown: what is simulated."""
+    return replace(state, first_rank=0)
+
+
+def _tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _known(factors: tuple[tuple[str, float], ...]) -> Iterator[tuple[str, float]]:
+    """Check factors by resource; 1 is as recorded, and left out."""
+    seen: set[str] = set()
+    for name, factor in factors:
+        resource = _resource(name)
+        try:
+            check_factor(factor)
+        except TwofoldError as error:
+            raise SettingsError(f"{resource}: {error}") from error
+        if resource in seen:
+            raise SettingsError(f"{resource} is given twice, the second time as {shown(name)}")
+        seen.add(resource)
+        if factor != 1:
+            yield resource, float(factor)
+
+
+def _resource(name: str) -> str:
+    """Return the resource that a word of the address names."""
+    try:
+        return check_resource(name)
+    except TwofoldError as error:
+        raise SettingsError(f"{error}; or one of {', '.join(_WORDS)}") from error
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise SettingsError(f"{name}: {shown(text)} is no number")
+    return value
+
+
+def _rank(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise SettingsError(f"{FIRST_RANK}: {shown(text)} is no rank")
+    return int(text)
+
+
+def _slid(resource: str, factor: float) -> str:
+    """Write a slider as a what-if: a time is divided by what its resource is multiplied by."""
+    inverse = resource.rpartition(".")[2] in _INVERSE
+    return f"{resource} x{'1/' if inverse else ''}{say_factor(factor)}"
+
+
+def _quoted(text: str) -> str:
+    """Put quotes around a name with spaces, which is one word."""
+    if " " not in text:
+        return text
+    return f"'{text}'" if '"' in text else f'"{text}"'

@@ -1,0 +1,1 @@
+"""Pages: an answer as one HTML file that opens without a network and can be asked further."""

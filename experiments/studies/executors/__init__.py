@@ -1,0 +1,1 @@
+"""Where points are computed: here, by processes of this machine, or by workers of Dask."""

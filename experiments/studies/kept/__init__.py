@@ -1,0 +1,1 @@
+"""Studies read back from their directories, and points of them looked at closely."""

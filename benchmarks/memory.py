@@ -103,7 +103,7 @@ def plan_of(row: Mapping[str, object]) -> GenerationPlan:
 
 
 def _is_reserved(row: Mapping[str, object]) -> bool:
-    """Whether a row's figure is what the allocator reserved; torchtitan's are, if it does not say."""
+    """Whether a row's figure is what was reserved: torchtitan's are, if nothing is said."""
     told = "reserved" if "torchtitan" in str(row["source"]) else ""
     return (_text(row, "reports") if "reports" in row else told) == "reserved"
 

@@ -47,7 +47,8 @@ def print_memory(console: Console, report: "MemoryReport") -> None:
         "bytes of one rank at the fullest moment of the step; 1 GB is 1e9 B; gathered: whole "
         "blocks under ZeRO-2 and 3; working: what backward recomputes, gradients of activations, "
         "or what a layer of serving needs; reserve: driver and runtime; what PyTorch's allocator "
-        "reserves is more than it has given out, and is not held against the memory",
+        "reserves is without buffers and reserve, but more than it has given out, and no step is "
+        "refused for it",
     )
 
 

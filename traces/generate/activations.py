@@ -309,9 +309,12 @@ def _casts(batch: MicroBatch, layer: int) -> float:
     """
     if not (batch.recipe in RECIPES or bytes_per_element(batch.recipe) == 1):
         return 0.0
-    model, tp, experts = batch.model, batch.parallelism.tp, batch.model.experts_at(layer)
-    rows = batch.tokens * (1 if experts is None else experts.top_k)
-    width = (model.ffn or 0) / tp if experts is None else experts.hidden / tp
+    model, p, experts = batch.model, batch.parallelism, batch.model.experts_at(layer)
+    if experts is None:
+        rows, width = batch.tokens, (model.ffn or 0) / p.tp
+    else:
+        shared = p.expert_tp if p.ep > 1 else p.tp
+        rows, width = batch.tokens * experts.top_k * shared / p.tp, experts.hidden / shared
     return rows * (model.hidden + width) + model.hidden * width
 
 

@@ -115,7 +115,7 @@ def _kept_code(function: Callable[..., Any]) -> Any:
     class KeptCode(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             try:
-                with self._guard_against_spurious_io_errors():  # type: ignore[no-untyped-call]
+                with self._guard_against_spurious_io_errors():
                     return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             except _UNREADABLE:
                 self.flush()  # type: ignore[no-untyped-call]

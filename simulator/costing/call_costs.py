@@ -162,9 +162,5 @@ def _moved(load: Load, here: Any, there: Any) -> Load:
     """Put a load of a like group on the links of this one; both seats are of one sort."""
     if not len(load.link):
         return load
-    bottleneck = np.array([load.bottleneck], dtype=np.int32)
-    return replace(
-        load,
-        link=here.links_of(load.link, there),
-        bottleneck=int(here.links_of(bottleneck, there)[0]),
-    )
+    links = here.links_of(np.append(load.link, np.int32(load.bottleneck)), there)
+    return replace(load, link=links[:-1], bottleneck=int(links[-1]))

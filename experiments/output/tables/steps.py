@@ -189,27 +189,26 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
     for metric in report.metrics:
         if metric.metric == "dominant_kernel" or metric.unknown:
             continue
-        values = _said(metric, metric.measured), _said(metric, metric.simulated)
+        values = say_metric(metric, metric.measured), say_metric(metric, metric.simulated)
         rows.add(metric.metric.replace("_", " "), metric.of, *values)
     print_rows(console, rows)
-    print_foot(
-        console, "collective size: S of nccl-tests, volume: what a port has to carry, per rank"
-    )
+    print_foot(console, METRICS_FOOT)
     names = [metric for metric in report.metrics if metric.metric == "dominant_kernel"]
     facts = {
         "dominant": "".join(str(name.measured or name.simulated or "") for name in names),
-        "not recorded": "\n".join(_not_recorded(report.metrics)),
+        "not recorded": "\n".join(not_recorded(report.metrics)),
         "card": "\n".join(report.findings),
         "notes": "\n".join(report.notes),
     }
     print_facts(console, facts)
 
 
+METRICS_FOOT = "collective size: S of nccl-tests, volume: what a port has to carry, per rank"
 _RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
 """How numbers that are no quantities are written, by their unit."""
 
 
-def _not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
+def not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
     """Say what would record the metrics that nothing tells, those alike together."""
     alike: dict[str, dict[str, None]] = {}
     for metric in metrics:
@@ -218,7 +217,8 @@ def _not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
     return (f"{', '.join(names)}: {note}" for note, names in alike.items())
 
 
-def _said(metric: "Metric", value: "Value") -> str:
+def say_metric(metric: "Metric", value: "Value") -> str:
+    """Say a value of a metric; a dash where there is none."""
     if value is None:
         return "-"
     if isinstance(value, str):

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.cli.compile_ahead import every_loop, signature
+from experiments.cli.compile_ahead import every_loop, keep_bytecode, signature
 from helpers.places import ROOT
 from simulator.hot import hot_loop
 from simulator.workload import Floats
@@ -243,3 +244,14 @@ def test_loops_are_found_without_what_extras_bring():
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(every_loop())
+
+
+def test_bytecode_is_kept_even_where_python_is_told_not_to(tmp_path, monkeypatch):
+    """And what no Python can read is left to whoever imports it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "fine.py").write_text("answer = 42\n")
+    (tmp_path / "broken.py").write_text("answer =\n")
+    keep_bytecode(tmp_path)
+    kept = [Path(one).name.partition(".")[0] for one in tmp_path.rglob("*.pyc")]
+    assert kept == ["fine"]

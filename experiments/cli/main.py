@@ -206,6 +206,9 @@ def _stop(message: str, status: int) -> typer.Exit:
 
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
+_NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
+"""Plugins of pydantic's are for services that watch it: to look for them every installed distribution
+is read."""
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs."""
 
@@ -213,6 +216,7 @@ _ALLOCATIONS = 100_000
 def main() -> None:
     """Run the command line."""
     os.environ.setdefault(*_ONE_THREAD)
+    os.environ.setdefault(*_NO_PLUGINS)
     gc.set_threshold(_ALLOCATIONS)
     write_on_any(sys.stdout, sys.stderr)
     try:

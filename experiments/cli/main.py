@@ -207,8 +207,7 @@ def _stop(message: str, status: int) -> typer.Exit:
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
 _NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
-"""Plugins of pydantic's are for services that watch it: to look for them every installed distribution
-is read."""
+"""Pydantic's plugins watch services: to look for some, every installed distribution is read."""
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs."""
 

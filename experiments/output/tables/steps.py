@@ -250,6 +250,20 @@ def say_prior_of_steps(report: "GenerationReport") -> str:
     )
 
 
+_FAR_OFF_PCT = 10.0
+"""A generated step is followed by a likely one where steps like it were off by more, most of them
+to one side."""
+
+
+def say_likely(report: "GenerationReport") -> str:
+    """Say what the step takes if it is off as steps like it were; nothing where they were not."""
+    prior, likely = report.steps_like_it, report.likely_step_s
+    if prior is None or likely is None or abs(prior["signed_pct"]) < _FAR_OFF_PCT:
+        return ""
+    times = likely / report.base.timeline.makespan if report.base.timeline.makespan else 1.0
+    return f"{say_time(likely)}: measured steps like it took {times:.2f} times as long (median)"
+
+
 def print_generation(console: Console, report: "GenerationReport") -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other table needs what it imports
@@ -263,6 +277,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "folded": report.folded or say_folded(base),
         "simulated with": f"engine {base.timeline.engine}",
         "step": say_time(base.timeline.makespan),
+        "likely": say_likely(report),
         "network": in_lines(console, say_network(base.network_prior)),
         "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",
         "memory": _say_memory(report),

@@ -35,6 +35,8 @@ SCRIPTS = (
     "study",
 )
 """Our scripts, in the order in which they stand; the last ones need those before."""
+_THEME = "theme.js"
+"""Our script that runs before anything is drawn."""
 _INSIDE_A_QUANTITY = re.compile(r"(?<=\d) (?=[%±]|[A-Za-z]{1,4}(?:/s)?(?![A-Za-z]))|(?<=±) (?=\d)")
 """Spaces before a unit of up to four letters, and around the sign of an interval."""
 _LIBRARY = "plotly"
@@ -108,7 +110,7 @@ class Page:
         library = plotly() if any(v.charts for s in self.sections for v in s.views) else None
         scripts = [asset(f"{name}.js") for name in SCRIPTS]
         scripts.append("twofold.start();")
-        allowed = [*scripts, library.decode()] if library else scripts
+        allowed = [asset(_THEME), *scripts, *([library.decode()] if library else [])]
         parts = [
             "<!DOCTYPE html>",
             '<html lang="en">',
@@ -132,6 +134,7 @@ class Page:
             element("meta", name="viewport", content="width=device-width, initial-scale=1"),
             element("meta", name="generator", content=f"twofold {self.head['version']}"),
             element("title", f"{self.kind}: {self.headline}"),
+            element("script", Raw(asset(_THEME))),
             element("style", Raw(asset("theme.css"))),
         )
 

@@ -158,9 +158,7 @@ twofold.colour = (name) => getComputedStyle(document.documentElement).getPropert
 twofold.theme = (() => {
   const root = document.documentElement;
   const asked = matchMedia("(prefers-color-scheme: dark)");
-  const kept = (() => { try { return localStorage.getItem("twofold-theme"); } catch { return null; } })();
-  if (kept === "light" || kept === "dark") root.dataset.theme = kept;
-  const now = () => root.dataset.theme ?? (asked.matches ? "dark" : "light");
+  const now = () => root.dataset.theme;
   const changed = () => {
     for (const button of document.querySelectorAll("[data-switch=theme]")) {
       button.textContent = now() === "dark" ? "☀ Light" : "☾ Dark";
@@ -173,7 +171,7 @@ twofold.theme = (() => {
     try { localStorage.setItem("twofold-theme", root.dataset.theme); } catch { /* a file may keep nothing */ }
     changed();
   };
-  asked.addEventListener("change", changed);
+  asked.addEventListener("change", () => { root.dataset.theme = asked.matches ? "dark" : "light"; changed(); });
   return { now, toggle, changed };
 })();
 

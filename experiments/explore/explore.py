@@ -31,12 +31,17 @@ def serving(
         on, or what serves pages is not installed.
     """
     try:
-        from experiments.explore.server import Serving
+        from experiments.explore.server import Serving, listening
     except ImportError as error:
         raise OutputError(
             f"a page needs starlette and uvicorn: pip install 'twofold[explore]' ({error})"
         ) from error
-    return Serving(open_session(trace, cluster, settings, watch), port)
+    where = listening(port)  # refused before minutes are spent on reading
+    try:
+        return Serving(open_session(trace, cluster, settings, watch), where)
+    except BaseException:
+        where.close()
+        raise
 
 
 class Exploration:

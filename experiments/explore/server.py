@@ -257,7 +257,7 @@ class Serving:
     session
         What it explores.
     port
-        Of this machine; 0 is any that is free.
+        Of this machine, 0 is any that is free; or what :func:`listening` returned.
 
     Raises
     ------
@@ -265,9 +265,9 @@ class Serving:
         If the port cannot be listened on.
     """
 
-    def __init__(self, session: Session, port: int = 0) -> None:
+    def __init__(self, session: Session, port: int | socket.socket = 0) -> None:
         self.token = secrets.token_urlsafe(16)
-        self._socket = _listening(port)
+        self._socket = port if isinstance(port, socket.socket) else listening(port)
         self.port: int = self._socket.getsockname()[1]
         self._stopping = threading.Event()
         config = uvicorn.Config(
@@ -298,16 +298,24 @@ class Serving:
         self._server.should_exit = True
 
 
-def _listening(port: int) -> socket.socket:
+def listening(port: int) -> socket.socket:
+    """Listen on a port of this machine, 0 is any that is free; who asks waits for a server.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be listened on.
+    """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, port))
-        found.listen()  # who asks before the server runs waits for it
+        found.listen()
     except (OSError, OverflowError) as error:
         found.close()
         raise OutputError(
-            f"port {port} of {HOST}: cannot be listened on: {error}; without a port any is taken"
+            f"port {port} of {HOST}: cannot be listened on: {error}; leave --port out for any that "
+            "is free"
         ) from error
     return found
 

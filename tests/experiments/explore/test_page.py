@@ -15,6 +15,7 @@ from experiments.explore.session import open_session
 from experiments.explore.state import parse_state
 from experiments.settings import Settings
 from helpers.browser import NARROW, WIDE, chromium, fits, opened
+from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
 
 __all__ = ["chromium"]
@@ -252,6 +253,26 @@ def test_text_of_the_address_is_never_markup(chromium, page):
         assert "<img" in tab.page.inner_text("#error")
         assert tab.page.evaluate("window.bad") is None
         assert tab.page.locator("main img").count() == 0
+
+
+def test_names_of_a_trace_are_never_markup(chromium, tmp_path):
+    evil = "<img src=x onerror=window.bad=1>"
+
+    def named(_rank, made):
+        return [one | {"name": evil} if one["cat"] == "kernel" else one for one in made]
+
+    job = write_job(tmp_path / evil, 2, named)
+    session = open_session(job, "dgx-a100", Settings(engine="analytic"))
+    with Exploration(Serving(session)) as served, opened(chromium, served.address) as tab:
+        settle(tab.page)
+        for summary in tab.page.locator("details > summary").all():
+            summary.click()
+        tab.page.wait_for_selector("#ranks[data-drawn=yes]")
+        assert evil in tab.page.inner_text("#title")
+        assert evil in tab.page.inner_text("#causes")
+        assert tab.page.evaluate("window.bad") is None
+        assert tab.page.locator("img").count() == 0
+        assert wrong(tab) == []
 
 
 def test_what_is_copied_is_what_is_answered(chromium, page, session):

@@ -21,7 +21,7 @@ from experiments.explore.server import Serving, application
 from experiments.explore.session import Session, open_session
 from experiments.settings import Settings
 from helpers.places import ROOT, SAMPLES
-from simulator.errors import OutputError, SettingsError
+from simulator.errors import OutputError, SettingsError, TwofoldError
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 TOKEN = "kept-to-ourselves"
@@ -237,6 +237,24 @@ def test_it_stops_in_the_middle_of_a_move_that_does_not_end(session, monkeypatch
     waits.join()
     ends.join()
     assert stopped
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_read():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OutputError, match=f"port {port} .* leave --port out"):
+            explore("no such trace", "dgx-a100", port=port, browser=False)
+
+
+def test_a_port_is_free_again_where_nothing_could_be_read():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for _ in range(2):
+        with pytest.raises(TwofoldError, match="no such trace"):
+            explore("no such trace", "dgx-a100", port=port, browser=False)
 
 
 def test_a_setting_that_is_none_is_refused_before_anything_is_read():

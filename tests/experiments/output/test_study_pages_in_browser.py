@@ -9,6 +9,7 @@ import pytest
 import twofold as tf
 from helpers.browser import NARROW, chromium, fits, opened
 from helpers.studies import links
+from topologies.cluster.cluster_text import cluster_text
 
 pytestmark = pytest.mark.browser
 assert chromium
@@ -229,6 +230,26 @@ def test_what_is_shown_is_saved(study, page):
     assert [int(row["point"]) for row in rows] == sorted(study[0].explored.front)
     steps = study[0].explored.results.column("step_s")
     assert all(float(row["step_s"]) == steps[int(row["point"])] for row in rows)
+
+
+def test_names_of_a_study_and_of_its_clusters_are_never_markup(chromium, tmp_path):
+    evil = "</script><img src=x onerror=window.ran=1>"
+    text = cluster_text(tf.load_cluster("dgx-a100").model_copy(update={"name": evil}))
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    asked = links(2, name=evil, description=evil, cluster=str(file))
+    folder = tmp_path / "kept"
+    tf.study(asked, folder, cache=False)
+    path = tmp_path / "page.html"
+    tf.report(folder, details=1).to_html(path)
+    with opened(chromium, path) as found:
+        found.page.locator(f"{VIEW} .rows tr.on-front").first.click()
+        found.page.locator(".study-panel .timeline canvas").wait_for()
+        assert found.page.evaluate("window.ran") is None
+        assert found.page.locator("img").count() == 0
+        assert evil in found.page.title()
+        assert evil in found.page.locator(".study-panel").inner_text()
+        assert found.errors == []
 
 
 def test_it_fits_a_telephone_in_the_dark(chromium, study):

@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from experiments.cli.show import WORDS
 from experiments.files import check_apart
-from experiments.output.encoding import write_on_any
+from experiments.output.encoding import visible, write_on_any
 from simulator.errors import TwofoldError
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -200,7 +200,7 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
 
 
 def _stop(message: str, status: int) -> typer.Exit:
-    typer.echo(message, err=True)
+    typer.echo(visible(message), err=True)
     return typer.Exit(status)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from experiments.cli.options import Output
+from experiments.output.encoding import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,4 +85,4 @@ def _writer(output: Output) -> "Callable[[Report], None]":
 
 def say(message: str) -> None:
     """Tell on stderr what was done besides the answer."""
-    typer.echo(message, err=True)
+    typer.echo(visible(message), err=True)

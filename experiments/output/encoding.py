@@ -26,6 +26,27 @@ _BYTES = range(0xDC80, 0xDD00)
 """Code points that stand for bytes of file names that no encoding explains; they stay bytes."""
 
 
+_COMMANDS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+"""What a terminal obeys instead of showing it, and what turns the direction of text around it."""
+
+
+def visible(text: str) -> str:
+    r"""Return text of which a terminal shows every character, and obeys none.
+
+    A name in a file may be a stranger's, and so may what it tells a terminal to do.
+
+    Examples
+    --------
+    >>> print(visible("a\x1b[31mred"))
+    a\x1b[31mred
+    """
+    return text.translate(_COMMANDS)
+
+
 def writable(text: str, encoding: str) -> str:
     """Return the text as it can be written in an encoding.
 

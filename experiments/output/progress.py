@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from experiments.baseline import Watch
+from experiments.output.encoding import visible
 from simulator.engine.simulate import Progress as Report
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def watching(unit: str = "calls") -> Iterator[Watch]:
             yield watch
     else:
         told = [time.monotonic()]
-        yield lambda what: _logger(f"simulating {what}", unit, told)
+        yield lambda what: _logger(visible(f"simulating {what}"), unit, told)
 
 
 def _logger(what: str, unit: str, told: list[float]) -> Report:
@@ -70,7 +71,7 @@ def bar(unit: str = "calls") -> Iterator[Watch]:
         transient=True,
     )
     try:
-        yield lambda what: _reporter(shown, f"simulating {what}", begun)
+        yield lambda what: _reporter(shown, visible(f"simulating {what}"), begun)
     finally:
         if shown.live.is_started:
             shown.stop()

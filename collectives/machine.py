@@ -159,6 +159,7 @@ class NodeFigures:
     cpu: str = ""
     in_network: bool = False
     net_message: float | None = None
+    nics: int = 0
     link: str = ""
     in_order: bool = True
 
@@ -169,7 +170,8 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
     NCCL's tuner takes the constants of the least compute capability of a communicator
     (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
     all can, and bytes arrive in order where all do. The processor is that with the lower caps
-    (AMD), a NIC's time per message the longest, the link inside nodes PCIe if a kind has no better.
+    (AMD), a NIC's time per message the longest, NICs the fewest of a node that has some, the link
+    inside nodes PCIe if a kind has no better.
 
     Examples
     --------
@@ -185,6 +187,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
         cpu="amd" if "amd" in cpus else min(cpus),
         in_network=all(one.in_network for one in figures),
         net_message=max(messages, default=None),
+        nics=min((one.nics for one in figures if one.nics), default=0),
         link=next((link for link in links if link.startswith("pcie")), links[0]),
         in_order=all(one.in_order for one in figures),
     )
@@ -262,14 +265,15 @@ class Machine:
     choose its constants, and so does ``link``, the technology of the links inside a domain
     (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant; ``in_order`` says whether 128 B between nodes arrive in
-    order, as LL128 needs. ``calibration`` is what a trace or log showed, by kind of
-    collective; choices do not depend on it. ``forced`` are rules that choose an algorithm in the
-    library's place. ``wired``: nodes are graphs of their own, through which a library lays its
-    rings (:mod:`collectives.algorithms.local_rings`). Where nodes differ ``kinds`` has the figures
-    of each kind and ``kind_of`` the kind of every position: a call is then that of the machine that
-    :meth:`among` returns for its group. ``known`` is what planning has found out so
-    far, by graph, so that the next size is planned sooner; it changes no result.
+    differ from the library's constant; ``nics`` are those of a node, 0 where nobody said;
+    ``in_order`` says whether 128 B between nodes arrive in order, as LL128 needs. ``calibration``
+    is what a trace or log showed, by kind of collective; choices do not depend on it. ``forced``
+    are rules that choose an algorithm in the library's place. ``wired``: nodes are graphs of their
+    own, through which a library lays its rings (:mod:`collectives.algorithms.local_rings`). Where
+    nodes differ ``kinds`` has the figures of each kind and ``kind_of`` the kind of every position:
+    a call is then that of the machine that :meth:`among` returns for its group. ``known`` is what
+    planning has found out so far, by graph, so that the next size is planned sooner; it changes no
+    result.
     """
 
     domains: Ranks
@@ -281,6 +285,7 @@ class Machine:
     in_network: bool = False
     overhead: float = 0.0
     net_message: float | None = None
+    nics: int = 0
     in_order: bool = True
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()

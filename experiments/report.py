@@ -1,7 +1,6 @@
 """What a question answers: a record for JSON, rows for CSV and pandas, a table and a figure."""
 
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -164,16 +163,6 @@ def named(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
-
-
-def print_json(report: Report) -> None:
-    """Print the report's record."""
-    sys.stdout.write(report.to_json())
-
-
-def print_csv(report: Report) -> None:
-    """Print the report's rows with a header, which is there even where no row is."""
-    sys.stdout.write(report.to_csv())
 
 
 _LISTED = ("inputs", "what_ifs", "warnings")

@@ -100,7 +100,12 @@ _UNREADABLE = (
 
 
 def _kept_code(function: Callable[..., Any]) -> Any:
-    """Return Numba's cache for a loop, but one that drops what cannot be read.
+    """Return Numba's cache for a loop, but one that reads less and drops what cannot be read.
+
+    Numba imports all that it compiles with before it reads what it kept, which takes longer than
+    all else it does at a start and may bring in SciPy. What is kept here is complete: it has what
+    it calls in it, and without reference counts it calls nothing of Numba's runtime. A loop that
+    must be compiled after all has its compiler import the same.
 
     Numba reads all of an index before it looks whether it is still that of the source. After an
     upgrade in place the index may name types that are gone.
@@ -110,7 +115,8 @@ def _kept_code(function: Callable[..., Any]) -> Any:
     class KeptCode(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             try:
-                return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                with self._guard_against_spurious_io_errors():
+                    return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             except _UNREADABLE:
                 self.flush()  # type: ignore[no-untyped-call]
                 return None

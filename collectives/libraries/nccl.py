@@ -203,7 +203,7 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
     gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
-    of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction
+    of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction(tree)
     loss = of_tree - case.wire(around, pipelined=True).per_byte
     return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)
 

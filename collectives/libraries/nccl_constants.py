@@ -86,6 +86,14 @@ LONG_RING = {"volta": 1.9, "": 1.4}
 """Factor on the latency of a ring across nodes in the tuner's eyes; before Ampere, and since."""
 TREE_FRACTION = 0.92 * 0.85
 """Of the wire's bandwidth that a tree with inner nodes moves (TREE pattern, not split)."""
+TREE_CHANNEL = {"volta": 18.5 * GIGA, "ampere": 23.6 * GIGA, "ada": 23.6 * GIGA}
+"""perChMaxTreeBws on two nodes: what a channel of a tree moves, half up and half down (B/s). Later
+generations have twice as many channels, which never bind (Alps: 90 GB/s on 4 NICs of 25)."""
+TREE_CHANNELS = 4
+"""Channels of trees between nodes, if NICs are not more. On two nodes of 8 A100 all-reduce runs
+with 8 NICs of HDR at the ring's 192 GB/s (NVIDIA, github NVIDIA/nccl issue 812), with 4 at 86
+(issue 1048), with 2 at 57 on average from 4 MiB on (issue 837), and at twice the ring's where NICs
+have 100 Gbit/s (p4d)."""
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""

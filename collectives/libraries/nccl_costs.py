@@ -193,10 +193,20 @@ class Case:
         """Peers of a rank that are not in its domain, at most."""
         return self.n - self.local
 
-    @property
-    def tree_fraction(self) -> float:
-        """Of the wire's bandwidth that trees move: all of it where no node has two children."""
-        return tables.TREE_FRACTION if self.domains > 2 else 1.0
+    def tree_fraction(self, schedule: Schedule) -> Number:
+        """Of the wire's bandwidth that trees move by Simple.
+
+        All of it where no node has two children, but between two domains no more than the channels
+        carry. Links of infinite bandwidth are not held to those.
+        """
+        if self.domains > 2:
+            return tables.TREE_FRACTION
+        channel = tables.TREE_CHANNEL.get(self.machine.generation)
+        if self.domains == 1 or channel is None or not self.machine.nics:
+            return 1.0
+        per_byte = self.wire(schedule, pipelined=True).per_byte
+        carried = channel / 2 * max(tables.TREE_CHANNELS, self.machine.nics)
+        return np.where(per_byte > 0, np.minimum(1.0, carried * per_byte), 1.0)
 
     @property
     def block(self) -> Number:
@@ -256,8 +266,9 @@ def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
 def treed(case: Case, schedule: Schedule) -> list[Offer]:
     """Offer slices that go up and down the trees of several domains."""
     net_hops = 2 * (case.domains - 1).bit_length()
+    fraction = case.tree_fraction(schedule)
     return [
-        _sliced(case, schedule, (name, case.tree_fraction * _TREE_OF[name]), net_hops)
+        _sliced(case, schedule, (name, fraction * _TREE_OF[name]), net_hops)
         for name in case.protocols
     ]
 
@@ -332,7 +343,7 @@ def _sends_fraction(case: Case) -> float:
     return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
 
 
-def _sliced(case: Case, schedule: Schedule, how: tuple[str, float], net_hops: int) -> Offer:
+def _sliced(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: int) -> Offer:
     """Every hop waits for its first slice and then passes on what comes."""
     name, fraction = how
     steps = len(schedule.steps)

@@ -1,11 +1,13 @@
-"""Compile all hot loops ahead, so that the first answers do not wait for it."""
+"""Compile all hot loops ahead, and modules, so that answers do not wait for it."""
 
 import os
 import sys
+from compileall import compile_dir
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Annotated, Any, get_args, get_origin
 
@@ -23,11 +25,16 @@ _NUMBERS = {int: types.int64, float: types.float64, bool: types.boolean, np.uint
 def warm() -> int:
     """Compile the hot loops of all modules that are not yet, on all cores; return how many.
 
+    Modules are compiled to bytecode, too: :func:`keep_bytecode`.
+
     Raises
     ------
     concurrent.futures.process.BrokenProcessPool
         If a process that compiles is killed.
     """
+    for package in PACKAGES:
+        for folder in import_module(package).__path__:
+            keep_bytecode(Path(folder))
     loops = every_loop()
     called = {id(other) for loop in loops for other in _called(loop)}
     # What others call is compiled with what calls it, for the types that gives it.
@@ -48,6 +55,16 @@ def warm() -> int:
     if sys.stderr.isatty():
         sys.stderr.write("\r\033[K")
     return len(loops)
+
+
+def keep_bytecode(folder: Path) -> None:
+    """Keep the bytecode of all modules in a folder, if it can be written to.
+
+    pip does so when it installs, but for an editable installation Python, when it first imports a
+    module; with ``PYTHONDONTWRITEBYTECODE``, as images of containers often set it, it never does,
+    and compiles at every start what a command imports: a sixth of a first answer.
+    """
+    compile_dir(folder, quiet=2)
 
 
 def _compile(number: int) -> None:

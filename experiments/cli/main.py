@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from experiments.cli.show import WORDS
 from experiments.files import check_apart
-from experiments.output.encoding import visible, write_on_any
+from experiments.output.encoding import harmless, write_on_any
 from simulator.errors import TwofoldError
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -200,12 +200,14 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
 
 
 def _stop(message: str, status: int) -> typer.Exit:
-    typer.echo(visible(message), err=True)
+    typer.echo(harmless(message), err=True)
     return typer.Exit(status)
 
 
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
+_NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
+"""Pydantic's plugins watch services: to look for some, every installed distribution is read."""
 _ALLOCATIONS = 100_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs."""
 
@@ -213,6 +215,7 @@ _ALLOCATIONS = 100_000
 def main() -> None:
     """Run the command line."""
     os.environ.setdefault(*_ONE_THREAD)
+    os.environ.setdefault(*_NO_PLUGINS)
     gc.set_threshold(_ALLOCATIONS)
     write_on_any(sys.stdout, sys.stderr)
     try:

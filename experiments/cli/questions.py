@@ -67,6 +67,7 @@ def utility(
             show_default=False,
         ),
     ] = "",
+    figure: Figure = None,
     html: Html = None,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
@@ -86,6 +87,7 @@ def utility(
     from experiments.output.progress import watching
     from experiments.questions.utility import utility as ask
 
+    check_figure(figure)
     check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
@@ -98,7 +100,7 @@ def utility(
             settings=settings,
             watch=watch,
         )
-    show(report, output, html=html)
+    show(report, output, figure, html)
 
 
 @on_a_network
@@ -496,6 +498,7 @@ def metrics(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
+    html: Html = None,
     *,
     engine: Engine = "flow",
     collective_cost: Cost = "model",
@@ -517,7 +520,8 @@ def metrics(
     from experiments.output.progress import watching
     from experiments.questions.metrics import metrics as ask
 
+    check_html(html)
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(trace, cluster, windows=windows, settings=settings, watch=watch)
-    show(report, output)
+    show(report, output, html=html)

@@ -13,6 +13,7 @@ from experiments.cli.options import (
     Cost,
     Figure,
     Fold,
+    Html,
     Kernels,
     Nodes,
     Output,
@@ -26,7 +27,7 @@ from experiments.cli.options import (
     completed,
     settings_of,
 )
-from experiments.cli.show import check_figure, check_perfetto, say, show
+from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
 
 _WINDOW = "Which steps are averaged"
 _KEPT = 3
@@ -92,6 +93,7 @@ def share(
         ),
     ] = None,
     figure: Figure = None,
+    html: Html = None,
     *,
     utilities: Annotated[
         bool,
@@ -129,6 +131,7 @@ def share(
     from experiments.questions.share import share as ask
 
     check_figure(figure)
+    check_html(html)
     check_perfetto(perfetto)
     settings = settings_of(ctx)
     with watching() as watch:
@@ -152,7 +155,7 @@ def share(
 
         write(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-    show(report, output, figure)
+    show(report, output, figure, html)
 
 
 def _split(start: str) -> tuple[str, str]:

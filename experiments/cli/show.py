@@ -1,6 +1,7 @@
 """What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
 
 import shlex
+import sys
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from experiments.cli.options import Output
-from experiments.output.encoding import visible
+from experiments.output.encoding import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +79,19 @@ def _writer(output: Output) -> "Callable[[Report], None]":
         from experiments.output.tables.printing import print_table
 
         return print_table
-    from experiments.report import print_csv, print_json
+    return _print_json if output == Output.JSON else _print_csv
 
-    return print_json if output == Output.JSON else print_csv
+
+def _print_json(report: "Report") -> None:
+    sys.stdout.write(report.to_json())
+
+
+def _print_csv(report: "Report") -> None:
+    """Print rows below a header: to a file or a pipe as they are, to a terminal harmless."""
+    text = report.to_csv()
+    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
 
 
 def say(message: str) -> None:
     """Tell on stderr what was done besides the answer."""
-    typer.echo(visible(message), err=True)
+    typer.echo(harmless(message), err=True)

@@ -129,6 +129,25 @@ def generated_half_width(gain_pct: float, prior: StepPrior) -> float:
     return abs(gain_pct) * _LEVEL * prior["p90_pct"] / 100
 
 
+def likely_step(step: float, prior: StepPrior) -> float:
+    """Return what a generated step would take if it is off as the median of steps like it (s).
+
+    Parameters
+    ----------
+    step
+        As generated (s).
+    prior
+        Of :func:`step_prior`.
+
+    Examples
+    --------
+    >>> prior = step_prior("none", "H100-SXM5-80GB", 8)
+    >>> likely_step(1.0, prior | {"signed_pct": -50.0})
+    2.0
+    """
+    return step / (1 + prior["signed_pct"] / 100)
+
+
 def size_class(ranks: int) -> str:
     """Return the class of sizes of so many accelerators.
 

@@ -80,13 +80,13 @@ def different_calls(
     if len(calls) < _WORTH_IT:
         return CallCosts(machine, tuple(calls), rows)
     alike = alike or Likeness(networks.graph, machine.domains)
-    places = {ranks: alike.place(ranks) for ranks in {call.group.ranks for call in calls}}
+    patterns = {ranks: alike.pattern(ranks) for ranks in {call.group.ranks for call in calls}}
     number: dict[object, int] = {}
     same = []
     for index, call in enumerate(calls):
-        place = places[call.group.ranks]
+        pattern = patterns[call.group.ranks]
         sort = call.kind, call.size, call.shares
-        key = place and (place.pattern, sort, choose(machine.forced, call))
+        key = pattern and (pattern, sort, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
     kept = tuple(calls[index] for index in chosen)

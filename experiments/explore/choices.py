@@ -1,20 +1,20 @@
 """What can be chosen on the page besides sliders: clusters, topologies, routings, algorithms."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import get_args
 
 import numpy as np
 
-from collectives.libraries.rules import known
-from experiments.baseline import Baseline
+from collectives.libraries.rules import known, parse_rule
+from experiments.baseline import Baseline, Watch
 from experiments.explore.answers import say_time
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.errors import ScheduleError, TwofoldError
 from simulator.topology import SCALE_OUT, SCALE_UP
-from simulator.workload import KINDS
+from simulator.workload import KINDS, Call
 from topologies import catalog
 from topologies.cluster.fabric_sizes import SIZED
 from topologies.cluster.fabrics import FabricRouting
@@ -73,19 +73,61 @@ def about(base: Baseline, *, rests: bool, version: str) -> About:
     )
 
 
-def choices(scenario: Scenario) -> Choices:
-    """Find what fits a step on its network: what is listed was tried."""
+def choices(scenario: Scenario, tried: dict[str, bool], watch: Watch = lambda _: None) -> Choices:
+    """Find what fits a step on its network: what is listed was tried.
+
+    Parameters
+    ----------
+    scenario
+        The step.
+    tried
+        What was found to fit it, or not, by its text; what is found now is added, so that who is
+        interrupted goes on from there.
+    watch
+        Told of each that is tried; it may raise to have done with it.
+    """
     cluster = scenario.cluster
+
+    def fitting(verb: str, names: Iterable[str]) -> tuple[str, ...]:
+        def fits(name: str) -> None:
+            parse_change(f"{verb}{name}").apply(scenario)
+
+        return _fitting(names, verb, fits, tried, watch)
+
     return Choices(
         clusters=tuple(catalog()),
         cluster=cluster.name,
         topologies={
-            SCALE_UP: _fitting(scenario, "topology scale_up=", _inside(cluster.scale_up.size)),
-            SCALE_OUT: _fitting(scenario, "topology scale_out=", SIZED),
+            SCALE_UP: fitting("topology scale_up=", _inside(cluster.scale_up.size)),
+            SCALE_OUT: fitting("topology scale_out=", SIZED),
         },
-        routings=_fitting(scenario, "routing ", get_args(FabricRouting)),
-        algorithms=_algorithms(scenario),
+        routings=fitting("routing ", get_args(FabricRouting)),
+        algorithms=_algorithms(scenario, tried, watch),
     )
+
+
+def _fitting(
+    names: Iterable[str],
+    verb: str,
+    attempt: Callable[[str], None],
+    tried: dict[str, bool],
+    watch: Watch,
+) -> tuple[str, ...]:
+    """Return the names that can be had."""
+    found = []
+    for name in names:
+        text = f"{verb}{name}"
+        if text not in tried:
+            watch(text)
+            try:
+                attempt(name)
+            except TwofoldError:
+                tried[text] = False
+            else:
+                tried[text] = True
+        if tried[text]:
+            found.append(name)
+    return tuple(found)
 
 
 def _inside(size: int) -> list[str]:
@@ -99,19 +141,9 @@ def _inside(size: int) -> list[str]:
     return specs
 
 
-def _fitting(scenario: Scenario, verb: str, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if _fits(scenario, f"{verb}{name}"))
-
-
-def _fits(scenario: Scenario, text: str) -> bool:
-    try:
-        parse_change(text).apply(scenario)
-    except TwofoldError:
-        return False
-    return True
-
-
-def _algorithms(scenario: Scenario) -> dict[str, tuple[str, ...]]:
+def _algorithms(
+    scenario: Scenario, tried: dict[str, bool], watch: Watch
+) -> dict[str, tuple[str, ...]]:
     """Name what may be forced of the kinds of calls that the step has."""
     found = {}
     for number in np.unique(scenario.workload.calls.kind).tolist():
@@ -120,22 +152,27 @@ def _algorithms(scenario: Scenario) -> dict[str, tuple[str, ...]]:
             names = known(kind)
         except ScheduleError:
             continue  # a message, or a call of unknown kind: nobody chooses how it is carried out
-        fitting = tuple(name for name in names if _plans(scenario, kind, name))
+        if len(names) < 2:
+            continue
+        calls = _one_of_each_group(scenario, kind)
+
+        def plans(name: str, kind: str = kind, calls: Sequence[Call] = calls) -> None:
+            rule = parse_rule(f"{kind}={name}")
+            forced = replace(scenario, forced=(*scenario.forced, rule))
+            planner, network = forced.planner(), forced.topology()
+            for call in calls:
+                planner(call, network)
+
+        fitting = _fitting(names, f"algorithm {kind}=", plans, tried, watch)
         if len(fitting) > 1:
             found[kind] = fitting
     return found
 
 
-def _plans(scenario: Scenario, kind: str, name: str) -> bool:
-    """Whether every group of the step can carry out its calls of a kind so."""
-    try:
-        forced = parse_change(f"algorithm {kind}={name}").apply(scenario).scenario
-        workload, planner = forced.workload, forced.planner()
-        known_size = ~np.isnan(workload.calls.size)  # of the others nobody knows what they move
-        calls = np.flatnonzero((workload.calls.kind == KINDS.index(kind)) & known_size)
-        first = np.unique(workload.calls.group[calls], return_index=True)[1]
-        for call in calls[first].tolist():
-            planner(workload.call_view(call), forced.topology())
-    except TwofoldError:
-        return False
-    return True
+def _one_of_each_group(scenario: Scenario, kind: str) -> list[Call]:
+    """Return a call of a kind of each group, of those of which it is known what they move."""
+    workload = scenario.workload
+    known_size = ~np.isnan(workload.calls.size)
+    calls = np.flatnonzero((workload.calls.kind == KINDS.index(kind)) & known_size)
+    first = np.unique(workload.calls.group[calls], return_index=True)[1]
+    return [workload.call_view(call) for call in calls[first].tolist()]

@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from experiments.explore.choices import about, choices
+from experiments.explore.choices import about
 from experiments.explore.session import Session, Superseded, until
 from experiments.explore.state import parse_state
 from experiments.output import pages
@@ -36,6 +36,7 @@ from simulator.errors import OutputError, TwofoldError
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
+_HTTP = 80
 _STATIC = Path(__file__).with_name("static")
 _SHARED = Path(pages.__file__).with_name("assets")
 """The look of pages, and what draws a timeline: those of the files that ``report`` writes."""
@@ -92,8 +93,8 @@ class _Guarded:
     token: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
+        if scope["type"] == "websocket":  # the page has none, and they are free of origins
+            await send({"type": "websocket.close", "code": 1008, "reason": "refused"})
             return
         reason = self._refused(scope)
         if reason:
@@ -112,12 +113,13 @@ class _Guarded:
     def _refused(self, scope: Scope) -> str:
         """Say why a request is refused; "" if it is not."""
         given = dict(scope["headers"])
-        name, _, port = given.get(b"host", b"").decode("latin-1").rpartition(":")
-        server = scope.get("server") or ("", None)
-        if name not in _NAMES or port != str(server[1]):
+        port = (scope.get("server") or ("", None))[1]
+        usual = "" if port == _HTTP else f":{port}"  # browsers leave out the port of the protocol
+        hosts = [f"{name}{usual}" for name in _NAMES]
+        if given.get(b"host", b"").decode("latin-1") not in hosts:
             return f"refused: ask {HOST} by its name"
         origin = given.get(b"origin", b"").decode("latin-1")
-        if origin not in ("", *(f"http://{one}:{port}" for one in _NAMES)):
+        if origin not in ("", *(f"http://{host}" for host in hosts)):
             return "refused: asked by another page"
         first = scope["path"].lstrip("/").partition("/")[0]
         if not secrets.compare_digest(first.encode(errors="replace"), self.token.encode()):
@@ -141,7 +143,7 @@ class _Asked:
         return await self._answered(
             request,
             self._moving,
-            lambda _: choices(self._session.scenario(parse_state(request.url.query))),
+            lambda stop: self._session.choices(parse_state(request.url.query), until(stop)),
         )
 
     async def moving(self, request: Request) -> Response:
@@ -149,7 +151,7 @@ class _Asked:
         return await self._answered(
             request,
             self._moving,
-            lambda _: self._session.moving(parse_state(request.url.query), windows),
+            lambda stop: self._session.moving(parse_state(request.url.query), windows, until(stop)),
         )
 
     async def resting(self, request: Request) -> Response:
@@ -273,6 +275,7 @@ class Serving:
             log_level="error",
             access_log=False,
             lifespan="off",
+            ws="none",
             server_header=False,
         )
         self._server = _Server(config, self._stopping)

@@ -28,6 +28,7 @@ from experiments.explore.answers import (
     say_time,
     slider,
 )
+from experiments.explore.choices import Choices, choices
 from experiments.explore.copied import command, python, settings_with
 from experiments.explore.state import State, without_view
 from experiments.explore.strips import strips
@@ -77,13 +78,14 @@ class _Ground:
     """A step on the network on which sliders move, and what was changed for it.
 
     ``design`` asks many points of it, None where kernels slow down; ``cannot`` says of resources of
-    which there cannot be twice as much why not.
+    which there cannot be twice as much why not. ``tried`` is what was found to fit it, or not.
     """
 
     scenario: Scenario
     made: tuple[Changed, ...]
     design: DesignPoints | None
     cannot: dict[str, str]
+    tried: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +142,7 @@ class Session:
         """Whether another engine answers when sliders rest."""
         return self._resting is not None
 
-    def moving(self, state: State, windows: int = 400) -> Answer:
+    def moving(self, state: State, windows: int = 400, watch: Watch = lambda _: None) -> Answer:
         """Answer a state while sliders move, by the analytic engine.
 
         Parameters
@@ -149,6 +151,9 @@ class Session:
             What is set.
         windows
             Of the timeline (:func:`experiments.explore.strips.strips`).
+        watch
+            Told of what is done, and may raise to have done with it; what was made so far is kept,
+            so that the next state of the same network begins there.
 
         Raises
         ------
@@ -157,23 +162,22 @@ class Session:
         """
         begun = time.perf_counter()
         with self._moving.lock:
-            done = self._moved(state)
+            done = self._moved(state, watch)
             return self._answer(state, self._moving, done, windows, begun)
 
     def resting(self, state: State, windows: int = 400, watch: Watch = lambda _: None) -> Answer:
         """Answer a state where sliders rest, by the engine that was asked for.
 
-        ``watch`` is told of progress, and may raise to have done with it. Parameters and errors
-        else as :meth:`moving`, which answers where that engine is its own.
+        Parameters and errors as :meth:`moving`, which answers where that engine is its own.
         """
         if self._resting is None:
-            return self.moving(state, windows)
+            return self.moving(state, windows, watch)
         begun = time.perf_counter()
         with self._resting.lock:
             done = self._rested(self._resting, state, watch)
             answer = self._answer(state, self._resting, done, windows, begun)
         with self._moving.lock:
-            without = self._moved(state).timeline.makespan
+            without = self._moved(state, watch).timeline.makespan
         longer = 100 * (answer.step_s - without) / without if without else 0.0
         return replace(answer, difference_pct=longer, analytic_step=say_time(without))
 
@@ -184,38 +188,41 @@ class Session:
         """
         if self._resting is None:
             with self._moving.lock:
-                done = self._moved(state)
+                done = self._moved(state, watch)
         else:
             with self._resting.lock:
                 done = self._rested(self._resting, state, watch)
         return ranks_drawn(done.timeline, done.path, _SLICES)
 
-    def scenario(self, state: State) -> Scenario:
-        """Return the step of a state but for its sliders' numbers; errors as :meth:`moving`."""
+    def choices(self, state: State, watch: Watch = lambda _: None) -> Choices:
+        """Find what can be chosen beside a state's sliders; parameters as :meth:`moving`."""
         with self._moving.lock:
-            return self._ground(self._moving, state).scenario
+            ground = self._ground(self._moving, state, watch)
+            return choices(ground.scenario, ground.tried, watch)
 
-    def _ground(self, side: _Side, state: State) -> _Ground:
+    def _ground(self, side: _Side, state: State, watch: Watch) -> _Ground:
         texts = state.structure()
-        return side.grounds.get((texts, _stamps(texts)), lambda: _grounded(side.base, texts))
+        return side.grounds.get((texts, _stamps(texts)), lambda: _grounded(side.base, texts, watch))
 
-    def _moved(self, state: State) -> _Simulated:
+    def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
-            ground = self._ground(self._moving, state)
+            ground = self._ground(self._moving, state, watch)
             number, scenario, made = _slid(ground, state)
-            timeline = scenario.run()
+            timeline = scenario.run(watch("step"))
             sliders = tuple(
-                _told(ground, scenario, timeline, one) for one in _sliders(scenario, state)
+                _told(ground, scenario, timeline, one, watch) for one in _sliders(scenario, state)
             )
             if ground.design is not None:
+                watch("utilities")
                 sliders = _doubled(ground.design, timeline, number, sliders)
+            watch("critical path")
             return _simulated(scenario, timeline, sliders, (*ground.made, *made))
 
         return self._moving.simulated.get(_key(state), make)
 
     def _rested(self, side: _Side, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
-            ground = self._ground(side, state)
+            ground = self._ground(side, state, watch)
             _, scenario, made = _slid(ground, state)
             scenario = with_engine(scenario, COMPILED)
             timeline = scenario.run(watch("step"))
@@ -309,14 +316,16 @@ def _by(base: Baseline, engine: str) -> Baseline:
     )
 
 
-def _grounded(base: Baseline, texts: tuple[str, ...]) -> _Ground:
+def _grounded(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _Ground:
     """Apply what changes links or ops."""
     scenario, made = base.scenario, []
     for change in map(parse_change, texts):
+        watch(change.text)
         made.append(change.apply(scenario))
         scenario = made[-1].scenario
     cannot = {}
     for resource in every_resource(scenario.cluster):
+        watch(resource)
         try:
             better(resource).apply(scenario)
         except TwofoldError as error:
@@ -339,12 +348,15 @@ def _sliders(scenario: Scenario, state: State) -> Iterator[Slider]:
     return (slider(scenario, state, name) for name in every_resource(scenario.cluster))
 
 
-def _told(ground: _Ground, scenario: Scenario, timeline: Timeline, one: Slider) -> Slider:
+def _told(
+    ground: _Ground, scenario: Scenario, timeline: Timeline, one: Slider, watch: Watch
+) -> Slider:
     """Say why twice of a resource would buy nothing; simulate it where nothing else can."""
     note = not_used(timeline, scenario, one.resource) or ground.cannot.get(one.resource, "")
     if note or ground.design is not None:
         return replace(one, note=note)
-    step = outcome(better(one.resource).apply(scenario).scenario).makespan
+    changed = better(one.resource).apply(scenario).scenario
+    step = outcome(changed, watch(one.resource)).makespan
     gain = utility_pct(timeline.makespan, step)
     return replace(one, step_s=step, step=say_time(step), utility_pct=gain)
 

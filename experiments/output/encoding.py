@@ -1,4 +1,8 @@
-"""Text on any encoding: what a stream cannot write becomes ASCII, and nothing is lost or fails."""
+"""Text on any terminal: what its encoding lacks becomes ASCII, and what would command it a sign.
+
+Names of traces, kernels, clusters and files are other people's. An escape sequence in one could
+overwrite what was printed, or the terminal's title; it is shown instead of obeyed.
+"""
 
 import codecs
 import io
@@ -25,37 +29,35 @@ _HANDLER = "twofold.ascii"
 _BYTES = range(0xDC80, 0xDD00)
 """Code points that stand for bytes of file names that no encoding explains; they stay bytes."""
 
-
-_COMMANDS = {
-    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-    for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-    if chr(code) not in "\n\t"
+_SIGNS = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: "\N{SYMBOL FOR DELETE}",
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"),
 }
-"""What a terminal obeys instead of showing it, and what turns the direction of text around it."""
+"""What stands for a control character: its picture (Unicode block 2400). C1 controls and those that
+turn the direction of writing, by which text reads otherwise than it is, have none."""
 
 
-def visible(text: str) -> str:
-    r"""Return text of which a terminal shows every character, and obeys none.
-
-    A name in a file may be a stranger's, and so may what it tells a terminal to do.
+def harmless(text: str) -> str:
+    r"""Return the text without characters that a terminal obeys, but for tabs and ends of lines.
 
     Examples
     --------
-    >>> print(visible("a\x1b[31mred"))
-    a\x1b[31mred
+    >>> harmless("gemm\x1b]0;title\x07")
+    'gemm␛]0;title␇'
     """
-    return text.translate(_COMMANDS)
+    return text if text.isprintable() else text.translate(_SIGNS)
 
 
 def writable(text: str, encoding: str) -> str:
-    """Return the text as it can be written in an encoding.
+    """Return the text as it can be written in an encoding, harmless to a terminal.
 
     Examples
     --------
     >>> writable("7.19 ± 0.01 % ██", "ascii"), writable("25 µs → 50 µs", "latin-1")
     ('7.19 +- 0.01 % ##', '25 µs -> 50 µs')
     """
-    return text.encode(encoding, _HANDLER).decode(encoding, "surrogateescape")
+    return harmless(text).encode(encoding, _HANDLER).decode(encoding, "surrogateescape")
 
 
 def write_on_any(*streams: TextIO) -> None:

@@ -28,6 +28,7 @@ from experiments.questions.diff import DiffReport
 from experiments.questions.explain import ExplainReport
 from experiments.questions.sweep import SweepPoint, SweepReport
 from experiments.questions.topology import TopologyReport
+from experiments.questions.utility import UtilityReport
 from experiments.questions.validate import ValidationReport
 from experiments.questions.what_if import WhatIfReport
 from experiments.report import Report
@@ -68,6 +69,7 @@ _PRINT, _SCREEN = 300, 120
 SMALL = 6.5
 """Size of what stands at points and bars, in points."""
 _MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+_PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 _LABELS = 7.0
 """Labels that fit side by side in one column."""
 _TITLE = 48
@@ -98,33 +100,85 @@ def sweep(report: SweepReport) -> Figure:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(COLUMN, 2.5), layout="constrained")
         axes = figure.add_subplot()
+        base, measured = report.base.timeline.makespan, report.base.loaded.measured_step
         steps = [point.step_s for point in report.points]
-        measured = report.base.loaded.measured_step
-        highest = max(steps) if isnan(measured) else max(*steps, measured)
+        tops = [point.step_s + _width(point.interval_pct, base) for point in report.points]
+        highest = max(tops) if isnan(measured) else max(*tops, measured)
         scale, unit = time_unit(highest)
         factors = [point.factor for point in report.points]
         heights = [scale * step for step in steps]
-        axes.plot(
-            factors,
-            heights,
-            marker="o",
-            color=_BLUE,
-            label="simulated step, with utility",
-            zorder=3,
-        )
+        label = f"simulated step {_PLUS_MINUS} 95 %, with utility"
+        axes.plot(factors, heights, marker="o", color=_BLUE, label=label, zorder=3)
+        widths = [scale * (top - step) for top, step in zip(tops, steps, strict=True)]
+        axes.errorbar(factors, heights, yerr=widths, fmt="none", **_INTERVAL)
         if not isnan(measured):
             axes.axhline(scale * measured, color=GREY, ls="--", lw=1, label="measured step")
         axes.set_ylim(0, 1.22 * scale * highest)
         axes.set_ylabel(f"step time [{unit}]")
-        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        axes.set_xlabel(f"{_said(report.resource)}, times as good")
         labelled = _with_room(report.points)
         _tick_factors(axes, report, labelled)
         for point in labelled:
-            _label_gain(axes, point, scale)
+            _label_gain(axes, point, scale * (point.step_s + _width(point.interval_pct, base)))
         axes.legend(frameon=False, fontsize=SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)
         return figure
+
+
+_INTERVAL: Any = {"ecolor": "#1A1A1A", "elinewidth": 0.8, "capsize": 2, "zorder": 4}
+"""How 95 % intervals are drawn."""
+
+
+def _width(interval_pct: float | None, step: float) -> float:
+    """Return half the width of a utility's 95 % interval in time (s); 0 where there is none.
+
+    ``step`` is the step (s) that the utility is in percent of.
+    """
+    return (interval_pct or 0.0) / 100 * step
+
+
+def utility(report: UtilityReport) -> Figure:
+    """Draw a bar per resource with its 95 % interval, and how much it can be at most."""
+    known = [row for row in report.utilities if row.utility_pct is not None]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(COLUMN, 1.1 + 0.2 * max(1, len(known))), layout="constrained")
+        axes = figure.add_subplot()
+        rows = range(len(known))
+        gains = [row.utility_pct or 0.0 for row in known]
+        widths = [row.interval_pct or 0.0 for row in known]
+        label = f"utility {_PLUS_MINUS} 95 %"
+        axes.barh(rows, gains, 0.62, color=_BLUE, label=label)
+        axes.errorbar(gains, rows, xerr=widths, fmt="none", **_INTERVAL)
+        most = [(row.bound_pct, at) for at, row in enumerate(known) if row.bound_pct is not None]
+        if most:
+            bounds, places = zip(*most, strict=True)
+            axes.plot(bounds, places, "|", color=_ORANGE, ms=8, mew=1.4, label="at most", zorder=5)
+        ends = [max(gain + width, 0.0) for gain, width in zip(gains, widths, strict=True)]
+        for row, (gain, end) in enumerate(zip(gains, ends, strict=True)):
+            axes.annotate(
+                _gain(gain),
+                (max(end, known[row].bound_pct or 0.0), row),
+                textcoords="offset points",
+                xytext=(4, 0),
+                va="center",
+                fontsize=SMALL,
+            )
+        axes.set_yticks(rows, [_said(row.resource) for row in known], fontsize=7)
+        axes.invert_yaxis()
+        axes.margins(x=0.18)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]) if min(gains, default=0.0) < 0 else 0.0)
+        axes.set_xlabel("step time saved [%]")
+        axes.grid(visible=False, axis="y")
+        title = "doubling" if report.factor == 2 else f"{report.factor:g} times"
+        figure.suptitle(_title(report.base, f": utility of {title}"), fontsize=8)
+        figure.legend(frameon=False, fontsize=SMALL, loc="outside lower center", ncols=2)
+        return figure
+
+
+def _said(resource: str) -> str:
+    """Say a resource as figures do."""
+    return resource.replace("_", "-").replace(".", " ")
 
 
 def _tick_factors(axes: "Axes", report: SweepReport, points: "list[SweepPoint]") -> None:
@@ -150,11 +204,12 @@ def _with_room(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:
     return sorted(chosen, key=lambda point: point.factor)
 
 
-def _label_gain(axes: "Axes", point: SweepPoint, scale: float) -> None:
+def _label_gain(axes: "Axes", point: SweepPoint, top: float) -> None:
+    """Write a utility above its interval, which ends at ``top`` of the axis."""
     if point.factor != 1:
         axes.annotate(
             _gain(point.utility_pct),
-            (point.factor, scale * point.step_s),
+            (point.factor, top),
             textcoords="offset points",
             xytext=(0, 5),
             ha="center",
@@ -173,6 +228,7 @@ def compare(report: CompareReport) -> Figure:
             point.step_s,
             point.exposed_communication_s,
             f"({_gain(point.utility_pct)})" if number else "(baseline)",
+            _width(point.interval_pct, report.base.timeline.makespan),
         )
         for number, point in enumerate(report.points)
     ]
@@ -191,6 +247,7 @@ def what_ifs(report: WhatIfReport) -> Figure:
                 point.step_s,
                 point.exposed_communication_s,
                 f"({_gain(point.gain_pct)})",
+                _width(point.interval_pct, timeline.makespan),
             )
             for point in report.points
         ),
@@ -200,12 +257,16 @@ def what_ifs(report: WhatIfReport) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A step (s), the part of it that is exposed communication, and what it saves in words."""
+    """A step (s), the part of it that is exposed communication (s), and what it saves in words.
+
+    ``width`` is half the width of the step's 95 % interval (s), 0 where there is none.
+    """
 
     name: str
     step: float
     exposed: float
     gain: str
+    width: float = 0.0
 
 
 def _bars(bars: Sequence[_Bar], title: str) -> Figure:
@@ -214,8 +275,8 @@ def _bars(bars: Sequence[_Bar], title: str) -> Figure:
         lines = sum(max(2, bar.name.count("\n") + 1) for bar in bars)
         figure = Figure(figsize=(COLUMN, 0.95 + 0.17 * lines), layout="constrained")
         axes = figure.add_subplot()
-        longest = max(bar.step for bar in bars)
-        scale, unit = time_unit(longest)
+        longest = max(bar.step + bar.width for bar in bars)
+        scale, unit = time_unit(max(bar.step for bar in bars))
         steps = [scale * bar.step for bar in bars]
         exposed = [scale * bar.exposed for bar in bars]
         rows = range(len(bars))
@@ -223,9 +284,15 @@ def _bars(bars: Sequence[_Bar], title: str) -> Figure:
         axes.barh(
             rows, exposed, color=_ORANGE, height=0.62, label="of it exposed communication (mean)"
         )
+        widths = [scale * bar.width for bar in bars]
+        if any(widths):
+            axes.errorbar(
+                steps, rows, xerr=widths, fmt="none", label=f"{_PLUS_MINUS} 95 %", **_INTERVAL
+            )
         for row, bar in zip(rows, bars, strict=True):
             text = f" {scale * bar.step:.4g} {unit}\n {bar.gain}"
-            axes.text(steps[row], row, text, va="center", fontsize=SMALL, linespacing=1.0)
+            end = steps[row] + widths[row]
+            axes.text(end, row, text, va="center", fontsize=SMALL, linespacing=1.0)
         axes.set_yticks(rows, [bar.name for bar in bars], fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.3 * scale * longest)
@@ -471,7 +538,7 @@ def _panels_of_points(report: ValidationReport) -> Iterator[_Panel]:
         factors = [point.factor for point in points if point.factor]
         changed = {point.what_if.partition(" x")[0] for point in points if point.what_if}
         by_factor = len(factors) == len(points) and len(changed) == 1
-        resource = "".join(changed).replace("_", "-").replace(".", " ")
+        resource = _said("".join(changed))
         yield _Panel(
             Path(trace).name,
             f"{resource}, times as good" if by_factor else "what if",
@@ -546,7 +613,7 @@ def curve(report: CurveReport) -> Figure:
         axes.xaxis.set_major_formatter(lambda factor, _: f"{factor:g}{_TIMES}")
         axes.set_ylim(0, 1.1 * scale * steps.max())
         axes.set_ylabel(f"step time [{unit}]")
-        axes.set_xlabel(f"{report.resource.replace('_', '-').replace('.', ' ')}, times as good")
+        axes.set_xlabel(f"{_said(report.resource)}, times as good")
         axes.legend(frameon=False, fontsize=SMALL, loc="best")
         cluster = report.base.scenario.cluster.name
         figure.suptitle(_title(report.base, f" on {cluster}"), fontsize=8)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from experiments.baseline import Watch
-from experiments.output.encoding import visible
+from experiments.output.encoding import harmless
 from simulator.engine.simulate import Progress as Report
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def watching(unit: str = "calls") -> Iterator[Watch]:
             yield watch
     else:
         told = [time.monotonic()]
-        yield lambda what: _logger(visible(f"simulating {what}"), unit, told)
+        yield lambda what: _logger(f"simulating {what}", unit, told)
 
 
 def _logger(what: str, unit: str, told: list[float]) -> Report:
@@ -42,7 +42,7 @@ def _logger(what: str, unit: str, told: list[float]) -> Report:
         now = time.monotonic()
         if now - told[0] >= _LOG_EVERY:
             told[0] = now
-            sys.stderr.write(f"{what}: {done} of {total} {unit}\n")
+            sys.stderr.write(f"{harmless(what)}: {done} of {total} {unit}\n")
             sys.stderr.flush()
 
     return report
@@ -62,7 +62,7 @@ def bar(unit: str = "calls") -> Iterator[Watch]:
 
     begun = time.monotonic()
     shown = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn(f"{unit}, left:"),
@@ -71,7 +71,7 @@ def bar(unit: str = "calls") -> Iterator[Watch]:
         transient=True,
     )
     try:
-        yield lambda what: _reporter(shown, visible(f"simulating {what}"), begun)
+        yield lambda what: _reporter(shown, f"simulating {what}", begun)
     finally:
         if shown.live.is_started:
             shown.stop()
@@ -90,7 +90,7 @@ def _reporter(bar: "Progress", what: str, begun: float) -> Report:
         if not bar.live.is_started:
             bar.start()
         if task is None:
-            task = bar.add_task(what, total=total)
+            task = bar.add_task(harmless(what), total=total)
         bar.update(task, completed=done)
 
     return report

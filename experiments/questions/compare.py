@@ -30,6 +30,7 @@ from experiments.settings import SettingsOptions
 from simulator.errors import ClusterError
 from simulator.quantities import format_quantity
 from topologies import Cluster, load_cluster, place, with_topology
+from topologies.cluster.bare import untold
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,13 @@ class ComparePoint:
 
 
 class CompareAnswer(Head, PointsAnswer):
-    """A step on several clusters, in the order they were given."""
+    """A step on several clusters, in the order they were given.
+
+    ``notes`` say what bare networks among them leave open.
+    """
 
     clusters: list[ClusterIdentity]
+    notes: list[str]
     points: list[ComparePoint]
 
 
@@ -89,8 +94,21 @@ class CompareReport(Report):
             **self.head(self.base.recorded.cluster, self.base.settings),
             **points_answer(self.base, self.check),
             "clusters": [identity(cluster) for cluster in self.clusters],
+            "notes": list(self.notes),
             "points": list(self.points),
         }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What bare networks among the others leave open, and which settings are not of them."""
+        others, nodes = self.clusters[1:], self.base.settings.nodes
+        found = [note for cluster in others for note in untold(cluster)]
+        if nodes is not None:
+            graphs = [cluster.name for cluster in others if cluster.is_one_graph]
+            found += [
+                f"{name} has no nodes: --nodes {nodes} does not apply to it" for name in graphs
+            ]
+        return tuple(found)
 
     def summary(self) -> str:
         """Say the answer in a few words."""

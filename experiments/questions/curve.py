@@ -40,6 +40,9 @@ from simulator.workload import Floats
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 
+_LEAST_GAP = 1e-6
+"""Gap (fraction of the step) below which rounding is seen, and points are no end."""
+
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
@@ -270,10 +273,12 @@ def _check(resource: str, gap: float, threshold: float) -> None:
         raise WhatIfError(f"a curve is of all kinds of node, not of {resource}: sweep that")
     if resource not in RANKS and not is_of_links(resource):
         raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
-    if not 1e-6 <= gap < 1:
-        raise WhatIfError(f"gap {gap:g} is not a fraction of the step from 1e-6 to 1")
+    if not _LEAST_GAP <= gap < 1:
+        raise WhatIfError(
+            f"gap {100 * gap:g} % of the step: ask for {100 * _LEAST_GAP:g} % or more, below 100 %"
+        )
     if not 0 < threshold < 100:
-        raise WhatIfError(f"threshold {threshold:g} is not a percentage between 0 and 100")
+        raise WhatIfError(f"threshold {threshold:g} %: ask for more than 0 %, below 100 %")
 
 
 def _factors(
@@ -295,7 +300,10 @@ def _check_reach(low: float, high: float) -> None:
     check_factor(low)
     check_factor(high)
     if not high >= 2 * low:
-        raise WhatIfError(f"a curve from {low:g} to {high:g} has no doubling in it")
+        raise WhatIfError(
+            f"a curve from {low:g} to {high:g} has no doubling in it: let it end at {2 * low:g} "
+            "or later"
+        )
 
 
 def _factor(end: str, scenario: Scenario, resource: str) -> float:

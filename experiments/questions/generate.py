@@ -8,7 +8,7 @@ from typing import ClassVar, Unpack
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, replayed
 from experiments.costing.slowdown import beside_exchanges
-from experiments.costing.step_prior import StepPrior, step_prior
+from experiments.costing.step_prior import StepPrior, likely_step, step_prior
 from experiments.files import writing
 from experiments.provenance import Head
 from experiments.question import question
@@ -58,6 +58,7 @@ class GenerateAnswer(Head, BaselineAnswer):
     exposed_communication_s: float
     kernel_times: dict[str, float]
     steps_like_it: StepPrior | None
+    likely_step_s: float | None
     exchanged: list[CallVolume]
     critical_path_s: dict[str, float]
     critical_path_by_group_s: dict[str, float]
@@ -101,6 +102,12 @@ class GenerationReport(Report):
         return step_prior(self.plan.run.framework, accelerator, self.plan.parallelism.ranks)
 
     @property
+    def likely_step_s(self) -> float | None:
+        """The step if it is off as the median of measured ones (s); None where there are none."""
+        prior = self.steps_like_it
+        return None if prior is None else likely_step(self.base.timeline.makespan, prior)
+
+    @property
     def memory(self) -> StageMemory:
         """What fills the memory of a rank of the fullest stage."""
         return fullest(memory_of(self.plan))
@@ -128,6 +135,7 @@ class GenerationReport(Report):
             "exposed_communication_s": self.exposed_communication_s,
             "kernel_times": self.kernel_times,
             "steps_like_it": self.steps_like_it,
+            "likely_step_s": self.likely_step_s,
             "exchanged": list(self.exchanged),
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,

@@ -17,7 +17,11 @@ from traces.generate.what_fits import alternatives, fits
 
 @dataclass(frozen=True, slots=True)
 class StageBytes:
-    """What fills the memory of each rank of a pipeline stage (B), as ``StageMemory`` has it."""
+    """What fills the memory of each rank of a pipeline stage (B), as ``StageMemory`` has it.
+
+    ``reserved_bytes`` is what PyTorch's allocator would report as reserved, of ``total_bytes`` and
+    beyond: it holds more than it has given out.
+    """
 
     stage: int
     weights_bytes: float
@@ -30,6 +34,7 @@ class StageBytes:
     buffers_bytes: float
     reserve_bytes: float
     total_bytes: float
+    reserved_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,9 @@ class MemoryReport(Report):
 
 def _row(stage: StageMemory) -> StageBytes:
     parts = {f"{name}_bytes": size for name, size in stage.parts.items()}
-    return StageBytes(stage=stage.stage, **parts, total_bytes=stage.total)
+    return StageBytes(
+        stage=stage.stage, **parts, total_bytes=stage.total, reserved_bytes=stage.reserved
+    )
 
 
 @question("memory")

@@ -237,6 +237,7 @@ class MetricsReport(Report):
 
     schema: ClassVar[str] = "twofold/metrics/1"
     printed_by: ClassVar[str] = "experiments.output.tables.steps:print_metrics"
+    paged_by: ClassVar[str] = "experiments.output.pages.metrics:metrics"
 
     loaded: Loaded
     base: Baseline | None

@@ -182,6 +182,7 @@ class ShareReport(Report):
 
     schema: ClassVar[str] = "twofold/share/1"
     printed_by: ClassVar[str] = "experiments.output.tables.sharing:print_share"
+    paged_by: ClassVar[str] = "experiments.output.pages.sharing:share"
     drawn_by: ClassVar[str] = "experiments.output.figures_of_jobs:share"
 
     bases: tuple[Baseline, ...]

@@ -148,6 +148,7 @@ class UtilityReport(Report):
     schema: ClassVar[str] = "twofold/utility/1"
     printed_by: ClassVar[str] = "experiments.output.tables.questions:print_utility"
     paged_by: ClassVar[str] = "experiments.output.pages.questions:utility"
+    drawn_by: ClassVar[str] = "experiments.output.figures:utility"
 
     base: Baseline
     factor: float

@@ -181,6 +181,7 @@ class Site:
             in_network=least.in_network,
             overhead=cluster.collective_overhead,
             net_message=least.net_message,
+            nics=least.nics,
             in_order=least.in_order,
             calibration=cluster.calibration,
             forced=self.forced,
@@ -198,6 +199,7 @@ def _figures(kind: Cluster) -> NodeFigures:
         in_network=kind.scale_up.in_network_reduction,
         link=kind.scale_up.link or "",
         net_message=kind.scale_out.message_overhead if kind.scale_out else None,
+        nics=kind.scale_out.nics_per_node if kind.scale_out else 0,
         in_order=kind.scale_out.in_order if kind.scale_out else True,
     )
 

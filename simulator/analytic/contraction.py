@@ -82,13 +82,16 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     order = _order(workload, web, points)
     fixed = np.zeros(points, dtype=np.bool_)
     fixed[len(workload) :] = True
-    before = -1
+    before, first = -1, True
     for _ in range(_ROUNDS):
         if len(web.source) == before:
             break
         before = len(web.source)
-        web = _distinct(_Web(*forwards(order, fixed, *web)))
-        web = _distinct(_Web(*backwards(order, fixed, *web)))
+        for pulled in (forwards, backwards):
+            fewer = _Web(*pulled(order, fixed, *web))
+            if first or len(fewer.source) < len(web.source):  # else they are as they were
+                web = _distinct(fewer)
+            first = False
         web = _without(web, points)
     return _compact(workload, web, order, asked)
 

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.likeness import Likeness, Place, moved
+from simulator.costing.likeness import Likeness, Seat
 from simulator.costing.link_load import Load, cost, lay, unknown
-from simulator.costing.symmetry import Ints, Symmetry
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.topology import Topology
@@ -26,7 +25,6 @@ messages pass (:mod:`simulator.costing.likeness`): calls of groups that lie alik
 _WORTH_IT = 16
 """Groups laid one by one before it is asked which of them lie alike."""
 
-Links = NDArray[np.int32]
 _Sort = tuple[str, str, float, str, Shares | None]
 """Kind, label of the group, size, dtype and shares of a call."""
 
@@ -44,48 +42,8 @@ class Carried(NamedTuple):
 class _Alike(NamedTuple):
     """A call that was laid, and where, for those of groups that lie alike."""
 
-    where: "_Seat"
+    where: Seat
     carried: Carried
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _InComponents:
-    """A group in components of a network that are alike."""
-
-    pattern: bytes
-    symmetry: Symmetry
-    components: Ints
-
-    def holds(self, loads: tuple[Load, ...]) -> bool:
-        """Whether all links are of these components, or between hubs."""
-        return all(self.symmetry.confined(load.link, self.components) for load in loads)
-
-    def links_of(self, link: Links, there: "_InComponents") -> Links:
-        """Links here that are what some of a like group are there."""
-        return self.symmetry.moved(link, there.components, self.components)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _OnPaths:
-    """A group with the paths between its members."""
-
-    place: Place
-
-    @property
-    def pattern(self) -> bytes:
-        """What groups have in common that lie alike."""
-        return self.place.pattern
-
-    def holds(self, loads: tuple[Load, ...]) -> bool:
-        """Whether all links are on these paths."""
-        return all(np.isin(load.link, self.place.links).all() for load in loads)
-
-    def links_of(self, link: Links, there: "_OnPaths") -> Links:
-        """Links here that are what some of a like group are there."""
-        return moved(link, there.place, self.place)
-
-
-_Seat = _InComponents | _OnPaths
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +58,6 @@ class Costs:
     likeness: Likeness | None = None
     _known: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
     _alike: dict[tuple[_Sort, type, bytes], _Alike] = field(default_factory=dict)
-    _seats: dict[tuple[int, ...], _Seat | None] = field(default_factory=dict)
 
     @property
     def alike(self) -> Likeness:
@@ -156,7 +113,7 @@ class Costs:
     def _found(self, sort: _Sort, call: Call) -> Carried:
         """Lay a call, or move what is known of a group that lies alike."""
         pays = len(self._known) >= _WORTH_IT or self.alike.was_asked
-        seat = self._seat(call.group.ranks) if pays else None
+        seat = self.alike.seat(call.group.ranks) if pays else None
         if seat is None:
             return self._laid(call)
         key = sort, type(seat), seat.pattern
@@ -172,21 +129,6 @@ class Costs:
         positions = np.array(call.group.ranks, dtype=np.int32)
         plan = self.planner(call, self.topology)
         return Carried(plan, lay(plan, positions, call.size, self.topology))
-
-    def _seat(self, ranks: tuple[int, ...]) -> _Seat | None:
-        """Say how a group lies; None if that does not tell what its calls cost."""
-        if ranks not in self._seats:
-            self._seats[ranks] = self._found_seat(ranks)
-        return self._seats[ranks]
-
-    def _found_seat(self, ranks: tuple[int, ...]) -> _Seat | None:
-        alike, members = self.alike, np.array(ranks)
-        found = alike.symmetry
-        pattern = None if found is None else found.pattern(members)
-        if found is not None and pattern is not None:
-            return _InComponents(pattern, found, found.components(members))
-        place = alike.place(ranks)
-        return None if place is None else _OnPaths(place)
 
 
 def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
@@ -220,9 +162,5 @@ def _moved(load: Load, here: Any, there: Any) -> Load:
     """Put a load of a like group on the links of this one; both seats are of one sort."""
     if not len(load.link):
         return load
-    bottleneck = np.array([load.bottleneck], dtype=np.int32)
-    return replace(
-        load,
-        link=here.links_of(load.link, there),
-        bottleneck=int(here.links_of(bottleneck, there)[0]),
-    )
+    links = here.links_of(np.append(load.link, np.int32(load.bottleneck)), there)
+    return replace(load, link=links[:-1], bottleneck=int(links[-1]))

@@ -11,6 +11,7 @@ On another network of the same graph whose links of one class are alike again th
 alike, whatever their numbers: what is found out here is found out once for all of them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Ints, Symmetry, symmetry
 from simulator.routing.adaptive import is_uneven
 from simulator.routing.routes import routes
@@ -26,6 +28,7 @@ from simulator.topology import Topology
 from simulator.workload import by_appearance
 
 Ranks = NDArray[np.int32]
+Links = NDArray[np.int32]
 
 _MOST_MEMBERS = 64
 """Members of a group of which all paths are looked at; few groups of a job are larger."""
@@ -40,6 +43,46 @@ class Place(NamedTuple):
 
     pattern: bytes
     links: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InComponents:
+    """A group in components of a network that are alike."""
+
+    pattern: bytes
+    symmetry: Symmetry
+    components: Ints
+
+    def holds(self, loads: Iterable[Load]) -> bool:
+        """Whether all links are of these components, or between hubs."""
+        return all(self.symmetry.confined(load.link, self.components) for load in loads)
+
+    def links_of(self, link: Links, there: "InComponents") -> Links:
+        """Links here that are what some of a like group are there."""
+        return self.symmetry.moved(link, there.components, self.components)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnPaths:
+    """A group with the paths between its members."""
+
+    place: Place
+
+    @property
+    def pattern(self) -> bytes:
+        """What groups have in common that lie alike."""
+        return self.place.pattern
+
+    def holds(self, loads: Iterable[Load]) -> bool:
+        """Whether all links are on these paths."""
+        return all(np.isin(load.link, self.place.links).all() for load in loads)
+
+    def links_of(self, link: Links, there: "OnPaths") -> Links:
+        """Links here that are what some of a like group are there."""
+        return moved(link, there.place, self.place)
+
+
+Seat = InComponents | OnPaths
 
 
 @dataclass(eq=False)
@@ -58,6 +101,8 @@ class Likeness:
     network: Topology
     domains: NDArray[np.integer[Any]] | None = None
     _places: dict[tuple[int, ...], Place | None] = field(default_factory=dict)
+    _seats: dict[tuple[int, ...], Seat | None] = field(default_factory=dict)
+    _first: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def classes(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -102,6 +147,28 @@ class Likeness:
         if ranks not in self._places:
             self._places[ranks] = self._found(np.array(ranks, dtype=np.int32))
         return self._places[ranks]
+
+    def pattern(self, ranks: tuple[int, ...]) -> bytes | None:
+        """Say how a group lies as :meth:`place` does; of groups in like components one is asked."""
+        seat = self.seat(ranks)
+        if isinstance(seat, InComponents):
+            ranks = self._first.setdefault(seat.pattern, ranks)
+        place = self.place(ranks)
+        return None if place is None else place.pattern
+
+    def seat(self, ranks: tuple[int, ...]) -> Seat | None:
+        """Say how a group lies and where; None if that does not tell what its calls cost."""
+        if ranks not in self._seats:
+            self._seats[ranks] = self._found_seat(ranks)
+        return self._seats[ranks]
+
+    def _found_seat(self, ranks: tuple[int, ...]) -> Seat | None:
+        found, members = self.symmetry, np.array(ranks)
+        pattern = None if found is None else found.pattern(members)
+        if found is not None and pattern is not None:
+            return InComponents(pattern, found, found.components(members))
+        place = self.place(ranks)
+        return None if place is None else OnPaths(place)
 
     def _found(self, ranks: Ranks) -> Place | None:
         graph = self.network
@@ -148,7 +215,7 @@ def _by_order(values: NDArray[np.integer[Any]]) -> Ints:
     return order
 
 
-def moved(links: NDArray[np.int32], source: Place, target: Place) -> NDArray[np.int32]:
+def moved(links: Links, source: Place, target: Place) -> Links:
     """Links of the group at ``target`` that are what ``links`` are of a like one at ``source``.
 
     All of them must be on the paths of that.

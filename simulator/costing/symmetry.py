@@ -124,7 +124,8 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
         return None
     place = _numbered(component)
     link_component, ends = _ends(network, component, place)
-    columns = np.stack([network.bandwidth, network.latency, network.resource.astype(float)])
+    owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
+    columns = np.stack([network.bandwidth, network.latency, network.resource, owner])
     order = np.lexsort((ends[1], ends[0], link_component))
     link_place = np.empty(len(network), dtype=np.int64)
     link_place[order] = _numbered(link_component[order])

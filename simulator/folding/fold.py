@@ -46,7 +46,8 @@ class Folded:
     ``copies`` says for each rank kept (``workload.ranks``) for how many ranks it stands. Op ``i``
     of the whole has the times of op ``op[i]`` of the workload, call ``i`` those of ``call[i]``,
     link ``i`` the bytes of ``link[i]``; ``kept`` are the ops of the whole that are in the
-    workload. ``text`` says what was folded, or why nothing was.
+    workload, ``rows`` the ops of the whole by rank unless those are all. ``text`` says what was
+    folded, or why nothing was.
     """
 
     whole: Workload
@@ -56,14 +57,15 @@ class Folded:
     call: Ints
     link: Ints
     kept: Ints
+    rows: OpsByRank | None
     text: str
 
     def unfold(self, timeline: Timeline) -> Timeline:
         """Return the timeline of all ranks, given that of those that were simulated."""
         whole = self.whole
-        if len(self.kept) == len(whole):
+        rows = self.rows
+        if rows is None:
             return replace(timeline, workload=whole, folded=self.text)
-        rows = OpsByRank.of(whole)
         released = timeline.released_by[self.op].astype(np.int64)
         waits = np.flatnonzero(released >= 0)
         begin = rows.first[whole.rank[waits]]
@@ -163,6 +165,7 @@ def _nothing(workload: Workload, links: int, reason: str) -> Folded:
         call=np.arange(len(workload.calls)),
         link=np.arange(links),
         kept=ops,
+        rows=None,
         text=f"nothing is folded: {reason}",
     )
 
@@ -248,6 +251,7 @@ def _folded(
         call=np.searchsorted(calls, call),
         link=like_links(alike, stands),
         kept=inside,
+        rows=rows,
         text=_text(workload, part, colours, kept),
     )
 

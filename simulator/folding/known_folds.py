@@ -146,9 +146,12 @@ def _equal(one: Column, other: Column) -> bool:
 def _as_alike(known: Folded, workload: Workload) -> bool:
     """Whether ops and edges that took as long as each other still do."""
     before, edges = known.whole, workload.edges
-    on_host = before.what[before.edges.source] == What.HOST
-    if not (_equal(before.ready, workload.ready) and _scaled(before.edges.lag, edges.lag, on_host)):
+    if not _equal(before.ready, workload.ready):
         return False
+    if edges.lag is not before.edges.lag:
+        on_host = before.what[before.edges.source] == What.HOST
+        if not _scaled(before.edges.lag, edges.lag, on_host):
+            return False
     if len(known.kept) < len(workload):
         took = workload.duration
         return took is before.duration or bool((took == took[known.kept][known.op]).all())

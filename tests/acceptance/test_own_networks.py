@@ -122,10 +122,12 @@ def test_compare_takes_bare_networks_and_graphs_for_a_tier(tmp_path):
 def test_compare_says_what_a_bare_network_beside_a_cluster_leaves_open(tmp_path):
     file = graph(tmp_path / "g.json", bandwidth="50 GB/s", latency="1 us")
     page = tmp_path / "page.html"
-    words = ("compare", SAMPLE, "-c", "dgx-a100", "-c", file, "--html", page)
-    printed = CliRunner().invoke(app, [*map(str, words)]).stdout
-    for told in (printed, page.read_text()):
-        assert "g is a bare network" in " ".join(told.split())
+    words = ("compare", SAMPLE, "-c", "dgx-a100", "--nodes", "2", "-c", file)
+    printed = CliRunner().invoke(app, [*map(str, (*words, "--html", page))]).stdout
+    for told in (printed, page.read_text(), " ".join(answer(*words)["notes"])):
+        said = " ".join(told.split())
+        assert "g is a bare network" in said
+        assert "g has no nodes: --nodes 2 does not apply to it" in said
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.cli.compile_ahead import every_loop, signature
+from experiments.cli.compile_ahead import every_loop, keep_bytecode, signature
 from helpers.places import ROOT
 from simulator.hot import hot_loop
 from simulator.workload import Floats
@@ -98,6 +99,55 @@ def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
             for _ in range(2)
         ]
         assert told == [("6\n", COMPILED), ("6\n", "")]
+
+
+TWO_LOOPS = """
+import sys
+import numpy as np
+from simulator.hot import hot_loop
+
+@hot_loop
+def greatest(values):
+    found = values[0]
+    for value in values:
+        found = max(found, value)
+    return found
+
+@hot_loop
+def above_half(values):
+    found = 0
+    for value in values:
+        found += value > greatest(values) / 2
+    return found
+
+for call in sys.argv[1:]:
+    print(globals()[call](np.arange(5)))
+print(*({"numba.np.arraymath", "numba.cpython.unicode", "scipy.linalg"} & set(sys.modules)))
+"""
+
+
+def test_what_is_kept_is_read_without_what_numba_compiles_with(tmp_path):
+    """A loop that calls what is kept is compiled with it after all, and kept in its turn."""
+    script = tmp_path / "loops.py"
+    script.write_text(TWO_LOOPS)
+
+    def run_loops(*names):
+        done = subprocess.run(
+            [sys.executable, str(script), *names],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PATH": os.defpath, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        return done.stdout.splitlines(), done.stderr
+
+    compiling = COMPILED.replace("1", "2")
+    assert run_loops("greatest")[1] == compiling
+    assert run_loops("greatest") == (["4", ""], "")
+    (*answers, modules), told = run_loops("greatest", "above_half")
+    assert (answers, told) == (["4", "2"], compiling)
+    assert "numba.np.arraymath" in modules
+    assert run_loops("above_half", "greatest") == (["2", "4", ""], "")
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
@@ -194,3 +244,14 @@ def test_loops_are_found_without_what_extras_bring():
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(every_loop())
+
+
+def test_bytecode_is_kept_even_where_python_is_told_not_to(tmp_path, monkeypatch):
+    """And what no Python can read is left to whoever imports it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "fine.py").write_text("answer = 42\n")
+    (tmp_path / "broken.py").write_text("answer =\n")
+    keep_bytecode(tmp_path)
+    kept = [Path(one).name.partition(".")[0] for one in tmp_path.rglob("*.pyc")]
+    assert kept == ["fine"]

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.quantities import bytes_per_element
+from traces.generate.framework import NONE, framework
 from traces.generate.model import Experts, GroupedAttention, LatentAttention
-from traces.generate.run import MicroBatch, Training
+from traces.generate.run import RECIPES, MicroBatch, Training
 
 _FP32 = 4
 _MASK = 1
@@ -58,6 +60,16 @@ def element_bytes(batch: MicroBatch) -> int:
     return max(batch.element_bytes, _LONGER_THAN_ONE_BYTE)
 
 
+def is_pytorch(batch: MicroBatch) -> bool:
+    """Whether PyTorch's own FSDP2, DTensor and pipelines divide the model, as in torchtitan.
+
+    ZeRO-3 without a framework is taken for it.
+    """
+    if batch.framework == NONE:
+        return batch.parallelism.zero == 3
+    return framework(batch.framework).sharding == "each"
+
+
 def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTensor, ...]:
     """Return what autograd saves in a layer, without recomputation.
 
@@ -93,9 +105,21 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     tensors = layer_tensors(batch, layer, run)
     kept = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
     repeated = sum(tensor.size for tensor in tensors) - kept
-    if run.recompute == "op" and batch.model.gated:  # the output of the seventh product is kept
-        kept += batch.tokens * batch.model.hidden * element_bytes(batch)
+    if run.recompute == "op":
+        kept += _kept_outputs(batch)
     return BlockActivations(kept=kept, working=repeated + _gradients(batch, layer, run))
+
+
+def _kept_outputs(batch: MicroBatch) -> float:
+    """Bytes of outputs that ``op`` keeps, though autograd would not save them.
+
+    Of the seventh product, where there are as many; and of both reduce-scatters, which torchtitan
+    names beside products and attention.
+    """
+    outputs = batch.tokens if batch.model.gated else 0.0
+    if is_pytorch(batch) and batch.parallelism.sequence_shards > 1:
+        outputs += 2 * batch.sharded_tokens
+    return outputs * batch.model.hidden * element_bytes(batch)
 
 
 def embedding_activations(batch: MicroBatch, run: Training) -> BlockActivations:
@@ -111,7 +135,8 @@ def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
     precision of the step, and writes their gradient in place (FlashAttention's, Liger's kernels);
     ``parallel``, Megatron-LM's over the vocabulary, casts them to fp32 and works in place;
     ``torch``, PyTorch's ``cross_entropy``, holds them with, in fp32, their logarithmic softmax and
-    two gradients, or three where tensor ranks share it (``loss_parallel``).
+    two gradients, or three where tensor ranks share it (``loss_parallel``); ``compiled`` is the
+    same behind ``torch.compile``, which leaves nothing in fp32: the logits and their gradient.
     """
     e, h = element_bytes(batch), batch.model.hidden
     tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
@@ -122,6 +147,7 @@ def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
         "fused": (e, 0),
         "parallel": (_FP32, e + _FP32),
         "torch": (e + _FP32, gradients * _FP32),
+        "compiled": (e, e),
     }[run.loss]
     return BlockActivations(kept=inputs + kept * logits, working=working * logits)
 
@@ -160,6 +186,19 @@ def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
     return [(name, tokens * width * e) for name, width in widths.items()]
 
 
+def _repeated_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
+    """Yield what heads that share keys and values have in copies of their own.
+
+    torchtitan repeats both before attention (``repeat_kv``); FlashAttention need not.
+    """
+    attention = batch.model.attention
+    if is_pytorch(batch) and isinstance(attention, GroupedAttention):
+        own = attention.heads / batch.parallelism.tp
+        shared = max(attention.kv_heads / batch.parallelism.tp, 1.0)
+        size = 2 * batch.tokens * (own - shared) * attention.head * element_bytes(batch)
+        yield SavedTensor("repeated keys and values", size)
+
+
 def _latents(batch: MicroBatch) -> Iterator[SavedTensor]:
     """Return MLA's compressed queries, keys and values, before and behind their norms."""
     attention = batch.model.attention
@@ -177,9 +216,11 @@ def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
     value = attention.head if isinstance(attention, GroupedAttention) else attention.value
     yield SavedTensor("layer's input", residual, op=True, full=True)
     yield SavedTensor("attention's input", residual)
+    yield from _others_parts(batch, "attention's input")
     yield from _latents(batch)
     for number, (name, size) in enumerate(_attention_outputs(batch)):
         yield SavedTensor(name, size, op=number % 2 == 0)
+    yield from _repeated_keys(batch)
     if run.attention == "unfused":
         each = e + (_MASK + e if run.dropout else 0)  # softmax; mask, and what it leaves
         yield SavedTensor("scores", heads * batch.tokens * batch.context * each, selective=False)
@@ -190,12 +231,25 @@ def _attention(batch: MicroBatch, run: Training) -> Iterator[SavedTensor]:
         yield SavedTensor("mask behind attention", _MASK * batch.sharded_tokens * h)
 
 
+def _others_parts(batch: MicroBatch, name: str) -> Iterator[SavedTensor]:
+    """Yield what sequence parallelism gathers of a product's input, besides a rank's own part.
+
+    Megatron-LM saves its part alone, and gathers again in the backward pass (arXiv 2205.05198,
+    section 4.2.2): so does ``selective``, which is its recomputation. DTensor gathers outside of
+    the product, so that autograd saves the whole.
+    """
+    if is_pytorch(batch):
+        size = (batch.tokens - batch.sharded_tokens) * batch.model.hidden * element_bytes(batch)
+        yield SavedTensor(f"{name}: gathered", size, selective=False)
+
+
 def _network(batch: MicroBatch, experts: Experts | None, run: Training) -> Iterator[SavedTensor]:
     e, model = element_bytes(batch), batch.model
     residual = batch.sharded_tokens * model.hidden * e
     yield SavedTensor("network norm's input", residual)
     yield SavedTensor("network's input", residual)
     if experts is None:
+        yield from _others_parts(batch, "network's input")
         yield from _feed_forward(batch, batch.tokens, model.ffn or 0, "network")
     else:
         probabilities = 2 * batch.sharded_tokens * experts.count * _FP32
@@ -245,4 +299,32 @@ def _gradients(batch: MicroBatch, layer: int, run: Training) -> float:
     if run.attention == "unfused":
         attention += 2 * model.attention.heads / tp * batch.tokens * batch.context * e
     whole = batch.tokens * model.hidden * e
-    return 2 * whole + max(network, attention)
+    return 2 * whole + max(network, attention) + _casts(batch, layer) + _all_keys(batch)
+
+
+def _casts(batch: MicroBatch, layer: int) -> float:
+    """Bytes of what the widest product of a layer reads in 8 bits: recipes cast it into copies.
+
+    They are the input, the gradient of the output, and the weight.
+    """
+    if not (batch.recipe in RECIPES or bytes_per_element(batch.recipe) == 1):
+        return 0.0
+    model, p, experts = batch.model, batch.parallelism, batch.model.experts_at(layer)
+    if experts is None:
+        rows, width = batch.tokens, (model.ffn or 0) / p.tp
+    else:
+        shared = p.expert_tp if p.ep > 1 else p.tp
+        rows, width = batch.tokens * experts.top_k * shared / p.tp, experts.hidden / shared
+    return rows * (model.hidden + width) + model.hidden * width
+
+
+def _all_keys(batch: MicroBatch) -> float:
+    """Bytes of the keys and values of all context ranks, where PyTorch's ranks gather them.
+
+    Its context parallelism does that unless ``set_rotate_method`` asks for a ring of messages.
+    """
+    p, attention = batch.parallelism, batch.model.attention
+    if p.cp == 1 or not is_pytorch(batch):
+        return 0.0
+    head = attention.head if isinstance(attention, GroupedAttention) else attention.value
+    return 2 * p.cp * batch.tokens * attention.heads / p.tp * head * element_bytes(batch)

@@ -6,7 +6,8 @@ are summed, a master copy in fp32 and the optimiser's states, divided over repli
 stage says. ZeRO-3 is PyTorch's FSDP: the shard of a weight is its master copy, gradients are as
 long, and blocks are gathered in the precision of the step (arXiv 2304.11277). Activations are
 counted along the schedule of the pipeline (:mod:`traces.generate.activations`). What the driver,
-CUDA and NCCL keep comes on top. Fragments that the allocator cannot use are not counted.
+CUDA and NCCL keep comes on top. What the allocator holds besides is told apart: no step is refused
+for it, but tools report it as reserved.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from typing import NamedTuple
 from simulator.quantities import bytes_per_element
 from traces.generate.activations import (
     BlockActivations,
+    element_bytes,
     embedding_activations,
     forward_working,
     head_activations,
+    is_pytorch,
     layer_activations,
 )
 from traces.generate.layers import ModelBlock, chunks, parameters_on_rank
@@ -69,6 +72,9 @@ class StageMemory:
         Of communication: NCCL's, and what pipeline stages send and receive.
     reserve
         The driver's and CUDA's.
+    cached
+        What PyTorch's allocator holds besides and nothing uses at that moment: no part of
+        ``total``, since the allocator gives it back before it runs out of memory.
     """
 
     stage: int
@@ -81,11 +87,13 @@ class StageMemory:
     kv_cache: float = 0.0
     buffers: float = 0.0
     reserve: float = CUDA_RESERVE
+    cached: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Bytes by what they are."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "stage"}
+        names = [field.name for field in fields(self) if field.name not in ("stage", "cached")]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def total(self) -> float:
@@ -96,6 +104,11 @@ class StageMemory:
     def allocated(self) -> float:
         """What the framework's allocator gives out: without NCCL's buffers, driver and context."""
         return self.total - self.reserve - self.buffers
+
+    @property
+    def reserved(self) -> float:
+        """What the allocator takes from the driver (``torch.cuda.max_memory_reserved``)."""
+        return self.allocated + self.cached
 
 
 def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
@@ -137,7 +150,10 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
         else _training(batch, plan.run, stage, own[stage], blocks[stage::count])
         for stage in range(count)
     )
-    return tuple(replace(stage, reserve=reserve) for stage in stages)
+    held = [replace(stage, reserve=reserve) for stage in stages]
+    if plan.memory is not None and plan.memory.rematerialises:  # XLA's, which is not PyTorch
+        return tuple(replace(stage, cached=0.0) for stage in held)
+    return tuple(held)
 
 
 def fullest(stages: Sequence[StageMemory]) -> StageMemory:
@@ -177,16 +193,17 @@ def _training(
     held = [parameters_on_rank(one.block.held, batch) for one in own]
     trained = [parameters_on_rank(one.block.trained, batch) for one in own]
     states = _states(batch, run, held, trained)
-    kept, working = _peak(batch, run, stage, own_chunks)
+    peak = _peak(batch, run, stage, own_chunks)
     return StageMemory(
         stage=stage,
         weights=states.weights,
         gradients=states.gradients,
         optimiser=states.optimiser,
-        gathered=_gathered(batch, run, own, held, trained),
-        activations=kept,
-        working=working,
+        gathered=peak.gathered,
+        activations=peak.activations,
+        working=peak.working,
         buffers=_buffers(batch),
+        cached=_cached(batch, own),
     )
 
 
@@ -234,41 +251,28 @@ def _trained_bytes(batch: MicroBatch) -> int:
     return max(batch.element_bytes, _SHORTEST_TRAINED)
 
 
-def _gathered(
-    batch: MicroBatch,
-    run: Training,
-    own: Sequence[_NumberedBlock],
-    held: Sequence[Parameters],
-    trained: Sequence[Parameters],
-) -> float:
-    """Bytes of whole weights and gradients under ZeRO-2 and 3, besides their shards.
+class _Moment(NamedTuple):
+    """Bytes besides a rank's states, at one moment of a step."""
 
-    ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 holds two layers, the
-    gradients of one as they are computed and those of another as they are reduced, and the root's
-    weights, which are those of embedding and head, with the head's gradient, all through the step.
-    On a pipeline its weights stay gathered and its gradients whole until the last micro-batch:
-    FSDP2 does not shard them again between micro-batches (torchtitan, ``reshard_after_forward``).
+    gathered: float
+    activations: float
+    working: float
+
+
+class _Chunk(NamedTuple):
+    """What a chunk of a stage's layers adds, in bytes.
+
+    ``kept`` of a micro-batch from its forward to its backward pass, ``stays`` of it to the end of
+    the step; ``layer`` and ``head`` are what the backward pass needs besides, in a layer and in the
+    head (None where there is none), where that no longer has what the head had kept.
     """
-    zero, width = batch.parallelism.zero, _trained_bytes(batch)
-    if zero == 2:
-        return 2 * run.bucket
-    if zero < 3:
-        return 0.0
-    if batch.parallelism.pp > 1:
-        gradients = sum(one.total for one in trained) * bytes_per_element(run.gradient)
-        return sum(one.total for one in held) * width + gradients
-    layers = [one.total for one, named in zip(held, own, strict=True) if named.layer is not None]
-    largest = max(layers, default=0.0)
-    root = sum(one.total for one in held) - sum(layers)
-    head = sum(one.total for one, named in zip(held, own, strict=True) if named.is_head)
-    summed = max(
-        (one.total for one, named in zip(trained, own, strict=True) if named.layer is not None),
-        default=0.0,
-    )
-    # The gradient of a layer as it is computed, in the weights' precision, and as it is summed.
-    gradients = summed * (width + bytes_per_element(run.gradient))
-    head = 0.0 if batch.lora_rank else head
-    return largest * _BLOCKS_GATHERED * width + gradients + (root + head) * width
+
+    kept: float
+    stays: float
+    layer: float
+    head: float | None
+    weights: float
+    gradients: float
 
 
 def _peak(
@@ -276,34 +280,159 @@ def _peak(
     run: Training,
     stage: int,
     own_chunks: Sequence[Sequence[_NumberedBlock]],
-) -> tuple[float, float]:
-    """Return bytes of activations, and of work besides, at the fullest moment of the schedule.
+) -> _Moment:
+    """Return what fills a rank besides its states at the fullest moment of the schedule.
 
     Every forward slot adds what its chunk keeps, every backward slot (that of the weights, where
     the two gradients are apart) frees it. But for GPipe's, schedules repeat themselves after the
     first rounds of as many micro-batches as stages.
+
+    Under ZeRO-3 on a pipeline a chunk's weights stay gathered and its gradients whole until the
+    last micro-batch: FSDP2 does not shard them again between micro-batches (torchtitan,
+    ``reshard_after_forward``). The gradients come with the chunk's first backward slot.
     """
-    p = batch.parallelism
-    kept: list[float] = []
-    needs: list[float] = []
-    for chunk in own_chunks:
-        blocks = [_activations(batch, run, one) for one in chunk]
-        layers = [block for block, one in zip(blocks, chunk, strict=True) if not one.is_head]
-        kept.append(sum(block.kept for block in blocks))
-        head = [block for block, one in zip(blocks, chunk, strict=True) if one.is_head]
-        freed = sum(block.kept for block in head)
-        work = max((block.working for block in layers), default=0.0) - freed
-        needs.append(max([work, *(block.working for block in head)]))
-    level, most = 0.0, (0.0, 0.0)
-    count = run.micro_batches(p)
-    count = count if run.schedule == "gpipe" else min(count, _ROUNDS * p.pp)
-    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, count, p.virtual)):
+    p, count = batch.parallelism, run.micro_batches(batch.parallelism)
+    played = count if run.schedule == "gpipe" else min(count, _ROUNDS * p.pp)
+    parts = [_chunk(batch, run, chunk) for chunk in own_chunks]
+    whole = p.zero == 3 and p.pp > 1
+    level = _messages(batch, stage, count) + sum(part.stays for part in parts) * (count - played)
+    gathered = sum(part.weights for part in parts) if whole else 0.0
+    blocks = [one for chunk in own_chunks for one in chunk]
+    by_layer, by_head = _gathered(batch, run, blocks)
+    begun: set[int] = set()
+    most = _Moment(0.0, 0.0, 0.0)
+    for slot in SCHEDULES[run.schedule](stage, Pipeline(p.pp, played, p.virtual)):
+        part = parts[slot.chunk]
         if slot.kind is SlotKind.FORWARD:
-            level += kept[slot.chunk]
-        most = max(most, (level, needs[slot.chunk]), key=sum)
+            level += part.kept + part.stays
+            continue
+        moments = [_Moment(gathered + by_layer, level, part.layer)]
+        if part.head is not None:
+            moments.append(_Moment(gathered + by_head, level, part.head))
+        if whole and slot.chunk not in begun:
+            begun.add(slot.chunk)
+            gathered += part.gradients
+            moments.append(_Moment(gathered + by_layer, level - part.kept, part.layer))
+        most = max(most, *moments, key=sum)
         if slot.kind in (SlotKind.BACKWARD, SlotKind.WEIGHT_GRADIENT):
-            level -= kept[slot.chunk]
+            level -= part.kept
     return most
+
+
+def _chunk(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _Chunk:
+    blocks = [_activations(batch, run, one) for one in chunk]
+    held = [parameters_on_rank(one.block.held, batch).total for one in chunk]
+    trained = [parameters_on_rank(one.block.trained, batch).total for one in chunk]
+    # What is added to the gradients of other micro-batches is in the precision of the weights.
+    is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
+    fresh = _trained_bytes(batch) if is_whole else 0
+    pairs = list(zip(blocks, trained, strict=True))
+    layers, head = (pairs[:-1], pairs[-1:]) if chunk[-1].is_head else (pairs, [])
+    kept, stays = sum(block.kept for block in blocks), 0.0
+    if _is_pytorch_pipeline(batch):
+        # What a stage has received lies in a buffer (``_messages``); what it has sent is kept.
+        received = chunk[0].layer is not None or chunk[0].is_head
+        stays = _logits(batch) if head else 0.0
+        kept += (not head) * _message(batch) - received * _message(batch) - stays
+    return _Chunk(
+        kept=kept,
+        stays=stays,
+        layer=max((block.working + fresh * size for block, size in layers), default=0.0)
+        - sum(block.kept - stays for block, _ in head),
+        head=max((block.working + fresh * size for block, size in head), default=None),
+        weights=sum(held) * _trained_bytes(batch),
+        gradients=sum(trained) * bytes_per_element(run.gradient),
+    )
+
+
+def _is_pytorch_pipeline(batch: MicroBatch) -> bool:
+    return batch.parallelism.pp > 1 and is_pytorch(batch)
+
+
+def _message(batch: MicroBatch) -> float:
+    """Bytes that a stage sends to the next for a micro-batch."""
+    return batch.sharded_tokens * batch.model.hidden * element_bytes(batch)
+
+
+def _logits(batch: MicroBatch) -> float:
+    """Bytes of a micro-batch's logits, which PyTorch's pipelines return for all of the step."""
+    tokens = batch.sequences * batch.logit_tokens / batch.parallelism.cp
+    return tokens * batch.model.vocabulary / batch.parallelism.tp * element_bytes(batch)
+
+
+def _messages(batch: MicroBatch, stage: int, count: int) -> float:
+    """Bytes of the buffers into which a stage receives, under PyTorch's pipelines.
+
+    ``torch.distributed.pipelining`` makes one for each micro-batch and direction before the first
+    step (``args_recv_info``, ``grad_recv_info`` of its stages), and keeps them.
+    """
+    if not _is_pytorch_pipeline(batch):
+        return 0.0
+    p = batch.parallelism
+    received = 2 * p.virtual - (stage == 0) - (stage + 1 == p.pp)
+    return received * count * _message(batch)
+
+
+def _gathered(
+    batch: MicroBatch, run: Training, own: Sequence[_NumberedBlock]
+) -> tuple[float, float]:
+    """Bytes of whole weights and gradients that come and go, in a layer and in the head.
+
+    ZeRO-2 fills one bucket of gradients while another is reduced. ZeRO-3 holds two layers, the
+    gradients of one as they are computed and those of another as they are reduced, and the root's
+    weights, which are those of embedding and head, with the head's gradient, all through the step.
+    In the head there is no layer but the last, which is not sharded again, and no layer's gradient.
+    On a pipeline all is whole (:func:`_peak`), and nothing comes and goes.
+    """
+    zero, width = batch.parallelism.zero, _trained_bytes(batch)
+    if zero == 2:
+        return 2 * run.bucket, 2 * run.bucket
+    if zero < 3 or batch.parallelism.pp > 1:
+        return 0.0, 0.0
+    held = _Blocks.of(own, [parameters_on_rank(one.block.held, batch) for one in own])
+    trained = _Blocks.of(own, [parameters_on_rank(one.block.trained, batch) for one in own])
+    head = 0.0 if batch.lora_rank else held.head
+    # The gradient of a layer as it is computed, in the weights' precision, and as it is summed.
+    gradients = trained.layer * (width + bytes_per_element(run.gradient))
+    root = (held.root + head) * width
+    return (
+        held.layer * _BLOCKS_GATHERED * width + gradients + root,
+        held.layer * width + root,
+    )
+
+
+class _Blocks(NamedTuple):
+    """Parameters on a rank: of the largest layer, of embedding and head together, of the head."""
+
+    layer: float
+    root: float
+    head: float
+
+    @classmethod
+    def of(cls, own: Sequence[_NumberedBlock], held: Sequence[Parameters]) -> "_Blocks":
+        """Tell them apart."""
+        pairs = list(zip(own, (one.total for one in held), strict=True))
+        return cls(
+            layer=max((size for one, size in pairs if one.layer is not None), default=0.0),
+            root=sum(size for one, size in pairs if one.layer is None),
+            head=sum(size for one, size in pairs if one.is_head),
+        )
+
+
+def _cached(batch: MicroBatch, own: Sequence[_NumberedBlock]) -> float:
+    """Bytes that PyTorch's allocator keeps at the fullest moment and nothing uses then.
+
+    What is freed on one stream is not given to another: FSDP gathers into buffers of a stream of
+    its own, that of a block while that of the block before is copied out of. And what a layer's
+    forward pass had used lies between what it keeps, in pieces too short for longer tensors: all of
+    it is counted once, which is an allowance, not a law.
+    """
+    layers = {one.layer for one in own if one.layer is not None}
+    pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
+    if batch.parallelism.zero < 3:
+        return pieces
+    held = _Blocks.of(own, [parameters_on_rank(one.block.held, batch) for one in own])
+    return pieces + (max(held.root, held.layer) + held.layer) * _trained_bytes(batch)
 
 
 def _activations(batch: MicroBatch, run: Training, one: _NumberedBlock) -> BlockActivations:

@@ -15,7 +15,7 @@ from traces.generate.pipeline import SCHEDULES
 Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
 Attention = Literal["flash", "unfused", "flex"]
-Loss = Literal["fused", "parallel", "torch"]
+Loss = Literal["fused", "parallel", "torch", "compiled"]
 OPTIMIZERS = {
     "adam": 8,
     "adamw": 8,
@@ -100,7 +100,7 @@ class Training:
         Rank of adapters that are trained in place of the weights, and what has them, names of
         :data:`LORA_TARGETS`. 0: all is trained.
     loss
-        How the loss holds the logits: ``fused``, ``parallel`` or ``torch``
+        How the loss holds the logits: ``fused``, ``parallel``, ``torch`` or ``compiled``
         (:func:`traces.generate.activations.head_activations`). The default needs least.
 
     Raises

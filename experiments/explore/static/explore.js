@@ -1,17 +1,20 @@
 // The page: what is set goes into the address and to the server, what comes back is shown.
 //
 // One move is asked for at a time: what is turned meanwhile is asked for when the answer is there,
-// the newest of it only. When nothing has moved for a while the engine that shares links is asked.
+// the newest of it only. An answer that is long in coming is not waited for once a newer state is
+// set; while a slider is held it is, or there would be none until it is let go. When nothing has
+// moved for a while the engine that shares links is asked.
 "use strict";
 
 (() => {
   const { make, state: words, figures, controls } = twofold;
   const at = (id) => document.getElementById(id);
   const REST = 250, HELD = 1000; // ms without a move: of a slider that was let go, of one that is held
+  const PATIENCE = 200; // ms that an answer may take before a newer state is asked for instead
   let state = words.empty();
   let odd = [];
   let about = null, answer = null, network = "";
-  let asking = false, again = false, resting = null, timer = null, held = false;
+  let asking = null, again = false, resting = null, choosing = null, timer = null, held = false;
   let strips = null, turning = null, ranks = null;
 
   const query = () => {
@@ -60,24 +63,41 @@
   const move = async () => {
     clearTimeout(timer);
     resting?.abort();
-    if (asking) { again = true; return; }
-    asking = true;
+    choosing?.abort();
+    if (asking) {
+      again = true;
+      if (!held) supersede(asking);
+      return;
+    }
     document.documentElement.dataset.settled = "no";
     try {
       do {
         again = false;
-        const asked = query();
-        const found = await ask(`moving/${strips.windows()}`);
-        if (found.error) await refuseFirst(found.error); else show(found);
-        again ||= asked !== query();
+        await askNewest();
       } while (again);
       timer = setTimeout(rest, held ? HELD : REST);
+      choose();
     } catch (error) {
       refuse(`no answer: ${error.message}; does twofold explore still run?`);
     } finally {
-      asking = false;
+      asking = null;
     }
   };
+  // Ask for what is set now; what is set when the answer comes is asked for again if it is another.
+  const askNewest = async () => {
+    const asked = query();
+    const { signal } = asking = Object.assign(new AbortController(), { begun: performance.now() });
+    try {
+      const found = await ask(`moving/${strips.windows()}`, signal);
+      if (signal.aborted) return;
+      if (found.error) await refuseFirst(found.error); else show(found);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+    again ||= asked !== query();
+  };
+  // The server stops what nobody waits for, so that the next does not stand behind it.
+  const supersede = (one) => setTimeout(() => { if (again && !held) one.abort(); }, one.begun + PATIENCE - performance.now());
   const rest = async () => {
     if (!about.rests || document.body.classList.contains("stale")) { settled(); return; }
     resting = new AbortController();
@@ -96,16 +116,27 @@
     if (at("all-ops").open) drawRanks();
   };
 
+  // What can be chosen on this network; fields are there before that is known.
   const choose = async () => {
     const key = JSON.stringify([state.cluster, state.topologies, state.routing, state.algorithms, state.whatIfs]);
     if (key === network) return;
+    choosing?.abort();
+    const { signal } = choosing = new AbortController();
+    const found = await ask("choices", signal).catch((error) => ({ error: error.message }));
+    if (signal.aborted || found.error) return;
     network = key;
-    const found = await ask("choices").catch((error) => ({ error: error.message }));
-    if (!found.error) controls.network(found, state, changed);
-    else if (!at("network").children.length) {
-      controls.network({ clusters: [], topologies: {}, routings: [], algorithms: {} }, state, changed);
-      network = "";
-    }
+    whenLeft(() => controls.network(found, state, changed));
+  };
+  const fields = () => controls.network({ clusters: [], topologies: {}, routings: [], algorithms: {} }, state, changed);
+  // Draw fields anew when nobody writes in one.
+  let leaving = null;
+  const whenLeft = (draw) => {
+    const cards = ["network", "algorithms"].map(at);
+    const within = () => cards.some((card) => card.contains(document.activeElement));
+    for (const card of cards) card.removeEventListener("focusout", leaving);
+    leaving = () => setTimeout(() => { if (!within()) whenLeft(draw); });
+    if (within()) for (const card of cards) card.addEventListener("focusout", leaving);
+    else draw();
   };
 
   // --- what is turned --------------------------------------------------------------------------
@@ -119,7 +150,6 @@
     keep();
     turning.follow(state);
     move();
-    choose();
   };
   const turned = (resource, factor, done) => {
     if (factor === 1) delete state.factors[resource]; else state.factors[resource] = factor;
@@ -131,9 +161,9 @@
     ({ found: state, odd } = words.read(location.search));
     network = "";
     controls.whatIfs(state, changed);
+    fields();
     turning.follow(state);
     move();
-    choose();
   };
 
   // --- all ops, when they are asked for ---------------------------------------------------------
@@ -186,7 +216,7 @@
     at("copy-command").addEventListener("click", () => answer && copy(answer.command, "commands that answer the same"));
     at("copy-python").addEventListener("click", () => answer && copy(answer.python, "Python that answers the same"));
     at("copy-address").addEventListener("click", () => copy(location.href, "the address, for this machine while twofold runs"));
-    at("reset").addEventListener("click", () => { state = words.empty(); controls.whatIfs(state, changed); network = ""; changed(); });
+    at("reset").addEventListener("click", () => { state = words.empty(); controls.whatIfs(state, changed); network = ""; fields(); changed(); });
     at("add-what-if").addEventListener("click", () => controls.addWhatIf(state, changed));
     at("all-ops").addEventListener("toggle", () => { if (at("all-ops").open) drawRanks(); });
     addEventListener("popstate", take);

@@ -285,7 +285,7 @@ def _top(page: Page) -> Element:
             "noscript",
             element("p", "Charts, timeline and network are drawn by scripts.", class_="callout"),
         ),
-        class_="headline-box",
+        class_="headline",
     )
 
 

@@ -20,7 +20,6 @@ from experiments.output.pages.steps import (
 )
 from experiments.output.tables.parts import percent, say_time, unit_of
 from experiments.output.tables.questions import curve_lines, say_draws, utility_foot, within
-from topologies.cluster.bare import untold
 
 if TYPE_CHECKING:
     from experiments.questions.compare import CompareReport
@@ -397,7 +396,7 @@ def compare(report: "CompareReport") -> Page:
     ]
     lead = [
         "Compute and host times are those of the trace: networks are compared, not accelerators.",
-        *(f"{note}." for cluster in report.clusters[1:] for note in untold(cluster)),
+        *(f"{note}." for note in report.notes),
     ]
     body: list[Node] = [
         element("div", id="steps-chart", class_="chart"),

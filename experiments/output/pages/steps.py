@@ -41,10 +41,11 @@ def step_stats(base: Baseline) -> list[Stat]:
     transfers = base.communication_error["median_absolute_pct"]
     if transfers is not None:
         found.append(Stat("error of transfers, median", f"{transfers:.1f} %"))
-    return [*found, *_coverage(base.loaded.coverage)]
+    return [*found, *coverage_stats(base.loaded.coverage)]
 
 
-def _coverage(coverage: Coverage) -> list[Stat]:
+def coverage_stats(coverage: Coverage) -> list[Stat]:
+    """Return how much of the job and of its calls the trace tells."""
     ranks = f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,}"
     found = [Stat("ranks in the trace", ranks)]
     if coverage.starts:

@@ -46,8 +46,9 @@ def print_memory(console: Console, report: "MemoryReport") -> None:
         console,
         "bytes of one rank at the fullest moment of the step; 1 GB is 1e9 B; gathered: whole "
         "blocks under ZeRO-2 and 3; working: what backward recomputes, gradients of activations, "
-        "or what a layer of serving needs; reserve: driver and runtime; fragments that the "
-        "allocator cannot use come on top",
+        "or what a layer of serving needs; reserve: driver and runtime; what PyTorch's allocator "
+        "reserves is without buffers and reserve, but more than it has given out, and no step is "
+        "refused for it",
     )
 
 
@@ -64,6 +65,9 @@ def _print_stages(console: Console, report: "MemoryReport") -> None:
             rows.add(name.replace("_", " "), *(format_quantity(s, "B") for s in sizes), *share)
     totals = [format_quantity(stage.total, "B") for stage in shown]
     rows.add("total", *totals, *([""] if alone else []))
+    if any(stage.cached for stage in shown):
+        reserved = [format_quantity(stage.reserved, "B") for stage in shown]
+        rows.add("PyTorch reserves", *reserved, *([""] if alone else []))
     print_rows(console, rows)
 
 

@@ -3,13 +3,10 @@
 import io
 import os
 import sys
-from collections.abc import Iterator
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from experiments.output.encoding import visible
 from experiments.report import Report, named
 
 _WIDTH = 110
@@ -56,14 +53,7 @@ def print_table(report: Report) -> None:
 
 
 class _Console(Console):
-    """A console for names of strangers; what a closed pipe means is left to the command line."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterator[Segment]:
-        """Render with each character visible that a name would tell the terminal to obey."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+    """A console that leaves it to the command line what a closed pipe means."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

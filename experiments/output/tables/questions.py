@@ -9,7 +9,6 @@ from experiments.output.tables.layout import Bar, TableRows, print_rows, print_t
 from experiments.output.tables.parts import percent, print_foot, print_head, say_time
 from experiments.scenario.resources import factor_means
 from simulator.quantities import format_quantity
-from topologies.cluster.bare import untold
 
 if TYPE_CHECKING:
     from experiments.evaluate.contended import EngineCheck
@@ -200,9 +199,8 @@ def print_compare(console: Console, report: "CompareReport") -> None:
         print_text(console, warning)
     for point in report.points[1:]:
         print_text(console, f"{point.cluster}: {point.network_prior}")
-    for cluster in report.clusters[1:]:
-        for note in untold(cluster):
-            print_text(console, note)
+    for note in report.notes:
+        print_text(console, note)
     print_foot(
         console,
         "utility: step time saved against the first; compute and host times are those of the "

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 _LINKS = 8
 """Links that the table shows."""
+JOBS_FOOT = (
+    "replayed: by itself, nodes filled in order; alone: where it sits, nobody else there; "
+    "together: mean of the steps averaged; slow-down: together over alone"
+)
+LINKS_FOOT = (
+    "used: bytes of a step over its mean time, of the bandwidth of each; lost: how much longer"
+    " calls take, in a step, the mean over a job's ranks, where other jobs on these links hold"
+    " them back"
+)
+"""What the columns of jobs, and of links, mean."""
 _JOBS = 4
 """Jobs with a column of their own in the table of utilities ..."""
 _WITH_ALONE = 2
@@ -30,13 +40,9 @@ _WITH_ALONE = 2
 def print_share(console: Console, report: "ShareReport") -> None:
     """Print jobs, the links where they meet, and what doubling buys."""
     jobs = report.jobs
-    ranks = sum(job.ranks for job in jobs)
-    seats = report.seating
-    where = f"{ranks:,} of {seats.ranks:,} ranks on {seats.nodes:,} node{'s' * (seats.nodes != 1)}"
-    seed = f" (seed {report.options['seed']})" if seats.placement == RANDOM else ""
-    told = f"{where}, {seats.placement}{seed}"
-    print_title(console, f"{len(jobs)} jobs that share {report.cluster.name}: {told}")
-    print_facts(console, dict(_facts(report)))
+    title = f"{len(jobs)} jobs that share {report.cluster.name}: {say_placement(report)}"
+    print_title(console, title)
+    print_facts(console, dict(share_facts(report)))
     console.print()
     rows = TableRows(
         ("job", ">ranks", ">nodes", ">replayed", ">alone", ">together", ">worst", ">slow-down")
@@ -47,20 +53,26 @@ def print_share(console: Console, report: "ShareReport") -> None:
         note = "" if job.meets else "meets nobody"
         rows.add(job.job, *cells, f"{job.slow_down:.3f}x", bar=Bar(-slower, note))
     print_rows(console, rows)
-    print_foot(
-        console,
-        "replayed: by itself, nodes filled in order; alone: where it sits, nobody else there; "
-        "together: mean of the steps averaged; slow-down: together over alone",
-    )
+    print_foot(console, JOBS_FOOT)
     _print_links(console, report)
     _print_utilities(console, report)
+
+
+def say_placement(report: "ShareReport") -> str:
+    """Say where the jobs sit."""
+    ranks = sum(job.ranks for job in report.jobs)
+    seats = report.seating
+    where = f"{ranks:,} of {seats.ranks:,} ranks on {seats.nodes:,} node{'s' * (seats.nodes != 1)}"
+    seed = f" (seed {report.options['seed']})" if seats.placement == RANDOM else ""
+    return f"{where}, {seats.placement}{seed}"
 
 
 def _times(job: "JobShare") -> tuple[float, float, float, float]:
     return job.replayed_step_s, job.alone_step_s, job.step_s, job.worst_step_s
 
 
-def _facts(report: "ShareReport") -> Iterator[tuple[str, str]]:
+def share_facts(report: "ShareReport") -> Iterator[tuple[str, str]]:
+    """Say how it was simulated, what was averaged, and what is lost: a name, and lines."""
     settings = report.bases[0].settings
     costs = f"engine {settings.engine}, collective costs from the {settings.collective_cost}"
     yield "simulated with", costs
@@ -87,7 +99,7 @@ def _steady(report: "ShareReport") -> Iterator[str]:
 
 
 def _print_links(console: Console, report: "ShareReport") -> None:
-    kinds = _alike(report.links)
+    kinds = links_alike(report.links)
     if not kinds:
         return
     console.print()
@@ -101,20 +113,15 @@ def _print_links(console: Console, report: "ShareReport") -> None:
             format_quantity(first.bandwidth, "B/s"),
             f"{100 * first.utilisation:.1f} %",
             say_time(lost) if lost else "",
-            ", ".join(_parts(links)),
+            ", ".join(say_parts(links)),
         )
     print_rows(console, rows)
     more = sum(map(len, kinds[_LINKS:]))
     shown = f"; {more:,} more links where jobs meet are in JSON" if more else ""
-    print_foot(
-        console,
-        "used: bytes of a step over its mean time, of the bandwidth of each; lost: how much longer"
-        " calls take, in a step, the mean over a job's ranks, where other jobs on these links hold"
-        f" them back{shown}",
-    )
+    print_foot(console, LINKS_FOOT + shown)
 
 
-def _alike(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
+def links_alike(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
     """Put links together that jobs use alike, those first where most time is lost."""
     kinds: dict[object, list[MetLink]] = {}
     for link in links:
@@ -123,7 +130,7 @@ def _alike(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
     return sorted(kinds.values(), key=lambda some: -sum(link.lost_s for link in some))
 
 
-def _parts(links: "Sequence[MetLink]") -> Iterator[str]:
+def say_parts(links: "Sequence[MetLink]") -> Iterator[str]:
     """Say what each job uses of links that are alike, and loses on them together."""
     for number, part in enumerate(links[0].jobs):
         lost = sum(link.jobs[number]["lost_s"] for link in links)

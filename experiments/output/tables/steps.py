@@ -189,27 +189,26 @@ def print_metrics(console: Console, report: "MetricsReport") -> None:
     for metric in report.metrics:
         if metric.metric == "dominant_kernel" or metric.unknown:
             continue
-        values = _said(metric, metric.measured), _said(metric, metric.simulated)
+        values = say_metric(metric, metric.measured), say_metric(metric, metric.simulated)
         rows.add(metric.metric.replace("_", " "), metric.of, *values)
     print_rows(console, rows)
-    print_foot(
-        console, "collective size: S of nccl-tests, volume: what a port has to carry, per rank"
-    )
+    print_foot(console, METRICS_FOOT)
     names = [metric for metric in report.metrics if metric.metric == "dominant_kernel"]
     facts = {
         "dominant": "".join(str(name.measured or name.simulated or "") for name in names),
-        "not recorded": "\n".join(_not_recorded(report.metrics)),
+        "not recorded": "\n".join(not_recorded(report.metrics)),
         "card": "\n".join(report.findings),
         "notes": "\n".join(report.notes),
     }
     print_facts(console, facts)
 
 
+METRICS_FOOT = "collective size: S of nccl-tests, volume: what a port has to carry, per rank"
 _RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
 """How numbers that are no quantities are written, by their unit."""
 
 
-def _not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
+def not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
     """Say what would record the metrics that nothing tells, those alike together."""
     alike: dict[str, dict[str, None]] = {}
     for metric in metrics:
@@ -218,7 +217,8 @@ def _not_recorded(metrics: "Iterable[Metric]") -> "Iterable[str]":
     return (f"{', '.join(names)}: {note}" for note, names in alike.items())
 
 
-def _said(metric: "Metric", value: "Value") -> str:
+def say_metric(metric: "Metric", value: "Value") -> str:
+    """Say a value of a metric; a dash where there is none."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -250,6 +250,20 @@ def say_prior_of_steps(report: "GenerationReport") -> str:
     )
 
 
+_FAR_OFF_PCT = 10.0
+"""A generated step is followed by a likely one where steps like it were off by more, most of them
+to one side."""
+
+
+def say_likely(report: "GenerationReport") -> str:
+    """Say what the step takes if it is off as steps like it were; nothing where they were not."""
+    prior, likely = report.steps_like_it, report.likely_step_s
+    if prior is None or likely is None or abs(prior["signed_pct"]) < _FAR_OFF_PCT:
+        return ""
+    times = likely / report.base.timeline.makespan if report.base.timeline.makespan else 1.0
+    return f"{say_time(likely)}: measured steps like it took {times:.2f} times as long (median)"
+
+
 def print_generation(console: Console, report: "GenerationReport") -> None:
     """Print how long a generated step takes, and what it computes and communicates."""
     from traces.generate.model import parameters  # no other table needs what it imports
@@ -263,6 +277,7 @@ def print_generation(console: Console, report: "GenerationReport") -> None:
         "folded": report.folded or say_folded(base),
         "simulated with": f"engine {base.timeline.engine}",
         "step": say_time(base.timeline.makespan),
+        "likely": say_likely(report),
         "network": in_lines(console, say_network(base.network_prior)),
         "tokens": f"{volumes.tokens:,} a step, {report.tokens_per_second:,.0f} a second",
         "memory": _say_memory(report),

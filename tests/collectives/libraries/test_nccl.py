@@ -156,6 +156,36 @@ def test_trees_for_small_messages_between_nodes_and_rings_for_large():
     assert list(dict.fromkeys(names)) == ["double_tree", "rings"]
 
 
+AMPERE = {"generation": "ampere", "nics": 4}
+"""Two nodes of 8 whose trees are bound by their channels."""
+
+
+@pytest.mark.parametrize("nics", [1, 4, 6, 8])
+def test_trees_between_two_nodes_move_no_more_than_their_channels(nics):
+    network = switches(8, 2, wire=WIRE["ampere"], nic=24e9)
+    there = machine(8, 2, generation="ampere", nics=nics)
+    size = 64 * GIB
+    speed = size / seconds("all_reduce", size, network, there, algorithm="tree")
+    assert speed == pytest.approx(23.6e9 / 2 * max(4, nics), rel=0.01)
+    unbound = [machine(8, 2, generation="ampere"), machine(8, 2, nics=nics)]
+    for other in unbound:
+        assert size / seconds("all_reduce", size, network, other, algorithm="tree") > 1.2 * speed
+
+
+def test_where_channels_bind_trees_give_way_to_rings_and_nothing_gets_slower_by_a_better_network():
+    network, there = switches(8, 2, wire=WIRE["ampere"], nic=6e9), machine(8, 2, **AMPERE)
+    double = scaled(network, SCALE_OUT, bandwidth=2.0)
+    times = [[seconds("all_reduce", size, on, there) for size in SIZES] for on in (network, double)]
+    for each in times:
+        assert np.all(np.diff(each) >= -1e-15 * np.array(each[1:]))
+    assert np.all(np.array(times[1]) <= np.array(times[0]) * (1 + 1e-12))
+    algorithms = [
+        nccl.plan(call_of("all_reduce", range(16), GIB), on, there).schedule.algorithm
+        for on in (network, double)
+    ]
+    assert algorithms == ["double_tree", "rings"]
+
+
 def test_what_is_remembered_changes_no_result():
     network = switches(4, 4)
     there = machine(4, 4, in_network=True)

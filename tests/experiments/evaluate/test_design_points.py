@@ -417,9 +417,11 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
         ("nonsense", {}, "not a resource"),
         ("compute", {"reach": (1.0, 1.5)}, "no doubling"),
         ("compute", {"reach": (0.0, 4.0)}, "factor 0"),
-        ("compute", {"gap": 0.0}, "gap 0"),
+        ("compute", {"reach": (1.0, 1.5)}, "end at 2 or later"),
+        ("compute", {"gap": 0.0}, "gap 0 %"),
+        ("compute", {"gap": 1e-7}, "gap 1e-05 % of the step: ask for 0.0001 % or more"),
         ("compute", {"gap": np.nan}, "gap nan"),
-        ("compute", {"threshold": 100.0}, "threshold 100"),
+        ("compute", {"threshold": 100.0}, "threshold 100 %"),
     ],
 )
 def test_what_has_no_curve_is_refused_before_anything_is_read(resource, options, message):

@@ -4,6 +4,7 @@
 """
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,11 @@ def page(session):
 
 
 def wrong(tab):
-    """Errors of a tab, but for rests that it had done with itself because something moved."""
-    return [one for one in tab.errors if "api/resting" not in one]
+    """Errors of a tab, but for what it had done with itself because something newer was set."""
+    own = ("api/resting", "api/moving", "api/choices")
+    return [
+        one for one in tab.errors if not (one.startswith("failed:") and any(map(one.count, own)))
+    ]
 
 
 def settle(page):
@@ -111,6 +115,62 @@ def test_while_a_slider_moves_the_analytic_engine_answers(chromium, page, sessio
         moves = sum(one.startswith("api/moving") for one in asked)
         assert moves >= 3
         assert "analytic: links not shared" not in tab.page.inner_text("#engine")
+
+
+def write(page, resource, factor):
+    """Set a resource by writing how many times as good it is."""
+    number = page.locator(f"[data-resource={resource}] .times")
+    number.fill(str(factor))
+    number.press("Tab")
+
+
+def test_a_newer_state_is_answered_though_an_older_one_takes_for_ever(
+    chromium, page, session, monkeypatch
+):
+    told, endless = [], threading.Event()
+
+    def moving(state, windows, watch, own=session.moving):
+        if state.factor("compute") != 2:
+            return own(state, windows, watch)
+        try:
+            while not endless.wait(0.01):
+                watch("what takes for ever")
+        finally:
+            told.append(endless.is_set())
+        raise AssertionError
+
+    with opened(chromium, page.address) as tab:
+        settle(tab.page)
+        monkeypatch.setattr(session, "moving", moving)
+        write(tab.page, "compute", 2)
+        tab.page.wait_for_timeout(300)
+        write(tab.page, "compute", 3)
+        settle(tab.page)
+        assert told == [False]  # it was stopped, and nobody waited for it
+        assert tab.page.inner_text("#step") == session.resting(parse_state("compute=3")).step
+        assert tab.page.get_attribute("html", "data-address") == "compute=3"
+        endless.set()
+        assert wrong(tab) == []
+
+
+def test_what_is_being_written_stays_when_choices_come(chromium, page):
+    with opened(chromium, page.address) as tab:
+        settle(tab.page)
+        topology = tab.page.locator("#field-scale-up-topology")
+        topology.fill("ring")
+        topology.press("Enter")
+        settle(tab.page)
+        topology.fill("torus:2x4 is bei")
+        tab.page.wait_for_timeout(500)
+        assert topology.input_value() == "torus:2x4 is bei"
+        topology.fill("torus:2x4")
+        topology.press("Tab")
+        settle(tab.page)
+        tab.page.locator("#reset").focus()
+        tab.page.wait_for_function(
+            "document.querySelectorAll('#field-cluster-list option').length > 5"
+        )
+        assert topology.input_value() == "torus:2x4"
 
 
 def test_the_address_restores_all_that_is_set_and_the_back_button_works(chromium, page, session):

@@ -84,8 +84,33 @@ def test_another_page_is_refused_even_with_the_token(client):
     assert client.get(f"/{TOKEN}/", headers={"host": "localhost:8123"}).status_code == 200
 
 
-def test_nothing_but_reading_is_answered(client):
-    assert client.ask("POST", f"/{TOKEN}/").status_code == 405
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_but_reading_is_answered(client, method):
+    for path in ("", "static/explore.js", "assets/base.js", "api/about", "api/moving/100"):
+        assert client.ask(method, f"/{TOKEN}/{path}").status_code == 405
+        assert client.ask(method, f"/{path}").status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", f"/{TOKEN}/", f"/{TOKEN}/api/about"])
+def test_no_websocket_is_opened(session, path):
+    told = []
+
+    async def ask():
+        async def receive():
+            return {"type": "websocket.connect"}
+
+        async def send(message):
+            told.append(message["type"])
+
+        scope = {"type": "websocket", "path": path, "headers": [(b"host", b"127.0.0.1:8123")]}
+        await application(session, TOKEN)(scope, receive, send)
+
+    with start_blocking_portal() as portal:
+        portal.call(ask)
+    assert told == ["websocket.close"]
+
+
+def test_no_file_beside_those_of_the_page_is_answered(client):
     assert client.get(f"/{TOKEN}/static/../session.py").status_code == 404
     assert client.get(f"/{TOKEN}/static/%2e%2e/session.py").status_code == 404
 

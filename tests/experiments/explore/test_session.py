@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate.design_points import DesignPoints
 from experiments.explore.answers import say_time
-from experiments.explore.choices import about, choices
+from experiments.explore.choices import about
 from experiments.explore.session import Superseded, open_session, until
 from experiments.explore.state import State, parse_state
 from experiments.questions.replay import replay
@@ -209,7 +210,7 @@ def test_what_cannot_be_is_one_line_and_the_next_state_is_answered(session, addr
 
 @pytest.mark.slow
 def test_every_choice_that_is_listed_can_be_chosen(session):
-    found = choices(session.scenario(State()))
+    found = session.choices(State())
     assert found.cluster == HERE
     assert {"switch", "torus:2x4", "hypercube:3"} <= set(found.topologies["scale_up"])
     assert {"fat_tree", "dragonfly", "rail"} <= set(found.topologies["scale_out"])
@@ -221,7 +222,7 @@ def test_every_choice_that_is_listed_can_be_chosen(session):
     ]
     for state in states:
         assert session.moving(state).step_s > 0
-    tree = choices(session.scenario(State(topologies=("scale_out=fat_tree",))))
+    tree = session.choices(State(topologies=("scale_out=fat_tree",)))
     assert {"ecmp", "adaptive"} <= set(tree.routings)
     assert "valiant" not in tree.routings
 
@@ -257,6 +258,51 @@ def test_a_rest_that_nobody_waits_for_ends(session):
     with pytest.raises(Superseded):
         session.resting(parse_state("compute=1.234"), watch=until(lambda: True))
     assert session.resting(parse_state("compute=1.234")).engine == "fluid"
+
+
+class Stopping:
+    """A watch that has done with what is asked once it was told of so much."""
+
+    def __init__(self, after):
+        self.told, self.after = [], after
+
+    def __call__(self, what):
+        self.told.append(what)
+        return until(lambda: len(self.told) > self.after)(what)
+
+
+def test_a_move_that_nobody_waits_for_ends_and_the_next_goes_on_from_there(session, monkeypatch):
+    state = parse_state("topology=ring&compute=1.7")
+    built = []
+    monkeypatch.setattr(
+        "experiments.explore.session.DesignPoints",
+        lambda one: built.append(one) or DesignPoints(one),
+    )
+    answer, stopped = None, 0
+    while answer is None:
+        try:
+            answer = session.moving(state, watch=Stopping(stopped))
+        except Superseded:
+            stopped += 1
+    assert stopped > 3
+    assert len(built) == 1  # what the one before had built is kept
+    monkeypatch.undo()
+    other = open_session(SAMPLE, HERE, ANALYTIC).moving(state)
+    assert (answer.step_s, answer.sliders) == (other.step_s, other.sliders)
+
+
+def test_choices_that_nobody_waits_for_end_and_go_on_from_there(session):
+    state = parse_state("topology=mesh:2x4")
+    first = Stopping(after=12)
+    with pytest.raises(Superseded):
+        session.choices(state, first)
+    second = Stopping(after=1000)
+    found = session.choices(state, second)
+    assert second.told
+    assert not set(first.told[:-1]) & set(second.told)
+    again = Stopping(after=0)
+    assert session.choices(state, again) == found
+    assert again.told == []
 
 
 def test_strips_say_what_each_rank_did(session):

@@ -268,6 +268,8 @@ ASKED = {
     "compare": lambda: tf.compare(GPU, ["dgx-a100", "hgx-h100"], nodes=2),
     "what_if": lambda: tf.what_if(GPU, "dgx-a100", ["compute x0.5", "host x2"], nodes=2),
     "diff": lambda: tf.diff(GPU, SAMPLES / "gloo-ddp-4", "dgx-a100", cluster_b="dgx-a100"),
+    "metrics": lambda: tf.metrics(GPU, "dgx-a100", nodes=2),
+    "share": lambda: tf.share([GPU, "x2"], "mi250x-frontier", placement="striped", steps=4),
     "generate": lambda: tf.generate(
         tf.plan_on(
             tf.load_cluster("dgx-a100"),
@@ -305,6 +307,41 @@ def test_every_page_says_its_answer_and_stands_alone(name):
     for chart in charts:
         for trace in chart["data"]:
             assert len(trace["x"]) == len(trace["y"]) > 0
+
+
+def test_traffic_of_the_chart_is_that_of_the_answer():
+    report = ASKED["metrics"]()
+    views = embedded(report.to_html())["views"]
+    for run in ("measured", "simulated"):
+        (chart,) = (one["spec"] for one in views if one["at"] == f"traffic-{run}-chart")
+        drawn = sum(sum(calls["y"]) for calls in chart["data"])
+        assert drawn == pytest.approx(sum(one.wire for one in report.traffic[run]))
+        assert chart["layout"]["xaxis"]["range"][1] == pytest.approx(27.25, abs=0.01)  # ms
+
+
+def test_metrics_of_a_step_that_is_not_simulated_have_a_page():
+    text = Elements(tf.metrics(SAMPLES / "gloo-ddp-4").to_html()).text
+    assert "The measured step takes 44.5 ms" in text
+    assert "nothing is simulated: name a --cluster" in text
+    assert "needs a workload card" in text
+
+
+def test_jobs_are_drawn_as_they_share():
+    report = ASKED["share"]()
+    made = report.to_html()
+    charts = {one["at"]: one["spec"]["data"] for one in embedded(made)["views"]}
+    alone, together, worst = charts["jobs-chart"]
+    assert alone["x"] == pytest.approx([1e3 * job.alone_step_s for job in report.jobs])
+    assert together["x"] == pytest.approx([1e3 * job.step_s for job in report.jobs])
+    assert all(a < b for a, b in zip(alone["x"], worst["x"], strict=True))
+    every, *each = charts["utilities-chart"]
+    known = [one for one in report.utilities if one.utility_pct is not None]
+    assert every["x"] == [one.utility_pct for one in known]
+    for number, job in enumerate(each):
+        assert job["x"] == [one.jobs[number]["utility_pct"] for one in known]
+    text = Elements(made).text
+    assert f"costs {report.lost_pct:.2f}" in text
+    assert report.links[0].link in text
 
 
 def test_bars_of_a_comparison_are_its_steps():

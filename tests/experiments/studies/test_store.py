@@ -289,7 +289,7 @@ def test_a_name_does_not_tell_the_terminal_what_to_do(tmp_path):
     path = written(tmp_path, **OF_STEP, steps=2, name=told)
     answer = run(path, "--no-cache")
     assert answer.exit_code == 0
-    assert answer.stdout.startswith("\\x1b[31mred\\x1b]0;title\\u202e\\x00\\x9b2J\n")
+    assert answer.stdout.startswith("␛[31mred␛]0;title")
     assert not {"\x1b", "\u202e", "\x00", "\x9b"} & {*answer.stdout}
     assert json.loads(run(path, "--no-cache", "-o", "json").stdout)["name"] == told
     folder = tmp_path / "kept"
@@ -297,4 +297,4 @@ def test_a_name_does_not_tell_the_terminal_what_to_do(tmp_path):
     other = written(tmp_path, **OF_STEP, steps=3, name="other")
     assert "\x1b" not in refused(other, "-d", folder, "--no-cache")
     absent = written(tmp_path, **OF_STEP, workloads=[{"trace": "a\x1b[2J"}])
-    assert "a\\x1b[2J: there is no such file" in refused(absent, "--no-cache")
+    assert "a␛[2J: there is no such file" in refused(absent, "--no-cache")

@@ -17,6 +17,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness, Likenesses, moved
 from simulator.costing.link_load import lay
+from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
 from simulator.topology import Link, scaled, topology
 from simulator.workload import Call, Group
@@ -209,3 +210,25 @@ def test_scenarios_made_of_each_other_know_what_is_alike(name):
 def test_tori_of_one_shape_are_one_graph():
     one, other = (build(load_cluster("tpu-v5e"), 16) for _ in range(2))
     assert Likeness(one, nowhere(one)).serves(other, nowhere(other))
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "mi300x-8", "aws-p4d"])
+def test_groups_in_like_components_are_asked_once_how_they_lie(name):
+    cluster = load_cluster(name)
+    ranks = 16 * cluster.ranks_per_node
+    network = build(cluster, ranks)
+    domains = np.arange(ranks) // cluster.ranks_per_node
+    groups = groups_of(ranks) + [(one, (one + 8) % ranks) for one in range(ranks)]
+    alike, each = Likeness(network, domains), Likeness(network, domains)
+    patterns = [alike.pattern(group) for group in groups]
+    assert patterns == [each.place(group).pattern for group in groups]
+    assert alike.symmetry is not None
+    assert len(alike._places) < len(each._places) / 3
+
+
+def test_parts_are_not_alike_whose_latencies_belong_to_others():
+    network = switch_network(4)
+    assert symmetry(network) is not None
+    owners = np.where(network.source == 0, "pcie", network.latency_resource)
+    kinds = symmetry(replace(network, latency_resource=owners)).kind
+    assert kinds[0] not in kinds[1:]

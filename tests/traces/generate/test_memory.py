@@ -3,11 +3,13 @@
 import csv
 import functools
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.memory import HELD_OUT
 from benchmarks.memory import load as published
 from experiments.questions.memory import memory_on
 from helpers.places import SHARED
@@ -199,7 +201,15 @@ def test_states_of_experts_are_on_one_rank_each(ep, zero):
     ("tp", "loss", "each"),
     # bytes of a logit: bf16 in place; bf16, fp32 and its exponentials; bf16, fp32 log-softmax, and
     # two gradients in fp32, three where tensor ranks share the vocabulary
-    [(1, "fused", 2), (8, "parallel", 10), (1, "torch", 14), (8, "torch", 18)],
+    # and, compiled, bf16 and its gradient
+    [
+        (1, "fused", 2),
+        (8, "parallel", 10),
+        (1, "torch", 14),
+        (8, "torch", 18),
+        (1, "compiled", 4),
+        (8, "compiled", 4),
+    ],
 )
 def test_the_loss_holds_the_logits_as_often_as_its_kernels_do(tp, loss, each):
     h, s, vocabulary = 1024, 2048, 51200
@@ -252,13 +262,207 @@ def test_fsdp_on_a_pipeline_keeps_weights_gathered_and_gradients_whole():
     assert stages[1].gathered == pytest.approx((2 + 4) * held / 4, rel=0.01)
 
 
+def test_pytorch_s_pipelines_have_a_buffer_for_every_micro_batch():
+    """``torch.distributed.pipelining`` has one to receive with each way, before and behind a stage.
+
+    The input of a chunk is what its buffer holds, so that it is kept whether under way or not.
+    """
+    h, s = 1024, 512
+    run = Training(micro_batch=1, global_batch=16, sequence=s, recompute="full")
+    message = s * h * 2
+
+    def kept(count, stage):
+        plan = plan_for(gpt(layers=8), run=replace(run, global_batch=count), pp=4, zero=3)
+        return memory_of(plan)[stage].activations
+
+    assert kept(32, 0) - kept(16, 0) == pytest.approx(16 * message)
+    assert kept(32, 1) - kept(16, 1) == pytest.approx(2 * 16 * message)
+    # The last stage returns the logits of the whole step, but for a bucket to send into.
+    assert kept(32, 3) - kept(16, 3) == pytest.approx(16 * (message + 2 * s * 51200))
+    # A stage of two layers keeps one input a micro-batch besides what it has received, and its own
+    # output; three micro-batches are under way, 16 received, and 16 gradients will be.
+    assert kept(16, 1) == pytest.approx((3 * 2 + 2 * 16) * message)
+
+
+def test_other_frameworks_pipelines_hold_no_more_with_more_micro_batches():
+    run = Training(micro_batch=1, global_batch=16, sequence=512, framework="megatron")
+    few, many = (
+        memory_of(plan_for(gpt(layers=8), run=replace(run, global_batch=count), pp=4))
+        for count in (16, 32)
+    )
+    assert few == many
+
+
+def test_gradients_come_with_the_first_backward_pass_of_a_chunk():
+    """Under FSDP2 an interleaved stage holds all activations before it, and all gradients after it.
+
+    8 micro-batches through 2 chunks on 8 stages, as torchtitan has it: all run forward before any
+    runs backward, and half of the activations are gone when the first chunk's gradients come.
+    """
+    model = gpt(layers=64)
+    run = Training(micro_batch=1, global_batch=8, sequence=512, schedule="interleaved")
+    stage = memory_of(plan_for(model, run=run, pp=8, virtual=2, zero=3))[1]
+    batch = micro_batch(model, Parallelism(pp=8, virtual=2, zero=3), run)
+    layer = layer_activations(batch, 0, run).kept
+    parameters_of_chunk = 4 * (12 * 1024**2 + 13 * 1024)
+    assert stage.gathered < 2 * parameters_of_chunk * (2 + 4)
+    assert stage.activations > 0.9 * 2 * 8 * 4 * layer
+    deep = replace(run, sequence=16)
+    narrow = memory_of(plan_for(model, run=deep, pp=8, virtual=2, zero=3))[1]
+    assert narrow.gathered == pytest.approx(2 * parameters_of_chunk * (2 + 4), rel=0.01)
+
+
+@pytest.mark.parametrize(("framework", "times"), [("fsdp2", 8), ("megatron", 1)])
+def test_dtensor_saves_what_sequence_parallelism_gathers(framework, times):
+    """The inputs of both column-parallel products: whole, or a rank's part of 8."""
+    h, s = 1024, 2048
+    p = Parallelism(tp=8, sequence_parallel=True)
+    run = Training(micro_batch=1, global_batch=1, sequence=s, framework=framework)
+    batch = micro_batch(gpt(hidden=h), p, run)
+    inputs = [
+        tensor.size for tensor in layer_tensors(batch, 0, run) if "k's input" in tensor.name
+    ] + [tensor.size for tensor in layer_tensors(batch, 0, run) if "n's input" in tensor.name]
+    assert sum(inputs) == pytest.approx(2 * times * 2 * s * h / 8)
+    again = layer_activations(batch, 0, replace(run, recompute="selective"))
+    kept = layer_activations(batch, 0, run)
+    assert kept.kept - again.kept == pytest.approx(2 * (times - 1) * 2 * s * h / 8)
+    assert kept.kept + kept.working == pytest.approx(again.kept + again.working)
+
+
+def test_op_keeps_what_both_reduce_scatters_leave():
+    """torchtitan's list for selective checkpointing by operator names ``reduce_scatter_tensor``."""
+    h, s = 1024, 2048
+    p = Parallelism(tp=8, sequence_parallel=True)
+    run = Training(micro_batch=1, global_batch=1, sequence=s, recompute="op")
+    kept = [
+        layer_activations(micro_batch(gpt(hidden=h), p, replace(run, framework=name)), 0, run).kept
+        for name in ("fsdp2", "megatron")
+    ]
+    assert kept[0] - kept[1] == pytest.approx(2 * 2 * s * h / 8)
+
+
+def test_a_layer_s_gradient_is_there_twice_while_it_is_added():
+    """In bf16, beside those of all layers in fp32, where FSDP2 sums over micro-batches."""
+    model = gpt(layers=8)
+    run = Training(micro_batch=1, global_batch=16, sequence=512)
+    stage = memory_of(plan_for(model, run=run, pp=4, zero=3))[1]
+    batch = micro_batch(model, Parallelism(pp=4, zero=3), run)
+    layer = (parameters(model) - 2 * 51200 * 1024) / 8
+    working = layer_activations(batch, 0, run).working
+    assert stage.working - working == pytest.approx(2 * layer, rel=0.001)
+
+
+def test_keys_and_values_are_repeated_and_gathered():
+    """torchtitan: 32 heads share 8 keys; each context rank gathers those of all ranks."""
+    run = Training(micro_batch=1, global_batch=2, sequence=4096, framework="fsdp2")
+    model = load_model("llama-3.1-8b")
+    each = 2 * 2048 * 128 * 2
+    alone, flash = (
+        micro_batch(model, Parallelism(cp=2), replace(run, framework=name))
+        for name in ("fsdp2", "megatron")
+    )
+    kept = [layer_activations(batch, 0, run).kept for batch in (alone, flash)]
+    assert kept[0] - kept[1] == pytest.approx(24 * each)
+    working = [layer_activations(batch, 0, run).working for batch in (alone, flash)]
+    assert working[0] - working[1] == pytest.approx(2 * 32 * each)
+
+
+def test_recipes_of_8_bits_cast_what_a_product_reads():
+    h, s = 1024, 2048
+    run = Training(micro_batch=1, global_batch=1, sequence=s, framework="megatron")
+    bf16, fp8 = (
+        layer_activations(
+            micro_batch(gpt(hidden=h), Parallelism(tp=2), replace(run, precision=precision)), 0, run
+        )
+        for precision in ("bf16", "fp8")
+    )
+    assert fp8.kept == bf16.kept
+    assert fp8.working - bf16.working == pytest.approx(s * h + s * 2 * h + h * 2 * h)
+
+
+def test_a_step_is_not_refused_for_what_the_allocator_holds_besides():
+    run = Training(micro_batch=1, global_batch=8, sequence=8192, recompute="full")
+    (stage,) = memory_of(plan_for(run=run, dp=8, zero=3))
+    assert stage.reserved == stage.allocated + stage.cached
+    assert "cached" not in stage.parts
+    assert stage.total == pytest.approx(sum(stage.parts.values()))
+    # Gathers of embedding and head at once, then of a layer, each into a buffer of its own.
+    model = load_model("llama-3.1-8b")
+    layer = (parameters(model) - 2 * 128256 * 4096 - 4096) / 32
+    gathers = (2 * 128256 * 4096 + 4096 + layer) * 2
+    assert stage.cached - gathers == pytest.approx(8192 * (3 * 4096 + 3 * 14336) * 2, rel=1e-6)
+    size = stage.total + stage.cached / 2
+    check_memory(plan_for(memory=size, run=run, dp=8, zero=3))
+
+
+def test_a_compiler_s_memory_is_not_pytorch_s():
+    plan = plan_for(memory=95 * GIB)
+    on_tpu = replace(plan, memory=replace(plan.memory, rematerialises=True))
+    assert memory_of(plan)[0].cached > 0
+    assert memory_of(on_tpu)[0].cached == 0
+
+
+@given(plan=plans())
+def test_more_needs_more(plan):
+    """Of longer sequences and larger micro-batches; of less recomputation; and reserved is more."""
+
+    def needed(run):
+        stages = memory_of(replace(plan, run=run))
+        assert all(stage.reserved >= stage.allocated > 0 for stage in stages)
+        return [stage.total for stage in stages]
+
+    def ordered(sizes):
+        return all(a <= b * (1 + 1e-12) for a, b in pairwise(sizes))
+
+    run = plan.run
+    longer = [needed(replace(run, sequence=length)) for length in (512, 1024, 2048)]
+    larger = [
+        needed(replace(run, micro_batch=size, global_batch=size * run.global_batch))
+        for size in (1, 2, 4)
+    ]
+    less = [needed(replace(run, recompute=name)) for name in ("full", "selective", "none")]
+    for sizes in (*zip(*longer, strict=True), *zip(*larger, strict=True), *zip(*less, strict=True)):
+        assert ordered(sizes)
+
+
+@pytest.mark.parametrize("framework", ["none", "megatron", "fsdp2"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_under_1f1b_earlier_stages_hold_more(framework, recompute):
+    """Of stages alike, those without embedding and head."""
+    run = Training(
+        micro_batch=1, global_batch=64, sequence=512, framework=framework, recompute=recompute
+    )
+    zero = 3 if framework == "fsdp2" else 0
+    stages = memory_of(plan_for(gpt(layers=16), run=run, pp=8, zero=zero))[1:-1]
+    held = [stage.total for stage in stages]
+    assert held == sorted(held, reverse=True)
+    assert held[0] > held[-1]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_higher_stage_of_zero_needs_less(recompute):
+    """In all, of a large model on one stage; on a pipeline FSDP2 keeps all weights gathered."""
+    run = Training(micro_batch=1, global_batch=8, sequence=2048, recompute=recompute)
+    needed = [memory_of(plan_for(run=run, dp=8, zero=zero))[0].total for zero in range(4)]
+    assert needed == sorted(needed, reverse=True)
+
+
+def test_held_out_peaks_are_met():
+    """Rows that were sought after the model was written."""
+    rows = published(HELD_OUT)
+    errors = sorted(abs(row.error) for row in rows if row.published == row.published)
+    assert len(errors) == 5
+    assert errors[len(errors) // 2] <= 10
+    assert [row.case for row in rows if not row.agrees] == []
+
+
 def test_published_peaks_are_met():
-    """Within 10 % in the median, 26 of them; what ran fits, what ran out of memory does not."""
+    """Within 10 %, all 26 of them; what ran fits, what ran out of memory does not."""
     rows = published()
     errors = sorted(abs(row.error) for row in rows if row.published == row.published)
     assert len(errors) == 26
     assert errors[len(errors) // 2] <= 5
-    assert sum(error <= 10.5 for error in errors) >= 20
+    assert errors[-1] <= 10
     assert [row.case for row in rows if not row.agrees] == []
 
 

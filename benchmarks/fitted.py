@@ -22,8 +22,9 @@ from traces.generate.framework import FRAMEWORKS
 
 _MOST = 24
 """Steps of each half that tell a constant, drawn evenly over those there are."""
-_LARGEST = 600_000
-"""Passes through a layer of a step that is simulated, times its ranks: larger ones take minutes."""
+_LARGEST = 6_000
+"""Passes of micro-batches through layers, times tensor ranks, of a step that is simulated: larger
+ones take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _drawn(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
 
 def _is_small(step: MeasuredStep) -> bool:
     p, run = step.parallelism, step.run
-    return p.pp * p.tp * step.model.layers * run.micro_batches(p) <= _LARGEST // 100
+    return p.pp * p.tp * step.model.layers * run.micro_batches(p) <= _LARGEST
 
 
 def _generation(step: MeasuredStep) -> str:

@@ -6,25 +6,16 @@ import typer
 
 from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
-    Algorithms,
     ClusterOfTrace,
-    Cost,
-    Engine,
-    Fold,
-    Kernels,
-    Nodes,
-    Replicas,
-    Replicate,
-    SlowDown,
-    Step,
     Trace,
-    WhatIfs,
     settings_of,
+    with_settings,
 )
 from experiments.cli.show import say
 
 
 @on_a_network
+@with_settings("workers")
 def explore(
     ctx: typer.Context,
     trace: Trace,
@@ -37,17 +28,6 @@ def explore(
         ),
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
 ) -> None:
     """Open a page of sliders: step, utilities, critical path and timeline follow them.
 

@@ -1,6 +1,7 @@
 """What files hold, and files made of them.
 
-A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+A command declares the options that it takes; ``with_settings`` gives it those of the settings,
+which ``settings_of`` gathers.
 """
 
 from collections.abc import Iterable
@@ -11,25 +12,18 @@ import typer
 
 from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
-    Algorithms,
     ClusterOfTrace,
-    Cost,
-    Engine,
-    Fold,
     Kernels,
-    Nodes,
     Output,
     OutputOption,
-    Replicas,
     Replicate,
-    SlowDown,
     Step,
     Trace,
-    WhatIfs,
     choice,
     clusters,
     completed,
     settings_of,
+    with_settings,
 )
 from experiments.cli.show import show
 
@@ -95,6 +89,7 @@ def convert(
 
 
 @on_a_network
+@with_settings("workers")
 def package(
     ctx: typer.Context,
     trace: Trace,
@@ -106,17 +101,6 @@ def package(
         list[Path] | None, typer.Option(help="A launch script to put in; may be repeated.")
     ] = None,
     *,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
     output: Annotated[
         Output, typer.Option("--output", help="How to print the answer.")
     ] = Output.TABLE,

@@ -1,7 +1,9 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -434,24 +436,76 @@ Workers = Annotated[
     ),
 ]
 
+_OF_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "engine": (Engine, "flow"),
+    "collective_cost": (Cost, "model"),
+    "step": (Step, "typical"),
+    "nodes": (Nodes, None),
+    "algorithm": (Algorithms, None),
+    "what_if": (WhatIfs, None),
+    "replicas": (Replicas, None),
+    "kernels": (Kernels, None),
+    "replicate": (Replicate, False),
+    "slow_down": (SlowDown, ""),
+    "fold": (Fold, None),
+    "workers": (Workers, 1),
+}
+"""Options that make the settings, in the order of ``--help``: how each is read, and its default."""
 _FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}
 """Fields of the settings that are called otherwise than the options, which may be repeated."""
-_SETTINGS = (
-    *("engine", "collective_cost", "step", "nodes", "algorithm", "what_if", "kernels"),
-    *("replicate", "slow_down", "fold", "workers"),
-)
-"""Parameters of commands that make the settings."""
+
+
+def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None]], Any]:
+    """Give a command with a ``ctx`` the options that make the settings, before ``output``.
+
+    The command is called without them: :func:`settings_of` gathers them from its ``ctx``.
+
+    Parameters
+    ----------
+    but
+        Options that it does not take.
+    defaults
+        Those whose default is another one for it.
+    """
+
+    def given(ask: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(ask)
+        own = list(signature.parameters.values())
+        made = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, default),
+                annotation=annotation,
+            )
+            for name, (annotation, default) in _OF_SETTINGS.items()
+            if name not in but
+        ]
+
+        @wraps(ask)
+        def command(*arguments: object, **options: object) -> None:
+            kept = {name: value for name, value in options.items() if name in signature.parameters}
+            ask(*arguments, **kept)
+
+        at = next((place for place, one in enumerate(own) if one.name == "output"), len(own))
+        rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own[at:]]
+        parameters = [*own[:at], *made, *rest]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return given
 
 
 def settings_of(ctx: typer.Context) -> "Settings":
     """Make the settings of those of these options that a command has; others are the default."""
     from experiments.baseline import Settings
 
-    given: dict[str, Any] = {name: ctx.params[name] for name in _SETTINGS if name in ctx.params}
+    given: dict[str, Any] = {name: ctx.params[name] for name in _OF_SETTINGS if name in ctx.params}
     for option, name in _FIELDS.items():
         if option in given:
             given[name] = tuple(given.pop(option) or ())
-    replicas = ctx.params.get("replicas")
+    replicas = given.pop("replicas", None)
     if replicas is not None:
         given["what_ifs"] = (f"replicas x{replicas:.9g}", *given.get("what_ifs", ()))
     return Settings(**given)

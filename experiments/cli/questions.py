@@ -1,6 +1,7 @@
 """Questions about a step of a trace on a cluster.
 
-A command declares the options that it takes; those of the settings are gathered by ``settings_of``.
+A command declares the options that it takes; ``with_settings`` gives it those of the settings,
+which ``settings_of`` gathers.
 """
 
 from pathlib import Path
@@ -10,32 +11,20 @@ import typer
 
 from experiments.cli.bare_networks import Bandwidth, Latency, network_of, on_a_network
 from experiments.cli.options import (
-    Algorithms,
     Changes,
     ClusterB,
     ClusterOfTrace,
-    Cost,
-    Engine,
     Figure,
-    Fold,
     Html,
-    Kernels,
-    Nodes,
     Output,
     OutputOption,
     Perfetto,
-    Replicas,
-    Replicate,
     Resource,
     Resources,
-    SlowDown,
-    Step,
     StepB,
     Trace,
     TraceB,
     Utility,
-    WhatIfs,
-    Workers,
     check_factor,
     check_factors,
     clusters,
@@ -43,11 +32,13 @@ from experiments.cli.options import (
     percent,
     settings_of,
     topologies,
+    with_settings,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, draw_perfetto, say, show
 
 
 @on_a_network
+@with_settings()
 def utility(
     ctx: typer.Context,
     trace: Trace,
@@ -69,18 +60,6 @@ def utility(
     ] = "",
     figure: Figure = None,
     html: Html = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say what twice of each resource would buy: the main job."""
@@ -104,6 +83,7 @@ def utility(
 
 
 @on_a_network
+@with_settings()
 def sweep(
     ctx: typer.Context,
     trace: Trace,
@@ -119,18 +99,6 @@ def sweep(
     ] = "0.25,0.5,1,2,4,8",
     figure: Figure = None,
     html: Html = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sweep one resource: the step time from a quarter of it to eight times.
@@ -152,6 +120,7 @@ def sweep(
 
 
 @on_a_network
+@with_settings("fold")
 def curve(
     ctx: typer.Context,
     trace: Trace,
@@ -174,17 +143,6 @@ def curve(
     ] = "1%",
     figure: Figure = None,
     html: Html = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Draw the whole curve of step time over a resource, and from where on more is wasted."""
@@ -208,6 +166,7 @@ def curve(
     show(report, output, figure, html)
 
 
+@with_settings()
 def compare(
     ctx: typer.Context,
     trace: Trace,
@@ -235,18 +194,6 @@ def compare(
     figure: Figure = None,
     html: Html = None,
     *,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the networks of several clusters and topologies on one step."""
@@ -283,6 +230,7 @@ def _compared(
 
 
 @on_a_network
+@with_settings()
 def what_if(
     ctx: typer.Context,
     trace: Trace,
@@ -298,18 +246,6 @@ def what_if(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of these draws: 0; the same seed draws the same.")
     ] = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change the step in ways that can be written, one row each.
@@ -354,6 +290,7 @@ def what_if(
 
 
 @on_a_network
+@with_settings("workers")
 def replay(
     ctx: typer.Context,
     trace: Trace,
@@ -365,17 +302,6 @@ def replay(
         typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
     ] = None,
     *,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
@@ -400,6 +326,7 @@ def replay(
 
 
 @on_a_network
+@with_settings("workers")
 def explain(
     ctx: typer.Context,
     trace: Trace,
@@ -415,17 +342,6 @@ def explain(
     perfetto: Perfetto = None,
     figure: Figure = None,
     html: Html = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put the step down to compute, communication, host and idle, by its critical path.
@@ -447,6 +363,7 @@ def explain(
 
 
 @on_a_network
+@with_settings("what_if", "replicas", step="median")
 def diff(
     ctx: typer.Context,
     trace: Trace,
@@ -457,16 +374,6 @@ def diff(
     step_b: StepB = "",
     figure: Figure = None,
     html: Html = None,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "median",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
-    workers: Workers = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare two steps: what makes B slower or faster than A, and which what-if on A would.
@@ -494,23 +401,13 @@ def diff(
 
 
 @on_a_network
+@with_settings("workers")
 def metrics(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
     html: Html = None,
     *,
-    engine: Engine = "flow",
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    fold: Fold = None,
     windows: Annotated[
         int, typer.Option(min=1, metavar="N", help="Tell traffic in N parts of the step (JSON).")
     ] = 10,

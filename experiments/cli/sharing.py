@@ -8,24 +8,16 @@ import typer
 
 from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
-    Algorithms,
     Cluster,
-    Cost,
     Figure,
-    Fold,
     Html,
-    Kernels,
-    Nodes,
     Output,
     OutputOption,
-    Replicas,
-    Replicate,
     Resources,
-    Step,
-    WhatIfs,
     check_factor,
     completed,
     settings_of,
+    with_settings,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
 
@@ -48,6 +40,7 @@ def _starts(values: list[str] | None) -> list[str]:
 
 
 @on_a_network
+@with_settings("engine", "slow_down", "workers")
 def share(
     ctx: typer.Context,
     traces: Annotated[
@@ -110,15 +103,6 @@ def share(
     warm_up: Annotated[
         int, typer.Option(min=0, rich_help_panel=_WINDOW, help="First steps left out, of each job.")
     ] = 2,
-    collective_cost: Cost = "model",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    what_if: WhatIfs = None,
-    replicas: Replicas = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    fold: Fold = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put several jobs on one network: what each loses to the others, where, and what helps.

@@ -11,6 +11,7 @@ from math import log
 
 from typing_extensions import TypedDict
 
+from experiments.costing.levels import WITHIN_90
 from experiments.costing.step_prior import steps_on
 
 
@@ -38,10 +39,6 @@ class KernelPrior(TypedDict):
     shared: float
     held_to: str
     origins: list[KernelOrigin]
-
-
-_P90 = 1.645
-"""Standard deviations of a normal distribution either side of its mean that hold 90 %."""
 
 
 def kernel_prior(
@@ -73,7 +70,7 @@ def kernel_prior(
     shared, held_to = shared_error(shares), ""
     steps = None if framework is None else steps_on(framework, accelerator)
     if steps is not None and steps.p90_pct < 100:
-        most = -log(1 - steps.p90_pct / 100) / _P90
+        most = -log(1 - steps.p90_pct / 100) / WITHIN_90
         if most < shared:
             shared = max(most, kernel_error("measured").shared)
             of = "without a framework" if framework == "none" else f"of {framework}"

@@ -19,11 +19,10 @@ from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
 from simulator.edits.slowdown import beside, covered, kernels, kernels_alone, moving, recorded
 from simulator.errors import CalibrationError, TwofoldError
-from simulator.workload import Workload
+from simulator.workload import Floats, Workload
 from traces.core.loaded import Loaded
 from traces.load import OpenTrace
 
-Floats = NDArray[np.float64]
 Table = tuple[Floats, Floats]
 """Kernels by ranks and steps, ``(kernels, columns)``: logarithms of durations, fractions beside."""
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
+from experiments.costing.levels import WITHIN_90, WITHIN_95
+
 STEP_ERRORS = Path(__file__).with_name("step_errors.csv")
 SIZES = (8, 64, 512, 4096)
 """Accelerators up to which a class of sizes goes."""
@@ -103,10 +105,6 @@ def steps_on(framework: str, accelerator: str) -> StepErrorClass | None:
     return known.get(key)
 
 
-_LEVEL = 1.96 / 1.645
-"""From the 90th percentile without sign of a normal distribution to what holds 95 %."""
-
-
 def generated_half_width(gain_pct: float, prior: StepPrior) -> float:
     """Half the width of what a generated step's error leaves open of a gain (points).
 
@@ -126,7 +124,7 @@ def generated_half_width(gain_pct: float, prior: StepPrior) -> float:
     >>> generated_half_width(0.0, prior), generated_half_width(10.0, prior) > 1
     (0.0, True)
     """
-    return abs(gain_pct) * _LEVEL * prior["p90_pct"] / 100
+    return abs(gain_pct) * (WITHIN_95 / WITHIN_90) * prior["p90_pct"] / 100
 
 
 def likely_step(step: float, prior: StepPrior) -> float:
@@ -187,7 +185,7 @@ def _classes() -> tuple[StepErrorClass, ...]:
 
 
 def read_classes(path: Path) -> Iterator[StepErrorClass]:
-    """Read a table of errors."""
+    """Read a table of errors; the one that ships is this program's own, and is not checked."""
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
             yield StepErrorClass(

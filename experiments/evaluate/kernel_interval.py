@@ -14,15 +14,13 @@ from math import exp
 
 import numpy as np
 
+from experiments.costing.levels import WITHIN_95
 from experiments.evaluate.design_points import Asked, DesignPoints
 from experiments.scenario.change import Change, Scaled
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
 from simulator.workload import Floats, What
-
-_LEVEL = 1.96
-"""Standard deviations of a normal distribution either side of its mean that hold 95 %."""
 
 
 def kernel_half_widths(
@@ -49,7 +47,7 @@ def kernel_half_widths(
         return {}
     now = _gains(asked, np.zeros(len(more) + 1))
     widths = [
-        np.maximum(*(np.abs(_gains(asked, side * _LEVEL * by) - now) for side in (1, -1)))
+        np.maximum(*(np.abs(_gains(asked, side * WITHIN_95 * by) - now) for side in (1, -1)))
         for by in (np.full(len(more) + 1, error), np.append(0.0, more))
         if by.any()
     ]
@@ -64,7 +62,7 @@ def compared_kernel_half_width(base: Scenario, other: Scenario) -> float | None:
     if not base.kernel_error:
         return None
     every = [
-        Change(parts=(Scaled(What.COMPUTE, times=exp(side * _LEVEL * base.kernel_error)),))
+        Change(parts=(Scaled(What.COMPUTE, times=exp(side * WITHIN_95 * base.kernel_error)),))
         for side in (0, 1, -1)
     ]
     before, after = (

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.baseline import Baseline
+from experiments.costing.levels import WITHIN_95
 from experiments.costing.prior import NetworkPrior, prior_of, with_parts
 from experiments.costing.step_prior import generated_half_width
 from experiments.evaluate.design_points import Asked, Costed, DesignPoints, Recalibrate
@@ -29,11 +30,7 @@ from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
-
-Floats = NDArray[np.float64]
-
-_LEVEL = 1.96
-"""Standard deviations of a normal distribution either side of its mean that hold 95 %."""
+from simulator.workload import Floats
 
 
 def prior_half_widths(
@@ -163,7 +160,9 @@ def _moved(
     steps = np.empty((1 + len(tiers), 2, len(every)))
     steps[0] = _steps(asked.design, asked.costed, np.ones(len(told)))
     for row, one in enumerate(tiers, 1):
-        for side, times in enumerate((exp(_LEVEL * one["shared"]), exp(-_LEVEL * one["shared"]))):
+        for side, times in enumerate(
+            (exp(WITHIN_95 * one["shared"]), exp(-WITHIN_95 * one["shared"]))
+        ):
             otherwise: Recalibrate = partial(with_parts, one=one, times=times)
             costed = tuple(asked.design.costed(every, otherwise))
             steps[row, side] = _steps(asked.design, costed, _held(own, _call_costs(costed), told))

@@ -19,6 +19,7 @@ from experiments.costing.calibration import (
     nothing_fitted,
 )
 from experiments.costing.fitting import Fit, interval
+from experiments.costing.levels import WITHIN_95
 from experiments.costing.log_calibration import logged_cluster
 from experiments.costing.log_fitting import LogFit, fit_logged, logged
 from experiments.costing.modelled_calls import as_timed, check_one_machine, modelled
@@ -40,8 +41,6 @@ from traces.core.loaded import MEDIAN
 
 _SEED = 0
 """Of the bootstrap: the same trace gives the same bounds."""
-_BOUNDS = 1.96
-"""Standard deviations either side of the mean that hold 95 % of a normal distribution."""
 _NOT_USED = "no call of the logs uses it"
 _NOT_TOLD = "the calls do not tell it from the others"
 
@@ -387,7 +386,7 @@ def _log_parameter(what: tuple[str, str, float], fit: LogFit, row: int, at: int)
     if not fit.told[row, at]:
         return Parameter(kind, name, now, None, None, None, None, _NOT_TOLD)
     middle = float(fit.multiples(kind)[at])
-    wide = float(np.exp(_BOUNDS * fit.sure[row, at]))
+    wide = float(np.exp(WITHIN_95 * fit.sure[row, at]))
     low, high = middle / wide, middle * wide
     if name != SOFTWARE and name.endswith("bandwidth"):
         middle, low, high = 1 / middle, 1 / high, 1 / low

@@ -33,7 +33,7 @@ from experiments.scenario.resources import (
 )
 from experiments.scenario.scenario import COMPILED, READABLE, Scenario
 from experiments.settings import SettingsOptions
-from simulator.analytic.curve import Curve, break_even, sample, trace
+from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curve
 from simulator.errors import WhatIfError
 from simulator.quantities import parse_quantity
 from simulator.workload import Floats
@@ -166,24 +166,37 @@ class CurveReport(Report):
 
 @question("curve")
 def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
-    job: Path | str,
+    trace: Path | str,
     cluster: Where,
     resource: str,
     *,
-    reach: str | tuple[float, float] = (0.25, 16.0),
+    reach: str | tuple[float, float] = (0.125, 8.0),
     gap: float = 1e-3,
-    threshold: float = 5.0,
+    threshold: float = 1.0,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> CurveReport:
-    """Trace the step time over a resource from the first factor of ``reach`` to the last.
+    """Trace the step time over a resource, and find from where on doubling it buys little.
 
-    As text it may be values, too: ``0.25..16`` or ``1 GB/s..400 GB/s``. ``gap`` is a fraction of
-    the step, ``threshold`` in percent of it. Where no calls meet on a link, at either end of the
+    Where no calls meet on a link, at either end of the
     reach and as it is, the curve is traced without contention and certified. Where some do, points
     are simulated with the settings' engine. With engine ``analytic`` there is no contention, and
     the note says what it would make of the step.
+
+    Parameters
+    ----------
+    trace, cluster, settings, watch, options
+        As for :func:`experiments.baseline.baseline`.
+    resource
+        What is to be better and worse.
+    reach
+        The first factor and the last, the second at least twice the first; as text it may be
+        values, too: ``0.25..16`` or ``1 GB/s..400 GB/s``.
+    gap
+        How far the step may be off the lines between points, a fraction of the step.
+    threshold
+        What is little, in percent of the step.
 
     Raises
     ------
@@ -195,7 +208,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     _check(resource, gap, threshold)
     if not isinstance(reach, str):
         _check_reach(*reach)
-    base = baseline(job, cluster, settings, watch, resources=[resource])
+    base = baseline(trace, cluster, settings, watch, resources=[resource])
     step = base.timeline.makespan
     alone = replace(base.scenario, engine="analytic")
     factors = _factors(reach, alone, resource)
@@ -206,13 +219,13 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     certificate: Certificate
     if not note and base.scenario.engine != "analytic" and _meet(alone, resource, factors):
         points = _Simulated(base, resource, watch)
-        traced = sample(points, *ends, gap=gap * step)
+        traced = sample_curve(points, *ends, gap=gap * step)
         even = break_even(traced.at, *ends, factor=2.0, least=threshold / 100)
         certificate, check = "sampled", points.check
         note = "" if not traced.fell else "the step was seen to get longer with a better resource"
     else:
         convex = resource in RANKS or _fixed(alone)
-        traced = trace(evaluate, *ends, gap=gap * step, convex=convex)
+        traced = trace_curve(evaluate, *ends, gap=gap * step, convex=convex)
         even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
         certificate = "none" if traced.fell else "convex" if convex else "monotone"
     if not note and base.scenario.engine == "analytic" and alone.calls_that_meet(base.timeline):

@@ -16,8 +16,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+from experiments.costing.levels import WITHIN_95
 from experiments.studies.figures import FIGURES, Job
-from experiments.studies.points.uncertainty import LEVEL, Move
+from experiments.studies.points.uncertainty import Move
 from simulator.errors import StudyError
 from simulator.workload import Floats
 
@@ -105,7 +106,7 @@ class Draws:
         """By what a step is multiplied in each draw."""
         logs = np.zeros(self.count)
         for one in moves:
-            by = self.of(one.source) / LEVEL
+            by = self.of(one.source) / WITHIN_95
             logs += np.where(by >= 0, by * one.longer, -by * one.shorter)
         return np.asarray(np.exp(logs), dtype=np.float64)
 

@@ -7,8 +7,9 @@ numbers), it lies below the chord of two points and above the chords of their ne
 and far fewer points do. The interval with the largest gap is halved until none is larger than
 asked.
 
-Where links are shared neither law holds: more bandwidth may make a step longer. :func:`sample`
-simulates points and halves intervals where halfway the step is off the line. That is no bound.
+Where links are shared neither law holds: more bandwidth may make a step longer.
+:func:`sample_curve` simulates points and halves intervals where halfway the step is off the line.
+That is no bound.
 """
 
 from collections.abc import Callable
@@ -53,14 +54,26 @@ class Curve:
         return step
 
 
-def trace(
+def trace_curve(
     evaluate: Evaluate, first: float, last: float, *, gap: float, convex: bool, most: int = 20_000
 ) -> Curve:
-    """Trace the curve from ``first`` to ``last`` until no gap exceeds ``gap`` (s).
+    """Trace the curve until no gap exceeds what was asked.
 
     Half of the gap is for the points, the other half for leaving out those near a line between
-    others. It ends early at ``most`` points, and leaves intervals that are too narrow to halve;
-    the gaps that are left say so.
+    others. Intervals that are too narrow to halve are left; the gaps that are left say so.
+
+    Parameters
+    ----------
+    evaluate
+        The step at some ``x``.
+    first, last
+        Ends of ``x``, greater than 0, in ascending order.
+    gap
+        How far the step may be off the lines (s).
+    convex
+        Whether the step is convex in ``x``, not only monotone.
+    most
+        Points at which it ends early.
     """
     x = np.geomspace(first, last, _AT_ONCE)
     step = evaluate(x)
@@ -77,7 +90,9 @@ def trace(
         x = np.insert(x, chosen + 1, middle)
 
 
-def sample(evaluate: Evaluate, first: float, last: float, *, gap: float, most: int = 100) -> Curve:
+def sample_curve(
+    evaluate: Evaluate, first: float, last: float, *, gap: float, most: int = 100
+) -> Curve:
     """Sample a curve of which no law is known, from ``first`` to ``last``.
 
     Each interval is looked at halfway, on a scale of factors; where the step is more than ``gap``

@@ -1,5 +1,6 @@
 """Tables on any terminal: all is said at every width and in every encoding, no line ends blank."""
 
+import inspect
 import io
 import os
 import re
@@ -13,9 +14,10 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import twofold as tf
 from experiments.baseline import Settings
 from experiments.cli.main import app
-from experiments.cli.options import settings_of
+from experiments.cli.options import percent, settings_of
 from experiments.output.encoding import writable
 from experiments.output.tables.layout import Bar, TableRows, print_facts, print_rows, print_text
 from helpers.experiments_jobs import SAMPLE, write_job
@@ -237,6 +239,25 @@ def test_the_defaults_of_the_options_are_those_of_the_settings():
         options = get_command(app).get_command(None, command).params
         context = SimpleNamespace(params={option.name: option.default for option in options})
         assert settings_of(context) == Settings()
+
+
+@pytest.mark.parametrize("command", ["utility", "sweep", "curve", "explain", "what-if", "share"])
+def test_the_defaults_of_a_command_are_those_of_its_function(command):
+    asked = inspect.signature(inspect.unwrap(getattr(tf, command.replace("-", "_")))).parameters
+    given = {"factors": lambda text: tuple(map(float, text.split(",")))}
+    if command == "curve":
+        given = {
+            "reach": lambda text: tuple(map(float, text.split(".."))),
+            "gap": percent,
+            "threshold": lambda text: 100 * percent(text),
+        }
+    options = get_command(app).get_command(None, command).params
+    shared = [one for one in options if one.name in asked and not one.required]
+    told = {one.name: given.get(one.name, lambda value: value)(one.default) for one in shared}
+    expected = {name: asked[name].default for name in told}
+    optional = {name for name, value in expected.items() if value is not inspect.Parameter.empty}
+    assert {name: told[name] for name in optional} == {name: expected[name] for name in optional}
+    assert told.keys() - {"cluster"}
 
 
 def test_the_sample_is_answered_as_a_module():

@@ -1,7 +1,8 @@
 """How a framework runs a step: what it fuses, what it overlaps, and what its host takes.
 
 A framework is a few facts that its source code tells (does it reduce gradients behind the backward
-pass?) and a few costs that were measured. No cost depends on a model.
+pass?) and what its host takes. No cost depends on a model; which were fitted to what is told in
+``docs/background/generated-steps.md``.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from simulator.names import one_of
 Flash = Literal["flash", "flash1", "flash2"]
 Sharding = Literal["", "flat", "each"]
 SLOW_DOWN = 0.19
-"""How much longer kernels take beside a collective or a message of NCCL, of the time beside.
+"""How much longer kernels take beside a collective of NCCL, of the time beside.
 
 18.9 % in the mean over models of 4 A100, H100, MI250 and MI210 (arXiv 2507.03114, abstract): it
 takes multiprocessors and memory bandwidth from them, and power.
@@ -60,7 +61,7 @@ class Framework:
     fused
         Whether element-wise kernels are fused, where a run does not say.
     slow_down
-        How much longer kernels take beside an exchange, of the time beside.
+        How much longer kernels take beside a collective, of the time beside.
     captured
         Whether what the host launches was captured before (CUDA graphs, or a compiled program): it
         then costs nothing.
@@ -84,20 +85,25 @@ class Framework:
 
 
 NONE = "none"
+EAGER_LAUNCH, EAGER_EXCHANGE = 12e-6, 30e-6
+"""Host of eager PyTorch, with its Python around it (s): for a kernel, for a collective or message.
+
+An assumption: steps that were measured wait for the device, and do not tell it.
+"""
 
 _KNOWN = (
     Framework(name=NONE, measured=False, accumulates_apart=False, slow_down=0.0),
     Framework(
         name="megatron",
-        launch=12e-6,
-        exchange=30e-6,
+        launch=EAGER_LAUNCH,
+        exchange=EAGER_EXCHANGE,
         overlaps_gradients=False,
         overlaps_input_gradients=False,
         waits_for_messages=True,
     ),
     Framework(
         name="deepspeed",
-        launch=52e-6,
+        launch=52e-6,  # fitted, with the next, to vTrain's steps on one node
         exchange=45e-6,
         overlaps_gradients=False,
         overlaps_input_gradients=False,
@@ -105,16 +111,16 @@ _KNOWN = (
     ),
     Framework(
         name="nemo",
-        launch=12e-6,
-        exchange=30e-6,
+        launch=EAGER_LAUNCH,
+        exchange=EAGER_EXCHANGE,
         overlaps_weights=True,
         overlaps_tensor_exchanges=True,
         accumulates_apart=False,
     ),
     Framework(
         name="fsdp2",
-        launch=12e-6,
-        exchange=30e-6,
+        launch=EAGER_LAUNCH,
+        exchange=EAGER_EXCHANGE,
         overlaps_input_gradients=False,
         accumulates_apart=False,
         sharding="each",
@@ -122,8 +128,8 @@ _KNOWN = (
     ),
     Framework(
         name="composer",
-        launch=12e-6,
-        exchange=30e-6,
+        launch=EAGER_LAUNCH,
+        exchange=EAGER_EXCHANGE,
         overlaps_input_gradients=False,
         sharding="flat",
         flash="flash1",
@@ -134,8 +140,8 @@ _KNOWN = (
     ),
     Framework(
         name="vllm",
-        launch=12e-6,
-        exchange=30e-6,
+        launch=EAGER_LAUNCH,
+        exchange=EAGER_EXCHANGE,
         captured=True,
         accumulates_apart=False,
     ),

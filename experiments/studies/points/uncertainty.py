@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.costing.levels import WITHIN_90, WITHIN_95
 from experiments.costing.prior import prior_of
 from experiments.costing.step_prior import step_prior
 from experiments.evaluate.design_points import DesignPoints
@@ -39,11 +40,6 @@ from experiments.scenario.scenario import Scenario
 from experiments.studies.points.placed import Base, Numbers, Site, digest
 from simulator.workload import What
 from traces.generate.plan import plan_text
-
-LEVEL = 1.96
-"""Standard deviations of a normal distribution either side of its mean that hold 95 %."""
-_PROBABLE = 1.645
-"""Standard deviations either side that hold 90 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ def _kernels(
         return [[] for _ in points]
     name = f"kernels {design.base.cluster.accelerator.name}"
     sides = []
-    for side in (LEVEL, -LEVEL):
+    for side in (WITHIN_95, -WITHIN_95):
         slower = Scaled(What.COMPUTE, times=math.exp(side * error))
         every = [beside, *(Change(parts=(*numbers, slower)) for numbers in points)]
         sides.append(np.log(design.steps(every)[1:] / steps).tolist())
@@ -125,7 +121,7 @@ def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
     prior = step_prior(site.plan.run.framework, accelerator, site.ranks)
     if prior is None:
         return []
-    whole = LEVEL * math.log1p(prior["p90_pct"] / 100) / _PROBABLE
+    whole = WITHIN_95 * math.log1p(prior["p90_pct"] / 100) / WITHIN_90
     known = max((max(abs(one.longer), abs(one.shorter)) for one in kernels), default=0.0)
     rest = math.sqrt(max(whole**2 - known**2, 0.0))
     plan = digest([plan_text(site.plan), repr(site.plan.imbalance)])[:16]

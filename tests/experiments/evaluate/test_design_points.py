@@ -331,10 +331,13 @@ def test_no_utility_exceeds_its_bound(base):
     assert set(most) == {name for name in RESOURCES if possible(base, name)}
 
 
+REACH = (0.25, 16.0)
+
+
 @pytest.mark.parametrize("resource", [*LINKS[:3], *RANKS])
 @pytest.mark.parametrize("cluster", ["dgx-a100", "mi300x-8"])
 def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
-    report = curve(SAMPLE, cluster, resource, settings=ANALYTIC, gap=2e-3)
+    report = curve(SAMPLE, cluster, resource, reach=REACH, gap=2e-3, settings=ANALYTIC)
     scenario = report.base.scenario
     asked_for = np.geomspace(0.25, 16, 40)
     truth = steps_at(scenario, {resource: asked_for})
@@ -351,7 +354,8 @@ def test_the_step_is_within_the_gap_of_the_curve(cluster, resource):
 
 @pytest.mark.parametrize("threshold", [2.0, 5.0, 25.0, 60.0])
 def test_beyond_the_break_even_doubling_buys_less(threshold):
-    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", threshold=threshold, settings=ANALYTIC)
+    where = SAMPLE, "dgx-a100", "scale_up.bandwidth"
+    report = curve(*where, reach=REACH, threshold=threshold, settings=ANALYTIC)
     asked_for = np.geomspace(0.25, 8, 300)
     now = steps_at(report.base.scenario, {report.resource: asked_for})
     better = steps_at(report.base.scenario, {report.resource: 2 * asked_for})
@@ -364,7 +368,7 @@ def test_beyond_the_break_even_doubling_buys_less(threshold):
 
 
 def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
-    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", settings=ANALYTIC)
+    report = curve(SAMPLE, "dgx-a100", "scale_up.bandwidth", threshold=5.0, settings=ANALYTIC)
     record = json.loads(json.dumps(report.record()))
     assert [point["factor"] for point in record["points"]] == sorted(
         point["factor"] for point in record["points"]

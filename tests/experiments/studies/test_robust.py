@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from experiments.costing.levels import WITHIN_95
 from experiments.costing.prior import prior_of
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.prior_interval import step_half_width
@@ -15,7 +16,7 @@ from experiments.scenario.resources import better, improve
 from experiments.studies.declaration import declare
 from experiments.studies.kept.report import report
 from experiments.studies.points.answers import every_number, scenario_at
-from experiments.studies.points.uncertainty import LEVEL, Move, moves
+from experiments.studies.points.uncertainty import Move, moves
 from experiments.studies.robust import Draws, kept, quantile
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads, study
@@ -27,7 +28,7 @@ NORMAL = NormalDist()
 
 def steps(nominal, *sources):
     """Draws of a step that sources of these deviations leave open."""
-    made = [Move(name, LEVEL * sigma, -LEVEL * sigma) for name, sigma in sources]
+    made = [Move(name, WITHIN_95 * sigma, -WITHIN_95 * sigma) for name, sigma in sources]
     return nominal * Draws().factors(made)
 
 
@@ -49,7 +50,7 @@ def test_sources_are_independent_and_add_up_as_variances():
 
 def test_a_move_may_be_longer_by_more_than_it_is_shorter():
     values = Draws().factors([Move("calls", math.log(2), -math.log(1.1))])
-    at = LEVEL / NORMAL.inv_cdf(0.9)
+    at = WITHIN_95 / NORMAL.inv_cdf(0.9)
     assert quantile(values, "p90", "min") == pytest.approx(2 ** (1 / at), rel=0.01)
     assert quantile(values, "p10", "min") == pytest.approx(1.1 ** (-1 / at), rel=0.01)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analytic.curve import break_even, sample, trace
+from simulator.analytic.curve import break_even, sample_curve, trace_curve
 
 
 def convex(x):
@@ -17,7 +17,7 @@ def convex(x):
     ("is_convex", "gap"), [(True, 0.3), (True, 1e-2), (True, 1e-6), (False, 0.3), (False, 5e-3)]
 )
 def test_the_curve_is_within_its_gap_of_the_lines(gap, is_convex):
-    curve = trace(convex, 0.1, 10.0, gap=gap, convex=is_convex)
+    curve = trace_curve(convex, 0.1, 10.0, gap=gap, convex=is_convex)
     x = np.geomspace(0.1, 10, 5001)
     off = np.abs(curve.at(x) - convex(x))
     of = np.clip(np.searchsorted(curve.x, x, side="right") - 1, 0, len(curve.gap) - 1)
@@ -34,7 +34,7 @@ def test_it_is_so_for_any_rising_convex_curve(lines, gap):
     def highest(x):
         return np.max([start + slope * x for start, slope in lines], axis=0)
 
-    curve = trace(highest, 0.05, 4.0, gap=gap, convex=True)
+    curve = trace_curve(highest, 0.05, 4.0, gap=gap, convex=True)
     x = np.geomspace(0.05, 4, 2001)
     assert np.abs(curve.at(x) - highest(x)).max() <= gap + 1e-9
     assert curve.gap.max() <= gap * (1 + 1e-12)
@@ -48,23 +48,23 @@ def test_convexity_saves_points():
             asked[is_convex] += len(x)
             return convex(x)
 
-        trace(counted, 0.1, 10.0, gap=1e-3, convex=is_convex)
+        trace_curve(counted, 0.1, 10.0, gap=1e-3, convex=is_convex)
     assert asked[True] < asked[False] / 20
 
 
 def test_a_jump_leaves_a_gap_that_is_told():
-    curve = trace(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, convex=False)
+    curve = trace_curve(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, convex=False)
     assert curve.gap.max() >= 1
     assert not curve.fell
 
 
 def test_a_step_that_falls_is_told():
-    assert trace(lambda x: 2 - x, 0.1, 1.0, gap=0.1, convex=False).fell
+    assert trace_curve(lambda x: 2 - x, 0.1, 1.0, gap=0.1, convex=False).fell
 
 
 def test_a_curve_ends_at_the_most_points():
     counted = []
-    trace(lambda x: counted.extend(x) or x, 0.1, 10.0, gap=1e-9, convex=False, most=100)
+    trace_curve(lambda x: counted.extend(x) or x, 0.1, 10.0, gap=1e-9, convex=False, most=100)
     assert len(counted) == 100
 
 
@@ -100,7 +100,7 @@ def test_a_sampled_curve_has_its_points_and_was_looked_at_between_them(lines, ga
         asked.extend(x.tolist())
         return highest(x)
 
-    curve = sample(counted, 0.05, 4.0, gap=gap)
+    curve = sample_curve(counted, 0.05, 4.0, gap=gap)
     assert sorted(asked) == curve.x.tolist()
     assert np.array_equal(curve.step, highest(curve.x))
     assert len(curve.x) < 100
@@ -111,8 +111,8 @@ def test_a_sampled_curve_has_its_points_and_was_looked_at_between_them(lines, ga
 
 
 def test_a_sampled_curve_ends_at_its_number_of_points_and_says_what_is_left():
-    jump = sample(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, most=20)
+    jump = sample_curve(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, most=20)
     assert len(jump.x) == 20
     assert jump.gap.max() == 1.0
     assert not jump.fell
-    assert sample(lambda x: -x, 0.1, 10.0, gap=20.0).fell
+    assert sample_curve(lambda x: -x, 0.1, 10.0, gap=20.0).fell

@@ -180,7 +180,6 @@ class Explorer:
         for begin in range(0, len(batch), BLOCK):
             rows += self._judged(batch[begin : begin + BLOCK])
             self._write(len(self.results) // BLOCK * BLOCK)
-            self._write_partly()
         return rows
 
     def _write(self, last: int) -> None:
@@ -207,15 +206,19 @@ class Explorer:
         points = [self._placed(at) for at in batch]
         engine = self.study.settings.engine
         uncertain = bool(self._robust)
-        asked = {
-            key: one
-            for point in points
-            for key, one in point.asked(engine, uncertain=uncertain).items()
-        }
-        answers = self._answered(asked, engine, uncertain=uncertain)
-        rows = [self._row(point, answers, engine) for point in points]
-        for row in rows:
-            self.results.add(row)
+        asked = [point.asked(engine, uncertain=uncertain) for point in points]
+        rows: list[Row] = []
+
+        def take() -> None:
+            """Add points, in their order, as far as all of their answers have come."""
+            while len(rows) < len(points) and asked[len(rows)].keys() <= self._known.keys():
+                rows.append(self._row(points[len(rows)], self._known, engine))
+                self.results.add(rows[-1])
+            self._write_partly()
+
+        every = {key: one for few in asked for key, one in few.items()}
+        self._answered(every, engine, uncertain=uncertain, came=take)
+        take()
         return rows
 
     def _quantiles(self, jobs: Sequence[Job] | None) -> dict[str, float]:
@@ -358,9 +361,14 @@ class Explorer:
         return names | set(self.study.file.objectives)
 
     def _answered(
-        self, asked: dict[bytes, Placed], engine: str, *, uncertain: bool = False
+        self,
+        asked: dict[bytes, Placed],
+        engine: str,
+        *,
+        uncertain: bool = False,
+        came: Callable[[], None] = lambda: None,
     ) -> dict[bytes, Answer]:
-        """Find answers, and compute those that are nowhere."""
+        """Find answers, and compute those that are nowhere; ``came`` is called as they come."""
         missing = [key for key in asked if key not in self._known]
         self._count("stored", sum(key in self._stored for key in asked))
         if missing and self.cache is not None:
@@ -370,15 +378,14 @@ class Explorer:
             missing = [key for key in missing if key not in found]
         self._count("computed", len(missing))
         chunks, keys = _chunks(missing, asked, engine, uncertain=uncertain)
-        done = 0
+        done = len(self.results)
         for number, answers in self.run(chunks):
             self._take(dict(zip(keys[number], answers, strict=True)))
             self._cache(keys[number], answers)
             done += len(answers)
             if self.progress is not None:
-                self.progress(
-                    len(self.results) + done, max(self._expected(), len(self.results) + done)
-                )
+                self.progress(done, max(self._expected(), done))
+            came()
         return {key: self._known[key] for key in asked}
 
     def _take(self, found: dict[bytes, Answer]) -> None:

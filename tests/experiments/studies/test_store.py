@@ -258,11 +258,19 @@ def test_an_input_that_has_changed_is_computed_anew(tmp_path, monkeypatch):
     assert results(folder) != before
 
 
-def test_a_study_under_way_can_be_reported_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": 20, "search": {"method": "nsga2", "trials": 60, "batch": 10, "seed": 1}},
+        {"steps": 7, "settings": {"engine": "fluid"}, "objectives": {"step_s": {"min": "p90"}}},
+    ],
+)
+def test_a_study_under_way_can_be_reported_and_ends_with_the_same_bytes(
+    tmp_path, monkeypatch, fields
+):
     """Points of a block that is not complete are written now and then, and anew at its end."""
     monkeypatch.setattr("experiments.studies.explore.PARTLY", 0.0)
-    bred = {"method": "nsga2", "trials": 60, "batch": 10, "seed": 1}
-    content = links(steps=20, search=bred)
+    content = links(**fields)
     study(content, tmp_path / "whole", cache=False)
 
     def stopping(what):

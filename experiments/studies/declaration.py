@@ -377,6 +377,7 @@ def _declared(
         *(file, dimensions, constraints, settings, confirm, folder, source, content, known)
     )
     _check_objectives(made, wrong)
+    _check_told(made, wrong)
     _check_search(made, wrong)
     return made
 
@@ -499,6 +500,26 @@ def _check_objectives(made: Declaration, wrong: Any) -> None:
                 ("objectives", name),
                 f"{name!r} is nothing to be least or most; {hint}there are {', '.join(names)}",
             )
+
+
+def _check_told(made: Declaration, wrong: Any) -> None:
+    """Refuse figures of what no workload tells: tokens of a trace, memory and fields of a plan."""
+    asked: dict[str, Keys] = {name: ("objectives", name) for name in made.file.objectives}
+    for index, constraint in enumerate(made.constraints):
+        new = sorted(constraint.names - asked.keys())
+        asked |= dict.fromkeys(new, ("constraints", index))
+    planned = any(entry.plan is not None for entry in made.file.workloads)
+    for name, path in asked.items():
+        if not planned and (name in FITS["memory"] or name.startswith("plan.")):
+            raise wrong(path, f"{name}: no workload is a plan, and a trace does not tell")
+    for index, entry in enumerate(made.file.workloads):
+        for name in (one for one in ("tokens_per_s", "energy_per_token") if one in asked):
+            if entry.trace is not None and entry.tokens is None:
+                raise wrong(
+                    ("workloads", index, "trace"),
+                    f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
+                    "tell: write tokens beside it",
+                )
 
 
 def _check_search(made: Declaration, wrong: Any) -> None:

@@ -76,6 +76,19 @@ def test_a_study_file_is_read(tmp_path):
         ("objectives:", "settings: {engine: fast}\nobjectives:", "settings.engine: engine: 'fast'"),
         ("objectives:", "settings: {workers: 2}\nobjectives:", "an option of the command"),
         ("objectives:", "confirm: fast\nobjectives:", "confirm: engine: 'fast'"),
+        (
+            "step_s: min",
+            "tokens_per_s: max",
+            "line 2, column 14: workloads.0.trace: tokens_per_s needs the tokens of a step of a",
+        ),
+        (
+            '"gpus == 8"',
+            '"gpus == 8", "energy_per_token <= 1 J"',
+            "line 2, column 14: workloads.0.trace: energy_per_token needs the tokens",
+        ),
+        ('"gpus == 8"', "memory fits", "line 7, column 15: constraints.0: memory: no workload is"),
+        ('"gpus == 8"', "plan.tp < 8", "line 7, column 15: constraints.0: plan.tp: no workload is"),
+        ("step_s: min", "memory: min", "line 8, column 14: objectives.memory: memory: no workload"),
         ("space:", "spaces:", "spaces: no such field; did you mean space?"),
         (
             "scale_up.size: [8, 16]",

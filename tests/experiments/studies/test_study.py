@@ -191,7 +191,7 @@ def test_a_study_without_a_point_says_what_refused_them():
 
 
 def test_tokens_of_a_trace_are_not_made_up():
-    with pytest.raises(StudyError, match="tokens_per_s: gpu-dp2-tp4 is a trace"):
+    with pytest.raises(StudyError, match="tokens_per_s needs the tokens of a step of gpu-dp2"):
         study(links(steps=2, objectives={"tokens_per_s": "max"}))
 
 

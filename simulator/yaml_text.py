@@ -33,15 +33,15 @@ def parse_yaml(
     ------
     TwofoldError
         Of the type ``wrong``, if it is not YAML, or goes beyond the bounds of this module; names
-        the line.
+        the line and column.
 
     Examples
     --------
     >>> parse_yaml("nodes: 8", "cluster.yaml")
     {'nodes': 8}
-    >>> parse_yaml("nodes: !!int many", "cluster.yaml")
+    >>> parse_yaml("nodes: !!int x", "a.yaml")
     Traceback (most recent call last):
-    simulator.errors.TraceError: cluster.yaml: line 1: not YAML that can be used: 'many' is no int
+    simulator.errors.TraceError: a.yaml: line 1, column 8: not YAML that can be used: 'x' is no int
     """
     try:
         if isinstance(text, bytes):
@@ -50,9 +50,11 @@ def parse_yaml(
     except UnicodeError as error:
         raise wrong(f"{source}: not YAML that can be used: it is not UTF-8 text") from error
     except yaml.YAMLError as error:
-        line, problem = _where_and_what(error, text if isinstance(text, str) else "")
+        (line, column), problem = _where_and_what(error, text if isinstance(text, str) else "")
         complaint = " ".join(problem.split())[:_LONGEST_COMPLAINT]
-        raise wrong(f"{source}: line {line}: not YAML that can be used: {complaint}") from error
+        raise wrong(
+            f"{source}: line {line}, column {column}: not YAML that can be used: {complaint}"
+        ) from error
     return value
 
 
@@ -105,16 +107,18 @@ def _place(node: yaml.Node) -> Place:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[int, str]:
+def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[Place, str]:
     """Return where an error of PyYAML is, and what it says."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         parts = [part for part in (error.context, error.problem) if part]
-        return (mark.line + 1 if mark else 1), ", ".join(parts)
+        at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        return at, ", ".join(parts)
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
-        return line, f"unacceptable character #x{ord(text[error.position]):04x}"
-    return 1, str(error)
+        before = text[: error.position]
+        at = before.count("\n") + 1, error.position - before.rfind("\n")
+        return at, f"unacceptable character #x{ord(text[error.position]):04x}"
+    return (1, 1), str(error)
 
 
 class _Loader(yaml.SafeLoader):

@@ -252,6 +252,7 @@ class Declaration:
     """A study that has been checked: paths are taken from ``folder``, ``source`` is its file.
 
     ``content`` is what the file holds, as plain values: two studies are the same if it is equal.
+    ``known`` says where its fields are, None of a study that Python gives.
     """
 
     file: StudyFile
@@ -262,6 +263,7 @@ class Declaration:
     folder: Path
     source: str
     content: Mapping[str, Any]
+    known: Mapping[Keys, Place] | None = None
 
     @property
     def points(self) -> int | None:
@@ -293,6 +295,10 @@ class Declaration:
             name if time == 1 else f"{name} {time}"
             for name, time in zip(called, times, strict=True)
         )
+
+    def wrong(self, path: Keys, message: str) -> StudyError:
+        """Return an error of a field, by the keys that lead to it: with its line and column."""
+        return _wrong(self.source, self.known, path, message)
 
     def path(self, given: str) -> str:
         """Return a path as seen from the study file, if there is such a file; else the text."""
@@ -352,10 +358,7 @@ def _declared(
     content: object, *, folder: Path, source: str, known: Mapping[Keys, Place] | None
 ) -> Declaration:
     def wrong(path: Keys, message: str) -> StudyError:
-        line, column = (0, 0) if known is None else place_of(path, known)
-        at = f"line {line}, column {column}: " if line else ""
-        field = ".".join(map(str, path))
-        return StudyError(f"{source}: {at}{field + ': ' if field else ''}{message}")
+        return _wrong(source, known, path, message)
 
     if not isinstance(content, dict):
         told = "empty" if content is None else f"a {type(content).__name__}"
@@ -363,15 +366,28 @@ def _declared(
     try:
         file = StudyFile.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        every = error.errors(include_url=False)
+        unknown = [one for one in every if one["type"] == "extra_forbidden"]
+        first = [*unknown, *every][0]  # a misspelt field is missing under its name, too
         raise wrong(_path(first), _complaint(first)) from error
     dimensions = _dimensions(file, wrong)
     settings, confirm = _settings(file, wrong)
     constraints = _constraints(file, dimensions, wrong)
-    made = Declaration(file, dimensions, constraints, settings, confirm, folder, source, content)
+    made = Declaration(
+        *(file, dimensions, constraints, settings, confirm, folder, source, content, known)
+    )
     _check_objectives(made, wrong)
+    _check_told(made, wrong)
     _check_search(made, wrong)
     return made
+
+
+def _wrong(source: str, known: Mapping[Keys, Place] | None, path: Keys, message: str) -> StudyError:
+    """Make an error of a field: where it is in the file, if there is one."""
+    line, column = (0, 0) if known is None else place_of(path, known)
+    at = f"line {line}, column {column}: " if line else ""
+    field = ".".join(map(str, path))
+    return StudyError(f"{source}: {at}{field + ': ' if field else ''}{message}")
 
 
 def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
@@ -484,6 +500,26 @@ def _check_objectives(made: Declaration, wrong: Any) -> None:
                 ("objectives", name),
                 f"{name!r} is nothing to be least or most; {hint}there are {', '.join(names)}",
             )
+
+
+def _check_told(made: Declaration, wrong: Any) -> None:
+    """Refuse figures of what no workload tells: tokens of a trace, memory and fields of a plan."""
+    asked: dict[str, Keys] = {name: ("objectives", name) for name in made.file.objectives}
+    for index, constraint in enumerate(made.constraints):
+        new = sorted(constraint.names - asked.keys())
+        asked |= dict.fromkeys(new, ("constraints", index))
+    planned = any(entry.plan is not None for entry in made.file.workloads)
+    for name, path in asked.items():
+        if not planned and (name in FITS["memory"] or name.startswith("plan.")):
+            raise wrong(path, f"{name}: no workload is a plan, and a trace does not tell")
+    for index, entry in enumerate(made.file.workloads):
+        for name in (one for one in ("tokens_per_s", "energy_per_token") if one in asked):
+            if entry.trace is not None and entry.tokens is None:
+                raise wrong(
+                    ("workloads", index, "trace"),
+                    f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
+                    "tell: write tokens beside it",
+                )
 
 
 def _check_search(made: Declaration, wrong: Any) -> None:

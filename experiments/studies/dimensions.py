@@ -20,11 +20,12 @@ A range without ``steps`` is a continuum, which searches may draw from and a gri
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from collectives.libraries.rules import parse_rule
 from experiments.scenario.change import CLUSTER_RESOURCES, is_of_links, unit_of_value
@@ -35,7 +36,8 @@ from simulator.names import did_you_mean, same_name
 from simulator.quantities import format_quantity, parse_quantity
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.kinds import split_resource
-from topologies.cluster.schema import Accelerator, Host, Library, Pcie, ScaleUp
+from topologies.cluster.schema import Accelerator, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.families.table import SCALE_UP_ROLES, family_named
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training
 
@@ -102,6 +104,15 @@ class Dimension:
     def is_number(self) -> bool:
         """Whether its values are numbers."""
         return self.span is not None or all(isinstance(one, float) for one in self.levels)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is something to be bought that no bill follows: it comes with the node."""
+        first, _, field = self.name.partition(".")
+        if first.startswith("scale_out"):
+            return field in ("latency", "efficiency", "message_overhead", "hop_latency")
+        bought = self.kind in ("resource", "factor", "what_if", "topology")
+        return bought or (self.kind == "field" and bool(field) and first != "library")
 
     def value(self, coordinate: float) -> Value:
         """Return the value at a coordinate: a level's index, or a number of the continuum."""
@@ -370,16 +381,63 @@ _READ: dict[str, Callable[[str], object]] = {
 def _topologies(name: str, raw: object) -> Dimension:
     levels: list[Value] = []
     for index, one in enumerate(_listed(raw)):
-        table = (
-            isinstance(one, dict) and len(one) == 1 and isinstance(next(iter(one.values())), dict)
-        )
-        if not (isinstance(one, str) or table):
+        table = isinstance(one, dict) and [*map(type, one.values())] == [dict]
+        if not (isinstance(one, str) or (isinstance(one, dict) and table)):
             raise DimensionError(
                 f"{one!r} is no topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
                 index,
             )
+        _check_topology(name.partition(".")[0], one, index)
         levels.append(one if isinstance(one, str) else json.dumps(one, sort_keys=True))
     return Dimension(name, "topology", tuple(levels))
+
+
+def _check_topology(tier: str, one: str | dict[str, Any], index: int) -> None:
+    """Refuse a family that there is not, and fields that it does not have; a file is read later."""
+    family, given = (one, {}) if isinstance(one, str) else next(iter(one.items()))
+    known = {*SCALE_UP_ROLES} if tier == "scale_up" else {*map(str, FABRICS)}
+    if isinstance(one, str) and not set(one) & set("/\\."):
+        family = one.partition(":")[0]
+    plain = isinstance(one, dict) or not set(family) & set("/\\.")
+    if plain and family not in known and (given or family_named(family) is None):
+        raise DimensionError(
+            f"{family!r} is no topology of {tier}; {did_you_mean(family, known)}"
+            f"there are {', '.join(sorted(known))}, specs such as fat_tree:8, and files of graphs",
+            index,
+        )
+    tables = (ScaleUp,) if tier == "scale_up" else (FABRICS[family],) if given else ()
+    for field, value in given.items():
+        if field == "ports" and tier == "scale_out":
+            continue
+        if not any(field in table.model_fields for table in tables):
+            names = [one for table in tables for one in table.model_fields if one != "topology"]
+            raise DimensionError(
+                f"{family} has no field {field!r}; {did_you_mean(str(field), names)}"
+                f"accepted: {', '.join(names)}, ports",
+                *(index, family, field),
+            )
+        _check_value(tables, field, value, index, family, field)
+
+
+def _check_value(
+    tables: Iterable[type[BaseModel]], field: str, value: object, *path: int | str
+) -> None:
+    """Refuse a value that no table of a cluster file takes for a field."""
+    wrong = ""
+    for table in tables:
+        info = table.model_fields.get(field)
+        if info is None:
+            continue
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(Annotated[info.annotation, info])  # type: ignore[arg-type]
+            adapter.validate_python(value)
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            wrong = wrong or f"{value!r}: {message[0].lower()}{message[1:]}"
+        else:
+            return
+    if wrong:
+        raise DimensionError(wrong, *path)
 
 
 def _field(name: str, raw: object) -> Dimension:
@@ -388,8 +446,20 @@ def _field(name: str, raw: object) -> Dimension:
         levels, span = _numbers(raw, _number)
         if span is not None:
             raise DimensionError("a field takes levels: give steps, or a list")
-        return Dimension(name, "field", levels)
-    return Dimension(name, "field", _plain(raw))
+    else:
+        levels = _plain(raw)
+    tier, _, field = name.rpartition(".")
+    for index, value in enumerate(levels):
+        path = () if isinstance(raw, dict) else (index,)
+        _check_value(_TABLES.get(tier, (Cluster,)), field, as_written(value), *path)
+    return Dimension(name, "field", levels)
+
+
+def as_written(value: Value) -> object:
+    """Return a level as a file has it: whole numbers, booleans, text."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return {"true": True, "false": False}.get(value, value)
 
 
 def _plan(name: str, raw: object) -> Dimension:

@@ -5,9 +5,10 @@ has it. Points are numbered in the order in which the search asks for them.
 """
 
 import math
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ CHUNK = 512
 """Points that a worker is handed at once, of the engine that asks many at once; of others one."""
 CONFIRMED = 50
 """Points of the front that another engine simulates again, at most: evenly along it."""
+PARTLY = 10.0
+"""Seconds between two times that points of a block are written before it is complete."""
 _FITS = "memory fits"
 """What holds of every plan, whether a study says it or not, unless the workload ignores it."""
 _BOUGHT = ("cost", "power")
@@ -123,7 +126,7 @@ class Explorer:
         self._late = [one for one in self.study.constraints if _simulated(one)]
         if any(base.plan is not None for base in self.bases):
             self._early.append(parse_constraint(_FITS, lambda name: FIGURES[name].unit, FITS))
-        self._written = 0
+        self._written, self._shown = 0, time.monotonic()
         self._robust = [goal for goal in self.study.goals if goal.quantile]
         self._draws = Draws()
         self._drawn = {goal.name: array("d") for goal in self._robust}
@@ -150,6 +153,10 @@ class Explorer:
         explored = judged(self.study, self.results, found, Counts(**self._counts))
         front = explored.front
         explored = replace(explored, kept=self._kept(front), chosen=tuple(self._chosen()))
+        if self.store is not None and self._robust:
+            chosen = [asdict(one) for one in explored.chosen]
+            told = {"front": [*front], "kept": [*explored.kept], "chosen": chosen}
+            self.store.write_drawn(told)
         if self.study.confirm is None:
             return explored
         confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
@@ -183,19 +190,35 @@ class Explorer:
                 self.store.write(self.results, self._written, block)
             self._written = block
 
+    def _write_partly(self) -> None:
+        """Write a block that is not complete now and then, so that a report can show its points.
+
+        When it is complete it is written anew: as if nobody had.
+        """
+        there = len(self.results) - self._written
+        if self.store is None or not there or time.monotonic() - self._shown < PARTLY:
+            return
+        if self.store.written(self._written) < there:
+            self.store.write(self.results, self._written, len(self.results))
+        self._shown = time.monotonic()
+
     def _judged(self, batch: Sequence[Coordinates]) -> list[Row]:
         points = [self._placed(at) for at in batch]
         engine = self.study.settings.engine
         uncertain = bool(self._robust)
-        asked = {
-            key: one
-            for point in points
-            for key, one in point.asked(engine, uncertain=uncertain).items()
-        }
-        answers = self._answered(asked, engine, uncertain=uncertain)
-        rows = [self._row(point, answers, engine) for point in points]
-        for row in rows:
-            self.results.add(row)
+        asked = [point.asked(engine, uncertain=uncertain) for point in points]
+        rows: list[Row] = []
+
+        def take() -> None:
+            """Add points, in their order, as far as all of their answers have come."""
+            while len(rows) < len(points) and asked[len(rows)].keys() <= self._known.keys():
+                rows.append(self._row(points[len(rows)], self._known, engine))
+                self.results.add(rows[-1])
+            self._write_partly()
+
+        every = {key: one for few in asked for key, one in few.items()}
+        self._answered(every, engine, uncertain=uncertain, came=take)
+        take()
         return rows
 
     def _quantiles(self, jobs: Sequence[Job] | None) -> dict[str, float]:
@@ -338,9 +361,14 @@ class Explorer:
         return names | set(self.study.file.objectives)
 
     def _answered(
-        self, asked: dict[bytes, Placed], engine: str, *, uncertain: bool = False
+        self,
+        asked: dict[bytes, Placed],
+        engine: str,
+        *,
+        uncertain: bool = False,
+        came: Callable[[], None] = lambda: None,
     ) -> dict[bytes, Answer]:
-        """Find answers, and compute those that are nowhere."""
+        """Find answers, and compute those that are nowhere; ``came`` is called as they come."""
         missing = [key for key in asked if key not in self._known]
         self._count("stored", sum(key in self._stored for key in asked))
         if missing and self.cache is not None:
@@ -350,15 +378,14 @@ class Explorer:
             missing = [key for key in missing if key not in found]
         self._count("computed", len(missing))
         chunks, keys = _chunks(missing, asked, engine, uncertain=uncertain)
-        done = 0
+        done = len(self.results)
         for number, answers in self.run(chunks):
             self._take(dict(zip(keys[number], answers, strict=True)))
             self._cache(keys[number], answers)
             done += len(answers)
             if self.progress is not None:
-                self.progress(
-                    len(self.results) + done, max(self._expected(), len(self.results) + done)
-                )
+                self.progress(done, max(self._expected(), done))
+            came()
         return {key: self._known[key] for key in asked}
 
     def _take(self, found: dict[bytes, Answer]) -> None:

@@ -8,8 +8,9 @@ goes on where it was interrupted.
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, product
 from typing import Any
 
@@ -27,6 +28,8 @@ _POPULATION, _TPE_BATCH = 50, 10
 """Points that nsga2 and tpe ask for at once, where nothing is said; 50 is Optuna's own."""
 _LEAST, _GENERATIONS = 8, 16
 """Of nsga2: a population so small where that leaves time for fewer generations."""
+_NEW = 4
+"""Of a generation of nsga2 one point in so many has not been seen before."""
 _IDLE = 20
 """Batches without a new point after which a search has seen what it will see."""
 
@@ -114,10 +117,7 @@ def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
     batch: list[Coordinates] = []
     idle = 0
     for shares in draws:
-        at = tuple(
-            one.coordinate(float(share))
-            for one, share in zip(study.dimensions, shares, strict=True)
-        )
+        at = _at(study, shares)
         idle = 0 if at not in seen else idle + 1
         if at not in seen:
             seen.add(at)
@@ -132,43 +132,148 @@ def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
     return Found()
 
 
+def _at(study: Declaration, shares: Floats) -> Coordinates:
+    """Return the coordinates of a point of the unit cube."""
+    return tuple(
+        one.coordinate(float(share)) for one, share in zip(study.dimensions, shares, strict=True)
+    )
+
+
 def nsga2(study: Declaration) -> Batches:
-    """Breed points that are better in some objective (K. Deb et al., IEEE TEC 6, 2002)."""
-    optuna = _optuna()
-    search = study.file.search
+    """Breed points that are better in some objective (K. Deb et al., IEEE TEC 6, 2002).
+
+    Of a generation at least a quarter are points that were not seen before: where its parents give
+    fewer, the rest are drawn, so that a population that has become one point is not bred for ever.
+    """
+    search, spaces = study.file.search, _spaces(study)
     size = search.batch or max(_LEAST, min(_POPULATION, _trials(study) // _GENERATIONS))
-    sampler = optuna.samplers.NSGAIISampler(population_size=size, seed=search.seed)
-    return (yield from _asked(study, sampler, size))
+    sampler = _breeder()(spaces, population_size=size, seed=search.seed)
+    rng = np.random.default_rng(search.seed)
+    known: dict[Coordinates, Row] = {}
+    idle = 0
+    while len(known) < _trials(study) and idle < _IDLE:
+        asked = _optuna().create_study(directions=_directions(study), sampler=sampler)
+        sampler.begin(asked)
+        batch = [asked.ask(spaces) for _ in range(size)]
+        places = [_coordinates(one, spaces) for one in batch]
+        new = [at for at in dict.fromkeys(places) if at not in known]
+        for at in _strangers(study, rng, {*known, *new}, math.ceil(size / _NEW) - len(new)):
+            asked.enqueue_trial(_parameters(at, spaces))
+            batch.append(asked.ask(spaces))
+            places.append(at)
+            new.append(at)
+        idle = 0 if new else idle + 1
+        if new := new[: _trials(study) - len(known)]:
+            rows = yield new
+            known |= dict(zip(new, rows, strict=True))
+        _tell_all(asked, batch, [known.get(at) for at in places], study)
+        sampler.end(asked)
+    return Found()
+
+
+def _strangers(
+    study: Declaration, rng: np.random.Generator, seen: set[Coordinates], count: int
+) -> list[Coordinates]:
+    """Draw points that were not seen; fewer where the space seems to have no more."""
+    found: dict[Coordinates, None] = {}
+    for _ in range(_IDLE * count):
+        at = _at(study, rng.random(len(study.dimensions)))
+        if at not in seen:
+            found[at] = None
+        if len(found) == count:
+            break
+    return list(found)
 
 
 def tpe(study: Declaration) -> Batches:
     """Ask where good points are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
-    optuna = _optuna()
-    search = study.file.search
-    sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
-    return (yield from _asked(study, sampler, search.batch or _TPE_BATCH))
-
-
-def _asked(study: Declaration, sampler: Any, size: int) -> Batches:
-    """Ask a sampler for batches and tell it what they became; a point seen before costs nothing."""
-    optuna = _optuna()
-    goals = study.goals
-    directions = ["minimize" if goal.way == "min" else "maximize" for goal in goals]
-    asked = optuna.create_study(directions=directions, sampler=sampler)
+    search, spaces = study.file.search, _spaces(study)
+    sampler = _optuna().samplers.TPESampler(seed=search.seed, constant_liar=True)
+    asked = _optuna().create_study(directions=_directions(study), sampler=sampler)
     known: dict[Coordinates, Row] = {}
-    spaces = {one.name: _distribution(one) for one in study.dimensions}
-    idle, trials = 0, _trials(study)
-    while len(known) < trials and idle < _IDLE:
-        batch = [asked.ask(spaces) for _ in range(size)]
-        places = [tuple(float(one.params[name]) for name in spaces) for one in batch]
-        new = [at for at in dict.fromkeys(places) if at not in known][: trials - len(known)]
+    idle = 0
+    while len(known) < _trials(study) and idle < _IDLE:
+        batch = [asked.ask(spaces) for _ in range(search.batch or _TPE_BATCH)]
+        places = [_coordinates(one, spaces) for one in batch]
+        new = [at for at in dict.fromkeys(places) if at not in known]
         idle = 0 if new else idle + 1
-        if new:
+        if new := new[: _trials(study) - len(known)]:
             rows = yield new
             known |= dict(zip(new, rows, strict=True))
-        for trial, at in zip(batch, places, strict=True):
-            _tell(asked, trial, known.get(at), [goal.column for goal in goals])
+        _tell_all(asked, batch, [known.get(at) for at in places], study)
     return Found()
+
+
+@cache
+def _breeder() -> Any:
+    """Return Optuna's NSGA-II, made to look at its parents alone.
+
+    Optuna goes over all trials there ever were for each new one: of 2,000 points in a space where
+    most are refused, and so are bred again and again, it took more than ten minutes to ask. Here
+    each generation is a study of its own, which begins with the parents.
+    """
+
+    class Breeder(_optuna().samplers.NSGAIISampler):  # type: ignore[misc]
+        def __init__(self, spaces: dict[str, Any], **others: Any) -> None:
+            super().__init__(**others)
+            self._bred = {name: one for name, one in spaces.items() if not one.single()}
+            self._parents: list[Any] = []
+
+        def begin(self, asked: Any) -> None:
+            """Put the parents into the study of a generation."""
+            asked.add_trials(self._parents)
+            self._parents = asked.get_trials(deepcopy=False)
+
+        def end(self, asked: Any) -> None:
+            """Choose parents among those of a generation and its children."""
+            self._parents = self.select_parent(asked, 1)
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            del study, trial
+            return self._bred if self._parents else {}
+
+        def get_trial_generation(self, study: Any, trial: Any) -> int:
+            del study, trial
+            return 1 if self._parents else 0
+
+        def get_parent_population(self, study: Any, generation: int) -> list[Any]:
+            del study, generation
+            return self._parents
+
+        def get_population(self, study: Any, generation: int) -> list[Any]:
+            del generation
+            complete = (_optuna().trial.TrialState.COMPLETE,)
+            return list(study.get_trials(deepcopy=False, states=complete)[len(self._parents) :])
+
+    return Breeder
+
+
+def _spaces(study: Declaration) -> dict[str, Any]:
+    return {one.name: _distribution(one) for one in study.dimensions}
+
+
+def _directions(study: Declaration) -> list[str]:
+    return ["minimize" if goal.way == "min" else "maximize" for goal in study.goals]
+
+
+def _coordinates(trial: Any, spaces: Iterable[str]) -> Coordinates:
+    return tuple(float(trial.params[name]) for name in spaces)
+
+
+def _parameters(at: Coordinates, spaces: dict[str, Any]) -> dict[str, Any]:
+    """Return coordinates as Optuna has them: of a level its whole number."""
+    levels = _optuna().distributions.FloatDistribution
+    return {
+        name: value if isinstance(one, levels) else int(value)
+        for value, (name, one) in zip(at, spaces.items(), strict=True)
+    }
+
+
+def _tell_all(
+    asked: Any, batch: Sequence[Any], rows: Sequence[Row | None], study: Declaration
+) -> None:
+    for trial, row in zip(batch, rows, strict=True):
+        _tell(asked, trial, row, [goal.column for goal in study.goals])
 
 
 def _tell(asked: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_factor
 from experiments.settings import Settings
 from experiments.studies.declaration import Declaration
-from experiments.studies.dimensions import NONE, Dimension, Value
+from experiments.studies.dimensions import NONE, Dimension, Value, as_written
 from experiments.studies.points.code_identity import code_identity
 from experiments.studies.points.placed import Base, Placed, Site, digest
 from simulator.errors import StudyError, TwofoldError, WhatIfError
@@ -99,11 +99,12 @@ class Sites:
         base, study = self._bases[index], self._study
         settings = self._settings(values)
         cluster = self._cluster(base, values)
+        tiers = {one.name.partition(".")[0] for one in values if one.kind == "topology"}
         for one, value in values.items():
             if one.kind in ("resource", "factor"):
                 cluster = _resized(cluster, one, float(value))
-            elif one.kind == "field":
-                cluster = _with_field(cluster, one.name, value)
+            elif one.kind == "field" and one.name.partition(".")[0] not in tiers:
+                cluster = with_fields(cluster, {one.name: as_written(value)}, one.name)
         plan = None if base.plan is None else _plan(base.plan, values, study)
         if plan is not None:
             plan = _at_rates_of(plan, cluster, settings.nodes)
@@ -115,7 +116,8 @@ class Sites:
         for one, value in values.items():
             if one.kind == "topology":
                 needed = place(cluster, ranks, nodes).nodes
-                cluster = _with_topology(cluster, one.name, str(value), needed, study)
+                fields = _fields_of(one.name.partition(".")[0], values)
+                cluster = _with_topology(cluster, one.name, str(value), needed, study, fields)
         place(cluster, ranks, nodes)
         if base.scenario is not None:
             cluster = with_calibration(cluster, base.scenario.cluster.calibration)
@@ -206,22 +208,26 @@ def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
     return cluster if factor == 1 else changed(cluster, dimension.name, factor)
 
 
-def _with_field(cluster: Cluster, name: str, value: Value) -> Cluster:
-    """Return a cluster with one field of its file set."""
-    return with_fields(cluster, {name: _as_written(value)}, name)
-
-
-def _as_written(value: Value) -> object:
-    """Return a level as a file has it: whole numbers, booleans, text."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else value
-    return {"true": True, "false": False}.get(value, value)
+def _fields_of(tier: str, values: Mapping[Dimension, Value]) -> dict[str, object]:
+    """Return what a point says of a tier whose topology it changes: of the new one, not the old."""
+    named = (
+        (one.name.partition("."), value) for one, value in values.items() if one.kind == "field"
+    )
+    return {field: as_written(value) for (first, _, field), value in named if first == tier}
 
 
 def _with_topology(
-    cluster: Cluster, name: str, text: str, needed: int, study: Declaration
+    cluster: Cluster,
+    name: str,
+    text: str,
+    needed: int,
+    study: Declaration,
+    fields: Mapping[str, object],
 ) -> Cluster:
-    """Return a cluster with another topology in a tier; a family alone is sized for the nodes."""
+    """Return a cluster with another topology in a tier, with fields of its own.
+
+    A family alone is sized for the nodes.
+    """
     tier = name.partition(".")[0]
     if tier == "scale_out" and cluster.scale_out is None:
         raise WhatIfError(f"{cluster.name} has no scale_out, whose topology this could be")
@@ -229,6 +235,7 @@ def _with_topology(
         ((family, given),) = json.loads(text).items()
     else:
         family, given = text, {}
+    given = {**given, **fields}
     sized = fabric_fields(family, cluster, needed, given) if tier == "scale_out" else None
     if sized is None and not given:
         return with_topology(cluster, f"{tier}={study.path(family)}", needed)
@@ -264,7 +271,7 @@ def _plan(
 ) -> GenerationPlan:
     """Return a plan with the fields of a point."""
     given: dict[str, Any] = {
-        one.name.partition(".")[2]: _as_written(value)
+        one.name.partition(".")[2]: as_written(value)
         for one, value in values.items()
         if one.kind == "plan"
     }

@@ -7,6 +7,8 @@
 ``index.sqlite``              ``answers``: each step's time by the hash of its inputs, committed as
                               they come; ``points``: number, constraint that refused it, file
 ``results/NNNNN.parquet``     the points, 4,096 a file, in their order: coordinates, figures, steps
+``drawn.json``                of a study with quantiles that has ended: how often points stay on
+                              the front, and which point each quantile chooses
 ============================  ====================================================================
 
 Answers are committed a few times a second, so whatever ends the process (``kill -9``, power, a full
@@ -41,6 +43,7 @@ INPUTS = "inputs.json"
 ORIGIN = "origin.txt"
 INDEX = "index.sqlite"
 RESULTS = "results"
+DRAWN = "drawn.json"
 _LOCK = ".lock"
 BLOCK = 4096
 """Points of a result file."""
@@ -113,6 +116,15 @@ class Store:
                     ((first + index, why, name) for index, why in enumerate(refused)),
                 )
 
+    def written(self, first: int) -> int:
+        """Count the points of the block that begins with ``first`` that are written."""
+        with reported(self.folder):
+            (count,) = self._base.execute(
+                "SELECT count(*) FROM points WHERE number >= ? AND number < ?",
+                (first, first + BLOCK),
+            ).fetchone()
+        return int(count)
+
     def finish(self, count: int) -> None:
         """Drop what an earlier run left behind the last point: its inputs were others."""
         with reported(self.folder):
@@ -124,24 +136,32 @@ class Store:
                 if path.stem.isdecimal() and int(path.stem) >= files:
                     path.unlink()
 
+    def write_drawn(self, drawn: Mapping[str, Any]) -> None:
+        """Write what draws tell of the points; of other points it tells nothing."""
+        self._write_text(DRAWN, json.dumps(drawn, indent=2, sort_keys=True) + "\n")
+
     def write_inputs(self, inputs: Mapping[str, Any]) -> bool:
         """Write what the study reads; say whether that was other before."""
-        path = self.folder / INPUTS
         text = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
-        before = path.read_text("utf-8") if path.exists() else None
-        if before != text:
-            with writing(path) as stream:
-                stream.write(text.encode())
-        return before is not None and before != text
+        with reported(self.folder):
+            path = self.folder / INPUTS
+            other = path.exists() and path.read_text("utf-8") != text
+            if other:
+                (self.folder / DRAWN).unlink(missing_ok=True)
+        self._write_text(INPUTS, text)
+        return other
 
     def write_origin(self, origin: Path) -> None:
         """Write from which folder paths are taken, as seen from this one, so that both may move."""
-        text = os.path.relpath(origin, self.folder) + "\n"
-        path = self.folder / ORIGIN
+        self._write_text(ORIGIN, os.path.relpath(origin, self.folder) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        """Write a file of the directory if it is not there, or is another."""
+        path, data = self.folder / name, os.fsencode(text)
         with reported(self.folder):
-            if not path.exists() or path.read_text("utf-8") != text:
+            if not path.exists() or path.read_bytes() != data:
                 with writing(path) as stream:
-                    stream.write(os.fsencode(text))
+                    stream.write(data)
 
     def close(self) -> None:
         """Close the index."""

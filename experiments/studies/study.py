@@ -22,7 +22,8 @@ from experiments.studies.points.code_identity import code_identity
 from experiments.studies.points.placed import Base
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from simulator.errors import OutputError
+from simulator.errors import OutputError, TwofoldError
+from topologies import load_cluster
 from traces.generate.plan import files_named, read_plan
 
 
@@ -90,7 +91,9 @@ class StudyAnswer(Head):
 
     ``hypervolume`` is covered by the front up to ``reference``, the worst feasible value of each
     objective. ``chosen`` says which point is best in each quantile of what is drawn, where an
-    objective is a quantile. ``computed``, ``stored`` and ``cached`` say where answers came from.
+    objective is a quantile. ``free`` names dimensions of what has no price of its own, where cost
+    or power is an objective or bounded: of them the front takes the best. ``computed``, ``stored``
+    and ``cached`` say where answers came from.
     """
 
     name: str
@@ -108,6 +111,7 @@ class StudyAnswer(Head):
     hypervolume: float
     reference: dict[str, float]
     chosen: list[Chosen]
+    free: list[str]
     refused: list[RefusedAnswer]
     thresholds: list[ThresholdAnswer]
     sensitivity: list[SensitivityAnswer]
@@ -171,6 +175,16 @@ class StudyReport(Report):
         return [{"reason": why, "points": count} for why, count in most]
 
     @property
+    def free(self) -> list[str]:
+        """Dimensions that no bill follows, where cost or power is an objective or bounded."""
+        named = {name for one in self.study.constraints for name in one.names}
+        if not {"cost", "power"} & (named | set(self.study.file.objectives)):
+            return []
+        goals = set(self.study.file.objectives)
+        several = (one for one in self.study.dimensions if one.span or len(one.levels) > 1)
+        return [one.name for one in several if one.is_free and one.name not in goals]
+
+    @property
     def thresholds(self) -> list[ThresholdAnswer]:
         """What ``bisect`` found, a row for each combination of the other dimensions."""
         over = self.study.file.search.over
@@ -216,6 +230,7 @@ class StudyReport(Report):
             "hypervolume": explored.hypervolume,
             "reference": dict(zip(columns, explored.reference, strict=True)),
             "chosen": list(explored.chosen),
+            "free": self.free,
             "refused": self.refused,
             "thresholds": self.thresholds,
             "sensitivity": [
@@ -330,6 +345,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     folder = None if directory is None else Path(directory)
     if folder is not None:
         check_folder(folder, written)
+    _check_named(declared)
     with ExitStack() as held:
         bases, workloads = read_workloads(declared, watch)
         store = None if folder is None else held.enter_context(open_store(folder, written, note))
@@ -346,6 +362,31 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
             _trim(kept, note)
     inputs = Inputs(*_files(declared))
     return StudyReport(declared, explored, tuple(workloads), folder, inputs=inputs)
+
+
+def _check_named(declared: Declaration) -> None:
+    """Refuse traces and plans that are not there, and clusters that cannot be read.
+
+    Raises
+    ------
+    StudyError
+        With the line and column that names it.
+    """
+    named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
+    for index, entry in enumerate(declared.file.workloads):
+        for key in ("trace", "plan"):
+            given = getattr(entry, key)
+            if given is not None and not Path(declared.path(given)).exists():
+                raise declared.wrong(("workloads", index, key), f"{given}: there is no such file")
+        named.append((("workloads", index, "cluster"), entry.cluster))
+    for one in (one for one in declared.dimensions if one.kind == "cluster"):
+        named += [(("space", one.name, at), str(level)) for at, level in enumerate(one.levels)]
+    for path, name in named:
+        try:
+            if name is not None:
+                load_cluster(declared.path(name))
+        except TwofoldError as error:
+            raise declared.wrong(path, str(error)) from error
 
 
 def _written(declared: Declaration, given: Mapping[str, Any] | Path | str) -> Written:

@@ -128,8 +128,8 @@ def _print_front(console: Console, report: "StudyReport") -> None:
 
 
 def _is_drawn(report: "StudyReport") -> bool:
-    """Whether an objective is a quantile of what was drawn."""
-    return any(goal.quantile for goal in report.study.goals)
+    """Whether an objective is a quantile of what was drawn, and what that tells is there."""
+    return bool(report.explored.kept)
 
 
 def _listed(front: "Sequence[PointRow]") -> "list[PointRow]":
@@ -204,6 +204,11 @@ def _foot(report: "StudyReport") -> str:
         told += (
             f"\nkept: on the front in so many of {DRAWS} draws of what is not known of networks, "
             "kernels and predictions; quantiles are of the same draws"
+        )
+    if report.free:
+        told += (
+            f"\nno bill follows {', '.join(report.free)}: with cost or power the front has the "
+            "best of what is free; make that an objective, or let cluster vary"
         )
     if report.study.settings.engine == "analytic" and _most_off(report) > _MUCH:
         told += (

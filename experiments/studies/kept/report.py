@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -10,13 +11,14 @@ from experiments.baseline import Watch
 from experiments.provenance import InputFile, Inputs, hashed, version
 from experiments.question import question
 from experiments.studies.declaration import Declaration, read_study
-from experiments.studies.explore import Confirmed, Counts, Explored, Explorer, judged
+from experiments.studies.explore import Chosen, Confirmed, Counts, Explored, Explorer, judged
 from experiments.studies.kept.point_details import chosen_points, details_of
 from experiments.studies.points.code_identity import code_identity
 from experiments.studies.points.placed import Base
 from experiments.studies.results import Results, results_of
 from experiments.studies.search import METHODS, Found
 from experiments.studies.store import (
+    DRAWN,
     INDEX,
     INPUTS,
     ORIGIN,
@@ -42,6 +44,18 @@ class _Inputs:
     version: str = "unknown"
     source: str = ""
     files: tuple[InputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What draws told: of each point of the front how often it stays there, and who is chosen."""
+
+    front: tuple[int, ...]
+    kept: tuple[float, ...]
+    chosen: tuple[Chosen, ...]
+
+
+_Kind = TypeVar("_Kind")
 
 
 @question("report")
@@ -104,10 +118,7 @@ def report(
     if bases:
         explored = replace(explored, confirmed=_confirmed(declared, bases, place, explored))
     if any(goal.quantile for goal in declared.goals):
-        notes.append(
-            "draws are not kept: how often points stay on the front, and which each quantile "
-            "chooses, twofold study says"
-        )
+        explored = _with_drawn(explored, place, notes)
     for one in notes:
         note(one)
     close = tuple(details_of(declared, bases, results, chosen, watch)) if bases else ()
@@ -121,6 +132,19 @@ def report(
         read=kept.files,
         inputs=Inputs(files=tuple(_files(declared, kept, place))),
     )
+
+
+def _with_drawn(explored: Explored, place: Path, notes: list[str]) -> Explored:
+    """Add what draws told of the points, if that is there and of these points."""
+    path = place / DRAWN
+    told = _decoded(path, _Drawn) if path.is_file() else None
+    if told is None or told.front != explored.front:
+        notes.append(
+            "how often points stay on the front, and which each quantile chooses, is known when "
+            "twofold study has ended"
+        )
+        return explored
+    return replace(explored, kept=told.kept, chosen=told.chosen)
 
 
 def _declared(place: Path) -> Declaration:
@@ -140,17 +164,20 @@ def _folder(place: Path, given: Path | str | None) -> Path:
 
 def _inputs(place: Path) -> _Inputs:
     path = place / INPUTS
-    if not path.is_file():
-        return _Inputs()
+    return _decoded(path, _Inputs) if path.is_file() else _Inputs()
+
+
+def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
+    """Read JSON that the study wrote."""
     try:
-        return msgspec.json.decode(_text(path), type=_Inputs)
+        return msgspec.json.decode(_text(path), type=kind)
     except msgspec.DecodeError as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
 
 
 def _files(declared: Declaration, kept: _Inputs, place: Path) -> Iterator[Path]:
     """Yield what is read: files of the directory, and those that it names."""
-    yield from (place / name for name in (STUDY, INPUTS, ORIGIN, INDEX))
+    yield from (place / name for name in (STUDY, INPUTS, ORIGIN, INDEX, DRAWN))
     yield from (place / RESULTS).glob("*.parquet")
     yield from (declared.folder / one["path"] for one in kept.files)
 

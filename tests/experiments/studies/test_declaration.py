@@ -71,11 +71,55 @@ def test_a_study_file_is_read(tmp_path):
             "search.loss: 2: input should be a valid string",
         ),
         (", steps: 4", "", "a grid has no continuum"),
-        ("name: next", "name: next\nname: other", "line 2: not YAML that can be used"),
+        ("name: next", "name: next\nname: other", "line 2, column 1: not YAML that can be used"),
         ("name: next", "nam: next", "line 1, column 1: "),
         ("objectives:", "settings: {engine: fast}\nobjectives:", "settings.engine: engine: 'fast'"),
         ("objectives:", "settings: {workers: 2}\nobjectives:", "an option of the command"),
         ("objectives:", "confirm: fast\nobjectives:", "confirm: engine: 'fast'"),
+        (
+            "step_s: min",
+            "tokens_per_s: max",
+            "line 2, column 14: workloads.0.trace: tokens_per_s needs the tokens of a step of a",
+        ),
+        (
+            '"gpus == 8"',
+            '"gpus == 8", "energy_per_token <= 1 J"',
+            "line 2, column 14: workloads.0.trace: energy_per_token needs the tokens",
+        ),
+        ('"gpus == 8"', "memory fits", "line 7, column 15: constraints.0: memory: no workload is"),
+        ('"gpus == 8"', "plan.tp < 8", "line 7, column 15: constraints.0: plan.tp: no workload is"),
+        ("step_s: min", "memory: min", "line 8, column 14: objectives.memory: memory: no workload"),
+        ("space:", "spaces:", "spaces: no such field; did you mean space?"),
+        (
+            "scale_up.size: [8, 16]",
+            "scale_out.topology: [rail, fat_treee]",
+            "line 6, column 30: space.scale_out.topology.1: 'fat_treee' is no topology of "
+            "scale_out; did you mean fat_tree?",
+        ),
+        (
+            "scale_up.size: [8, 16]",
+            "scale_out.topology: [rail, {dragonfly: {routng: adaptive}}]",
+            "line 6, column 43: space.scale_out.topology.1.dragonfly.routng: dragonfly has no "
+            "field 'routng'; did you mean routing?",
+        ),
+        (
+            "scale_up.size: [8, 16]",
+            "scale_out.topology: [{dragonfly: {routing: adaptiv}}]",
+            "line 6, column 37: space.scale_out.topology.0.dragonfly.routing: 'adaptiv': ",
+        ),
+        ("scale_up.size: [8, 16]", "scale_out.topology: [ring:8, rng:8]", "'rng' is no topology"),
+        (
+            "scale_up.size: [8, 16]",
+            "scale_up.topology: [{heart: {size: 8}}]",
+            "'heart' is no topology of scale_up",
+        ),
+        ("scale_up.size: [8, 16]", "scale_out.routing: [ecmp, foo]", "routing.1: 'foo': input"),
+        (
+            "scale_up.size: [8, 16]",
+            "scale_out.oversubscription: [.nan]",
+            ".0: nan: input should",
+        ),
+        ("[8, 16]", "[8, .nan]", "line 6, column 22: space.scale_up.size.1: nan is no number"),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_place(tmp_path, before, after, said):
@@ -87,6 +131,15 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path, before, after, said)
     assert told.startswith(str(path))
     assert said in told
     assert "\n" not in told
+
+
+def test_topologies_that_there_are_can_be_asked_for():
+    for one in ("fat_tree", "fat_tree:8", "g.json", {"rail": {"ports": 32, "routing": "ecmp"}}):
+        assert parse_dimension("scale_out.topology", [one]).levels
+    for one in ("switch", "torus:2x4", "dragonfly:9x4x2", {"switch": {"efficiency": 0.9}}):
+        assert parse_dimension("scale_up.topology", [one]).levels
+    table = {"dragonfly": {"bandwidth": "50 GB/s", "local_bandwidth": "100 GB/s"}}
+    assert parse_dimension("scale_out.topology", [table]).levels
 
 
 def test_a_million_millions_of_points_are_refused_at_once(tmp_path):

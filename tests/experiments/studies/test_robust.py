@@ -1,5 +1,6 @@
 """Objectives that are quantiles: closed forms of normal logarithms, and studies as a whole."""
 
+import json
 import math
 from dataclasses import replace
 from statistics import NormalDist
@@ -126,6 +127,8 @@ def test_a_study_has_the_same_bytes_whatever_the_workers_and_where_answers_are_f
     cached = study(robust(), folders[2])
     assert cached.explored.counts.cached == 16
     assert read(folders[0]) == read(folders[1]) == read(folders[2])
+    drawn = {(folder / "drawn.json").read_bytes() for folder in folders}
+    assert len(drawn) == 1
     assert cached.explored.kept == plain.explored.kept
     again = study(robust(), folders[0], cache=False)
     assert again.explored.counts.stored == 16
@@ -185,6 +188,26 @@ def test_quantiles_that_are_none(objectives, said):
 def test_a_study_that_is_read_back_has_the_same_front(tmp_path):
     asked = study(robust(), tmp_path / "kept", cache=False)
     again = report(tmp_path / "kept", details=0)
+    assert again.front == asked.front
+    assert again.explored.chosen == asked.explored.chosen
+    assert again.notes == ()
     assert [row.point for row in again.front] == [row.point for row in asked.front]
     assert again.front[0].objectives == asked.front[0].objectives
     assert "step_s p90" in again.to_html()
+
+
+def test_what_draws_tell_is_of_the_points_they_were_drawn_of(tmp_path):
+    """Of a study that has not ended, or of another front, it is not known, and no page says so."""
+    study(robust(), tmp_path / "kept", cache=False)
+    path = tmp_path / "kept" / "drawn.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "front": told["front"][1:], "kept": told["kept"][1:]}))
+    for change in (lambda: None, path.unlink):
+        change()
+        again = report(tmp_path / "kept", details=0)
+        assert again.explored.kept == again.explored.chosen == ()
+        assert all(row.kept_pct is None for row in again.front)
+        assert any("when twofold study has ended" in one for one in again.notes)
+    path.write_text("{")
+    with pytest.raises(StudyError, match=r"drawn\.json: cannot be read"):
+        report(tmp_path / "kept", details=0)

@@ -1,5 +1,6 @@
 """Directories of studies: whatever ends a process, the same command goes on to the same bytes."""
 
+import json
 import os
 import random
 import signal
@@ -14,7 +15,9 @@ import yaml
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.studies.kept.report import report
 from experiments.studies.store import read_results
+from experiments.studies.study import study
 from helpers.places import ROOT
 from helpers.studies import links
 
@@ -253,3 +256,53 @@ def test_an_input_that_has_changed_is_computed_anew(tmp_path, monkeypatch):
     assert "what the study reads has changed" in answer.stderr
     assert '"computed": 4' in answer.stdout
     assert results(folder) != before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": 20, "search": {"method": "nsga2", "trials": 60, "batch": 10, "seed": 1}},
+        {"steps": 7, "settings": {"engine": "fluid"}, "objectives": {"step_s": {"min": "p90"}}},
+    ],
+)
+def test_a_study_under_way_can_be_reported_and_ends_with_the_same_bytes(
+    tmp_path, monkeypatch, fields
+):
+    """Points of a block that is not complete are written now and then, and anew at its end."""
+    monkeypatch.setattr("experiments.studies.explore.PARTLY", 0.0)
+    content = links(**fields)
+    study(content, tmp_path / "whole", cache=False)
+
+    def stopping(what):
+        def progress(done, _total):
+            if what == content["name"] and done > 40:
+                raise KeyboardInterrupt
+
+        return progress
+
+    with pytest.raises(KeyboardInterrupt):
+        study(content, tmp_path / "torn", cache=False, watch=stopping)
+    under_way = report(tmp_path / "torn", details=0)
+    whole = read_results(tmp_path / "whole")
+    count = len(under_way.explored.results)
+    assert 20 <= count <= 40
+    assert under_way.to_arrow().equals(whole.slice(0, count))
+    study(content, tmp_path / "torn", cache=False)
+    assert results(tmp_path / "torn") == results(tmp_path / "whole")
+
+
+def test_a_name_does_not_tell_the_terminal_what_to_do(tmp_path):
+    """It is shown instead; a program is told it as it is."""
+    told = "\x1b[31mred\x1b]0;title\u202e\x00\x9b2J"
+    path = written(tmp_path, **OF_STEP, steps=2, name=told)
+    answer = run(path, "--no-cache")
+    assert answer.exit_code == 0
+    assert answer.stdout.startswith("␛[31mred␛]0;title")
+    assert not {"\x1b", "\u202e", "\x00", "\x9b"} & {*answer.stdout}
+    assert json.loads(run(path, "--no-cache", "-o", "json").stdout)["name"] == told
+    folder = tmp_path / "kept"
+    run(path, "-d", folder, "--no-cache")
+    other = written(tmp_path, **OF_STEP, steps=3, name="other")
+    assert "\x1b" not in refused(other, "-d", folder, "--no-cache")
+    absent = written(tmp_path, **OF_STEP, workloads=[{"trace": "a\x1b[2J"}])
+    assert "a␛[2J: there is no such file" in refused(absent, "--no-cache")

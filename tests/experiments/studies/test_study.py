@@ -13,7 +13,9 @@ from experiments.questions.compare import compare
 from experiments.questions.generate import generate
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve
-from experiments.studies.study import study
+from experiments.studies.declaration import declare
+from experiments.studies.sites import Sites
+from experiments.studies.study import read_workloads, study
 from helpers.studies import PLAN, TRACE, links
 from simulator.errors import StudyError
 from simulator.quantities import parse_quantity
@@ -189,7 +191,7 @@ def test_a_study_without_a_point_says_what_refused_them():
 
 
 def test_tokens_of_a_trace_are_not_made_up():
-    with pytest.raises(StudyError, match="tokens_per_s: gpu-dp2-tp4 is a trace"):
+    with pytest.raises(StudyError, match="tokens_per_s needs the tokens of a step of gpu-dp2"):
         study(links(steps=2, objectives={"tokens_per_s": "max"}))
 
 
@@ -298,3 +300,93 @@ def test_values_that_a_cluster_does_not_have_refuse_the_point():
     assert [bool(why) for why in report.explored.results.refused] == [True, False, False]
     base = load_cluster("dgx-a100")
     assert base.scale_up.bandwidth == parse_quantity("300 GB/s", "B/s")
+
+
+PRICED = {
+    "scale_out.bandwidth": {"factors": [1, 2]},
+    "scale_out.nics_per_node": [4, 8],
+    "scale_out.topology": ["fat_tree", "rail"],
+    "nodes": [2, 4],
+    "cluster": ["dgx-a100", "hgx-h100"],
+}
+FREE = {
+    "compute": [1, 2],
+    "host": [1, 2],
+    "scale_up.bandwidth": {"factors": [1, 2]},
+    "scale_up.latency": {"factors": [1, 2]},
+    "scale_up.topology": ["switch", "torus:2x4"],
+    "pcie.bandwidth": {"factors": [1, 2]},
+    "scale_out.latency": {"factors": [1, 2]},
+    "scale_out.efficiency": [0.9, 0.95],
+    "what_if": ["none", "compute x0.5"],
+    "accelerator.memory_bandwidth": ["2 TB/s", "4 TB/s"],
+}
+
+
+@pytest.mark.parametrize("name", [*PRICED, *FREE])
+def test_an_answer_names_what_has_no_price(name):
+    space = {name: (PRICED | FREE)[name]}
+    report = study(links(space=space, objectives={"step_s": "min", "cost": "min"}))
+    costs = column(report, "cost")
+    assert len(costs) == 2
+    assert report.free == ([name] if costs[0] == costs[1] else [])
+    assert report.free == ([name] if name in FREE else [])
+    assert study(links(space=space, objectives={"step_s": "min"})).free == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("workloads: [{trace: none}]\ncluster: dgx-a100", "line 2, column 14: workloads.0.trace"),
+        ("workloads: [{plan: none}]\ncluster: dgx-a100", "line 2, column 14: workloads.0.plan"),
+        (
+            'workloads: [{trace: "a\\0b"}]\ncluster: dgx-a100',
+            "0.trace: a\0b: there is no",
+        ),
+        (
+            "workloads: [{trace: .}]\ncluster: dgx-a10",
+            "line 3, column 1: cluster: dgx-a10: no",
+        ),
+        (
+            "workloads: [{trace: ., cluster: none.yaml}]\ncluster: dgx-a100",
+            "line 2, column 24: workloads.0.cluster: none.yaml: cannot be read",
+        ),
+    ],
+)
+def test_what_a_study_names_and_is_not_there_is_said_with_its_place(tmp_path, fields, said):
+    path = tmp_path / "study.yaml"
+    path.write_text(f"name: x\n{fields}\nspace: {{compute: [1, 2]}}\n")
+    with pytest.raises(StudyError) as caught:
+        study(path, tmp_path / "kept", cache=False)
+    assert str(caught.value).startswith(f"{path}: line ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_fields_of_a_tier_are_those_of_the_topology_that_a_point_gives_it():
+    """The catalogue's fabric has no routing; the one that takes its place has what is asked."""
+    level = {"fat_tree": {"ports": 8}}
+    space = {"scale_out.topology": ["fat_tree", level], "scale_out.routing": ["ecmp", "adaptive"]}
+    fields = links(space=space, objectives={"step_s": "min"}, settings={"nodes": 2})
+    declared = declare(fields)
+    bases, _ = read_workloads(declared)
+    sites = Sites(declared, bases)
+    for number in range(2):
+        for routing in ("ecmp", "adaptive"):
+            values = {
+                "scale_out.topology": declared.dimensions[0].levels[number],
+                "scale_out.routing": routing,
+            }
+            fabric = sites.placed(0, values).cluster.scale_out
+            assert (fabric.topology, fabric.routing) == ("fat_tree", routing)
+            assert fabric.ports == (64, 8)[number]
+    routed = study(fields)
+    assert routed.explored.results.feasible.all()
+    assert routed.explored.results.values(1)["scale_out.routing"] == "adaptive"
+
+
+def test_a_field_that_a_topology_does_not_have_refuses_its_points_alone():
+    space = {"scale_out.topology": ["switch", "rail"], "scale_out.oversubscription": [1, 2]}
+    report = study(links(space=space, objectives={"step_s": "min"}, settings={"nodes": 2}))
+    assert report.explored.results.feasible.tolist() == [False, False, True, True]

@@ -208,8 +208,9 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
 _NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
 """Pydantic's plugins watch services: to look for some, every installed distribution is read."""
-_ALLOCATIONS = 100_000
-"""After so many more the collector looks for cycles: Python's 700 are for small programs."""
+_ALLOCATIONS = 300_000
+"""After so many more the collector looks for cycles: Python's 700 are for small programs, and the
+modules of a first answer make over 100,000 objects, none of them to be freed."""
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from experiments.output.pages.page import Page, Section, Stat, View
 from experiments.output.pages.ranks import ranks_drawn
 from experiments.output.pages.steps import meter
 from experiments.output.tables.parts import percent, say_time
+from experiments.output.tables.studies import say_free
 from experiments.studies.figures import figure_of, say_figure
 from experiments.studies.results import PointDetails, Results
 from experiments.studies.robust import DRAWS
@@ -85,10 +86,15 @@ def _lead(report: "StudyReport") -> list[str]:
         word = "Least" if report.study.ways[name] == "min" else "Most"
         values = _values(report, row.values)
         told.append(f"{word} {name}: {_said(report, name, row)}{how}, point {number:,}: {values}.")
+    if report.free:
+        told.append(_sentence(say_free(report)))
     if report.study.file.description:
-        about = report.study.file.description
-        told.insert(0, f"{about[0].upper()}{about[1:].rstrip('.')}.")
+        told.insert(0, _sentence(report.study.file.description))
     return told
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
 
 
 def _said(report: "StudyReport", name: str, row: Any) -> str:

@@ -189,6 +189,14 @@ def _print_sensitivity(console: Console, report: "StudyReport") -> None:
     print_rows(console, rows)
 
 
+def say_free(report: "StudyReport") -> str:
+    """Say which dimensions no bill follows."""
+    return (
+        f"no bill follows {', '.join(report.free)}: with cost or power the front has the "
+        "best of what is free; make that an objective, or let cluster vary"
+    )
+
+
 def _foot(report: "StudyReport") -> str:
     """Say what the columns mean."""
     if report.explored.found.sensitivity:
@@ -206,10 +214,7 @@ def _foot(report: "StudyReport") -> str:
             "kernels and predictions; quantiles are of the same draws"
         )
     if report.free:
-        told += (
-            f"\nno bill follows {', '.join(report.free)}: with cost or power the front has the "
-            "best of what is free; make that an objective, or let cluster vary"
-        )
+        told += f"\n{say_free(report)}"
     if report.study.settings.engine == "analytic" and _most_off(report) > _MUCH:
         told += (
             f"\n{report.study.confirm} differs by more than {_MUCH:g} %: the analytic engine knows "

@@ -9,6 +9,7 @@ import pytest
 
 from collectives.libraries.rules import parse_rule
 from experiments.baseline import baseline
+from experiments.output.pages.studies import study as page_of
 from experiments.questions.compare import compare
 from experiments.questions.generate import generate
 from experiments.scenario.language import parse_change
@@ -331,6 +332,8 @@ def test_an_answer_names_what_has_no_price(name):
     assert len(costs) == 2
     assert report.free == ([name] if costs[0] == costs[1] else [])
     assert report.free == ([name] if name in FREE else [])
+    told = f"No bill follows {name}" in " ".join(page_of(report).lead)
+    assert told == (name in FREE)
     assert study(links(space=space, objectives={"step_s": "min"})).free == []
 
 

@@ -105,18 +105,22 @@ def _kept_code(function: Callable[..., Any]) -> Any:
     Numba imports all that it compiles with before it reads what it kept, which takes longer than
     all else it does at a start and may bring in SciPy. What is kept here is complete: it has what
     it calls in it, and without reference counts it calls nothing of Numba's runtime. A loop that
-    must be compiled after all has its compiler import the same.
+    must be compiled after all has its compiler import the same. A release of Numba that has no such
+    method reads as it always does.
 
     Numba reads all of an index before it looks whether it is still that of the source. After an
     upgrade in place the index may name types that are gone.
     """
     from numba.core.caching import FunctionCache
 
+    read = getattr(FunctionCache, "_load_overload", FunctionCache.load_overload)
+
     class KeptCode(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             try:
-                with self._guard_against_spurious_io_errors():
-                    return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                return read(self, sig, target_context)
+            except OSError:  # another process writes it: on Windows a file is then locked
+                return None
             except _UNREADABLE:
                 self.flush()  # type: ignore[no-untyped-call]
                 return None

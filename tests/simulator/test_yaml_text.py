@@ -93,7 +93,7 @@ WRONG = [
 @pytest.mark.parametrize(("value", "told"), WRONG)
 def test_a_value_that_is_none_is_told_with_its_line(monkeypatch, libyaml, value, told):
     monkeypatch.setattr(yaml, "__with_libyaml__", libyaml and yaml.__with_libyaml__)
-    with pytest.raises(ClusterError, match=r"^x\.yaml: line [345]: not YAML") as caught:
+    with pytest.raises(ClusterError, match=r"^x\.yaml: line [345], column \d+: not YAML") as caught:
         parse_yaml(f"one: 1\ntwo: 2\nthree: {value}\n", "x.yaml", ClusterError)
     assert told in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -101,7 +101,7 @@ def test_a_value_that_is_none_is_told_with_its_line(monkeypatch, libyaml, value,
 
 
 def test_aliases_do_not_expand():
-    with pytest.raises(TraceError, match=r"^x: line 2: .*aliases"):
+    with pytest.raises(TraceError, match=r"^x: line 2, column \d+: .*aliases"):
         parse_yaml(_BOMB, "x")
 
 
@@ -119,7 +119,7 @@ def test_every_reader_refuses_them_in_one_line(name, value, tmp_path):
     text, read = READERS[name]
     extra = f"- {value}\n" if name == "kernels" else f"extra: {value}\n"
     too_long = name == "plan" and len(value) > 2**16
-    said = "too long for a plan" if too_long else r"line \d+: not YAML"
+    said = "too long for a plan" if too_long else r"line \d+, column \d+: not YAML"
     with pytest.raises(TwofoldError, match=rf"x\.yaml: {said}") as caught:
         read(text + extra, tmp_path)
     assert "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ BROWSED := $(VENV)/browsed
 CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
 PYTEST := -m pytest --numprocesses auto
 # Of make newest: all, unless some are named.
-TESTS :=
+TESTS ?=
 # Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
 # options of python -m benchmarks.live.
 WRITE :=

@@ -1,6 +1,6 @@
 """Random cases are the same on every run and every machine, and no example has a time limit.
 
-A law is tried on 30 cases unless it says how many; with ``HYPOTHESIS_PROFILE=thorough`` on 300, new
+A law is tried on 20 cases unless it says how many; with ``HYPOTHESIS_PROFILE=thorough`` on 300, new
 ones each time (``make exhaustive``).
 """
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("twofold", max_examples=30, derandomize=True, **_ALWAYS)
+settings.register_profile("twofold", max_examples=20, derandomize=True, **_ALWAYS)
 settings.register_profile("thorough", max_examples=300, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "twofold"))
 

@@ -324,6 +324,11 @@ FREE = {
 }
 
 
+def test_where_nothing_is_bought_nothing_is_free():
+    space = {"compute": FREE["compute"]}
+    assert study(links(space=space, objectives={"step_s": "min"})).free == []
+
+
 @pytest.mark.parametrize("name", [*PRICED, *FREE])
 def test_an_answer_names_what_has_no_price(name):
     space = {name: (PRICED | FREE)[name]}
@@ -334,7 +339,6 @@ def test_an_answer_names_what_has_no_price(name):
     assert report.free == ([name] if name in FREE else [])
     told = f"No bill follows {name}" in " ".join(page_of(report).lead)
     assert told == (name in FREE)
-    assert study(links(space=space, objectives={"step_s": "min"})).free == []
 
 
 @pytest.mark.parametrize(

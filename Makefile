@@ -80,7 +80,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # What tests need besides.
 $(READY): $(INSTALLED)
 	@echo "== setup: install what checks and tests need, and compile the hot loops, once"
-	@$(BIN)/twofold warm & $(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]' \
+	@$(BIN)/twofold system warm & $(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[test]' \
 	  && wait $$!
 	@touch $@
 	@echo "== setup: done"
@@ -125,15 +125,15 @@ exhaustive: $(READY)  ## all tests on more and new random cases, some on thousan
 	$(call stage,thousands of random cases,HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "exhaustive or not exhaustive")
 
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked
-	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold warm)
+	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold system warm)
 	$(call stage,tests with checked indices,$(CHECKED) $(BIN)/python $(PYTEST) $(INDEXED))
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks
 
 docs: $(DOCUMENTED)  ## build the documentation into site/; a broken link or reference fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would pass over warnings
-	@echo "site/index.html"
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d site/doctrees docs site/html
+	@echo "site/html/index.html"
 
 validate: $(READY)  ## results against published measurements
 	$(BIN)/python -m benchmarks.validate
@@ -166,7 +166,7 @@ newest-setup:
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
 
 newest-tests:
-	@$(NEWEST)/bin/twofold warm
+	@$(NEWEST)/bin/twofold system warm
 	@$(NEWEST)/bin/twofold $(DEMO)
 	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(TESTS))
 

@@ -27,7 +27,7 @@ from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
 from experiments.evaluate.design_points import DesignPoints, steps_at
-from experiments.questions.utility import most_utility
+from experiments.points.utility import most_utility
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
@@ -168,7 +168,7 @@ def _studies() -> Iterator[Figure]:
     workload = scenario.workload
     graph = contract(workload)
     what = f"{len(workload):,} ops, {len(workload.calls):,} calls; {len(graph):,} points left"
-    yield Figure("contraction, all told apart", graph.ratio, "edges per edge", remark=what)
+    yield Figure("contraction, all distinct", graph.ratio, "edges per edge", remark=what)
     fixed = contract(workload, ())
     remark = f"{len(fixed):,} points and {len(fixed.source):,} edges left"
     yield Figure("contraction, network only", fixed.ratio, "edges per edge", remark=remark)

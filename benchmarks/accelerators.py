@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.baseline import baseline
-from experiments.questions.what_if import what_ifs
+from experiments.points.what_if import what_ifs
 from experiments.scenario.recognised import LEAST_KNOWN, RecognisedOps, recognise
-from simulator.errors import TwofoldError, WhatIfError
+from simulator.support.errors import TwofoldError, WhatIfError
 from simulator.workload import What
 from traces.load import load
 
@@ -138,9 +138,7 @@ def _is_trace(path: Path) -> bool:
     return path.name.endswith((".json.gz", ".et.gz", ".sqlite.gz", ".zip", ".pb.gz", ".tgz"))
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Traces, in folders.")] = TRACES,
-) -> None:
+def main(folder: Annotated[Path, typer.Argument(help="Traces, in folders.")] = TRACES) -> None:
     """Print predicted against measured steps, and what of each trace is recognised."""
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     if not folder.is_dir():

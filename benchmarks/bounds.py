@@ -24,10 +24,9 @@ from rich.table import Table
 
 from benchmarks.chakra import CASES, SWITCH, generated, without_our_attributes
 from experiments.evaluate.design_points import DesignPoints
-from experiments.evaluate.utility_bound import bounds
-from experiments.questions.utility import UtilityReport, utility
+from experiments.intervals.bound import PATHS_ONLY, bounds
+from experiments.points.utility import UtilityReport, utility
 from experiments.scenario.resources import better, improve
-from experiments.scenario.scenario import AUTO
 from simulator.analytic.contraction import PARTS
 from simulator.workload import Floats
 from traces.chakra.write import write_chakra
@@ -84,7 +83,7 @@ def measure(name: str, trace: Path, cluster: Path | str) -> Row:
         begun = time.process_time()
         found = bounds(step, asked, changes, engines, made)
         costs.append(time.process_time() - begun)
-    of_paths = bounds(step, asked, changes, dict.fromkeys(engines, AUTO), made)
+    of_paths = bounds(step, asked, changes, dict.fromkeys(engines, PATHS_ONLY), made)
     gained = {row.resource: row.utility_pct or 0.0 for row in report.utilities}
     gap, gap_of_paths = (
         np.array([one[resource] - gained[resource] for resource in one])

@@ -57,7 +57,7 @@ def of_utility(root: Path) -> CallPath:
     from experiments.baseline import Settings
 
     try:
-        from experiments.questions.utility import utility
+        from experiments.points.utility import utility
     except ImportError:  # before the rooms were made
         from experiments.utility import utility  # type: ignore  # noqa: PGH003 - another checkout
     path = CallPath(root)

@@ -8,14 +8,15 @@ import numpy as np
 
 from collectives.algorithms import ring as ring_schedules
 from experiments.baseline import Settings, baseline
-from experiments.questions.generate import plan_on, representatives
+from experiments.evaluate.generated_steps import representatives
+from experiments.questions.generate import plan_on
 from experiments.scenario.change import Change
 from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
-from simulator.errors import WhatIfError
 from simulator.schedule import Plan
+from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload

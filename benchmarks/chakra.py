@@ -24,7 +24,7 @@ from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import DesignPoints
 from experiments.questions.generate import plan_on
 from experiments.scenario.resources import improve
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 from simulator.workload import Workload
 from topologies import load_cluster
 from traces.chakra.files import read_messages
@@ -209,7 +209,7 @@ def _points(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
 
 def _contended_points(case: Case, folder: Path, cluster: Path) -> Iterator[Figure]:
     """Time further bandwidths under contention: the network built, calls laid, all simulated."""
-    scenario = baseline(folder, str(cluster), Settings(engine="fluid")).scenario
+    scenario = baseline(folder, str(cluster), Settings(engine="flow")).scenario
     numbers = count(1)
 
     def one_more() -> None:
@@ -223,6 +223,6 @@ def _contended_points(case: Case, folder: Path, cluster: Path) -> Iterator[Figur
         wall.append(time.perf_counter() - begun)
         used.append(time.process_time() - busy)
     most = None if case.further is None else 1e3 * case.further
-    remark = f"fluid, of processors; {1e3 * statistics.median(wall):.0f} ms by the clock"
+    remark = f"flow, of processors; {1e3 * statistics.median(wall):.0f} ms by the clock"
     took = 1e3 * statistics.median(used)
     yield Figure("a further point, contention", took, "ms", most, remark=remark)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.console import Console
 
-from experiments.output.tables.layout import TableRows, print_rows
+from experiments.output.document import Row, Table
+from experiments.output.terminal import print_table
 from experiments.questions.validate_steps import predicted
 from experiments.settings import Settings
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep
 from topologies import load_cluster
-from traces.generate import timing
 from traces.generate.framework import FRAMEWORKS
+from traces.generate.program import FIRST_FLASH, SUSTAINED
 
 _MOST = 24
 """Steps of each half that tell a constant, drawn evenly over those there are."""
@@ -56,9 +57,7 @@ def print_fit(console: Console, asked: Sequence[MeasuredStep | UnreadStep]) -> N
     steps = [one for one in asked if isinstance(one, MeasuredStep) and one.measured is not None]
     names = sorted({step.model.name for step in steps})
     halves = [set(names[half::2]) for half in (0, 1)]
-    rows = TableRows(
-        ("constant", ">value", ">fitted to", ">median", ">signed", ">others", ">median", ">signed")
-    )
+    rows = []
     for constant in _constants():
         of = [step for step in steps if constant.of(step, _generation(step)) and _is_small(step)]
         drawn = [_drawn([step for step in of if step.model.name in half]) for half in halves]
@@ -66,8 +65,9 @@ def print_fit(console: Console, asked: Sequence[MeasuredStep | UnreadStep]) -> N
             with constant.at(value):
                 cells = [text for own in drawn for text in _errors(own)]
             mark = " in use" if np.isclose(value, constant.current()) else ""
-            rows.add(constant.name, f"{value:g}{mark}", *cells)
-    print_rows(console, rows)
+            rows.append(Row((constant.name, f"{value:g}{mark}", *cells)))
+    columns = ("constant", ">value", ">fitted to", ">median", ">signed", ">others")
+    print_table(console, Table((*columns, ">median", ">signed"), rows))
 
 
 def _errors(steps: Sequence[MeasuredStep]) -> tuple[str, str, str]:
@@ -101,14 +101,14 @@ def _constants() -> Iterator[FittedConstant]:
     ):
         yield _entry(
             f"clock under load, {generation}",
-            timing.SUSTAINED,
+            SUSTAINED,
             generation,
             values,
             lambda step, own, wanted=generation: own == wanted and step.source != "vTrain-single",
         )
     yield _entry(
         "first FlashAttention on Hopper, of peak",
-        timing.FIRST_FLASH,
+        FIRST_FLASH,
         "hopper",
         (0.17, 0.19, 0.21, 0.23, 0.25),
         lambda step, own: (

@@ -2,8 +2,8 @@
 
 Each published measurement that the constants it is modelled with were not fitted to, by how much of
 its machine these know (:mod:`benchmarks.left_out`), is counted with how a cluster file says that
-its figures are known (:mod:`topologies.cluster.known`). ``--write`` puts the errors where answers
-find them (``experiments/costing/held_out.csv``). The rows
+its figures are known (:mod:`topologies.cluster.fabrics`). ``--write`` puts the errors where answers
+find them (``experiments/priors/held_out.csv``). The rows
 (``../shared/reference/measured_collectives.csv``) are not part of the project; where they are
 absent this says so and passes.
 
@@ -14,7 +14,6 @@ and machines. It is what a step is off by; what single sizes are off by besides 
 many.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +26,9 @@ from rich.table import Table
 
 from benchmarks import left_out
 from benchmarks.validate import TABLE, load_rows
-from experiments.costing.prior import HELD_OUT, LARGE, SMALL, SPLIT, HeldOut
-from topologies.cluster.known import DATA_SHEET, FITTED, SAME_GENERATION, Knowledge
+from experiments.priors.errors import HELD_OUT, Errors, write_errors
+from experiments.priors.network import LARGE, SMALL, SPLIT
+from topologies.cluster.fabrics import DATA_SHEET, FITTED, SAME_GENERATION, Knowledge
 
 CASES: tuple[tuple[Knowledge, str, str], ...] = (
     (FITTED, left_out.FITTED, "system == 'dgx-a100' and gpus == 4"),
@@ -41,6 +41,9 @@ CASES: tuple[tuple[Knowledge, str, str], ...] = (
 """How the figures of a cluster file are known, with which constants its rows are modelled, and
 which rows: of fitted machines those of numbers of ranks that nothing was fitted to. No other
 machine of its generation has the NICs of ``hgx-h100-ndr``, and what ships was not fitted to it."""
+
+
+_KEYS = "known", "tier", "sizes"
 
 
 def rows(path: Path) -> pd.DataFrame:
@@ -56,17 +59,21 @@ def rows(path: Path) -> pd.DataFrame:
     return table
 
 
-def held_out(table: pd.DataFrame) -> Iterator[HeldOut]:
+def held_out(table: pd.DataFrame) -> Iterator[Errors]:
     """Sum up by how figures are known, tier and sizes."""
-    for (known, tier, sizes), own in table.groupby(["known", "tier", "sizes"], sort=False):
+    for (known, tier, sizes), own in table.groupby([*_KEYS], sort=False):
         off, weight = own.log.abs().to_numpy(), _alike(own)
         median, p90 = (float(np.expm1(_quantile(off, weight, at))) for at in (0.5, 0.9))
         units = own.groupby(["system", "collective", "nodes", "gpus"]).log.median().reset_index()
         shared = float(np.sqrt(np.average(units.log**2, weights=_alike(units))))
         machines = tuple(sorted(own.system.unique()))
-        yield HeldOut(
-            *(str(known), str(tier), str(sizes), machines, len(own)),
-            *(round(one, 3) for one in (median, p90, shared)),
+        yield Errors(
+            (str(known), str(tier), str(sizes)),
+            len(own),
+            round(100 * median, 1),
+            round(100 * p90, 1),
+            shared=round(shared, 3),
+            machines=machines,
         )
 
 
@@ -81,14 +88,6 @@ def _quantile(values: "np.ndarray", weight: "np.ndarray", at: float) -> float:  
     return float(values[order][min(np.searchsorted(upto, at), len(values) - 1)])
 
 
-def write(path: Path, found: list[HeldOut]) -> None:
-    """Write the table that answers read."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HeldOut.columns())
-        writer.writerows(one.row() for one in found)
-
-
 def main(
     measured: Path = TABLE,
     *,
@@ -99,18 +98,18 @@ def main(
     if not measured.exists():
         console.print(f"skipped: {measured.name} is not here; the measurements do not ship")
         return
-    found = sorted(held_out(rows(measured)), key=lambda one: (one.known, one.tier, one.sizes))
+    found = sorted(held_out(rows(measured)), key=lambda errors: errors.key)
     shown = Table(
         "known", "tier", "sizes", "rows", "median %", "90th pct %", "shared %", "machines"
     )
     for one in found:
-        numbers = (f"{100 * value:.0f}" for value in (one.median, one.p90, np.expm1(one.shared)))
-        shown.add_row(
-            one.known, one.tier, one.sizes, str(one.rows), *numbers, ", ".join(one.machines)
+        numbers = (
+            f"{value:.0f}" for value in (one.median_pct, one.p90_pct, 100 * np.expm1(one.shared))
         )
+        shown.add_row(*one.key, str(one.count), *numbers, ", ".join(one.machines))
     console.print(shown)
     if write_to:
-        write(HELD_OUT, found)
+        write_errors(HELD_OUT, _KEYS, found, "python -m benchmarks.held_out --write")
 
 
 if __name__ == "__main__":

@@ -24,15 +24,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
-from simulator.errors import TwofoldError
+from simulator.accelerators import Accelerator
+from simulator.support.errors import TwofoldError
 from simulator.workload import Floats
-from traces.generate.kernel_times.build import FEWEST, built
-from traces.generate.kernel_times.carried import carried
-from traces.generate.kernel_times.families import FAMILIES
-from traces.generate.kernel_times.machines import Accelerator
-from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
-from traces.generate.kernel_times.rows import Key, Reading, Rows, believed, roofline
-from traces.generate.kernel_times.within import COMPARED, KERNEL_ERRORS, KernelError
+from traces.generate.kernel_times.build import FEWEST, build_tables, carry_over
+from traces.generate.kernel_times.families import FAMILIES, Key, roofline
+from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
+from traces.generate.kernel_times.rows import Reading, Rows, believed
+from traces.generate.kernel_times.times import COMPARED, KERNEL_ERRORS, KernelError
 
 FAMILY = "gemm"
 LEAST = 100e-6
@@ -106,10 +105,10 @@ def _from_relatives(readings: Mapping[str, Reading], tables: _Tables) -> _Logari
         measured_on, chip = machine(own), machine(other)
         if measured_on.generation != chip.generation:
             continue
-        known = built(readings[own].tables, measured_on, Counter())
+        known = build_tables(readings[own].tables, measured_on, Counter())
         for (name, key), rows in tables.items():
             if name == other and key in known:
-                times, _ = carried(key, known[key], measured_on, chip).at(rows.points)
+                times, _ = carry_over(key, known[key], measured_on, chip).at(rows.points)
                 least = roofline(FAMILIES[FAMILY], key[1], rows.points, chip)
                 yield _off(np.maximum(times, least), rows.times)
 

@@ -22,23 +22,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simulator.errors import TwofoldError
+from simulator.accelerators import Accelerator, kernel_machines
+from simulator.support.errors import TwofoldError
 from simulator.workload import Floats
-from traces.generate.kernel_times import packed
-from traces.generate.kernel_times.build import FEWEST, built, table
-from traces.generate.kernel_times.carried import carried
-from traces.generate.kernel_times.families import FAMILIES
-from traces.generate.kernel_times.machines import KNOWN, Accelerator
+from traces.generate.kernel_times.build import FEWEST, build_table, build_tables, carry_over
+from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.rows import (
-    Key,
     Reading,
     Rows,
     believed,
     is_table,
-    read,
     read_columns,
-    roofline,
+    read_rows,
 )
+from traces.generate.kernel_times.tables import save_tables
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "kernels"
 LEFT_OUT = 0.1
@@ -107,11 +104,11 @@ def accelerators(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield folders with tables, by the accelerator in their path and what follows it there."""
     for own in sorted({file.parent for file in _files(folder, "**/")}):
         parts = own.resolve().parts
-        name = next((part for part in reversed(parts) if part in KNOWN), None)
+        name = next((part for part in reversed(parts) if part in kernel_machines()), None)
         if name is None:
             raise TwofoldError(
                 f"{own}: no part of its path is an accelerator that is known"
-                f" ({', '.join(KNOWN)}): name a folder after it"
+                f" ({', '.join(kernel_machines())}): name a folder after it"
             )
         place = len(parts) - 1 - parts[::-1].index(name)
         yield "/".join(parts[place:]), own
@@ -124,14 +121,14 @@ def _files(folder: Path, below: str = "") -> list[Path]:
 
 def machine(name: str) -> Accelerator:
     """Return the accelerator of a folder's name."""
-    return KNOWN[name.partition("/")[0]]
+    return kernel_machines()[name.partition("/")[0]]
 
 
 def read_folder(folder: Path) -> Reading:
     """Read the tables of kernels in a folder."""
     files = _files(folder)
     known = [file for file in files if is_table(file)]
-    reading = read(*known)
+    reading = read_rows(*known)
     for file in set(files) - set(known):
         reading.left_out[f"of {file.name}, whose columns are of no table of kernels"] = num_rows(
             file
@@ -164,7 +161,7 @@ def left_out(readings: Mapping[str, Reading], seed: int) -> Iterator[Error]:
 
 def predicted(key: Key, rows: Rows, points: Floats, chip: Accelerator) -> Floats:
     """Predict shapes from the rows of a table, as :class:`KernelTimes` does."""
-    times, _ = table(key, rows, chip).at(points)
+    times, _ = build_table(key, rows, chip).at(points)
     return np.maximum(times, roofline(FAMILIES[key[0]], key[1], points, chip))
 
 
@@ -172,7 +169,7 @@ def from_others(readings: Mapping[str, Reading]) -> Iterator[Error]:
     """Predict the rows of every table from the same table of every other accelerator."""
     for source, reading in readings.items():
         measured_on = machine(source)
-        tables = built(reading.tables, measured_on, Counter())
+        tables = build_tables(reading.tables, measured_on, Counter())
         for target, other in readings.items():
             chip = machine(target)
             if target == source or chip.generation != measured_on.generation:
@@ -182,7 +179,7 @@ def from_others(readings: Mapping[str, Reading]) -> Iterator[Error]:
                 kept = believed(key, other.tables[key], chip, Counter())
                 if not len(kept):
                     continue
-                moved = carried(key, tables[key], measured_on, chip)
+                moved = carry_over(key, tables[key], measured_on, chip)
                 times, _ = moved.at(kept.points)
                 least = roofline(FAMILIES[key[0]], key[1], kept.points, chip)
                 errors = np.abs(np.maximum(times, least) / kept.times - 1.0)
@@ -235,7 +232,7 @@ def write_packed(readings: Mapping[str, Reading], folder: Path) -> None:
     for name, reading in readings.items():
         chip = machine(name)
         file = folder / f"{name}.npz"
-        packed.write(file, built(reading.tables, chip, reading.left_out))
+        save_tables(file, build_tables(reading.tables, chip, reading.left_out))
         Console(stderr=True).print(f"{file}: {file.stat().st_size:,} B")
 
 

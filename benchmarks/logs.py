@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.logs``: by system and seed, a random quarter of the published rows calibrates
 the catalogue's nearest cluster (``calibrate --logs``), and the other rows are modelled on it
-(``validate --collectives``). ``between`` is what interpolation between the next smaller and the
+(``validate LOG``). ``between`` is what interpolation between the next smaller and the
 next larger size of the same kind, ranks and version is off at the 90th percentile, all other rows
-known: no smooth model of a quarter of the rows does better. ``--few``: six sizes of one kind on the
-largest node that was timed, and what they make of all other kinds and numbers of ranks.
+known: no smooth model of a quarter of the rows does better. ``--parts``: what calls of some sizes,
+or of one kind, make of all others: sizes from 512 KiB to 64 MiB, up to and from 1 MiB, all-reduces
+from 8 MiB, and six sizes of one kind on the largest node that was timed.
 
 The rows (``../shared/reference/measured_collectives.csv``) are not part of the project; where they
 are absent this says so and passes. Left out are, as in :mod:`benchmarks.validate`, kernels that are
@@ -13,7 +14,7 @@ not the library's own and runs with a choice forced.
 """
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -100,39 +101,46 @@ def between(table: pd.DataFrame, system: str) -> float:
 
 
 FEW, KINDS = 6, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-
-def few(rows: list[Row], cluster: Cluster, folder: Path, kind: str) -> tuple[float, float] | None:
-    """Median errors (%) of other kinds and ranks before and after six sizes of a kind on a node."""
-    most = max((row[2] for row in rows if row[0] == kind and row[1] == 1), default=0)
-    one = {row[3]: row for row in rows if row[:3] == (kind, 1, most) and row[3] >= LEAST}
-    if len(one) < FEW:
-        return None
-    sizes = sorted(one)
-    chosen = [sizes[int(at)] for at in np.linspace(0, len(sizes) - 1, FEW)]
-    told = write(folder / "told.csv", [one[size] for size in chosen])
-    rest = write(folder / "rest.csv", [row for row in rows if (row[0], row[2]) != (kind, most)])
-    made = calibrate_logs(told, cluster).cluster
-    before, after = (
-        float(np.median([abs(call.error_pct) for call in answer.calls]))
-        for answer in (validate(cluster=at, collectives=[rest]) for at in (cluster, made))
-    )
-    return before, after
-
-
-LEAST = 1024
+LEAST, MIB = 1024, 2**20
 """Bytes: smaller calls take what a kilobyte does."""
 
 
-def _print_few(console: Console, table: pd.DataFrame, systems: Iterable[str]) -> None:
-    shown = Table("system", "cluster", "six sizes of", "others before", "others after")
+def parts(rows: list[Row]) -> Iterator[tuple[str, list[Row], list[Row]]]:
+    """Yield parts of a log: what each is, its rows, and those it is to tell of."""
+    ranges = {
+        "512 KiB to 64 MiB": lambda row: MIB // 2 <= row[3] <= 64 * MIB,
+        "up to 1 MiB": lambda row: row[3] <= MIB,
+        "from 1 MiB": lambda row: row[3] >= MIB,
+        "all_reduce from 8 MiB": lambda row: row[0] == "all_reduce" and row[3] >= 8 * MIB,
+    }
+    for name, within in ranges.items():
+        yield name, [row for row in rows if within(row)], [row for row in rows if not within(row)]
+    for kind in KINDS:
+        most = max((row[2] for row in rows if row[0] == kind and row[1] == 1), default=0)
+        by_size = {row[3]: row for row in rows if row[:3] == (kind, 1, most) and row[3] >= LEAST}
+        if len(by_size) >= FEW:
+            sizes = sorted(by_size)
+            chosen = [sizes[int(at)] for at in np.linspace(0, len(sizes) - 1, FEW)]
+            rest = [row for row in rows if (row[0], row[2]) != (kind, most)]
+            yield f"six sizes of {kind}", [by_size[size] for size in chosen], rest
+
+
+def _print_parts(console: Console, table: pd.DataFrame, systems: Iterable[str]) -> None:
+    """Print errors (%) of the rest, in the median, before and after calibration with a part."""
+    shown = Table("system", "cluster", "calibrated with", "rest before", "rest after")
     for name in systems:
-        base = load_cluster(next(one for one in NEAREST[name] if one in catalog()))
-        for kind in KINDS:
+        base = load_cluster(next(cluster for cluster in NEAREST[name] if cluster in catalog()))
+        for part, rows, rest in parts(rows_of(table, name)):
+            if not rows or not rest:
+                continue
             with TemporaryDirectory() as folder:
-                found = few(rows_of(table, name), base, Path(folder), kind)
-            if found is not None:
-                shown.add_row(name, base.name, kind, *(f"{one:.1f}" for one in found))
+                made = calibrate_logs(write(Path(folder) / "part.csv", rows), base).cluster
+                asked = write(Path(folder) / "rest.csv", rest)
+                medians = [
+                    float(np.median([abs(call.error_pct) for call in answer.calls]))
+                    for answer in (validate(cluster=at, collectives=[asked]) for at in (base, made))
+                ]
+            shown.add_row(name, base.name, part, *(f"{median:.1f}" for median in medians))
     console.print(shown)
 
 
@@ -140,7 +148,7 @@ def main(
     seeds: int = 5,
     *,
     system: Annotated[list[str] | None, typer.Option()] = None,
-    few_sizes: Annotated[bool, typer.Option("--few")] = False,
+    parts_of_logs: Annotated[bool, typer.Option("--parts")] = False,
 ) -> None:
     """Print errors by system, means over seeds, and the worst seed."""
     console = Console(width=110)
@@ -148,8 +156,8 @@ def main(
         console.print(f"skipped: {TABLE.name} is not here; the measurements do not ship")
         return
     table, known = pd.read_csv(TABLE), catalog()
-    if few_sizes:
-        _print_few(console, table, system or NEAREST)
+    if parts_of_logs:
+        _print_parts(console, table, system or NEAREST)
         return
     shown = Table(
         *("system", "cluster", "rows", "before", "median", "worst", "90th pct", "worst"),

@@ -18,8 +18,8 @@ from rich.table import Table
 from collectives.select import ALGORITHMS
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
+from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, Floats, What, Workload
 from topologies import (
@@ -152,7 +152,7 @@ def deviation(one: Case) -> float:
     """How far the makespan of ``flow`` is from that of ``transfer``, as a fraction of it."""
     flow, transfer = (
         simulate(one.workload, one.network, planned, engine=engine).makespan
-        for engine in ("flow", "transfer")
+        for engine in ("flow", "simpy")
     )
     return flow / transfer - 1
 

@@ -23,9 +23,10 @@ from rich.table import Table
 from experiments.baseline import Baseline, baseline
 from experiments.evaluate.design_points import DesignPoints
 from experiments.scenario.change import LINKS
-from experiments.scenario.resources import MOST, RANKS
+from experiments.scenario.resources import RANKS
+from experiments.scenario.words import MOST
 from simulator.analysis.critical_path import critical_path, pinned_parts
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 from topologies import resource_values
 
 TRACES = Path(__file__).parents[1] / ".." / "shared" / "traces"

@@ -12,10 +12,10 @@ import time
 import numpy as np
 
 from collectives.algorithms import ring
-from simulator.costing.crowd import Crowd
-from simulator.costing.programs import write
 from simulator.schedule import Plan
 from simulator.topology import Link, Topology, topology
+from simulator.transfers.crowd import Crowd
+from simulator.transfers.program import write
 
 _RANKS = 8
 _BANDWIDTH, _LATENCY = 1e9, 1e-6

@@ -8,27 +8,22 @@ parallelism, those of pairs that differ in one thing, and those of two halves of
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from benchmarks.fitted import print_fit
-from experiments.costing.step_prior import (
-    ANY,
-    STEP_ERRORS,
-    StepErrorClass,
-    accelerator_family,
-    size_class,
-)
 from experiments.output.progress import watching
-from experiments.output.tables.predicted_steps import print_steps
+from experiments.output.terminal import print_document
+from experiments.priors.errors import STEP_ERRORS, Errors, write_errors
+from experiments.priors.steps import ANY, size_class
 from experiments.questions.validate_steps import StepPrediction, StepsReport, validate_steps
 from experiments.validation.measured_steps import read_steps
+from simulator.accelerators import model
 from topologies import load_cluster
 
 TABLE = Path(__file__).parents[1] / ".." / "shared" / "reference" / "steps" / "measured_steps.csv"
@@ -52,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     with watching() as watch:
         report = validate_steps(TABLE, workers=asked.workers, watch=watch)
-        print_steps(console, replace(report, brief=True))
+        print_document(console, replace(report, brief=True).document())
         _print_halves(console, report)
         if asked.write:
             plain = validate_steps(TABLE, framework="none", workers=asked.workers, watch=watch)
@@ -80,30 +75,27 @@ def _print_halves(console: Console, report: StepsReport) -> None:
 
 def write(steps: Iterable[StepPrediction], path: Path = STEP_ERRORS) -> None:
     """Write the errors of predictions by framework, accelerator and size."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.write("# Errors of generated steps; written by: python -m benchmarks.steps --write\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([column.name for column in fields(StepErrorClass)])
-        writer.writerows(astuple(one) for one in classes(steps))
+    keys = "framework", "accelerator", "size"
+    write_errors(path, keys, classes(steps), "python -m benchmarks.steps --write")
 
 
-def classes(steps: Iterable[StepPrediction]) -> Iterator[StepErrorClass]:
+def classes(steps: Iterable[StepPrediction]) -> Iterator[Errors]:
     """Yield the errors of steps by framework, accelerator and size, and of those together."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for step in steps:
         if step.error_pct is None or step.gpus is None:
             continue
-        family = accelerator_family(load_cluster(step.cluster).accelerator.name)
+        family = model(load_cluster(step.cluster).accelerator.name)
         for key in ((family, size_class(step.gpus)), (family, ANY), (ANY, ANY)):
             groups.setdefault((step.framework, *key), []).append(step.error_pct)
     for key, off in sorted(groups.items()):
         if len(off) >= _FEWEST:
-            yield StepErrorClass(
-                *key,
-                steps=len(off),
+            yield Errors(
+                key,
+                len(off),
                 median_pct=round(float(np.median(np.abs(off))), 2),
                 p90_pct=round(float(np.quantile(np.abs(off), 0.9)), 2),
-                signed_pct=round(float(np.median(off)), 2),
+                bias_pct=round(float(np.median(off)), 2),
             )
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.measure import Figure, process
 
 _TWOFOLD = ("-c", "from experiments.cli.main import main; main()")
-_CABLE = ("--bandwidth", "50 GB/s", "--latency", "1 us")
+_CABLE = "50 GB/s, 1 us"
 _BARE = {
     "switch:4096": (4096, 2.0, 500e6),
     "torus:16x16x16": (4096, 10.0, 1e9),
@@ -30,7 +30,7 @@ _TRANSFERS = (("all_reduce", 1024, "ring"), ("all_reduce", 1024, "tree"), ("all_
 def wide_calls() -> Iterator[Figure]:
     """Time all-to-alls as the command line does, and say how much memory they take."""
     for spec, (ranks, seconds, peak) in _BARE.items():
-        yield from _figures(spec, ranks, ["--topology", spec, *_CABLE], (seconds, peak))
+        yield from _figures(spec, ranks, ["-c", f"{spec}, {_CABLE}"], (seconds, peak))
     for name, ranks in _CLUSTERS.items():
         yield from _figures(name, ranks, ["--cluster", name], (None, None))
 
@@ -38,7 +38,7 @@ def wide_calls() -> Iterator[Figure]:
 def _figures(
     name: str, ranks: int, where: list[str], targets: tuple[float | None, float | None]
 ) -> Iterator[Figure]:
-    words = ["collective", "all_to_all", "--ranks", str(ranks), "--size", "1GiB", *where]
+    words = ["collective", "all_to_all", "--ranks", str(ranks), "--sizes", "1GiB", *where]
     took = process([*_TWOFOLD, *words], 1)
     seconds, peak = targets
     remark = f"{ranks * (ranks - 1):,} transfers"
@@ -50,8 +50,8 @@ def _figures(
 def by_transfer() -> Iterator[Figure]:
     """Time the reference."""
     for kind, ranks, algorithm in _TRANSFERS:
-        words = ["collective", kind, "--ranks", str(ranks), "--size", "1GiB", *_CABLE]
-        words += ["--topology", f"switch:{ranks}", "--engine", "transfer"]
+        words = ["collective", kind, "--ranks", str(ranks), "--sizes", "1GiB"]
+        words += ["-c", f"switch:{ranks}, {_CABLE}", "--engine", "simpy"]
         words += ["--algorithm", algorithm] if algorithm else []
         took = process([*_TWOFOLD, *words], 1)
         what = f"transfer by transfer: {algorithm} {kind} of {ranks:,} ranks".replace("  ", " ")

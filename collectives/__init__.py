@@ -1,6 +1,6 @@
 """Functions that return a schedule, and what is known about collectives."""
 
-from collectives.algorithms.placement import placed
+from collectives.algorithms.hierarchical import placed
 from collectives.bandwidth import algbw, busbw, busbw_factor, least_bytes
 from collectives.libraries.planners import LIBRARIES, plan, times
 from collectives.machine import Machine, Rule

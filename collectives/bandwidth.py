@@ -1,4 +1,4 @@
-"""What is reported of a collective's speed, and the bytes nobody can do without.
+"""What is reported of a collective's speed, and the fewest bytes it needs.
 
 ``size`` is S of nccl-tests doc/PERFORMANCE.md, in bytes: the larger of a rank's input and output.
 For all-gather that is the output, for reduce-scatter the input, each n times a rank's share.
@@ -7,12 +7,8 @@ For all-gather that is the output, for reduce-scatter the input, each n times a 
 import math
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simulator.errors import ScheduleError
-from simulator.schedule import Schedule
 from simulator.shares import Shares
+from simulator.support.errors import ScheduleError
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -116,21 +112,3 @@ def least_bytes(kind: str, *, size: float, n: int) -> float:
     do not compute.
     """
     return size * busbw_factor(kind, n)
-
-
-def bytes_sent(schedule: Schedule, size: float) -> NDArray[np.float64]:
-    """Bytes each rank sends, shape ``(ranks,)``."""
-    return _bytes(schedule, size, "source")
-
-
-def bytes_received(schedule: Schedule, size: float) -> NDArray[np.float64]:
-    """Bytes each rank receives, shape ``(ranks,)``."""
-    return _bytes(schedule, size, "target")
-
-
-def _bytes(schedule: Schedule, size: float, end: str) -> NDArray[np.float64]:
-    chunks = np.zeros(schedule.ranks)
-    for step in schedule.steps:
-        weights = schedule.units(step) * float(step.repeats)
-        chunks += np.bincount(getattr(step, end), weights=weights, minlength=schedule.ranks)
-    return chunks * (size / schedule.parts)

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.accelerators import GENERATIONS
 from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
@@ -69,16 +70,16 @@ class _Multiples:
     bandwidth: Mapping[str, float]
 
 
-def calibrated(plan: Plan, known: Multiples | None) -> Plan:
+def calibrated(plan: Plan, multiples: Multiples | None) -> Plan:
     """Return a plan with what is known of calls of its kind."""
-    if known is None:
+    if multiples is None:
         return plan
     return replace(
         plan,
-        overhead=plan.overhead * known.overhead,
-        step_latency=plan.step_latency * known.overhead,
-        latency_factor=known.latency,
-        bandwidth_factor=known.bandwidth,
+        overhead=plan.overhead * multiples.overhead,
+        step_latency=plan.step_latency * multiples.overhead,
+        latency_factor=multiples.latency,
+        bandwidth_factor=multiples.bandwidth,
     )
 
 
@@ -97,16 +98,18 @@ def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: f
     >>> [round(time_multiple([curve], 8, 1, size), 9) for size in (1.0, 2048.0, 4096.0)]
     [1.0, 2.0, 4.0]
     """
-    alike = [one for one in curves if (one.domains > 1) == (domains > 1)]
-    if not alike:
+    matching = [curve for curve in curves if (curve.domains > 1) == (domains > 1)]
+    if not matching:
         return 1.0
-    fewer = max((one.ranks for one in alike if one.ranks <= ranks), default=None)
-    more = min((one.ranks for one in alike if one.ranks >= ranks), default=None)
+    fewer = max((curve.ranks for curve in matching if curve.ranks <= ranks), default=None)
+    more = min((curve.ranks for curve in matching if curve.ranks >= ranks), default=None)
     ends = [edge for edge in (fewer, more) if edge is not None]
     logs = []
     for edge in ends:
-        same = [one for one in alike if one.ranks == edge]
-        logs.append(_log_multiple(min(same, key=lambda one: abs(log(one.domains / domains))), size))
+        same = [curve for curve in matching if curve.ranks == edge]
+        logs.append(
+            _log_multiple(min(same, key=lambda curve: abs(log(curve.domains / domains))), size)
+        )
     if len(ends) == 1 or ends[0] == ends[1]:
         return exp(logs[0])
     share = log(ranks / ends[0]) / log(ends[1] / ends[0])
@@ -120,7 +123,7 @@ def _log_multiple(curve: TimeCurve, size: float) -> float:
     return float(np.interp(log(size), np.log(curve.sizes), np.log(curve.multiples)))
 
 
-def chosen(
+def fastest_times(
     time: Sequence[Number], software: Sequence[Number], moving: Sequence[Number], overhead: float
 ) -> NDArray[np.float64]:
     """Return what the fastest of some plans takes on each network, calibrated.
@@ -128,26 +131,15 @@ def chosen(
     ``time`` of each plan (s) decides which is the fastest; ``software`` is its part that
     ``overhead`` multiplies, ``moving`` the rest, calibrated.
     """
-    alike = np.broadcast_arrays(np.empty(1), *time, *software, *moving)[1:]
-    times, own, on_links = np.stack(alike).reshape(3, len(time), -1)
+    broadcast = np.broadcast_arrays(np.empty(1), *time, *software, *moving)[1:]
+    times, own_software, on_links = np.stack(broadcast).reshape(3, len(time), -1)
     fastest = times.argmin(axis=0), np.arange(times.shape[1])
-    found: NDArray[np.float64] = overhead * own[fastest] + on_links[fastest]
-    return found
+    seconds: NDArray[np.float64] = overhead * own_software[fastest] + on_links[fastest]
+    return seconds
 
 
 Ranks = NDArray[np.int32]
-BY_AGE = (
-    "pascal",
-    "volta",
-    "ampere",
-    "ada",
-    "hopper",
-    "blackwell",
-    "cdna2",
-    "cdna3",
-    "cdna4",
-    "tpu",
-)
+BY_AGE = tuple(generation for order in GENERATIONS.values() for generation in order)
 """Generations of accelerators, the oldest of a vendor first."""
 
 
@@ -178,18 +170,18 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
     >>> slowest([NodeFigures("hopper", in_network=True), NodeFigures("ampere")]).generation
     'ampere'
     """
-    known = [one.generation for one in figures if one.generation in BY_AGE]
-    cpus = {one.cpu for one in figures}
-    links = sorted({one.link for one in figures})
-    messages = [one.net_message for one in figures if one.net_message is not None]
+    generations = [node.generation for node in figures if node.generation in BY_AGE]
+    cpus = {node.cpu for node in figures}
+    links = sorted({node.link for node in figures})
+    messages = [node.net_message for node in figures if node.net_message is not None]
     return NodeFigures(
-        generation=min(known, key=BY_AGE.index, default=""),
+        generation=min(generations, key=BY_AGE.index, default=""),
         cpu="amd" if "amd" in cpus else min(cpus),
-        in_network=all(one.in_network for one in figures),
+        in_network=all(node.in_network for node in figures),
         net_message=max(messages, default=None),
-        nics=min((one.nics for one in figures if one.nics), default=0),
+        nics=min((node.nics for node in figures if node.nics), default=0),
         link=next((link for link in links if link.startswith("pcie")), links[0]),
-        in_order=all(one.in_order for one in figures),
+        in_order=all(node.in_order for node in figures),
     )
 
 
@@ -229,7 +221,7 @@ def choose(rules: Iterable[Rule], call: Call) -> str | None:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class PlannedGraph:
     """What planning has found out on a graph: the schedules of each group, and what they cost.
 
     ``network`` is the graph with its own bandwidths and latencies.
@@ -265,13 +257,13 @@ class Machine:
     choose its constants, and so does ``link``, the technology of the links inside a domain
     (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant; ``nics`` are those of a node, 0 where nobody said;
+    differ from the library's constant; ``nics`` are those of a node, 0 where it is not given;
     ``in_order`` says whether 128 B between nodes arrive in order, as LL128 needs. ``calibration``
     is what a trace or log showed, by kind of collective; choices do not depend on it. ``forced``
     are rules that choose an algorithm in the library's place. ``wired``: nodes are graphs of their
-    own, through which a library lays its rings (:mod:`collectives.algorithms.local_rings`). Where
+    own, through which a library lays its rings (:mod:`collectives.algorithms.ring`). Where
     nodes differ ``kinds`` has the figures of each kind and ``kind_of`` the kind of every position:
-    a call is then that of the machine that :meth:`among` returns for its group. ``known`` is what
+    a call is then that of the machine that :meth:`among` returns for its group. ``planned`` is what
     planning has found out so far, by graph, so that the next size is planned sooner; it changes no
     result.
     """
@@ -292,7 +284,7 @@ class Machine:
     wired: bool = False
     kinds: tuple[NodeFigures, ...] = ()
     kind_of: Ranks | None = None
-    known: dict[int, Known] = field(default_factory=dict, init=False, repr=False)
+    planned: dict[int, PlannedGraph] = field(default_factory=dict, init=False, repr=False)
     groups: "dict[bytes, Machine]" = field(default_factory=dict, init=False, repr=False)
 
     def among(self, ranks: Sequence[int]) -> "Machine":
@@ -308,25 +300,27 @@ class Machine:
 
     def calibrated(self, call: Call, graph: Topology) -> Multiples | None:
         """Return what was measured of calls like one: multiples of its parts, None if nothing."""
-        known = self.calibration.get(call.kind)
-        if known is None or not known.by_size:
-            return known
+        multiples = self.calibration.get(call.kind)
+        if multiples is None or not multiples.by_size:
+            return multiples
         domains = len(np.unique(self.domains[np.array(call.group.ranks, dtype=np.int32)]))
-        longer = time_multiple(known.by_size, len(call.group.ranks), domains, call.size)
+        longer = time_multiple(multiples.by_size, len(call.group.ranks), domains, call.size)
         return _Multiples(
-            overhead=known.overhead * longer,
-            latency={name: known.latency.get(name, 1.0) * longer for name in graph.resources},
-            bandwidth={name: known.bandwidth.get(name, 1.0) / longer for name in graph.resources},
+            overhead=multiples.overhead * longer,
+            latency={name: multiples.latency.get(name, 1.0) * longer for name in graph.resources},
+            bandwidth={
+                name: multiples.bandwidth.get(name, 1.0) / longer for name in graph.resources
+            },
         )
 
     def recalibrated(self, calibration: Mapping[str, CalibratedKind]) -> "Machine":
         """Return the machine with other calibration, keeping what planning has found out."""
-        made = replace(self, calibration=calibration)
-        object.__setattr__(made, "known", self.known)
-        return made
+        machine = replace(self, calibration=calibration)
+        object.__setattr__(machine, "planned", self.planned)
+        return machine
 
-    def on(self, graph: Topology) -> Known:
+    def on(self, graph: Topology) -> PlannedGraph:
         """Return what is known of a graph, which is kept with it."""
-        if id(graph) not in self.known:
-            self.known[id(graph)] = Known(OneNetwork(graph))
-        return self.known[id(graph)]
+        if id(graph) not in self.planned:
+            self.planned[id(graph)] = PlannedGraph(OneNetwork(graph))
+        return self.planned[id(graph)]

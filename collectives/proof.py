@@ -12,8 +12,8 @@ from typing import Never
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 
 Ranks = NDArray[np.int32]
 Mask = NDArray[np.bool_]
@@ -25,8 +25,8 @@ def _everyone(schedule: Schedule, owner: Ranks) -> Mask:
 
 
 def _owner(schedule: Schedule, owner: Ranks) -> Mask:
-    mine: Mask = np.arange(schedule.ranks)[:, None] == owner
-    return mine
+    owned: Mask = np.arange(schedule.ranks)[:, None] == owner
+    return owned
 
 
 def _root(schedule: Schedule, owner: Ranks) -> Mask:
@@ -85,7 +85,7 @@ def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None
         blocks of equal length: chunk r belongs to rank r where there are as many chunks as ranks,
         and chunk ``source * n + target`` is what ``source`` has for ``target`` in an all-to-all.
         Other owners are for schedules whose ranks were renumbered
-        (:func:`collectives.algorithms.placement.placed`).
+        (:func:`collectives.algorithms.hierarchical.placed`).
     receiver
         Per chunk of an all-to-all with unequal sizes, the rank that must end with it, shape
         ``(chunks,)``.
@@ -120,7 +120,7 @@ def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None
 
 
 def _some(schedule: Schedule) -> Mask:
-    """Which chunks are not empty, shape ``(1, chunks)``: nobody waits for the others."""
+    """Which chunks are not empty, shape ``(1, chunks)``: the others are not waited for."""
     if schedule.lengths is None:
         return np.ones((1, schedule.chunks), dtype=bool)
     return (schedule.lengths > 0)[None, :]
@@ -156,6 +156,7 @@ def _transfers(
     schedule: Schedule, number: int, step: Step
 ) -> Iterator[tuple[int, Ranks, Ranks, Ranks]]:
     """Every repetition as columns with one row per chunk sent."""
+    # Chunks of a transfer are consecutive: its first, and 0 to count - 1 beyond that.
     within = np.concatenate([np.arange(count, dtype=np.int32) for count in step.count])
     source, target = np.repeat(step.source, step.count), np.repeat(step.target, step.count)
     for repetition in range(step.repeats):
@@ -181,6 +182,7 @@ class _State:
         self._begins = begins
         self._repeatable = repeatable
         rank, chunk = np.nonzero(begins)
+        # Contributors of a chunk are numbered by rank: k counts those up to and with this one.
         contributor = (np.cumsum(begins, axis=0) - 1)[rank, chunk]
         self._held = np.zeros((*begins.shape, int(contributor.max()) + 1), dtype=bool)
         self._held[rank, chunk, contributor] = True
@@ -190,6 +192,7 @@ class _State:
         self, where: str, source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool
     ) -> None:
         """Read everything that is sent, then write it."""
+        # A copy (fancy indexing): transfers of a step all see the state before it.
         sent = self._held[source, chunk]
         nothing = np.flatnonzero(~sent.any(axis=1))
         if len(nothing):
@@ -197,11 +200,13 @@ class _State:
             raise ScheduleError(
                 f"{where}: rank {source[row]} sends chunk {chunk[row]}, which it does not have"
             )
+        # One number for a rank and a chunk; several transfers may write to one cell.
         cell = target.astype(np.int64) * self._schedule.chunks + chunk
         cells, first, of_cell = np.unique(cell, return_index=True, return_inverse=True)
         ranks, chunks = np.divmod(cells, self._schedule.chunks)
         before = self._held[ranks, chunks]
         if reduce:
+            # Counted rather than joined, so that a contribution that is added twice shows.
             total = before.astype(np.int32)
             np.add.at(total, of_cell, sent)
             if not self._repeatable:

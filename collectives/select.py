@@ -2,24 +2,29 @@
 """Which algorithm carries out a call: a dict from name to function, and a default.
 
 The default here is one that holds for any library. What a particular library picks by size,
-protocol and version belongs in a module of its own in ``libraries/`` (NCCL's in ``nccl.py``), with
-the signature of :func:`plan`.
+protocol and version belongs in a module of its own in ``libraries/`` (NCCL's in ``nccl.py``),
+with the signature of :func:`plan`. Algorithms that other distributions add are proved before they
+are used.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from collectives.added import added_algorithm
 from collectives.algorithms import direct, hierarchical, logarithmic, ring, torus, tree
 from collectives.algorithms.direct import spread
-from collectives.algorithms.local_rings import local_rings
-from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed
+from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root, placed
+from collectives.algorithms.ring import local_rings
 from collectives.machine import Machine, Ranks
+from collectives.proof import check
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
+from simulator.support.errors import PluginError, ScheduleError
+from simulator.support.plugins import ALGORITHMS as ALGORITHM_PLUGINS
+from simulator.support.plugins import load_plugin, plugin_named, plugins
 from simulator.topology import Topology
 from simulator.workload import Call
 
@@ -78,12 +83,10 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
     },
 }
 """Algorithms that need to know who shares a domain, by the grid of
-:func:`collectives.algorithms.placement.domain_grid`."""
+:func:`collectives.algorithms.hierarchical.domain_grid`."""
 
 IN_NETWORK: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
-    "all_reduce": {
-        "sharp": lambda at: placed(hierarchical.sharp_all_reduce(*at.shape), at.ravel()),
-    },
+    "all_reduce": {"sharp": lambda at: placed(hierarchical.sharp_all_reduce(*at.shape), at.ravel())}
 }
 """Algorithms for fabrics whose switches add, functions of the same grid; only where forced."""
 
@@ -170,7 +173,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     ]
     if len(plans) == 1:
         return plans[0]
-    return min(plans, key=lambda one: cost(lay(one, positions, call.size, network)))
+    return min(plans, key=lambda candidate: cost(lay(candidate, positions, call.size, network)))
 
 
 def choices(
@@ -216,8 +219,8 @@ def _schedule(
     if name not in ALGORITHMS[kind]:
         added = added_algorithm(kind, name)
         if added is None:
-            known = ", ".join(names(kind))
-            raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {known}")
+            choices = ", ".join(names(kind))
+            raise ScheduleError(f"{kind} has no algorithm {name!r}; it has {choices}")
         return placed(added(len(positions)), _order(kind, positions, network, machine))
     if follows_numbers(kind, name):
         chunks = _chain_chunks(positions, where, call.size, network)
@@ -231,12 +234,18 @@ def names(kind: str) -> tuple[str, ...]:
     """Names of all algorithms of a kind."""
     several = BY_RINGS if kind in ON_RINGS else ()
     tables = (BY_DOMAIN, IN_NETWORK, BY_GRID)
-    return (*ALGORITHMS[kind], *several, *(name for one in tables for name in one.get(kind, {})))
+    return (
+        *ALGORITHMS[kind],
+        *several,
+        *(name for table in tables for name in table.get(kind, {})),
+    )
 
 
-def _shaped(kind: str, name: str, positions: Ranks, there: tuple[Ranks, Topology]) -> Schedule:
+def _shaped(
+    kind: str, name: str, positions: Ranks, group_and_network: tuple[Ranks, Topology]
+) -> Schedule:
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
-    where, topology = there
+    where, topology = group_and_network
     if name == _UNEVEN:
         return replace(
             ON_RINGS[kind](ring.rings_across_uneven_domains(positions, where)),
@@ -306,11 +315,13 @@ def in_order(positions: Ranks, network: Topology, machine: Machine) -> Ranks:
     if not machine.wired:
         return order
     inside = [order[where[order] == domain] for domain in np.unique(where)]
-    return np.concatenate([one[local_rings(positions[one], network)[0]] for one in inside])
+    return np.concatenate(
+        [members[local_rings(positions[members], network)[0]] for members in inside]
+    )
 
 
 def _order(kind: str, positions: Ranks, network: Topology, machine: Machine) -> Ranks:
-    """All-to-alls and messages name their two ends, so nobody can stand in for another."""
+    """All-to-alls and messages name their two ends, so no rank can represent another."""
     if kind in ("all_to_all", "send_receive"):
         return np.arange(len(positions), dtype=np.int32)
     order = in_order(positions, network, machine)
@@ -326,3 +337,93 @@ def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks)
             f"{kind}: ranks {positions.tolist()} are not all on {topology.name}, which has "
             f"{topology.ranks} ranks in {len(domains)} places of domains"
         )
+
+
+Algorithm = Callable[[int], Schedule]
+_PROVED = range(1, 10)
+"""Sizes of groups that an algorithm is proved for before it is used."""
+
+
+def added_algorithm(kind: str, name: str) -> Algorithm | None:
+    """Find an algorithm that a distribution adds under ``KIND.NAME``; None if none does.
+
+    Before it is used it is proved for groups of 1 to 9 ranks, as every algorithm here is by the
+    tests; a size that it refuses with ScheduleError is not one of those it serves.
+
+    Parameters
+    ----------
+    kind, name
+        Of the collective, and of the algorithm.
+
+    Returns
+    -------
+    callable or None
+        From the number of ranks to the schedule.
+
+    Raises
+    ------
+    PluginError
+        If the distribution's algorithm cannot be imported, or does not compute its collective.
+
+    Examples
+    --------
+    >>> added_algorithm("all_reduce", "ring") is None
+    True
+    """
+    return _proved(kind, name, tuple(sys.path))
+
+
+def added_names(kind: str) -> tuple[str, ...]:
+    """Names of the algorithms for a kind that distributions add."""
+    parts = (plugin.name.partition(".") for plugin in plugins(ALGORITHM_PLUGINS))
+    return tuple(dict.fromkeys(name for of, _, name in parts if of == kind))
+
+
+@lru_cache(maxsize=64)
+def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
+    """Prove an algorithm once for each path of imports."""
+    del path
+    plugin = plugin_named(ALGORITHM_PLUGINS, f"{kind}.{name}")
+    if plugin is None:
+        return None
+    algorithm = load_plugin(plugin, as_algorithm)
+    try:
+        prove(kind, algorithm)
+    except ScheduleError as error:
+        raise PluginError(f"{plugin} ({plugin.target}) cannot be used: {error}") from error
+    return algorithm
+
+
+def as_algorithm(loaded: object) -> Algorithm:
+    """Refuse what is no function.
+
+    Raises
+    ------
+    TypeError
+        If it cannot be called.
+    """
+    if not callable(loaded):
+        raise TypeError(f"write a function from ranks to a Schedule, not a {type(loaded).__name__}")
+    return loaded
+
+
+def prove(kind: str, algorithm: Algorithm) -> None:
+    """Prove that an algorithm computes its collective for small groups.
+
+    Raises
+    ------
+    ScheduleError
+        Which size, step, rank and chunk is wrong; or that it serves none of these sizes.
+    """
+    served = 0
+    for ranks in _PROVED:
+        try:
+            schedule = algorithm(ranks)
+        except ScheduleError:
+            continue
+        served += 1
+        if not isinstance(schedule, Schedule) or (schedule.kind, schedule.ranks) != (kind, ranks):
+            raise ScheduleError(f"for {ranks} ranks it returns {schedule}, no {kind} of them")
+        check(schedule)
+    if not served:
+        raise ScheduleError(f"it serves no group of {_PROVED[0]} to {_PROVED[-1]} ranks")

@@ -24,7 +24,7 @@ class GroupVolume:
     """Bytes of the calls of one kind on the groups of one label and number of ranks.
 
     ``size`` and ``wire`` are means over the ranks of the run, of the calls each rank joins.
-    ``unknown`` counts the calls whose size nobody knows: they are in neither.
+    ``unknown`` counts the calls of unknown size: they are in neither.
     """
 
     kind: str
@@ -138,28 +138,32 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
         call = workload.call_view(index)
         if np.isnan(call.size):
             continue
+        # Bytes per rank of the job, so that kinds and groups add up.
         wire = members[index] * call.size * wire_factor(call) / ranks
         start, end = float(run.call_start[index]), float(run.call_end[index])
-        own = sums.setdefault((call.kind, str(call.group)), np.zeros(windows))
-        own += wire * _spread(edges, start, end)
+        volumes = sums.setdefault((call.kind, str(call.group)), np.zeros(windows))
+        volumes += wire * _spread(edges, start, end)
     return [
-        TrafficWindow(float(edges[part]), float(edges[part + 1]), *key, float(own[part]))
+        TrafficWindow(float(edges[part]), float(edges[part + 1]), *key, float(volumes[part]))
         for part in range(windows)
-        for key, own in sums.items()
-        if own[part] > 0
+        for key, volumes in sums.items()
+        if volumes[part] > 0
     ]
 
 
 def _spread(edges: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
     """Share of a span of time that lies in each part between edges; of an instant, all in one."""
     if end > start:
+        # What is done at each edge: differences are the shares of parts.
         done = (np.clip(edges, start, end) - start) / (end - start)
         done[-1] = 1.0  # the last part ends with the last op, but for rounding
         done[0] = 0.0
         return np.diff(done)
-    own = np.zeros(len(edges) - 1)
-    own[min(len(own) - 1, max(0, int(np.searchsorted(edges, start, side="right")) - 1))] = 1.0
-    return own
+    volumes = np.zeros(len(edges) - 1)
+    volumes[min(len(volumes) - 1, max(0, int(np.searchsorted(edges, start, side="right")) - 1))] = (
+        1.0
+    )
+    return volumes
 
 
 def call_intervals(run: RunTimes) -> dict[str, float]:
@@ -178,9 +182,9 @@ def call_intervals(run: RunTimes) -> dict[str, float]:
             (float(run.call_start[index]), float(run.call_end[index]))
         )
     between: dict[str, list[float]] = defaultdict(list)
-    for (about, _), own in spans.items():
-        own.sort()
-        between[about] += [max(0.0, after[0] - before[1]) for before, after in pairwise(own)]
+    for (about, _), intervals in spans.items():
+        intervals.sort()
+        between[about] += [max(0.0, after[0] - before[1]) for before, after in pairwise(intervals)]
     return {about: float(np.median(gaps)) for about, gaps in between.items() if gaps}
 
 
@@ -204,10 +208,10 @@ def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
         if not _timed(call, time):
             left_out[call.kind] += 1
             continue
-        own = sums[call.kind]
-        own[0] += time
-        own[1] += call.size * wire_factor(call)
-        own[2] += least_time(call, ports) if ports is not None else 0.0
+        volumes = sums[call.kind]
+        volumes[0] += time
+        volumes[1] += call.size * wire_factor(call)
+        volumes[2] += least_time(call, ports) if ports is not None else 0.0
     by_kind = [
         Utilisation(
             kind=kind,
@@ -239,10 +243,10 @@ def least_time(call: Call, ports: Ports) -> float:
     if len(inside) == 1:
         return wire / max(_of_rank(ports.scale_up, rank) for rank in ranks)
     bounds = [wire / max(_port(rank, ranks, inside, ports) for rank in ranks)]
-    outlets = [_outlet(own, ranks, ports) for own in inside.values()]
+    outlets = [_outlet(members, ranks, ports) for members in inside.values()]
     bounds.append(call.size * _busiest(call.kind, len(inside)) / max(outlets))
-    for own, outlet in zip(inside.values(), outlets, strict=True):
-        bounds.append(call.size * _crossing(call, own) / outlet)
+    for members, outlet in zip(inside.values(), outlets, strict=True):
+        bounds.append(call.size * _crossing(call, members) / outlet)
     return max(bounds)
 
 
@@ -262,16 +266,16 @@ def _of_rank(value: float | Sequence[float], rank: int) -> float:
     return value[rank] if isinstance(value, Sequence) else value
 
 
-def _outlet(own: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
+def _outlet(members: Sequence[int], ranks: Sequence[int], ports: Ports) -> float:
     """Bandwidth from members of one domain to the others: their NICs, and their node's host."""
     nics = {
         (ports.node[rank], nic): _of_rank(ports.nic_bandwidth, rank)
-        for rank in own
+        for rank in members
         for nic in ports.nics[rank]
     }
-    here = ports.domain[own[0]]
-    beside = {ports.node[rank] for rank in ranks if ports.domain[rank] != here}
-    hosted = [_of_rank(ports.host, rank) for rank in own if ports.node[rank] in beside]
+    domain = ports.domain[members[0]]
+    other_nodes = {ports.node[rank] for rank in ranks if ports.domain[rank] != domain}
+    hosted = [_of_rank(ports.host, rank) for rank in members if ports.node[rank] in other_nodes]
     return sum(nics.values()) + sum(hosted)
 
 

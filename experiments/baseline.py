@@ -1,6 +1,6 @@
 """What every command begins with: read the trace, set up the scenario, simulate it once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,41 +8,40 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from typing_extensions import TypedDict
 
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
+from experiments.calibration.calibration import with_costs
 from experiments.cards.cluster import CardCluster, card_cluster
-from experiments.confidence import (
+from experiments.costing.collective_costs import told_by_trace
+from experiments.costing.slowdown import (
+    TRACE,
+    SlowDown,
+    beside_exchanges,
+    recorded_steps,
+    slope_of_text,
+    slow_down,
+    with_slow_down,
+)
+from experiments.priors.doubts import (
     CommunicationError,
     Doubts,
     communication_error,
     comparable,
     hardware_warning,
 )
-from experiments.costing.calibration import with_costs
-from experiments.costing.collective_costs import told_by_trace
-from experiments.costing.kernel_prior import KernelPrior, kernel_prior
-from experiments.costing.prior import NetworkPrior, prior_of
-from experiments.costing.slowdown import (
-    TRACE,
-    SlowDown,
-    beside_exchanges,
-    given,
-    recorded_steps,
-    slow_down,
-    with_slow_down,
-)
-from experiments.costing.step_prior import StepPrior, step_prior
+from experiments.priors.network import NetworkPrior, prior_of
+from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
+from experiments.scenario.model_check import EngineCheck, engine_check
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
-from experiments.settings import SettingsOptions, settings_of
-from simulator.engine.simulate import Progress
-from simulator.errors import ClusterError
-from simulator.quantities import format_quantity
+from experiments.settings import SettingsOptions, Watch, settings_of
+from simulator.support.errors import ClusterError
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place, with_nodes
-from topologies.cluster.bare import untold
+from topologies.cluster.bare import unspecified
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
@@ -54,10 +53,6 @@ if TYPE_CHECKING:
     from experiments.scenario.change import Changed
 
     Made = tuple[Changed, ...]
-
-Watch = Callable[[str], Progress | None]
-"""Called with what is about to be simulated; returns where its progress goes."""
-
 
 Where = Cluster | CardCluster | Path | str | None
 """A cluster, a name of the catalogue or a YAML file; None is that of the package's card."""
@@ -106,25 +101,30 @@ class Baseline:
 
     @cached_property
     def doubts(self) -> Doubts:
-        """What the step that is asked about cannot tell."""
+        """What makes answers about the step doubtful."""
         return Doubts(self.scenario, self.timeline)
+
+    @cached_property
+    def engine_check(self) -> EngineCheck:
+        """How far the SimPy model agrees on the step that is asked about."""
+        return engine_check(self.scenario, self.timeline)
 
     @cached_property
     def network_prior(self) -> "NetworkPriorAnswer":
         """How the figures of the network that is asked about are known, and how far off it may be.
 
-        Of calls whose time the trace tells only what a change makes of them is open.
+        Of calls whose time was recorded only what a change makes of them is open.
         """
-        told = self.told_calls(self.scenario.workload)
+        is_timed = self.told_calls(self.scenario.workload)
         tiers = prior_of(self.scenario)
-        return {"calls": len(told), "calls_told": int(told.sum()), "tiers": tiers}
+        return {"calls": len(is_timed), "calls_told": int(is_timed.sum()), "tiers": tiers}
 
     @cached_property
     def kernel_prior(self) -> KernelPrior | None:
         """How far off the kernels that are asked about may be; None of those that were recorded."""
-        known = _kernels(self.loaded, self.recorded.cluster)
-        known["shared"] = self.scenario.kernel_error
-        return known if known["origins"] or known["shared"] else None
+        prior = _kernels(self.loaded, self.recorded.cluster)
+        prior["shared"] = self.scenario.kernel_error
+        return prior if prior["origins"] or prior["shared"] else None
 
     @cached_property
     def step_prior(self) -> StepPrior | None:
@@ -135,7 +135,7 @@ class Baseline:
         return step_prior(by, self.recorded.cluster.accelerator.name, self.recorded.ranks)
 
     def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
-        """Which calls of a step take the time that the trace tells, shape ``(calls,)``.
+        """Which calls of a step take the time that was recorded, shape ``(calls,)``.
 
         Where the model costs them, those are the calls that can be compared with it: how far they
         are off is measured, and known.
@@ -147,19 +147,19 @@ class Baseline:
     def warnings(self) -> tuple[str, ...]:
         """What makes every answer doubtful, as sentences."""
         cluster, loaded = self.recorded.cluster, self.loaded
-        told = {
+        warnings = {
             part.kind: hardware_warning(
                 loaded.accelerator, loaded.workload, part.cluster.accelerator, cluster.name
             )
             for part in place(cluster, self.recorded.ranks, self.settings.nodes).parts_of(cluster)
         }
-        other = {kind: text for kind, text in told.items() if text}
-        if other and len(other) < len(told):
+        given_warnings = {kind: text for kind, text in warnings.items() if text}
+        if given_warnings and len(given_warnings) < len(warnings):
             return (
                 f"the trace names {loaded.accelerator} only: kernels and hosts of ranks on nodes"
-                f" of kind {' and '.join(other)} last as recorded, too",
+                f" of kind {' and '.join(given_warnings)} last as recorded, too",
             )
-        return tuple(dict.fromkeys(other.values()))
+        return tuple(dict.fromkeys(given_warnings.values()))
 
     @property
     def error(self) -> float | None:
@@ -184,6 +184,7 @@ class Baseline:
         return {
             "trace": self.loaded.trace,
             "engine": self.settings.engine,
+            "engine_check": self.engine_check,
             "collective_cost": self.settings.collective_cost,
             "slow_down": self.slow_down,
             "folded": self.timeline.folded,
@@ -198,7 +199,7 @@ class Baseline:
             "kernel_prior": self.kernel_prior,
             "pinned_pct": self.doubts.pinned_pct,
             "pinned_by_cause_pct": dict(self.doubts.pinned),
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *filter(None, [self.engine_check["warning"]])],
             "what_ifs": [
                 {"change": change, "note": note}
                 for change, note in zip(self.settings.what_ifs, self.notes, strict=True)
@@ -211,6 +212,25 @@ class Baseline:
         """Return the same of what JSON has types for."""
         record: dict[str, Any] = jsonable(self.answer())
         return record
+
+
+def by_engine(base: Baseline, engine: str) -> Baseline:
+    """Return a baseline by another engine, that shares nothing which simulating would change."""
+
+    def anew(scenario: Scenario) -> Scenario:
+        return replace(scenario, engine=engine, _site=None)
+
+    recorded = anew(base.recorded)
+    scenario = recorded if base.scenario is base.recorded else anew(base.scenario)
+    replay = recorded.run()
+    return replace(
+        base,
+        settings=replace(base.settings, engine=engine),
+        recorded=recorded,
+        replay=replay,
+        scenario=scenario,
+        timeline=replay if scenario is recorded else scenario.run(),
+    )
 
 
 class WhatIfNote(TypedDict):
@@ -245,6 +265,7 @@ class BaselineAnswer(TypedDict):
 
     trace: str
     engine: str
+    engine_check: EngineCheck
     collective_cost: str
     slow_down: SlowDown | None
     folded: str
@@ -292,7 +313,7 @@ def baseline(
     for rule in settings.algorithms:
         parse_rule(rule)
     if settings.slow_down not in ("", TRACE):
-        given(settings.slow_down)
+        slope_of_text(settings.slow_down)
     _check_what_ifs(settings.what_ifs)
     return replayed(_noting(open_package(trace, settings.reading), notes), where, settings, watch)
 
@@ -322,22 +343,24 @@ def replayed(
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     cluster = with_nodes(cluster, settings.nodes)
     loaded = read(settings.step)
-    found = slow_down(settings.slow_down, recorded_steps(loaded, read))
+    kernel_slope = slow_down(settings.slow_down, recorded_steps(loaded, read))
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
-    scenario = with_slow_down(costed(loaded, cluster, settings, others), found)
-    if found is None:
+    scenario = with_slow_down(costed(loaded, cluster, settings, others), kernel_slope)
+    if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
     timeline = scenario.run(watch("baseline"))
-    base = Baseline(loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=found)
+    base = Baseline(
+        loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=kernel_slope
+    )
     if not settings.what_ifs:
         return base
-    scenario, made = _changed(scenario, settings.what_ifs)
+    scenario, changes = _changed(scenario, settings.what_ifs)
     return replace(
         base,
         scenario=scenario,
         timeline=scenario.run(watch("what if")),
-        notes=tuple(one.note for one in made),
-        assumptions=tuple(text for one in made for text in one.assumptions),
+        notes=tuple(change.note for change in changes),
+        assumptions=tuple(text for change in changes for text in change.assumptions),
     )
 
 
@@ -381,14 +404,14 @@ def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
 def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
     """Find the cluster, and what there is to say about it."""
     if isinstance(cluster, Cluster):
-        return cluster, untold(cluster)
+        return cluster, unspecified(cluster)
     if isinstance(cluster, CardCluster):
         return cluster.cluster, cluster.notes
     if cluster is not None:
-        found = load_cluster(cluster)
-        return found, untold(found)
+        loaded = load_cluster(cluster)
+        return loaded, unspecified(loaded)
     package = find_package(trace)
     if package is None:
-        raise ClusterError(f"{trace}: no workload card tells its cluster: name one with --cluster")
-    made = card_cluster(package.card, source=str(package.file))
-    return made.cluster, made.notes
+        raise ClusterError(f"{trace}: no workload card names its cluster: give one with --cluster")
+    of_card = card_cluster(package.card, source=str(package.file))
+    return of_card.cluster, of_card.notes

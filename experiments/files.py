@@ -11,27 +11,27 @@ from itertools import combinations
 from pathlib import Path
 from typing import BinaryIO
 
-from simulator.errors import OutputError
+from simulator.support.errors import OutputError
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
 """Options of commands that name what is written."""
-TRACES = ("trace", "trace_b", "traces", "source", "predict")
+TRACES = ("trace", "trace_b", "traces", "source", "sources", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
-    *("script", "kernels", "kernels_from", "steps", "cluster", "cluster_b", "model", "topology"),
-    *("file", "spec", "algorithm", "change", "what_if", "logs", "collectives", "like"),
+    *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology"),
+    *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
-    *("calls", "imbalance", "expert_imbalance", "baseline", "against", "folder"),
+    *("calls", "imbalance", "expert_imbalance", "baseline", "folder"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1", b"<!DOC")
 """How figures and tables of columns begin: beside a trace, nobody takes them for a part of it."""
 
 
-def check_apart(given: Mapping[str, object]) -> None:
+def check_apart(options: Mapping[str, object]) -> None:
     """Refuse outputs of a command that are its inputs, by whatever name, or one another.
 
-    ``given`` are the command's options by name. Of a directory of traces every file in it counts,
+    ``options`` are the command's options by name. Of a directory of traces every file in it counts,
     and an output that is a directory may hold no file that is read.
 
     Raises
@@ -39,13 +39,13 @@ def check_apart(given: Mapping[str, object]) -> None:
     OutputError
         If writing would destroy an input or another output.
     """
-    outputs = [path for name in WRITTEN for path in _paths(given.get(name))]
-    for one, other in combinations(outputs, 2):
-        if _same(one, other):
-            raise OutputError(f"{other}: would be written twice: give each output its own file")
-    there = [path for path in outputs if _is_there(path)]
-    inputs = [*_traces(given), *_named(given)] if there else []
-    for output in there:
+    outputs = [path for name in WRITTEN for path in _paths(options.get(name))]
+    for first, second in combinations(outputs, 2):
+        if _same(first, second):
+            raise OutputError(f"{second}: would be written twice: give each output its own file")
+    existing = [path for path in outputs if _is_there(path)]
+    inputs = [*_traces(options), *_named(options)] if existing else []
+    for output in existing:
         check_not_read(output, inputs)
 
 
@@ -59,34 +59,34 @@ def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
     """
     if not _is_there(output):
         return
-    taken = _taken(output, filter(_is_there, inputs))
-    if taken is not None:
+    destroyed = _destroyed_input(output, filter(_is_there, inputs))
+    if destroyed is not None:
         raise OutputError(
-            f"{output}: would be written over {taken}, which this command reads: name another"
+            f"{output}: would be written over {destroyed}, which this command reads: name another"
         )
 
 
 def _paths(value: object) -> list[Path]:
     """List the paths that an option gives: none, one, or several."""
     several = value if isinstance(value, list | tuple) else [value]
-    return [Path(one) for one in several if isinstance(one, str | Path)]
+    return [Path(path) for path in several if isinstance(path, str | Path)]
 
 
-def _traces(given: Mapping[str, object]) -> Iterator[Path]:
+def _traces(options: Mapping[str, object]) -> Iterator[Path]:
     for name in TRACES:
-        yield from (path for path in _paths(given.get(name)) if _is_there(path))
+        yield from (path for path in _paths(options.get(name)) if _is_there(path))
 
 
-def _named(given: Mapping[str, object]) -> Iterator[Path]:
+def _named(options: Mapping[str, object]) -> Iterator[Path]:
     """Yield the files that options name, alone or as in ``scale_out=graph.json``, ``a.csv:7``."""
     for name in READ:
-        for whole in _paths(given.get(name)):
+        for whole in _paths(options.get(name)):
             words = {str(whole), *re.split(r"[\s=]", str(whole))}
             words |= {word.rpartition(":")[0] for word in words if ":" in word}
             yield from (path for path in map(Path, words) if _is_there(path) and path.is_file())
 
 
-def _taken(output: Path, inputs: Iterable[Path]) -> Path | None:
+def _destroyed_input(output: Path, inputs: Iterable[Path]) -> Path | None:
     """Find an input that writing ``output`` would destroy."""
     targets = _files(output) if output.is_dir() else [output]
     for path in inputs:
@@ -118,12 +118,12 @@ def _begins_as_none_read(path: Path) -> bool:
         return file.read(5).startswith(_NEVER_READ)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(first: Path, second: Path) -> bool:
     """Whether two names are of one file, which need not be there; a device may be both."""
-    if _is_there(one) and _is_there(other):
-        return one.samefile(other)
+    if _is_there(first) and _is_there(second):
+        return first.samefile(second)
     try:
-        return one.resolve() == other.resolve() and not one.exists()
+        return first.resolve() == second.resolve() and not first.exists()
     except (OSError, RuntimeError):  # links in a circle, which cannot be written either
         return False
 
@@ -158,9 +158,9 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
         if not path.is_file():
             return
     with _reported(path):
-        beside = _beside(path)
-        beside.touch(exist_ok=False)
-        beside.unlink()
+        partial = _partial(path)
+        partial.touch(exist_ok=False)
+        partial.unlink()
 
 
 @contextmanager
@@ -178,16 +178,16 @@ def writing(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as stream:
                 yield stream
             return
-        beside = _beside(path.resolve())
+        partial = _partial(path.resolve())
         try:
-            with beside.open("xb") as stream:
+            with partial.open("xb") as stream:
                 yield stream
-            beside.replace(path.resolve())
+            partial.replace(path.resolve())
         finally:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
+def _partial(path: Path) -> Path:
     """Name a file in the same directory, so that renaming it is one step."""
     return path.with_name(f".{path.name[:80]}.{os.getpid()}.part")
 

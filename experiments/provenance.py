@@ -5,18 +5,19 @@ Answers are made of what JSON has types for.
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
 
-from simulator.errors import TraceError
+from experiments.output.document import TrustAnswer
+from experiments.output.encoding import jsonable as jsonable
+from simulator.support.errors import TraceError
 
 if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster
@@ -24,27 +25,6 @@ if TYPE_CHECKING:
 
 Unbounded = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}]})]
 """A number that may be infinite, which is null in JSON."""
-
-
-def jsonable(value: Any) -> Any:
-    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is no number.
-
-    JSON has neither NaN nor infinity: both are null, and the type of the field says so.
-
-    Examples
-    --------
-    >>> jsonable({"ranks": (0, 1), "busbw": float("inf"), "file": Path("a.json")})
-    {'ranks': [0, 1], 'busbw': None, 'file': 'a.json'}
-    """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(one) for one in value]
-    if is_dataclass(value):
-        return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
-    return str(value) if isinstance(value, Path) else value
 
 
 DISTRIBUTION = "twofold"
@@ -70,8 +50,10 @@ class ClusterIdentity(TypedDict):
 
 
 class Head(TypedDict):
-    """What every answer begins with: its schema, and what it takes to ask the same again.
+    """What every answer begins with: its schema, the answer in words, and how to ask it again.
 
+    ``headline`` answers in a sentence, ``cause`` says why it is so, "" where nothing shows it;
+    ``trust`` is how far to trust it, null where nothing was simulated.
     ``command`` is what was typed, or the call in Python; ``settings`` are all options that shape
     the answer, those left at their defaults too. ``cluster`` is the one that the step was
     simulated on first, null where there is none; ``inputs`` are the files that were read.
@@ -79,6 +61,9 @@ class Head(TypedDict):
 
     schema: str
     version: str
+    headline: str
+    cause: str
+    trust: TrustAnswer | None
     command: str
     settings: dict[str, Option]
     cluster: ClusterIdentity | None
@@ -123,11 +108,11 @@ def identity(cluster: "Cluster") -> ClusterIdentity:
     return {"name": cluster.name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def drawn_by(cluster: "Cluster | None") -> "Inputs":
-    """Name the graphs that a cluster is drawn by."""
+def graphs(cluster: "Cluster | None") -> "Inputs":
+    """Name the files of graphs that a cluster is made of."""
     tiers = () if cluster is None else (cluster.scale_up, cluster.scale_out)
-    graphs = [getattr(tier, "graph", None) for tier in tiers]
-    return Inputs(files=tuple(Path(one.file) for one in graphs if one is not None and one.file))
+    made_of = [getattr(tier, "graph", None) for tier in tiers]
+    return Inputs(files=tuple(Path(one.file) for one in made_of if one is not None and one.file))
 
 
 def hashed(files: Sequence[Path]) -> list[InputFile]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from experiments.provenance import Inputs, Option, jsonable
 from experiments.report import Report
-from simulator.errors import SettingsError
+from simulator.support.errors import SettingsError
 
 if TYPE_CHECKING:
     from experiments.settings import Settings
@@ -44,24 +44,26 @@ def question(
 
     def decorate(ask: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
         signature = inspect.signature(ask)
-        own = tuple(one for one in signature.parameters if one != "options")
+        parameters = tuple(
+            parameter for parameter in signature.parameters if parameter != "options"
+        )
 
         @wraps(ask)
-        def asked(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
-            given: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in own}
-            options = {key: kwargs[key] for key in kwargs if key not in own}
-            if "settings" in own:
+        def answer_question(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+            arguments: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in parameters}
+            options = {key: kwargs[key] for key in kwargs if key not in parameters}
+            if "settings" in parameters:
                 from experiments.settings import check_names, settings_of
 
-                check_names(options, own)
-                whole = given.get("settings")
-                given["settings"] = settings_of(whole, options, usual() if usual else None)
+                check_names(options, parameters)
+                whole = arguments.get("settings")
+                arguments["settings"] = settings_of(whole, options, usual() if usual else None)
             elif options:
                 raise SettingsError(
-                    f"{name} takes no {', '.join(options)}; it takes {', '.join(own)}"
+                    f"{name} takes no {', '.join(options)}; it takes {', '.join(parameters)}"
                 )
-            report = ask(*args, **given)
-            bound = signature.bind(*args, **given)
+            report = ask(*args, **arguments)
+            bound = signature.bind(*args, **arguments)
             return replace(
                 report,
                 command=_call(name, signature, bound.arguments),
@@ -69,7 +71,7 @@ def question(
                 options=_options(signature, bound.arguments),
             )
 
-        return asked
+        return answer_question
 
     return decorate
 
@@ -77,18 +79,18 @@ def question(
 def _call(name: str, signature: inspect.Signature, arguments: Mapping[str, Any]) -> str:
     """Write a call down: ``twofold.utility('trace', 'dgx-a100', nodes=2)``."""
     words: list[str] = []
-    places = {key: place for place, key in enumerate(signature.parameters)}
+    places = {key: position for position, key in enumerate(signature.parameters)}
     for key, value in arguments.items():
         usual = signature.parameters[key].default
         if key not in _UNTOLD and not callable(value) and not _is_usual(value, usual):
             # What stands behind an argument that is left out has to be named.
             in_place = key in _TRACES + _FILES and places[key] == len(words)
-            words.append(_said(value) if in_place else f"{key}={_said(value)}")
+            words.append(_in_one_line(value) if in_place else f"{key}={_in_one_line(value)}")
     if settings := arguments.get("settings"):
-        for one in fields(settings):
-            value = getattr(settings, one.name)
-            if value != one.default:
-                words.append(f"{one.name}={_said(value)}")
+        for setting in fields(settings):
+            value = getattr(settings, setting.name)
+            if value != setting.default:
+                words.append(f"{setting.name}={_in_one_line(value)}")
     return f"twofold.{name}({', '.join(words)})"
 
 
@@ -99,10 +101,10 @@ def _is_usual(value: object, default: object) -> bool:
     return type(value) is type(default) and value == default
 
 
-def _said(value: object) -> str:
+def _in_one_line(value: object) -> str:
     """Write a value so that it is one line: as Python does, or by its name where that is long."""
     if isinstance(value, list | tuple):
-        inner = ", ".join(_said(one) for one in value)
+        inner = ", ".join(_in_one_line(item) for item in value)
         return f"[{inner}]"
     if isinstance(value, str | int | float | None):
         return repr(value)
@@ -119,9 +121,11 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     traces, files = [], _paths(arguments, _FILES)
     for path in _paths(arguments, (*_TRACES, "predict")):
         before, at, cluster = str(path).rpartition("@")
-        own = bool(at) and not path.exists()  # as validate has it: a trace with its own cluster
-        traces.append(Path(before) if own else path)
-        files += [Path(cluster)] if own else []
+        has_cluster = (
+            bool(at) and not path.exists()
+        )  # as validate has it: a trace with its own cluster
+        traces.append(Path(before) if has_cluster else path)
+        files += [Path(cluster)] if has_cluster else []
     settings = arguments.get("settings")
     if settings is not None and settings.kernels is not None:
         files.append(settings.kernels)
@@ -136,32 +140,34 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
 
 
 def _paths(arguments: Mapping[str, Any], names: Iterable[str]) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in names:
         value = arguments.get(name)
         each = value if isinstance(value, list | tuple) else [value]
-        found += [_file(one) for one in each if isinstance(one, str | Path)]
-    return found
+        paths += [_file(item) for item in each if isinstance(item, str | Path)]
+    return paths
 
 
-def _file(given: str | Path) -> Path:
+def _file(argument: str | Path) -> Path:
     """Return the path that an argument is; behind a comma a graph's file has what it lacks."""
-    path = Path(given)
-    return path if path.exists() else Path(str(given).partition(",")[0].strip())
+    path = Path(argument)
+    return path if path.exists() else Path(str(argument).partition(",")[0].strip())
 
 
 def _options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> dict[str, Option]:
     """Return a question's own options, those not given as by default."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, parameter in signature.parameters.items():
         value = arguments.get(name, parameter.default)
         if name in _SAID_ELSEWHERE or callable(value):  # as is what stands for no default
             continue
         if isinstance(value, list | tuple | range):
-            found[name] = [jsonable(one) if _is_plain(one) else _said(one) for one in value]
+            options[name] = [
+                jsonable(item) if _is_plain(item) else _in_one_line(item) for item in value
+            ]
         else:
-            found[name] = jsonable(value) if _is_plain(value) else _said(value)
-    return found
+            options[name] = jsonable(value) if _is_plain(value) else _in_one_line(value)
+    return options
 
 
 def _is_plain(value: object) -> bool:

@@ -2,14 +2,15 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from experiments.provenance import Head, Inputs, Option, drawn_by, identity, jsonable, version
-from simulator.errors import OutputError
+from experiments.files import check_not_read, writing
+from experiments.output.document import Document
+from experiments.provenance import Head, Inputs, Option, graphs, identity, jsonable, version
+from simulator.support.errors import OutputError, pip_install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from experiments.settings import Settings
     from topologies.cluster.schema import Cluster
 
-Rows = tuple[type[Any], Sequence[Any]]
-"""A dataclass, whose fields are the columns, and its rows."""
+Rows = tuple[type[Any] | Sequence[str], Sequence[Any]]
+"""The columns, a dataclass's fields or some attributes of it by name, and its rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -27,19 +28,14 @@ class Report(ABC):
     """What a question answers: ``answer`` in JSON, ``table`` in CSV, and what prints and draws it.
 
     ``schema`` names the JSON Schema of the answer and counts its incompatible changes;
-    ``twofold schema`` prints it. ``printed_by`` and ``drawn_by`` name a function as
-    ``module:function``, which is imported when it is asked for: the first takes a console and the
-    report, the second makes a figure of the report. ``drawn_by`` is "" where there is none, and so
-    is ``paged_by``, which names what makes a page of the report.
+    ``twofold system schema`` prints it. :meth:`document` says the answer in words, tables and
+    charts, which the terminal, notebooks, pages and figures show.
 
     ``command`` is what was typed or called, ``inputs`` what was given to read, ``options`` the
     question's own options (:func:`experiments.question.question` notes them).
     """
 
     schema: ClassVar[str]
-    printed_by: ClassVar[str]
-    drawn_by: ClassVar[str] = ""
-    paged_by: ClassVar[str] = ""
 
     command: str = ""
     inputs: Inputs = field(default_factory=Inputs)
@@ -51,22 +47,30 @@ class Report(ABC):
 
     @abstractmethod
     def table(self) -> Rows:
-        """Return the rows; their kind tells the columns also where there is no row."""
+        """Return the rows; their kind names the columns, also where there is no row."""
 
     @abstractmethod
     def summary(self) -> str:
         """Say the answer in a few words."""
 
+    @abstractmethod
+    def document(self) -> Document:
+        """Return what the answer says, as every renderer has it."""
+
     def head(self, cluster: "Cluster | None" = None, settings: "Settings | None" = None) -> Head:
         """Return what every answer begins with; hashes the files that were read."""
         shared: dict[str, Any] = {} if settings is None else {**settings.record()}
+        document = self.document()
         return {
             "schema": self.schema,
             "version": version(),
+            "headline": document.headline,
+            "cause": document.cause,
+            "trust": None if document.trust is None else document.trust.answer(),
             "command": self.command,
             "settings": {**shared, **self.options},
             "cluster": None if cluster is None else identity(cluster),
-            "inputs": self.inputs.joined(drawn_by(cluster)).hashed(),
+            "inputs": self.inputs.joined(graphs(cluster)).hashed(),
         }
 
     def record(self) -> dict[str, Any]:
@@ -84,11 +88,19 @@ class Report(ABC):
         A comment is ``# key: value``, the value as JSON where it is no text.
         ``pandas.read_csv(path, comment="#")`` passes over them.
         """
-        kind, rows = self.table()
-        names = [column.name for column in fields(kind)]
+        names, rows = self._cells()
         lines = [*_comments(self.record()), ",".join(names)]
-        lines += [",".join(_cell(value) for value in asdict(row).values()) for row in rows]
+        lines += [",".join(map(_cell, row)) for row in rows]
         return "".join(f"{line}\n" for line in lines)
+
+    def _cells(self) -> tuple[list[str], list[list[Any]]]:
+        """Return the names of the columns, and of each row its values."""
+        columns, rows = self.table()
+        if isinstance(columns, type):
+            names = [column.name for column in fields(columns)]
+        else:
+            names = list(columns)
+        return names, [[getattr(row, name) for name in names] for row in rows]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a DataFrame; its ``attrs`` say schema, version and command.
@@ -102,26 +114,24 @@ class Report(ABC):
             import pandas as pd
         except ImportError as error:
             raise OutputError(
-                "pandas is not installed: pip install pandas, or take to_csv() or record()"
+                f"pandas is not installed: {pip_install('pandas')}, or use to_csv() or record()"
             ) from error
-        kind, rows = self.table()
-        columns = [column.name for column in fields(kind)]
-        frame = pd.DataFrame([jsonable(row) for row in rows], columns=columns)
+        names, rows = self._cells()
+        frame = pd.DataFrame([jsonable(row) for row in rows], columns=names)
         frame.attrs = {"schema": self.schema, "version": version(), "command": self.command}
         return frame
 
     def figure(self) -> "Figure":
-        """Draw the answer, as ``--figure`` does; ``experiments.output.figures.draw`` writes it.
+        """Draw the answer, as ``--figure`` does; :func:`experiments.output.figure.draw` writes it.
 
         Raises
         ------
         OutputError
-            If there is no figure of this report.
+            If there is nothing to draw.
         """
-        if not self.drawn_by:
-            raise OutputError(f"there is no figure of a {type(self).__name__}")
-        figure: Figure = named(self.drawn_by)(self)
-        return figure
+        from experiments.output.figure import figure  # brings matplotlib, slow to import
+
+        return figure(self.document())
 
     def to_html(self, path: Path | str | None = None) -> str | None:
         """Make a page of the answer, as ``--html`` does: one file that opens without a network.
@@ -139,13 +149,20 @@ class Report(ABC):
         Raises
         ------
         OutputError
-            If there is no page of this report, Plotly is not installed, or the file cannot be
-            written.
+            If Plotly is not installed, the file cannot be written, or it is one that the report
+            was made from.
         """
+        from experiments.output.page import check_page, page  # brings a template engine
+
+        if path is not None:
+            check_page(Path(path))
+            check_not_read(Path(path), (*self.inputs.traces, *self.inputs.files))
+        answer = self.answer()
+        text = page(self.document(), {name: answer[name] for name in Head.__annotations__})
         if path is None:
-            page: str = named("experiments.output.pages.page:html_of")(self)
-            return page
-        named("experiments.output.pages.page:write_page")(self, Path(path))
+            return text
+        with writing(Path(path)) as stream:
+            stream.write(text.encode("utf-8", "replace"))
         return None
 
     def __repr__(self) -> str:
@@ -153,16 +170,10 @@ class Report(ABC):
         return f"<{type(self).__name__} {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook, as a terminal shows it."""
-        html: str = named("experiments.output.tables.printing:html")(self)
-        return html
+        """Return the answer for a notebook, as a terminal shows it."""
+        from experiments.output.terminal import notebook
 
-
-def named(place: str) -> Callable[..., Any]:
-    """Import a function by its place, ``module:function``."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function
+        return notebook(self.document())
 
 
 _LISTED = ("inputs", "what_ifs", "warnings")

@@ -6,12 +6,11 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
-from simulator.analysis.meetings import Meeting, meetings
+from simulator.analysis.contention import Collision, Meeting, collision, meetings, spread_alike
 from simulator.costing.call_costs import distinct_calls
-from simulator.costing.collisions import Collision, collision, spread_alike
-from simulator.quantities import format_quantity
-from simulator.routing.survey import between_switches
+from simulator.routing.paths import between_switches
 from simulator.schedule import Plan
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 
@@ -73,45 +72,45 @@ class RoutingNotes:
             "collisions": [
                 {
                     "call": call,
-                    "link": list(one.link),
-                    "messages": one.messages,
-                    "ranks": [[group[here], group[there]] for here, there in one.pairs],
-                    "slower": one.slower,
+                    "link": list(note.link),
+                    "messages": note.messages,
+                    "ranks": [[group[source], group[target]] for source, target in note.pairs],
+                    "slower": note.slower,
                 }
-                for call, group, one in self.collisions
+                for call, group, note in self.collisions
             ],
             "analytic_step_s": self.analytic,
             "meetings": [
                 {
-                    "link": list(one.link),
-                    "calls": list(one.calls),
-                    "times": one.times,
-                    "lost_s": one.lost,
+                    "link": list(note.link),
+                    "calls": list(note.calls),
+                    "times": note.times,
+                    "lost_s": note.lost,
                 }
-                for one in self.meetings
+                for note in self.meetings
             ],
         }
 
     def lines(self) -> list[str]:
         """Say it in sentences; nothing where all is well."""
-        said = [_say_collision(*one, policy=self.policy) for one in self.collisions]
+        sentences = [_say_collision(*note, policy=self.policy) for note in self.collisions]
         if self.meetings and self.analytic is not None:
             alone = format_quantity(self.analytic, "s")
-            said.append(f"calls that share links make the step longer: alone it takes {alone}")
-        said += [
-            f"{one.calls[0]} and {one.calls[1]} meet {one.times} times on"
-            f" {one.link[0]} -> {one.link[1]} and lose {format_quantity(one.lost, 's')} there"
-            for one in self.meetings
+            sentences.append(f"calls that share links make the step longer: alone it takes {alone}")
+        sentences += [
+            f"{note.calls[0]} and {note.calls[1]} meet {note.times} times on"
+            f" {note.link[0]} -> {note.link[1]} and lose {format_quantity(note.lost, 's')} there"
+            for note in self.meetings
         ]
-        return said
+        return sentences
 
 
-def _say_collision(call: str, group: tuple[int, ...], one: Collision, *, policy: str) -> str:
-    pairs = ", ".join(f"{group[here]} to {group[there]}" for here, there in one.pairs)
-    more = ", …" if one.messages > len(one.pairs) else ""
+def _say_collision(call: str, group: tuple[int, ...], worst: Collision, *, policy: str) -> str:
+    pairs = ", ".join(f"{group[source]} to {group[target]}" for source, target in worst.pairs)
+    more = ", …" if worst.messages > len(worst.pairs) else ""
     return (
-        f"{call} takes {one.slower:.2f} times as long as with all paths used alike: routing"
-        f" {policy} puts {one.messages} messages at once on {one.link[0]} -> {one.link[1]}"
+        f"{call} takes {worst.slower:.2f} times as long as with all paths used equally: routing"
+        f" {policy} puts {worst.messages} messages at once on {worst.link[0]} -> {worst.link[1]}"
         f" (ranks {pairs}{more})"
     )
 
@@ -128,9 +127,9 @@ def notes_of_call(
 ) -> RoutingNotes:
     """Look at one call of all ranks."""
     positions = np.arange(ranks, dtype=np.int32)
-    found = collision(plan, positions, size, (network, spread_alike(network)))
-    here = () if found is None else ((call, tuple(range(ranks)), found),)
-    return RoutingNotes(policy_of(network), here)
+    worst = collision(plan, positions, size, (network, spread_alike(network)))
+    collisions = () if worst is None else ((call, tuple(range(ranks)), worst),)
+    return RoutingNotes(policy_of(network), collisions)
 
 
 def notes_of_step(scenario: Scenario, timeline: Timeline) -> RoutingNotes:
@@ -156,7 +155,7 @@ def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collisi
     joined = row >= 0
     total = np.bincount(row[joined], weights=lasted[joined], minlength=len(first))
     seen: set[tuple[str, str, float]] = set()
-    found = []
+    collisions = []
     for number in np.argsort(-total, kind="stable").tolist():
         view, plan = workload.call_view(first[number]), timeline.plans[first[number]]
         sort = view.kind, view.group.label, view.size
@@ -166,9 +165,9 @@ def _collisions(timeline: Timeline) -> tuple[tuple[str, tuple[int, ...], Collisi
             break
         seen.add(sort)
         ranks = np.array(view.group.ranks, dtype=np.int32)
-        one = collision(plan, ranks, view.size, networks)
-        if one is not None:
+        worst = collision(plan, ranks, view.size, networks)
+        if worst is not None:
             label = f" ({view.group.label})" if view.group.label else ""
             name = f"{view.kind}{label} of {format_quantity(view.size, 'B')}"
-            found.append((name, view.group.ranks, one))
-    return tuple(found)
+            collisions.append((name, view.group.ranks, worst))
+    return tuple(collisions)

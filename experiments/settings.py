@@ -18,13 +18,17 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
-from simulator.errors import SettingsError, shown
+from simulator.engine import FORMER_ENGINES
+from simulator.support.errors import SettingsError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simulator.engine.simulate import Progress
     from traces.core.loaded import Options
 
+Watch = Callable[[str], "Progress | None"]
+"""Called with what is about to be simulated; returns where its progress goes."""
 EVERY = "every"
 """The step that stands for each of a trace, one after the other: what ``validate`` asks."""
 
@@ -44,15 +48,18 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def _engine(value: object) -> object:
+    return FORMER_ENGINES.get(value, value) if isinstance(value, str) else value
+
+
 def _engines() -> Iterable[str]:
-    from experiments.scenario.scenario import AUTO
     from simulator.engine.simulate import ENGINES
 
-    return (*ENGINES, AUTO)
+    return ENGINES
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costing.calibration import COLLECTIVE_COSTS
+    from experiments.calibration.calibration import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 
@@ -95,12 +102,11 @@ class Settings:
 
     Parameters
     ----------
-    engine : {"flow", "fluid", "analytic", "auto", "transfer"}
-        ``flow``: links are shared max-min fairly; ``fluid``: the same, compiled; ``analytic``: no
-        contention; ``auto``: whichever is enough; ``transfer``: the reference, transfer by
-        transfer. Under ``flow`` and ``auto`` many points of one step are answered by ``fluid``,
-        which is held against ``flow`` on the step that they begin with
-        (:mod:`experiments.evaluate.contended`).
+    engine : {"flow", "simpy", "analytic"}
+        ``flow``: calls on one link share it max-min fairly; ``simpy``: the same model in SimPy's
+        own words, every transfer a process, for small steps; ``analytic``: no contention. How far
+        ``flow`` and ``simpy`` agree on the baseline stands in every answer
+        (:mod:`experiments.scenario.model_check`).
     collective_cost : {"model", "trace", "calibrated"}
         Where the costs of collectives are from.
     step : str
@@ -109,7 +115,7 @@ class Settings:
     nodes : int, optional
         Spread the ranks evenly over that many nodes; by default nodes are filled in order.
     algorithms : sequence of str
-        Force algorithms, as :func:`collectives.libraries.rules.parse_rule` reads them:
+        Force algorithms, as :func:`collectives.libraries.planners.parse_rule` reads them:
         ``all_reduce[1MiB..]@tp=ring``.
     workers : int
         Processes that simulate what-ifs; answers do not depend on it.
@@ -117,7 +123,7 @@ class Settings:
         Change the step before anything is asked of it, as
         :func:`experiments.scenario.language.parse_change` reads them: ``rank 3 compute x1.2``.
     kernels : path, optional
-        Rules that tell kernels which communicate (:class:`traces.core.loaded.Options`).
+        Rules that recognise kernels which communicate (:class:`traces.core.loaded.Options`).
     replicate : bool
         Give ranks that were not recorded copies of those that were.
     slow_down : str
@@ -136,7 +142,7 @@ class Settings:
     2
     """
 
-    engine: Annotated[str, _one_of(_engines)] = "flow"
+    engine: Annotated[str, BeforeValidator(_engine), _one_of(_engines)] = "flow"
     collective_cost: Annotated[str, _one_of(_costs)] = "model"
     step: Annotated[Text, AfterValidator(_step)] = "typical"
     nodes: Annotated[int, Field(ge=1)] | None = None
@@ -165,11 +171,11 @@ class Settings:
 
     def record(self) -> "SettingsRecord":
         """Return every setting for JSON."""
-        told: Any = asdict(self)
-        told["kernels"] = None if self.kernels is None else str(self.kernels)
+        values: Any = asdict(self)
+        values["kernels"] = None if self.kernels is None else str(self.kernels)
         for name in ("algorithms", "what_ifs"):
-            told[name] = list(told[name])
-        record: SettingsRecord = told
+            values[name] = list(values[name])
+        record: SettingsRecord = values
         return record
 
 
@@ -236,7 +242,7 @@ def settings_of(
     return replace(usual or Settings(), **changes)
 
 
-def check_names(given: Iterable[str], others: Iterable[str]) -> None:
+def check_names(names: Iterable[str], others: Iterable[str]) -> None:
     """Refuse keywords that are neither settings nor among ``others``.
 
     Raises
@@ -244,19 +250,19 @@ def check_names(given: Iterable[str], others: Iterable[str]) -> None:
     SettingsError
         Naming what is unknown, and the nearest that is known.
     """
-    known = (*others, *(field.name for field in fields(Settings)))
-    for name in given:
-        if name not in known:
-            raise SettingsError(f"{name}: no such setting; {_nearest(name, known)}")
+    choices = (*others, *(field.name for field in fields(Settings)))
+    for name in names:
+        if name not in choices:
+            raise SettingsError(f"{name}: no such setting; {_nearest(name, choices)}")
 
 
 def _complaint(error: ErrorDetails) -> str:
     """Say what is wrong with one setting: its name, what was given, what is accepted."""
-    known = [field.name for field in fields(Settings)]
-    place = error["loc"][0] if error["loc"] else "settings"
-    name = known[place] if isinstance(place, int) and place < len(known) else str(place)
+    names = [field.name for field in fields(Settings)]
+    position = error["loc"][0] if error["loc"] else "settings"
+    name = names[position] if isinstance(position, int) and position < len(names) else str(position)
     if error["type"] == "unexpected_keyword_argument":
-        return f"{name}: no such setting; {_nearest(name, known)}"
+        return f"{name}: no such setting; {_nearest(name, names)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "write", 1)
     return f"{name}: {shown(error['input'])}: {message[0].lower()}{message[1:]}"

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError, shown
 from simulator.shares import Shares, of_bytes
+from simulator.support.arrays import Floats
+from simulator.support.errors import WorkloadError, shown
 
-Floats = NDArray[np.float64]
 _FORMS = (
     "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "
     "or a histogram with the columns expert and tokens"
@@ -117,16 +116,23 @@ class Imbalance:
         WorkloadError
             If it has none.
         """
-        known = self.histogram.get(None, self.histogram.get(layer))
-        if known is None:
-            there = ", ".join(map(str, sorted(one for one in self.histogram if one is not None)))
+        histogram = self.histogram.get(None, self.histogram.get(layer))
+        if histogram is None:
+            layers = ", ".join(
+                map(
+                    str,
+                    sorted(
+                        layer_number for layer_number in self.histogram if layer_number is not None
+                    ),
+                )
+            )
             raise WorkloadError(
                 f"{self.text}: layer: no rows of layer {layer}, which has experts (0 is the first "
-                f"of the model); it has {there if len(there) < 60 else there[:60] + ' ...'}"
+                f"of the model); it has {layers if len(layers) < 60 else layers[:60] + ' ...'}"
             )
-        if not known.any():
+        if not histogram.any():
             raise WorkloadError(f"{self.text}: tokens: layer {layer} has none")
-        return known
+        return histogram
 
     def of_ranks(self, ranks: int) -> tuple[float | None, Shares | None]:
         """Return how an all-to-all of so many ranks is spread; and S, where a matrix tells it (B).
@@ -160,7 +166,7 @@ class Imbalance:
         return None, of_bytes(np.tile(popular, (ranks, 1)))[1]
 
     def _of_layer(self, ranks: int) -> Floats:
-        several = sorted(one for one in self.histogram if one is not None)
+        several = sorted(number for number in self.histogram if number is not None)
         if len(several) > 1 and self.layer is None:
             raise WorkloadError(
                 f"{self.text}: {len(several)} layers: say which, such as {self.text}:{several[0]}"
@@ -201,20 +207,20 @@ def parse_imbalance(text: str) -> Imbalance:
     >>> parse_imbalance("zipf:1.2").exponent, parse_imbalance("3").factor
     (1.2, 3.0)
     """
-    said = text.strip()
-    if said.lower().startswith(_ZIPF):
-        exponent = _number(said[len(_ZIPF) :])
+    spec = text.strip()
+    if spec.lower().startswith(_ZIPF):
+        exponent = _number(spec[len(_ZIPF) :])
         if not 0 <= exponent < math.inf:
             raise WorkloadError(f"imbalance {shown(text)}: {_ZIPF} needs an exponent of 0 or more")
-        return Imbalance(said, exponent=exponent)
-    factor = _number(said)
+        return Imbalance(spec, exponent=exponent)
+    factor = _number(spec)
     if not math.isnan(factor):
         if not 1 <= factor < math.inf:
             raise WorkloadError(
                 f"imbalance {shown(text)}: the busiest rank over the mean is 1 or more"
             )
-        return Imbalance(said, factor=factor)
-    return _file(said)
+        return Imbalance(spec, factor=factor)
+    return _file(spec)
 
 
 def _number(text: str) -> float:
@@ -308,17 +314,17 @@ def _histogram(rows: _Rows, path: Path) -> Mapping[int | None, Floats]:
         row = dict(zip(names, cells, strict=True))
         expert = _whole(row["expert"], f"{path}, line {at}: expert")
         layer = _whole(row["layer"], f"{path}, line {at}: layer") if "layer" in row else None
-        own = counts.setdefault(layer, {})
-        if expert in own:
+        layer_counts = counts.setdefault(layer, {})
+        if expert in layer_counts:
             where = "" if layer is None else f" of layer {layer}"
             raise WorkloadError(f"{path}, line {at}: expert {expert}{where} stands twice")
-        own[expert] = _amount(row["tokens"], f"{path}, line {at}: tokens")
+        layer_counts[expert] = _amount(row["tokens"], f"{path}, line {at}: tokens")
     if not counts:
         raise WorkloadError(f"{path}: a histogram has a row for each expert; it has none")
-    experts = 1 + max(max(own) for own in counts.values())
+    experts = 1 + max(max(layer_counts) for layer_counts in counts.values())
     return {
-        layer: np.array([own.get(expert, 0.0) for expert in range(experts)])
-        for layer, own in counts.items()
+        layer: np.array([layer_counts.get(expert, 0.0) for expert in range(experts)])
+        for layer, layer_counts in counts.items()
     }
 
 

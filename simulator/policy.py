@@ -22,11 +22,9 @@ Detours are Valiant's, so ``adaptive`` needs to know which routers are a *group*
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simulator.errors import TopologyError
-from simulator.names import did_you_mean
+from simulator.support.arrays import Floats, Ints
+from simulator.support.errors import TopologyError
+from simulator.support.names import did_you_mean
 
 POLICIES = ("ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant")
 """Every policy by its name."""
@@ -66,14 +64,14 @@ class Routing:
     >>> Routing("adaptiv")
     Traceback (most recent call last):
         ...
-    simulator.errors.TopologyError: 'adaptiv' is no routing policy; did you mean adaptive? there are ecmp, static, d_mod_k, spray, adaptive, minimal, valiant
+    simulator.support.errors.TopologyError: 'adaptiv' is no routing policy; did you mean adaptive? there are ecmp, static, d_mod_k, spray, adaptive, minimal, valiant
     """  # noqa: E501
 
     policy: str = "ecmp"
     resource: str = ""
     seed: int = 0
-    group: NDArray[np.int32] | None = field(default=None, repr=False)
-    capacity: NDArray[np.float64] | None = field(default=None, repr=False)
+    group: Ints | None = field(default=None, repr=False)
+    capacity: Floats | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScheduleError
+from simulator.support.arrays import Floats, Ints
+from simulator.support.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,17 +47,17 @@ class Step:
     [1, 0]
     """
 
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    chunk: NDArray[np.int32]
-    count: NDArray[np.int32]
+    source: Ints
+    target: Ints
+    chunk: Ints
+    count: Ints
     reduce: bool
     repeats: int = 1
     shift: int = 0
     cycle: int = 1
     in_network: bool = False
 
-    def chunks_at(self, repetition: int) -> NDArray[np.int32]:
+    def chunks_at(self, repetition: int) -> Ints:
         """First chunk of each transfer in the given repetition (0 is the first)."""
         block, offset = np.divmod(self.chunk, self.cycle)
         moved = block * self.cycle + (offset + repetition * self.shift) % self.cycle
@@ -67,7 +68,7 @@ class Step:
         """Number of transfers."""
         return len(self.source)
 
-    def relabelled(self, order: NDArray[np.int32]) -> "Step":
+    def relabelled(self, order: Ints) -> "Step":
         """Return the step with rank ``order[i]`` in place of ``i``; chunks keep their numbers."""
         return replace(self, source=order[self.source], target=order[self.target])
 
@@ -101,24 +102,22 @@ class Exchange(Step):
 
     __slots__ = ("by_source", "by_target", "members")
 
-    members: NDArray[np.int32]
+    members: Ints
     by_source: int
     by_target: int
 
-    def __init__(
-        self, members: NDArray[np.int32], *, reduce: bool, by_source: int, by_target: int
-    ) -> None:
+    def __init__(self, members: Ints, *, reduce: bool, by_source: int, by_target: int) -> None:
         if len(members) < 2:
             raise ScheduleError(f"an exchange needs two ranks, not {len(members)}")
-        own = {"members": members, "by_source": by_source, "by_target": by_target}
-        alike = {"reduce": reduce, "repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
-        for name, value in (own | alike).items():
+        fields = {"members": members, "by_source": by_source, "by_target": by_target}
+        constants = {"reduce": reduce, "repeats": 1, "shift": 0, "cycle": 1, "in_network": False}
+        for name, value in (fields | constants).items():
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Send it to another process as what it is made of."""
-        made = partial(Exchange, reduce=self.reduce, by_source=self.by_source)
-        return partial(made, by_target=self.by_target), (self.members,)
+        build = partial(Exchange, reduce=self.reduce, by_source=self.by_source)
+        return partial(build, by_target=self.by_target), (self.members,)
 
     @property
     def width(self) -> int:
@@ -126,36 +125,36 @@ class Exchange(Step):
         return len(self.members) * (len(self.members) - 1)
 
     @property
-    def _sender(self) -> NDArray[np.int32]:
+    def _sender(self) -> Ints:
         return np.repeat(np.arange(len(self.members), dtype=np.int32), len(self.members) - 1)
 
     @property
-    def _receiver(self) -> NDArray[np.int32]:
-        other = np.tile(np.arange(len(self.members) - 1, dtype=np.int32), len(self.members))
-        return np.asarray(other + (other >= self._sender), dtype=np.int32)
+    def _receiver(self) -> Ints:
+        index = np.tile(np.arange(len(self.members) - 1, dtype=np.int32), len(self.members))
+        return np.asarray(index + (index >= self._sender), dtype=np.int32)
 
     @property
-    def source(self) -> NDArray[np.int32]:
+    def source(self) -> Ints:
         """As in :class:`Step`."""
         return self.members[self._sender]
 
     @property
-    def target(self) -> NDArray[np.int32]:
+    def target(self) -> Ints:
         """As in :class:`Step`."""
         return self.members[self._receiver]
 
     @property
-    def chunk(self) -> NDArray[np.int32]:
+    def chunk(self) -> Ints:
         """As in :class:`Step`."""
         chunk = self._sender * np.int32(self.by_source) + self._receiver * np.int32(self.by_target)
         return np.asarray(chunk, dtype=np.int32)
 
     @property
-    def count(self) -> NDArray[np.int32]:
+    def count(self) -> Ints:
         """As in :class:`Step`."""
         return np.ones(self.width, dtype=np.int32)
 
-    def relabelled(self, order: NDArray[np.int32]) -> "Exchange":
+    def relabelled(self, order: Ints) -> "Exchange":
         """As in :class:`Step`."""
         return Exchange(
             order[self.members],
@@ -205,7 +204,7 @@ class Schedule:
     chunks: int
     parts: int
     steps: tuple[Step, ...]
-    lengths: NDArray[np.float64] | None = None
+    lengths: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.chunks < 1 or self.parts < 1:
@@ -215,7 +214,7 @@ class Schedule:
         if self.lengths is not None:
             self._check_lengths(self.lengths)
 
-    def units(self, step: Step) -> NDArray[np.float64]:
+    def units(self, step: Step) -> Floats:
         """Return what each transfer of a step moves, in units of ``size / parts``; a new array.
 
         Examples
@@ -228,17 +227,17 @@ class Schedule:
         if self.lengths is None:
             return step.count.astype(np.float64)
         if isinstance(step, Exchange) or step.count.max() == 1:
-            alone: NDArray[np.float64] = self.lengths[step.chunk]
+            alone: Floats = self.lengths[step.chunk]
             return alone
         before = np.concatenate([np.zeros(1), np.cumsum(self.lengths)])
-        moved: NDArray[np.float64] = before[step.chunk + step.count] - before[step.chunk]
+        moved: Floats = before[step.chunk + step.count] - before[step.chunk]
         return moved
 
     def __str__(self) -> str:
         """Name it: ``ring all_reduce (n=8)``."""
         return f"{self.algorithm} {self.kind} (n={self.ranks})"
 
-    def _check_lengths(self, lengths: NDArray[np.float64]) -> None:
+    def _check_lengths(self, lengths: Floats) -> None:
         if lengths.shape != (self.chunks,) or not (np.isfinite(lengths) & (lengths >= 0)).all():
             raise ScheduleError(f"{self}: {self.chunks} chunks need as many lengths, none below 0")
         for number, step in enumerate(self.steps):

@@ -14,11 +14,10 @@ from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from simulator.errors import WorkloadError
-
-Floats = NDArray[np.float64]
+from simulator.support.arrays import Floats, Longs
+from simulator.support.errors import WorkloadError
 
 
 class Shares:
@@ -143,11 +142,11 @@ def of_bytes(table: ArrayLike) -> tuple[float, Shares | None]:
     >>> of_bytes([[0, 3], [1, 0]])
     (3.0, <Shares of 2 ranks: busiest port 1.5 x the mean>)
     """
-    given = np.asarray(table, dtype=np.float64)
-    if given.size and not given.any():
+    sent = np.asarray(table, dtype=np.float64)
+    if sent.size and not sent.any():
         return 0.0, None
-    shares = Shares(given)
-    size = largest_sum(given)
+    shares = Shares(sent)
+    size = largest_sum(sent)
     return size, None if shares.uniform else shares
 
 
@@ -173,7 +172,7 @@ def largest(mean: float, shares: Shares | None) -> float:
     return mean if shares is None else mean * len(shares) / float(shares.share.sum())
 
 
-def numbered(tables: Sequence[Shares | None]) -> NDArray[np.int64]:
+def numbered(tables: Sequence[Shares | None]) -> Longs:
     """Give numbers to tables in the order in which they appear; -1 for none.
 
     Examples
@@ -181,9 +180,9 @@ def numbered(tables: Sequence[Shares | None]) -> NDArray[np.int64]:
     >>> numbered([None, Shares([[0, 1], [2, 0]]), None]).tolist()
     [-1, 0, -1]
     """
-    known: dict[Shares, int] = {}
+    number_of: dict[Shares, int] = {}
     return np.array(
-        [-1 if table is None else known.setdefault(table, len(known)) for table in tables],
+        [-1 if table is None else number_of.setdefault(table, len(number_of)) for table in tables],
         dtype=np.int64,
     )
 

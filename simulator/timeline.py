@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.quantities import format_quantity
 from simulator.schedule import Plans
+from simulator.support.arrays import Floats, Ints
+from simulator.support.quantities import format_quantity
 from simulator.topology import Topology
-from simulator.workload import Floats, Ints, What, Workload
+from simulator.workload import What, Workload
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +70,7 @@ class Timeline:
     call_start: Floats
     call_end: Floats
     call_released_by: Ints
-    call_spent: NDArray[np.float64]
+    call_spent: Floats
     link_bytes: Floats
     plans: Plans
     folded: str = ""
@@ -91,9 +91,7 @@ class Timeline:
     def resource_bytes(self) -> dict[str, float]:
         """Bytes that crossed the links of each resource, every link on the way counted."""
         totals = np.bincount(
-            self.topology.resource,
-            weights=self.link_bytes,
-            minlength=len(self.topology.resources),
+            self.topology.resource, weights=self.link_bytes, minlength=len(self.topology.resources)
         )
         return dict(zip(self.topology.resources, totals.tolist(), strict=True))
 

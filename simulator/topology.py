@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
 from simulator.policy import Routing
+from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
+from simulator.support.errors import TopologyError
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -107,10 +108,10 @@ class Doors:
         number share a switch (rails), it then crosses no other.
     """
 
-    node: NDArray[np.int32]
-    nic: NDArray[np.int32]
-    out: NDArray[np.int32]
-    into: NDArray[np.int32]
+    node: Ints
+    nic: Ints
+    out: Ints
+    into: Ints
     by_target: bool = False
 
 
@@ -162,16 +163,16 @@ class Topology:
     name: str
     ranks: int
     nodes: tuple[Node, ...]
-    source: NDArray[np.int32]
-    target: NDArray[np.int32]
-    bandwidth: NDArray[np.float64]
-    latency: NDArray[np.float64]
+    source: Ints
+    target: Ints
+    bandwidth: Floats
+    latency: Floats
     resource: NDArray[np.int16]
     resources: tuple[str, ...]
     latency_resource: NDArray[np.str_]
     route: Route | None = None
     doors: Doors | None = None
-    metric: NDArray[np.int64] | None = None
+    metric: Longs | None = None
     routing: Routing = field(default_factory=Routing)
     kind: tuple[int, ...] = ()
 
@@ -182,7 +183,7 @@ class Topology:
     def __len__(self) -> int:
         return len(self.source)
 
-    def following(self, value: str) -> NDArray[np.bool_]:
+    def following(self, value: str) -> Mask:
         """Links that change in proportion with a value such as ``scale_up.latency``.
 
         Examples
@@ -200,12 +201,10 @@ class Topology:
         return np.asarray(self.resource == self.resources.index(tier))
 
     @cached_property
-    def out_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def out_links(self) -> tuple[Longs, Ints]:
         """CSR of links by source node, each row sorted by target: ``(offset, link)``."""
         order = np.lexsort((self.target, self.source)).astype(np.int32)
-        offset = np.zeros(len(self.nodes) + 1, dtype=np.int64)
-        np.cumsum(np.bincount(self.source, minlength=len(self.nodes)), out=offset[1:])
-        return offset, order
+        return offsets_by_row(self.source, len(self.nodes)), order
 
     @cached_property
     def known_routes(self) -> dict[tuple[bytes, ...], Any]:
@@ -315,14 +314,14 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
     )
 
 
-def with_links(network: Topology, kept: NDArray[np.bool_], *, name: str = "") -> Topology:
+def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
     """Return the topology with some of its links only; its nodes and its routing stay.
 
     Parameters
     ----------
     network
         Stays as it is.
-    kept
+    links
         Which links there still are, shape ``(links,)``.
     name
         What it is called then; its own name if not given.
@@ -337,14 +336,14 @@ def with_links(network: Topology, kept: NDArray[np.bool_], *, name: str = "") ->
     return replace(
         network,
         name=name or network.name,
-        source=network.source[kept],
-        target=network.target[kept],
-        bandwidth=network.bandwidth[kept],
-        latency=network.latency[kept],
-        resource=network.resource[kept],
-        latency_resource=network.latency_resource[kept],
-        metric=None if network.metric is None else network.metric[kept],
-        routing=replace(network.routing, capacity=None if capacity is None else capacity[kept]),
+        source=network.source[links],
+        target=network.target[links],
+        bandwidth=network.bandwidth[links],
+        latency=network.latency[links],
+        resource=network.resource[links],
+        latency_resource=network.latency_resource[links],
+        metric=None if network.metric is None else network.metric[links],
+        routing=replace(network.routing, capacity=None if capacity is None else capacity[links]),
     )
 
 
@@ -359,8 +358,8 @@ def scaled(
         If the topology has no such resource, or a factor is not positive.
     """
     if resource not in network.resources:
-        known = ", ".join(network.resources) or "none"
-        raise TopologyError(f"{network.name} has no resource {resource!r}; it has {known}")
+        names = ", ".join(network.resources) or "none"
+        raise TopologyError(f"{network.name} has no resource {resource!r}; it has {names}")
     if not (bandwidth > 0 and latency >= 0):
         raise TopologyError(f"factors must be positive, not {bandwidth!r} and {latency!r}")
     chosen = network.resource == network.resources.index(resource)

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError
-from simulator.names import same_name
 from simulator.shares import Shares, numbered
-from simulator.topological_order import find_cycle
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Offsets = NDArray[np.int64]
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+from simulator.support.arrays import Floats as Floats
+from simulator.support.arrays import Ints as Ints
+from simulator.support.arrays import Longs, Mask, offsets_by_row
+from simulator.support.arrays import Matrix as Matrix
+from simulator.support.errors import WorkloadError
+from simulator.support.names import same_name
+from simulator.support.topological_order import find_cycle
 
 KINDS = (
     "all_reduce",
@@ -71,8 +70,8 @@ def kind_named(text: str) -> str | None:
     ('all_reduce', 'send_receive', None)
     """
     end = next((end for end in _PROGRAM if text.lower().endswith(end)), "")
-    found = same_name(text[: len(text) - len(end)], (*KINDS, *_SHORT))
-    return _SHORT.get(found, found) if found else None
+    kind = same_name(text[: len(text) - len(end)], (*KINDS, *_SHORT))
+    return _SHORT.get(kind, kind) if kind else None
 
 
 class What(IntEnum):
@@ -210,13 +209,13 @@ class Calls:
 
     kind: NDArray[np.uint8]
     group: Ints
-    sequence: Offsets
+    sequence: Longs
     size: Floats
     dtype: tuple[str, ...]
     transfer: Floats
     factor: Floats
     late: Floats
-    eager: NDArray[np.bool_]
+    eager: Mask
     shares: tuple[Shares | None, ...] = ()
 
     def __repr__(self) -> str:
@@ -235,14 +234,14 @@ class Calls:
             **{name: getattr(self, name)[rows] for name in columns},
         )
 
-    def followed_by(self, other: "Calls") -> "Calls":
+    def followed_by(self, calls: "Calls") -> "Calls":
         """Return these calls, and others behind them."""
         columns = ("kind", "group", "sequence", "size", "transfer", "factor", "late", "eager")
-        tables = [one.shares or (None,) * len(one) for one in (self, other)]
+        tables = [table.shares or (None,) * len(table) for table in (self, calls)]
         return Calls(
-            dtype=(*self.dtype, *other.dtype),
-            shares=sum(tables, ()) if self.shares or other.shares else (),
-            **{name: np.append(getattr(self, name), getattr(other, name)) for name in columns},
+            dtype=(*self.dtype, *calls.dtype),
+            shares=sum(tables, ()) if self.shares or calls.shares else (),
+            **{name: np.append(getattr(self, name), getattr(calls, name)) for name in columns},
         )
 
     def shares_of(self, call: int) -> Shares | None:
@@ -250,7 +249,7 @@ class Calls:
         return self.shares[call] if self.shares else None
 
     @property
-    def spread(self) -> Offsets:
+    def spread(self) -> Longs:
         """Number of each call's table of shares, -1 for none, shape ``(calls,)``."""
         return numbered(self.shares) if self.shares else np.full(len(self), -1, dtype=np.int64)
 
@@ -314,7 +313,7 @@ class Edges:
     edge that leaves a host op is host time (launch latency); any other is the device's.
     """
 
-    offset: Offsets
+    offset: Longs
     target: Ints
     lag: Floats
 
@@ -342,9 +341,7 @@ class Edges:
         first[1:] = key[1:] != key[:-1]
         source, target = np.divmod(key[first], max(1, ops))
         lag = lag[first]
-        offset = np.zeros(ops + 1, dtype=np.int64)
-        np.cumsum(np.bincount(source, minlength=ops), out=offset[1:])
-        return Edges(offset=offset, target=target.astype(np.int32), lag=lag)
+        return Edges(offsets_by_row(source, ops), target.astype(np.int32), lag)
 
     @property
     def source(self) -> Ints:
@@ -361,8 +358,8 @@ class Copies:
     per row and itself among them; groups that are copies of each other share one array.
     """
 
-    stand_in: NDArray[np.int64]
-    groups: tuple[NDArray[np.int64], ...]
+    stand_in: Longs
+    groups: tuple[Longs, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -496,7 +493,7 @@ class Workload:
         return kinds
 
     @cached_property
-    def own(self) -> NDArray[np.bool_]:
+    def own(self) -> Mask:
         """Which ops stand for events of the step itself, shape ``(ops,)``: :data:`NOT_RECORDED`."""
         others = [number for number, name in enumerate(self.names) if name in NOT_RECORDED]
         return np.asarray(~np.isin(self.name, others))
@@ -507,7 +504,7 @@ class Workload:
         return np.bincount(self.edges.target, minlength=len(self)).astype(np.int32)
 
     @cached_property
-    def unawaited(self) -> NDArray[np.bool_]:
+    def unawaited(self) -> Mask:
         """Which ops their call does not wait for, shape ``(ops,)``: :func:`unawaited`."""
         return unawaited(self.what, self.call, self.calls.eager)
 
@@ -553,7 +550,7 @@ class Workload:
         """Columns of some ops by name, by a mask or numbers: all but their calls and edges."""
         every = ("what", "rank", "lane", "name", "duration", "ready", *_MEASURED, *_KNOWN_OF_SOME)
         columns = {name: getattr(self, name) for name in every}
-        return {name: None if own is None else own[rows] for name, own in columns.items()}
+        return {name: None if values is None else values[rows] for name, values in columns.items()}
 
     def lasting(self, duration: Floats, lag: Floats | None = None) -> "Workload":
         """Return the same ops, calls and edges that last otherwise.
@@ -573,13 +570,13 @@ class Workload:
         WorkloadError
             If they are not times, or not one for each.
         """
-        made = object.__new__(Workload)
-        made.__dict__.update(self.__dict__)
-        made.__dict__["duration"] = duration
+        copy = object.__new__(Workload)
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__["duration"] = duration
         if lag is not None:
-            made.__dict__["edges"] = replace(self.edges, lag=lag)
-        _check_columns(made)
-        return made
+            copy.__dict__["edges"] = replace(self.edges, lag=lag)
+        _check_columns(copy)
+        return copy
 
     def with_calls(self, **columns: Any) -> "Workload":
         """Return the workload with columns of its calls replaced."""
@@ -625,8 +622,10 @@ def _check_edges(edges: Edges, ops: int) -> None:
 def _check_work(workload: Workload) -> None:
     length = len(workload)
     for name in ("flops", "traffic"):
-        known = getattr(workload, name)
-        if known is not None and (len(known) != length or np.any((known < 0) | np.isinf(known))):
+        amounts = getattr(workload, name)
+        if amounts is not None and (
+            len(amounts) != length or np.any((amounts < 0) | np.isinf(amounts))
+        ):
             raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
 
 
@@ -734,7 +733,7 @@ def _check_order(workload: Workload) -> None:
         raise WorkloadError(f"the edges make a cycle: {ops}")
 
 
-def unawaited(what: NDArray[np.uint8], call: Ints, eager: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:
     """Mark the ops that their call does not wait for: receivers of eager messages.
 
     Parameters
@@ -777,10 +776,7 @@ def _check_copies(workload: Workload) -> None:
         raise WorkloadError(f"rank {strangers[0]} is in the workload, and stands for no rank")
 
 
-Index = NDArray[np.int64]
-
-
-def by_appearance(column: NDArray[Any]) -> tuple[Index, Index]:
+def by_appearance(column: NDArray[Any]) -> tuple[Longs, Longs]:
     """Give numbers to values in the order in which they appear; and say where each does first.
 
     Examples

@@ -13,7 +13,7 @@ import twofold as tf
 from experiments.settings import Settings, SettingsOptions
 from helpers.experiments_jobs import SAMPLE
 from helpers.places import ROOT
-from simulator.errors import SettingsError
+from simulator.support.errors import SettingsError
 
 QUESTIONS = tuple(
     word
@@ -52,6 +52,20 @@ def test_what_is_exported():
     assert set(tf.__all__) == set(dir(tf))
 
 
+@pytest.mark.slow  # without a cache mypy reads all packages: 40 s
+@pytest.mark.timeout(400)
+def test_scripts_elsewhere_are_typed(tmp_path):
+    """Type checkers believe a package with ``py.typed`` only, where it is not checked itself."""
+    script = tmp_path / "script.py"
+    script.write_text('import twofold as tf\nstep: int = tf.utility("a", "b")\n')
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", script.name],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 'has type "UtilityReport", variable has type "int"' in checked.stdout
+    assert "Found 1 error" in checked.stdout
+
+
 @pytest.mark.parametrize("name", [*QUESTIONS, *OTHERS])
 def test_every_name_is_there_and_says_what_it_is(name):
     found = getattr(tf, name)
@@ -62,7 +76,7 @@ def test_every_name_is_there_and_says_what_it_is(name):
 def test_type_checkers_are_told_the_same_names():
     (branch,) = (
         node
-        for node in ast.parse((ROOT / "twofold.py").read_text()).body
+        for node in ast.parse((ROOT / "twofold" / "__init__.py").read_text()).body
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name)
     )
     imported = {
@@ -72,7 +86,7 @@ def test_type_checkers_are_told_the_same_names():
         for one in node.names
     }
     errors, _ = imported.pop("errors"), imported.pop("__version__", None)
-    assert errors == "simulator:errors"
+    assert errors == "simulator.support:errors"
     places = {name: place for name, place in tf._PLACES.items() if name not in ("errors",)}
     del places["__version__"]
     assert imported == places
@@ -186,9 +200,26 @@ def test_a_package_of_ones_own_that_hides_one_is_named(tmp_path, hides):
     script.write_text("import twofold as tf; tf.utility")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     name = hides.split("/")[0].removesuffix(".py")
-    assert f"ImportError: '{name}' is {tmp_path / hides} and not twofold's" in done.stderr
+    assert f"ImportError: the package '{name}' comes from {tmp_path / hides}" in done.stderr
     safe = subprocess.run([sys.executable, "-P", script], capture_output=True, check=False)
     assert safe.returncode == 0
+
+
+@pytest.mark.parametrize("package", ["traces", "experiments"])
+def test_the_command_line_beside_a_foreign_package_names_it_and_says_what_to_do(tmp_path, package):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("")
+    command = ["-m", "twofold", "utility", str(ROOT / SAMPLE), "-c", "dgx-a100", "--nodes", "2"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"error: the package '{package}' comes from {tmp_path / package / '__init__.py'} and hides "
+        "twofold's own: rename it, run python with -P"
+    )
 
 
 def test_a_folder_of_data_of_the_same_name_does_no_harm(tmp_path):

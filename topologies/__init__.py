@@ -5,7 +5,6 @@ from topologies.cluster.catalog import catalog, load_cluster, parse_cluster
 from topologies.cluster.changed import changed, resource_values, with_nodes, with_topology
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.schema import Cluster, quantities
-from topologies.degrade import cut, double, slow
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
 from topologies.families.dragonfly import (
     DragonflyShape,
@@ -26,8 +25,16 @@ from topologies.families.grid import (
 )
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
-from topologies.properties import bisection_bandwidth, closed_form, diameter, path_links
-from topologies.spec import Summary, parse_topology, routed, summary
+from topologies.faults import cut, double, slow
+from topologies.properties import (
+    Summary,
+    bisection_bandwidth,
+    closed_form,
+    diameter,
+    path_links,
+    summary,
+)
+from topologies.spec import parse_topology, routed
 from topologies.throughput import Throughput, throughput
 
 __all__ = [

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from simulator.errors import OutputError, TopologyError
+from simulator.support.errors import OutputError, TopologyError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Node, Topology
 from topologies.cluster.build import build
 from topologies.cluster.catalog import load_cluster
@@ -103,13 +103,13 @@ def _panel(axes: "Axes", network: Topology) -> None:
     colours = _colours(network)
     graph, where, levels = merged(network), places(network), in_levels(network)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
-    for here, there, data in graph.edges(data=True):
+    for source, target, data in graph.edges(data=True):
         axes.add_patch(
             FancyArrowPatch(
-                where[here],
-                where[there],
+                where[source],
+                where[target],
                 arrowstyle="-",
-                connectionstyle=f"arc3,rad={_bow(where, here, there) * (2 if levels else 1)}",
+                connectionstyle=f"arc3,rad={_bow(where, source, target) * (2 if levels else 1)}",
                 linewidth=0.6 + 1.4 * min(data["bandwidth"] / most, 1.0),
                 color=colours[data["resource"]],
                 zorder=1,
@@ -138,14 +138,14 @@ _OTHERS = ("#3a8a4a", "#8a3a7a", "#b8a21e", "#2a9aa0", "#a0522d", "#555555")
 
 def _colours(network: Topology) -> dict[str, str]:
     """Give every resource a colour."""
-    own = [name for name in network.resources if name not in _COLOURS]
-    return _COLOURS | {name: _OTHERS[at % len(_OTHERS)] for at, name in enumerate(own)}
+    unnamed = [name for name in network.resources if name not in _COLOURS]
+    return _COLOURS | {name: _OTHERS[at % len(_OTHERS)] for at, name in enumerate(unnamed)}
 
 
-def _bow(where: Places, here: Node, there: Node) -> float:
+def _bow(where: Places, source: Node, target: Node) -> float:
     """How much a line is bowed: not, or where a straight one ran through the nodes between."""
-    begin, end = where[here], where[there]
-    if not any(_between(begin, end, where[node]) for node in where.keys() - {here, there}):
+    begin, end = where[source], where[target]
+    if not any(_between(begin, end, where[node]) for node in where.keys() - {source, target}):
         return 0.0
     return 0.22 if (begin[0], -begin[1]) <= (end[0], -end[1]) else -0.22
 
@@ -327,9 +327,9 @@ def _levels(network: Topology) -> Places:
         row.sort(key=lambda node: centre[node])
         even = {node: (i + 0.5) / len(row) * (width + 1) - 0.5 for i, node in enumerate(row)}
         gaps = [centre[b] - centre[a] for a, b in pairwise(row)]
-        apart = all(gap >= 0.5 * (width + 1) / len(row) for gap in gaps)
+        readable = all(gap >= 0.5 * (width + 1) / len(row) for gap in gaps)
         rise = height * 0.32 * (width + 1) ** 0.75
-        positions |= {node: (centre[node] if apart else even[node], rise) for node in row}
+        positions |= {node: (centre[node] if readable else even[node], rise) for node in row}
     return positions
 
 

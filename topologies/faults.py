@@ -1,10 +1,14 @@
 """Faults of single parts of a network: a link, a NIC, a node or a switch that is slow or down.
 
+:func:`slow`, :func:`double` and :func:`cut` change one cable, between two nodes of the graph: ranks
+by number, ``"fabric"``, ``"nic:0.1:out"``. Both directions are meant, or the one that exists.
+
 A fault is data: which part, and what becomes of it. :func:`broken` applies faults to a topology;
 nodes of the graph keep their numbers, so that whatever does not use what is broken stays as it is
 to the last bit. Ways are searched anew on what is left, by the routing of the network.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -12,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import DisconnectedError, TopologyError
-from simulator.names import did_you_mean
-from simulator.topology import SCALE_OUT, Doors, Topology, with_links
+from simulator.support.errors import DisconnectedError, TopologyError
+from simulator.support.names import did_you_mean
+from simulator.topology import SCALE_OUT, Doors, Node, Topology, with_links
 from topologies.part_names import Ints, Mask, Parts
 
 Floats = NDArray[np.float64]
@@ -72,7 +76,7 @@ class Drawn:
 
     ``percent`` of those that the job's network has, to the nearest whole number. The same ``seed``
     and ``draw`` are the same parts, and a smaller share is part of a greater one. ``seed`` is None
-    where whoever asks decides; that is 0, unless it is told otherwise.
+    where the caller decides; 0 by default.
     """
 
     percent: float
@@ -95,7 +99,7 @@ class Chosen:
 
     lot: Drawn
     parts: tuple[Named, ...]
-    told: str
+    summary: str
 
     def __str__(self) -> str:
         return str(self.lot)
@@ -216,12 +220,14 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
 
 
 def _all_chosen(network: Topology, faults: Iterable[Fault], home: Ints | None) -> tuple[Fault, ...]:
-    """Draw what is to be drawn; the lots of one network are told apart, so that none are alike."""
-    found: list[Fault] = []
+    """Draw what is to be drawn; the draws of one network are numbered, so that they differ."""
+    faults_of_parts: list[Fault] = []
     for fault in faults:
         drawn = isinstance(fault.part, Drawn)
-        found.append(chosen(network, fault, lots(found), home) if drawn else fault)
-    return tuple(found)
+        faults_of_parts.append(
+            chosen(network, fault, lots(faults_of_parts), home) if drawn else fault
+        )
+    return tuple(faults_of_parts)
 
 
 def lots(faults: Iterable[Fault]) -> int:
@@ -264,8 +270,9 @@ def _apply(parts: Parts, fault: Fault, links: _Links) -> str:
     """Write a fault into what becomes of the links; returns what it met."""
     network = parts.network
     drawn = fault.part.parts if isinstance(fault.part, Chosen) else (fault.part,)
-    told = fault.part.told if isinstance(fault.part, Chosen) else ""
+    summary = fault.part.summary if isinstance(fault.part, Chosen) else ""
     touched = np.zeros(len(network), dtype=np.bool_)
+    # What this fault leaves of each link's bandwidth.
     factor = np.ones(len(network))
     for part in drawn:
         met, count = _links_of(parts, part, fault)
@@ -276,11 +283,13 @@ def _apply(parts: Parts, fault: Fault, links: _Links) -> str:
     links.tiers.append(_tiers(network, touched))
     if fault.value == "latency":
         links.latency *= np.where(touched, fault.factor or 1.0, 1.0)
-        return told or _said(parts, touched)
+        return summary or _cable_summary(parts, touched)
+    # A link without bandwidth is taken out rather than left with 0, which would be a division by
+    # zero.
     gone = touched & (factor < _NOTHING)
     links.left &= ~gone
     links.bandwidth *= np.where(gone, 1.0, factor)
-    return told or _said(parts, touched)
+    return summary or _cable_summary(parts, touched)
 
 
 _NOTHING = 1e-9
@@ -350,49 +359,51 @@ def _drawn(parts: Parts, lot: Drawn, number: int) -> Chosen:
     tier = f"{lot.resource} " if lot.resource else ""
     if lot.resource is not None:
         _check_resource(parts.network, lot.resource)
-    known = _CANDIDATES[lot.of](parts, lot.resource)
-    if not known:
+    candidates = _CANDIDATES[lot.of](parts, lot.resource)
+    if not candidates:
         raise TopologyError(f"{parts.network.name} has no {tier}{lot.of} to draw from")
-    count = int(lot.percent / 100 * len(known) + 0.5)
+    count = int(lot.percent / 100 * len(candidates) + 0.5)
     if not count:
         raise TopologyError(
-            f"{lot.percent:g} % of {len(known)} {tier}{lot.of} of {parts.network.name} is less than"
-            f" one; the least is {np.ceil(500 / len(known)) / 10:g} %"
+            f"{lot.percent:g} % of {len(candidates)} {tier}{lot.of} of {parts.network.name} is less"
+            f" than one; the least is {np.ceil(500 / len(candidates)) / 10:g} %"
         )
     generator = np.random.default_rng([lot.seed or 0, lot.draw, number])
-    order = generator.permutation(len(known))[:count]
-    drawn = tuple(known[index] for index in sorted(order.tolist()))
+    order = generator.permutation(len(candidates))[:count]
+    drawn = tuple(candidates[index] for index in sorted(order.tolist()))
     names = ", ".join(str(part).removeprefix("link ") for part in drawn[:_NAMED])
     more = ", …" if count > _NAMED else ""
-    return Chosen(lot, drawn, f"{count} of {len(known)} {tier}{lot.of}: {names}{more}")
+    return Chosen(lot, drawn, f"{count} of {len(candidates)} {tier}{lot.of}: {names}{more}")
 
 
 def _some_links(parts: Parts, resource: str | None) -> list[Named]:
     """Cables whose bandwidth is limited; the others are drawn for the eye, nothing can break."""
     network, first = parts.network, parts.first_link
-    kept = np.isfinite(network.bandwidth[first])
+    drawable = np.isfinite(network.bandwidth[first])
     if resource is not None:
-        kept &= network.following(f"{resource}.bandwidth")[first]
-    return [LinkNamed(parts.cable_name(number)) for number in np.flatnonzero(kept).tolist()]
+        drawable &= network.following(f"{resource}.bandwidth")[first]
+    return [LinkNamed(parts.cable_name(number)) for number in np.flatnonzero(drawable).tolist()]
 
 
 def _some_nics(parts: Parts, resource: str | None) -> list[Named]:
     del resource  # a NIC is of the scale-out fabric
-    found: list[Named] = []
+    nics: list[Named] = []
     for name in (parts.names[number] for number in parts.nics):
         node, _, numbers = name.removeprefix("nic:").partition(".")
         first, _, last = numbers.partition("-")
-        found += [
+        nics += [
             NicNamed(int(node), number) for number in range(int(first), int(last or first) + 1)
         ]
-    return found
+    return nics
 
 
 def _some_switches(parts: Parts, resource: str | None) -> list[Named]:
     network, switches = parts.network, parts.switches
     if resource is not None:
-        mine = network.following(f"{resource}.bandwidth")
-        ends = parts.part[np.concatenate([network.source[mine], network.target[mine]])]
+        of_resource = network.following(f"{resource}.bandwidth")
+        ends = parts.part[
+            np.concatenate([network.source[of_resource], network.target[of_resource]])
+        ]
         switches = switches[np.isin(switches, ends)]
     return [SwitchNamed(parts.names[number]) for number in switches.tolist()]
 
@@ -410,7 +421,7 @@ _CANDIDATES: dict[str, Callable[[Parts, str | None], list[Named]]] = {
 }
 
 
-def _said(parts: Parts, touched: Mask) -> str:
+def _cable_summary(parts: Parts, touched: Mask) -> str:
     """Name the cables that a fault met: one, or how many of which resources."""
     cables = np.unique(parts.cable[touched])
     if len(cables) == 1:
@@ -420,7 +431,7 @@ def _said(parts: Parts, touched: Mask) -> str:
 
 
 def _tiers(network: Topology, touched: Mask) -> tuple[str, ...]:
-    return tuple(network.resources[one] for one in np.unique(network.resource[touched]))
+    return tuple(network.resources[number] for number in np.unique(network.resource[touched]))
 
 
 def _by_other_nics(network: Topology, doors: Doors) -> Topology:
@@ -432,7 +443,7 @@ def _by_other_nics(network: Topology, doors: Doors) -> Topology:
     for node, nic in np.argwhere(~alive).tolist():
         others = np.flatnonzero(alive[node])
         if not len(others):
-            continue  # whoever sends from there is cut off, which is said elsewhere
+            continue  # a sender there is cut off, which is reported elsewhere
         users = np.flatnonzero((doors.node == node) & (doors.nic == nic))
         start = users[:1] if len(users) else np.flatnonzero(doors.node == node)[:1]
         far = _hops(network, start)
@@ -474,11 +485,11 @@ def _check_joined(network: Topology, faults: tuple[Fault, ...]) -> None:
         return
     groups.sort(key=len, reverse=True)
     lost = np.sort(np.concatenate(groups[1:]))
-    said = " and ".join(map(str, faults))
+    causes = " and ".join(map(str, faults))
     rest = f"the other {len(groups[0])}" if len(groups[0]) > 1 else f"rank {groups[0][0]}"
     verb = "is" if len(lost) == 1 else "are"
     raise DisconnectedError(
-        f"{network.name}: {said}: {say_ranks(lost)} {verb} cut off from {rest}: no path is left"
+        f"{network.name}: {causes}: {say_ranks(lost)} {verb} cut off from {rest}: no path is left"
     )
 
 
@@ -496,9 +507,11 @@ def joined_ranks(network: Topology) -> list[Ints]:
     todo = np.arange(network.ranks)
     while len(todo):
         first = todo[:1]
-        there = (_hops(network, first) < nodes) & (_hops(back, first) < nodes)
-        groups.append(todo[there[todo]])
-        todo = todo[~there[todo]]
+        # Ranks that reach the first and are reached by it: a strongly connected component, as seen
+        # by ranks.
+        mutual = (_hops(network, first) < nodes) & (_hops(back, first) < nodes)
+        groups.append(todo[mutual[todo]])
+        todo = todo[~mutual[todo]]
     return groups
 
 
@@ -510,7 +523,134 @@ def say_ranks(ranks: Ints) -> str:
     >>> say_ranks(np.array([0, 1, 2, 5]))
     'ranks 0-2, 5'
     """
+    # Ascending ranks, cut wherever a number is skipped.
     runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)
-    said = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    more = ", …" if len(said) > 2 * _NAMED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(said[: 2 * _NAMED])}{more}"
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    more = ", …" if len(ranges) > 2 * _NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _NAMED])}{more}"
+
+
+def slow(network: Topology, first: Node, second: Node, *, factor: float) -> Topology:
+    """Divide the bandwidth of a cable by ``factor``, which is at least 1; its latency stays.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    first, second
+        The nodes at the ends of the cable.
+    factor
+        By how much, at least 1.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable, or the factor is less than 1 or not finite.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> network = slow(ring(4, bandwidth=50e9, latency=1e-6), 0, 1, factor=5)
+    >>> network.name, sorted(set(network.bandwidth.tolist()))
+    ('ring(4), 0-1 slowed by 5', [10000000000.0, 50000000000.0])
+    """
+    if not 1 <= factor < math.inf:
+        raise TopologyError(f"a cable is slowed by a factor of at least 1, not {factor!r}")
+    return _scaled(network, first, second, 1 / factor, f"slowed by {factor:g}")
+
+
+def double(network: Topology, first: Node, second: Node) -> Topology:
+    """Put a second cable beside one: twice the bandwidth, the same latency.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    first, second
+        The nodes at the ends of the cable.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> double(ring(4, bandwidth=50e9, latency=1e-6), 0, 1).bandwidth.max()
+    np.float64(100000000000.0)
+    """
+    return _scaled(network, first, second, 2.0, "doubled")
+
+
+def cut(network: Topology, first: Node, second: Node) -> Topology:
+    """Take a cable away.
+
+    Parameters
+    ----------
+    network
+        The topology; it stays as it is.
+    first, second
+        The nodes at the ends of the cable.
+
+    Returns
+    -------
+    Topology
+        Named after what was done to it.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such cable.
+
+    Examples
+    --------
+    >>> from topologies import diameter, ring
+    >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
+    7
+    """
+    remaining = ~cable(network, first, second)
+    return with_links(network, remaining, name=f"{network.name}, {first}-{second} cut")
+
+
+def cable(network: Topology, first: Node, second: Node) -> NDArray[np.bool_]:
+    """Which links are a direction of the cable between two nodes.
+
+    Raises
+    ------
+    TopologyError
+        If a node is unknown, or they have no cable; it names the neighbours that the first has.
+    """
+    for node in (first, second):
+        if node not in network.nodes:
+            raise TopologyError(f"{network.name} has no node {node!r}")
+    start, end = network.nodes.index(first), network.nodes.index(second)
+    out = network.source == start
+    back = network.target == start
+    chosen: NDArray[np.bool_] = (out & (network.target == end)) | (back & (network.source == end))
+    if not chosen.any():
+        near = sorted({str(network.nodes[node]) for node in network.target[out]})
+        shown = ", ".join(near[:8]) + (", …" if len(near) > 8 else "")
+        raise TopologyError(
+            f"{network.name}: no cable {first} - {second}; {first} leads to {shown}"
+        )
+    return chosen
+
+
+def _scaled(network: Topology, first: Node, second: Node, factor: float, how: str) -> Topology:
+    chosen = cable(network, first, second)
+    return replace(
+        network,
+        name=f"{network.name}, {first}-{second} {how}",
+        bandwidth=np.where(chosen, network.bandwidth * factor, network.bandwidth),
+    )

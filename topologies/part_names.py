@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
-from simulator.names import did_you_mean
+from simulator.support.errors import TopologyError
+from simulator.support.names import did_you_mean
 from simulator.topology import Node, Topology
 
 Mask = NDArray[np.bool_]
@@ -55,7 +55,7 @@ class Parts:
         The topology.
     home
         Node (host) of each node of the graph, :data:`NOWHERE` of what belongs to none, shape
-        ``(nodes,)``; None where the network tells of no hosts.
+        ``(nodes,)``; None where the network has no hosts.
     """
 
     network: Topology
@@ -89,8 +89,8 @@ class Parts:
         """Return what a cable is called: ``leaf:0-spine:1``."""
         link = self.first_link[cable]
         network = self.network
-        here, there = self.part[network.source[link]], self.part[network.target[link]]
-        return f"{self.names[here]}-{self.names[there]}"
+        source, target = self.part[network.source[link]], self.part[network.target[link]]
+        return f"{self.names[source]}-{self.names[target]}"
 
     def cables(self) -> Iterator[Cable]:
         """Go through all cables in the order of the network's links."""
@@ -112,16 +112,16 @@ class Parts:
         TopologyError
             If there is no such cable: with the nearest names, or what the first end leads to.
         """
-        here, there, one_way = self._ends(text)
-        found = self._between(here, there, one_way=one_way)
-        if not found.any():
-            first = self.vertices(here)[self.network.source]
+        source, target, one_way = self._ends(text)
+        links = self._between(source, target, one_way=one_way)
+        if not links.any():
+            first = self.vertices(source)[self.network.source]
             led = dict.fromkeys(self.names[self.part[end]] for end in self.network.target[first])
-            name = self._name(here)
+            name = self._name(source)
             raise TopologyError(
                 f"{self.network.name} has no link {text}: {name} leads to {_listed(led)}"
             )
-        return found, max(self._stands_for(here), self._stands_for(there))
+        return links, max(self._stands_for(source), self._stands_for(target))
 
     def link_moved(self, text: str) -> tuple[Mask, int]:
         """Links that a name meant on a network whose domains had other sizes, and so other numbers.
@@ -134,7 +134,7 @@ class Parts:
         rank = [_RANK.fullmatch(_letters(end)) for end in ends]
         if len(ends) != 2 or not any(match) or not any(rank):
             return self.link_named(text)
-        number = next(int(one[1]) for one in rank if one)
+        number = next(int(rank_match[1]) for rank_match in rank if rank_match)
         if number >= self.network.ranks:
             return self.link_named(text)
         out = self.part[self.network.target[self.network.source == number]]
@@ -143,15 +143,17 @@ class Parts:
         ]
         if len(switches) != 1:
             return self.link_named(text)
-        moved = [switches[0] if one else end for one, end in zip(match, ends, strict=True)]
+        moved = [
+            switches[0] if rank_match else end for rank_match, end in zip(match, ends, strict=True)
+        ]
         return self.link_named(("->" if "->" in text or "→" in text else "-").join(moved))
 
     def _ends(self, text: str) -> tuple[str, str, bool]:
         """Split the name of a link at the hyphen that is between its ends."""
         arrow = text.replace("→", "->")
         if "->" in arrow:
-            here, there = arrow.split("->", 1)
-            return here, there, True
+            source, target = arrow.split("->", 1)
+            return source, target, True
         marks = [index for index, letter in enumerate(text) if letter == "-"]
         if not marks:
             raise TopologyError(f"link {text!r}: name both ends, as in leaf0-spine1")
@@ -176,15 +178,15 @@ class Parts:
         TopologyError
             If the node has no such NIC, or there is no such node.
         """
-        there = self._nics_of(node)
-        for name, first, last in there:
+        nics = self._nics_of(node)
+        for name, first, last in nics:
             if first <= number <= last:
                 return self.vertices(name), last - first + 1
-        if not there:
+        if not nics:
             self.node(node)
             raise TopologyError(f"{self.network.name}: node {node} has no NICs")
-        most = max(last for _, _, last in there)
-        raise TopologyError(f"{self.network.name}: node {node} has NICs 0 to {most}, no {number}")
+        most = max(last for _, _, last in nics)
+        raise TopologyError(f"{self.network.name}: node {node} has NICs 0 to {most}, not {number}")
 
     def node(self, node: int) -> Mask:
         """Nodes of the graph that are inside a node (host), shape ``(nodes,)``.
@@ -192,10 +194,12 @@ class Parts:
         Raises
         ------
         TopologyError
-            If there is no such node, or the network tells of none.
+            If there is no such node, or the network has none.
         """
         if self.home is None:
-            raise TopologyError(f"{self.network.name} tells of no nodes; name links and switches")
+            raise TopologyError(
+                f"{self.network.name} has no record of its nodes (hosts); name links or switches"
+            )
         inside = np.asarray(self.home == node)
         if not inside.any():
             raise TopologyError(
@@ -212,10 +216,10 @@ class Parts:
         TopologyError
             If no part is called so, or it is a rank or a NIC.
         """
-        found = self.vertices(name)
-        if found[: self.network.ranks].any() or _NIC.fullmatch(self._name(name)):
-            raise TopologyError(f"{self._name(name)} is no switch; name its link or NIC")
-        return found
+        vertices = self.vertices(name)
+        if vertices[: self.network.ranks].any() or _NIC.fullmatch(self._name(name)):
+            raise TopologyError(f"{self._name(name)} is not a switch; name its link or NIC")
+        return vertices
 
     @cached_property
     def switches(self) -> Ints:
@@ -233,8 +237,8 @@ class Parts:
     @cached_property
     def nics(self) -> Ints:
         """Parts that are NICs, as indices into ``names``."""
-        found = [number for number, name in enumerate(self.names) if _NIC.fullmatch(name)]
-        return np.array(found, dtype=np.int64)
+        numbers = [number for number, name in enumerate(self.names) if _NIC.fullmatch(name)]
+        return np.array(numbers, dtype=np.int64)
 
     @cached_property
     def _spelt(self) -> dict[str, str]:
@@ -251,7 +255,7 @@ class Parts:
             return None
         node, number = int(match[1]), int(match[2])
         return next(
-            (one for one, first, last in self._nics_of(node) if first <= number <= last), None
+            (vertex for vertex, first, last in self._nics_of(node) if first <= number <= last), None
         )
 
     def _stands_for(self, name: str) -> int:
@@ -270,8 +274,8 @@ class Parts:
 
     def _how_known(self, pair: tuple[str, str]) -> int:
         """Count ends that exist, and the cable between them: names may hold hyphens."""
-        known = sum(map(self._known, pair))
-        return known + (known == len(pair) and bool(self._between(*pair, one_way=False).any()))
+        matched = sum(map(self._known, pair))
+        return matched + (matched == len(pair) and bool(self._between(*pair, one_way=False).any()))
 
     def _name(self, text: str) -> str:
         if not self._known(text):
@@ -282,13 +286,13 @@ class Parts:
             )
         return self._together(text) or self._spelt[_letters(text)]
 
-    def _between(self, here: str, there: str, *, one_way: bool) -> Mask:
-        one, other = self.vertices(here), self.vertices(there)
+    def _between(self, first: str, second: str, *, one_way: bool) -> Mask:
+        from_first, to_second = self.vertices(first), self.vertices(second)
         network = self.network
-        found: Mask = one[network.source] & other[network.target]
+        links: Mask = from_first[network.source] & to_second[network.target]
         if not one_way:
-            found |= other[network.source] & one[network.target]
-        return found
+            links |= to_second[network.source] & from_first[network.target]
+        return links
 
 
 def part_name(node: Node) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from simulator.topology import Node, Topology
 from topologies.families.family import family_of
 from topologies.families.table import family_named
@@ -59,14 +59,19 @@ def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
 
     Bit ``i`` of a node's row says that rank ``ranks[i]`` reaches the node.
     """
+    # Links by target, so that what arrives at a node is one run of rows: reduceat joins each run.
     order = np.argsort(network.target, kind="stable")
     ends, first = np.unique(network.target[order], return_index=True)
     bit = np.arange(len(ranks))
+    # 64 ranks per word of 64 bits, rounded up: bit i % 64 of word i // 64.
     reached = np.zeros((len(network.nodes), -(-len(ranks) // 64)), dtype=np.uint64)
     reached[ranks, bit // 64] = np.uint64(1) << (bit % 64).astype(np.uint64)
+    # At the start the rows together hold each bit once, which is what every rank's row must come
+    # to.
     full = np.bitwise_or.reduce(reached, axis=0)
     hops = 0
     while (reached[: network.ranks] != full).any():
+        # All links at once, from the state before: one round is exactly one hop.
         before = reached.copy()
         if len(order):
             arriving = before[network.source[order]]
@@ -74,10 +79,13 @@ def _farthest(network: Topology, ranks: NDArray[np.int64]) -> int:
         hops += 1
         if (reached == before).all():
             missing = reached[: network.ranks] ^ full
-            other, word = (int(index) for index in np.argwhere(missing)[0])
-            lowest = (int(missing[other, word]) & -int(missing[other, word])).bit_length() - 1
+            unreached, word = (int(index) for index in np.argwhere(missing)[0])
+            # value & -value is its lowest bit that is set: the first rank that is missing.
+            lowest = (
+                int(missing[unreached, word]) & -int(missing[unreached, word])
+            ).bit_length() - 1
             lost = ranks[64 * word + lowest]
-            raise TopologyError(f"{network.name}: rank {lost} does not reach rank {other}")
+            raise TopologyError(f"{network.name}: rank {lost} does not reach rank {unreached}")
     return hops
 
 
@@ -114,6 +122,7 @@ def bisection_bandwidth(network: Topology) -> float:
             f"{network.name}: cuts are tried for 2 to {MOST_RANKS} ranks, not {ranks}"
         )
     graph = network.graph()
+    # Of an odd number of ranks either half may be the sending one, and links need not be symmetric.
     halves = {ranks // 2, ranks - ranks // 2}
     cuts = (half for size in sorted(halves) for half in combinations(range(ranks), size))
     return min(_least_cut(graph, half, ranks) for half in cuts)
@@ -185,14 +194,14 @@ def links_by_resource(network: Topology) -> tuple[LinksOf, ...]:
     >>> links_by_resource(ring(4, bandwidth=50e9, latency=1e-6))[0].total_bandwidth
     400000000000.0
     """
-    found = []
+    kinds = []
     for number, resource in enumerate(network.resources):
         links = network.resource == number
         speed, delay = network.bandwidth[links], network.latency[links]
         ends = float(speed.min()), float(speed.max()), float(speed.sum())
         times = float(delay.min()), float(delay.max())
-        found.append(LinksOf(resource, int(links.sum()), *ends, *times))
-    return tuple(found)
+        kinds.append(LinksOf(resource, int(links.sum()), *ends, *times))
+    return tuple(kinds)
 
 
 MOST_RANKS = 12
@@ -228,8 +237,8 @@ def closed_form(network: Topology) -> float | None:
     True
     """
     name, numbers, change = family_of(network)
-    found = family_named(name) if name else None
-    family = None if found is None else found[1]
+    spec_family = family_named(name) if name else None
+    family = None if spec_family is None else spec_family[1]
     if family is None or family.bisection is None or change or not len(network):
         return None
     return family.bisection(network, numbers)
@@ -274,3 +283,68 @@ def path_links(network: Topology, path: Sequence[Node]) -> NDArray[np.int32]:
         return np.array([links[index[a], index[b]] for a, b in pairwise(path)], dtype=np.int32)
     except KeyError:
         raise TopologyError(f"{network.name} has no path {' - '.join(map(str, path))}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts and figures of a topology.
+
+    ``diameter`` is in hops, ``bisection_bandwidth`` in B/s (None where it is not known), and
+    ``bisection_from`` says how that was found, or why not.
+    """
+
+    name: str
+    ranks: int
+    nodes: int
+    links: int
+    diameter: int
+    bisection_bandwidth: float | None
+    bisection_from: str
+
+
+def summary(network: Topology) -> Summary:
+    """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
+
+    Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
+    bound of it.
+
+    Parameters
+    ----------
+    network
+        Any topology.
+
+    Returns
+    -------
+    Summary
+        Bandwidth in B/s.
+
+    Raises
+    ------
+    TopologyError
+        If a rank does not reach another.
+
+    Examples
+    --------
+    >>> from topologies import parse_topology
+    >>> summary(parse_topology("torus:4x4", bandwidth=50e9, latency=500e-9))
+    Summary(name='torus(4x4)', ranks=16, nodes=16, links=64, diameter=4, bisection_bandwidth=400000000000.0, bisection_from='closed form')
+    """  # noqa: E501
+    bandwidth, how = closed_form(network), "closed form"
+    if network.ranks < 2:
+        bandwidth, how = None, "one rank cannot be cut in two"
+    elif bandwidth is None and network.ranks <= MOST_RANKS:
+        bandwidth, how = bisection_bandwidth(network), "every cut tried"
+    elif bandwidth is None and not family_of(network)[0] and len(network) <= MOST_LINKS:
+        bandwidth, half = middle_cut(network), network.ranks // 2
+        how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
+    elif bandwidth is None:
+        how = f"no closed form is known, and more than {MOST_RANKS} ranks have too many cuts"
+    return Summary(
+        network.name,
+        network.ranks,
+        len(network.nodes),
+        len(network),
+        diameter(network),
+        bandwidth,
+        how,
+    )

@@ -7,22 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
-from simulator.names import nearest
-from simulator.plugins import TOPOLOGIES, names_added
 from simulator.policy import HASHED, POLICIES, Routing
+from simulator.support.errors import TopologyError
+from simulator.support.names import nearest
+from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.topology import Topology
-from topologies.families.family import Family, ParsedSpec, family_of
+from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES, family_named, family_names
-from topologies.properties import (
-    MOST_LINKS,
-    MOST_RANKS,
-    bisection_bandwidth,
-    closed_form,
-    diameter,
-    middle_cut,
-)
 
 
 def parse_topology(
@@ -69,19 +61,19 @@ def parse_topology(
     if Path(path).suffix in SUFFIXES:
         drawn = custom(path, bandwidth=bandwidth, latency=latency)
         return routed(drawn, policy) if policy else drawn
-    said = spec_words(spec)
+    words = spec_words(spec)
     if bandwidth is None or latency is None:
         raise TopologyError(
-            f"{said.words!r} needs a bandwidth and a latency for its cables: --bandwidth '50 GB/s'"
-            " --latency '1 us'"
+            f"{words.words!r} needs a bandwidth and a latency for its cables: write "
+            f"'{words.words}, 50 GB/s, 1 us'"
         )
-    family = said.of
+    family = words.of
     try:
-        parsed = ParsedSpec(said.numbers, said.option, bandwidth, latency)
+        parsed = ParsedSpec(words.numbers, words.option, bandwidth, latency)
         _refuse_huge(family, parsed)
-        return _routed(family, parsed, said.family, said.routing)
+        return _routed(family, parsed, words.family, words.routing)
     except ValueError as error:
-        raise TopologyError(f"{said.words!r}: write {_form(family)}: {error}") from error
+        raise TopologyError(f"{words.words!r}: write {_form(family)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +132,10 @@ def spec_words(spec: str) -> SpecWords:
     """  # noqa: E501
     words, _, routing = spec.partition("@")
     name, _, rest = words.partition(":")
-    found = family_named(name)
-    if found is None:
+    named_family = family_named(name)
+    if named_family is None:
         raise TopologyError(_unknown(words, name))
-    name, family = found
+    name, family = named_family
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts) or (
@@ -159,7 +151,10 @@ def _form(family: Family) -> str:
 
 def _unknown(words: str, name: str) -> str:
     near = nearest(name, family_names())
-    forms = [FAMILIES[one].form if one in FAMILIES else f"{one}:…" for one in near]
+    forms = [
+        FAMILIES[candidate].form if candidate in FAMILIES else f"{candidate}:…"
+        for candidate in near
+    ]
     hint = f"did you mean {' or '.join(forms)}? " if near else ""
     return f"{words!r} is not a topology; {hint}accepted: {accepted()}"
 
@@ -192,10 +187,7 @@ def _routed(family: Family, spec: ParsedSpec, name: str, routing: str) -> Topolo
 
 
 def routed(
-    network: Topology,
-    policy: str,
-    *,
-    group: Callable[[Topology], NDArray[np.int32]] | None = None,
+    network: Topology, policy: str, *, group: Callable[[Topology], NDArray[np.int32]] | None = None
 ) -> Topology:
     """Give a topology a routing policy: ``POLICY[:SEED]``, as it stands behind the ``@``.
 
@@ -222,74 +214,12 @@ def routed(
     """
     name, _, seed = policy.partition(":")
     if seed and not (seed.isascii() and seed.isdigit()):
-        raise TopologyError(f"{policy!r}: the seed behind the colon is no number: write {name}:1")
+        raise TopologyError(
+            f"{policy!r}: the seed behind the colon is not a number: write {name}:1"
+        )
     if seed and name in POLICIES and name not in HASHED:
         raise TopologyError(
             f"{policy!r}: a seed is of the hash of {' and '.join(HASHED)}; write {name} without one"
         )
     groups = None if group is None else group(network)
     return replace(network, routing=Routing(name, seed=int(seed or 0), group=groups))
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Counts and figures of a topology.
-
-    ``diameter`` is in hops, ``bisection_bandwidth`` in B/s (None where it is not known), and
-    ``bisection_from`` says how that was found, or why not.
-    """
-
-    name: str
-    ranks: int
-    nodes: int
-    links: int
-    diameter: int
-    bisection_bandwidth: float | None
-    bisection_from: str
-
-
-def summary(network: Topology) -> Summary:
-    """Count nodes, links and hops; the bisection bandwidth by closed form, else by trying cuts.
-
-    Of a graph that no family describes, with too many ranks to try all, one cut gives an upper
-    bound of it.
-
-    Parameters
-    ----------
-    network
-        Any topology.
-
-    Returns
-    -------
-    Summary
-        Bandwidth in B/s.
-
-    Raises
-    ------
-    TopologyError
-        If a rank does not reach another.
-
-    Examples
-    --------
-    >>> summary(parse_topology("torus:4x4", bandwidth=50e9, latency=500e-9))
-    Summary(name='torus(4x4)', ranks=16, nodes=16, links=64, diameter=4, bisection_bandwidth=400000000000.0, bisection_from='closed form')
-    """  # noqa: E501
-    bandwidth, how = closed_form(network), "closed form"
-    if network.ranks < 2:
-        bandwidth, how = None, "one rank cannot be cut in two"
-    elif bandwidth is None and network.ranks <= MOST_RANKS:
-        bandwidth, how = bisection_bandwidth(network), "every cut tried"
-    elif bandwidth is None and not family_of(network)[0] and len(network) <= MOST_LINKS:
-        bandwidth, half = middle_cut(network), network.ranks // 2
-        how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
-    elif bandwidth is None:
-        how = f"no closed form is known, and more than {MOST_RANKS} ranks have too many cuts"
-    return Summary(
-        network.name,
-        network.ranks,
-        len(network.nodes),
-        len(network),
-        diameter(network),
-        bandwidth,
-        how,
-    )

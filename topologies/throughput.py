@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
-from simulator.names import did_you_mean
 from simulator.routing.routes import link_loads
+from simulator.support.errors import TopologyError
+from simulator.support.names import did_you_mean
 from simulator.topology import Topology
 from topologies.families.family import family_of
 
@@ -97,6 +97,8 @@ def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]
 
     Parameters and errors are those of :func:`throughput`, which compares it with the capacity.
     """
+    # Loads are linear in the rate, so the link with the most load per B/s fills first, at 1 over
+    # that.
     busy = _loads(network, traffic) / network.bandwidth
     if not busy.max(initial=0.0) > 0:
         raise TopologyError(f"{network.name}: {traffic} traffic passes no link")
@@ -108,9 +110,10 @@ def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]
 def _loads(network: Topology, traffic: str) -> NDArray[np.float64]:
     """Find what each link carries (B/s) if every rank sends 1 B/s."""
     source, target, amount = _pattern(network, traffic)
-    apart = source != target
-    here, there = source[apart].astype(np.int32), target[apart].astype(np.int32)
-    return link_loads(network, here, there, amount[apart])
+    # Traffic of a rank to itself passes no link, but it counts among what the rank sends.
+    distinct = source != target
+    source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
+    return link_loads(network, source_rank, target_rank, amount[distinct])
 
 
 def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.float64]]:
@@ -122,6 +125,7 @@ def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.fl
                 f"{network.name}: uniform traffic has {network.ranks**2:,} pairs of ranks, more"
                 f" than {MOST_PAIRS:,}; ask about a smaller one of the family"
             )
+        # All ordered pairs: pair number = source * ranks + target.
         source, target = np.divmod(np.arange(network.ranks**2), network.ranks)
         return source, target, np.full(len(source), 1 / network.ranks)
     if name == "shift":
@@ -131,10 +135,10 @@ def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.fl
             )
         return ranks, (ranks + int(number)) % network.ranks, np.ones(network.ranks)
     if traffic not in _PERMUTATIONS:
-        known = ("uniform", *_PERMUTATIONS, "shift:K")
-        hint = did_you_mean(traffic, known)
+        patterns = ("uniform", *_PERMUTATIONS, "shift:K")
+        hint = did_you_mean(traffic, patterns)
         raise TopologyError(
-            f"{traffic!r} is no traffic pattern; {hint}there are {', '.join(known)}"
+            f"{traffic!r} is not a traffic pattern; {hint}there are {', '.join(patterns)}"
         )
     return ranks, _PERMUTATIONS[traffic](network), np.ones(network.ranks)
 
@@ -146,16 +150,20 @@ def _adversarial(network: Topology) -> Ints:
     if family in ("torus", "ring", "twisted_torus"):
         return _tornado(numbers)
     if family == "dragonfly":
+        # Every rank to its counterpart in the next group: all of a group's traffic wants the few
+        # cables between two groups (Kim et al., ISCA 2008).
         return (ranks + numbers[1] * numbers[2]) % network.ranks
     return (ranks + network.ranks // 2) % network.ranks
 
 
 def _tornado(lengths: Sequence[int]) -> Ints:
     """Half way round in every dimension, less one where both ways would be as long."""
+    # -(-length // 2) is half of the length, rounded up; one less keeps the way round unique (Singh,
+    # tornado traffic).
     places = np.unravel_index(np.arange(int(np.prod(lengths))), tuple(lengths))
     moved = [
-        (place + -(-length // 2) - 1) % length
-        for place, length in zip(places, lengths, strict=True)
+        (coordinate + -(-length // 2) - 1) % length
+        for coordinate, length in zip(places, lengths, strict=True)
     ]
     return np.asarray(np.ravel_multi_index(tuple(moved), tuple(lengths)), dtype=np.int64)
 

@@ -1,23 +1,23 @@
 """The door: from a path to a workload, whatever tool wrote the files.
 
-A format is told from the content of a file (format sniffing), never from its name. The readers see
+A format is recognised by the content of a file (sniffing), never by its name. The readers see
 :mod:`traces.core` and not one another; what is put together from several rooms is put together
 here: a profiler's reader returns a :class:`~traces.core.events.Job`, to which Execution Traces may
 add what they know before it is linked to a workload.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from simulator.errors import TraceError
-from simulator.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
+from simulator.support.errors import TraceError
+from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from traces.core.events import Job
-from traces.core.files import head_of
-from traces.core.loaded import MEDIAN, Loaded, Options
-from traces.core.sniff import (
+from traces.core.files import (
+    head_of,
     is_execution_trace,
     is_goal,
     is_kineto,
@@ -27,18 +27,20 @@ from traces.core.sniff import (
     is_xplane,
     is_zip,
 )
+from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
+
+if TYPE_CHECKING:
+    from traces.core.events import RecordedOperator
+    from traces.generate.kernel_times import OwnKernels, Shape
+    from traces.generate.kernel_times.own import Recognised
 
 OpenTrace = Callable[[str], Loaded]
 """A trace that was read: from a step (a number, or a word as for :func:`load`) to a workload."""
 
 
 def load(
-    path: Path | str,
-    step: str = MEDIAN,
-    *,
-    name: str | None = None,
-    options: Options | None = None,
+    path: Path | str, step: str = MEDIAN, *, name: str | None = None, options: Options | None = None
 ) -> Loaded:
     """Read a trace (a directory of per-rank files, or one file) and make a workload of one step.
 
@@ -50,7 +52,7 @@ def load(
         The number of a step, ``median`` (the step in the middle by duration), ``typical`` (one with
         as much work as steps have in the median, :mod:`traces.core.typical`) or ``all``.
     name
-        A format of :data:`FORMATS`; None to tell it from the content.
+        A format of :data:`FORMATS`; None to recognise it by the content.
     options
         How profiler traces are read; other formats take none.
 
@@ -128,7 +130,7 @@ def format_names() -> tuple[str, ...]:
     return (*FORMATS, *names_added(TRACE_FORMATS, tuple(FORMATS)))
 
 
-def as_format(found: object) -> "Format":
+def as_format(value: object) -> "Format":
     """Refuse what is no format.
 
     Raises
@@ -136,20 +138,20 @@ def as_format(found: object) -> "Format":
     TypeError
         If it is another thing.
     """
-    if not isinstance(found, Format):
-        raise TypeError(f"write a traces.load.Format, not a {type(found).__name__}")
-    return found
+    if not isinstance(value, Format):
+        raise TypeError(f"write a traces.load.Format, not a {type(value).__name__}")
+    return value
 
 
 def _with_typical(read: OpenTrace, form: "Format") -> OpenTrace:
     """Answer for the typical step, too: where one reading serves for all steps."""
     # Intervals and calibration look at the steps of which one is made typical, too.
-    known = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
+    remembered = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
 
     def read_or_settle(step: str) -> Loaded:
         if step != TYPICAL:
-            return known(step)
-        return typical_step(known) if form.profiler else known(MEDIAN)
+            return remembered(step)
+        return typical_step(remembered) if form.profiler else remembered(MEDIAN)
 
     return read_or_settle
 
@@ -166,14 +168,14 @@ def recognised(path: Path | str) -> str:
 
 
 def format_of(file: Path) -> str | None:
-    """Name the format of a file; None if nobody recognises it, as when its beginning is damaged."""
+    """Name the format of a file; None if no format does, as when its beginning is damaged."""
     try:
         head = head_of(file)
     except TraceError:
         return None
-    own = next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
-    if own is not None:
-        return own
+    recognised = next((name for name in FORMATS if FORMATS[name].recognises(head, file)), None)
+    if recognised is not None:
+        return recognised
     added = names_added(TRACE_FORMATS, tuple(FORMATS))
     return next((name for name in added if format_named(name).recognises(head, file)), None)
 
@@ -191,7 +193,7 @@ def input_files(path: Path) -> list[Path]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files that may tell; JAX keeps them in a folder of the directory it is given."""
+    """List the files that may be of the trace; JAX's are in a folder of the given directory."""
     if not path.is_dir():
         return [path]
     jax = path.glob("plugins/profile/*/*")
@@ -239,7 +241,7 @@ def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
 
 
 def _lacks(loaded: Loaded) -> bool:
-    """Whether the files do not tell the size or the group of a collective."""
+    """Whether the files do not record the size or the group of a collective."""
     coverage = loaded.coverage
     return coverage.bytes_known < 1 or coverage.collectives_matched < coverage.collectives
 
@@ -281,7 +283,7 @@ def _open_chakra(path: Path, _: Options) -> OpenTrace:
 
 
 def _is_chakra(head: bytes) -> bool:
-    from traces.chakra.files import is_chakra  # its first messages have to be decoded to tell
+    from traces.chakra.files import is_chakra  # its first messages have to be decoded
 
     return is_chakra(head)
 
@@ -343,8 +345,83 @@ FORMATS = {
 """Formats that can be read, by name.
 
 A reader is imported when a file of its format is there, since most take long to load. The first
-format that recognises a file has it; what nobody recognises is the first's to refuse.
+format that recognises a file has it; the first format refuses what none recognises.
 """
 
 _WITHOUT_TIMES = ("pytorch_et", "plan")
 """Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""
+
+
+def own_kernels(path: Path) -> "OwnKernels":
+    """Read the times of kernels on one's own machine.
+
+    Parameters
+    ----------
+    path
+        A table (``.csv``, :func:`traces.generate.kernel_times.own.read_own`), a file of the
+        PyTorch profiler recorded with ``record_shapes=True``, or a folder of such files.
+
+    Raises
+    ------
+    TraceError
+        If there is nothing to learn; the message names file, line and field.
+    """
+    if path.suffix.lower() == ".csv":
+        from traces.generate.kernel_times.own import read_own
+
+        return read_own(path)
+    return recognised_kernels(path).own
+
+
+def recognised_kernels(path: Path) -> "Recognised":
+    """Recognise the kernels of a PyTorch profile, or of a folder of them.
+
+    Raises
+    ------
+    TraceError
+        If there are none, or no operator with a shape that is known.
+    """
+    from traces.generate.kernel_times.own import learn_kernels
+
+    return learn_kernels(_operators(path), str(path))
+
+
+def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
+    """Return the shapes of a profile's kernels, by name and duration (ns).
+
+    Kernels of one name that take equally long, to a nanosecond, have one shape: the one most of
+    them have.
+
+    Raises
+    ------
+    TraceError
+        If it is no profile of PyTorch, or has no kernels.
+    """
+    from traces.generate.kernel_times.own import shape_of
+
+    seen: dict[tuple[str, int], Counter[Shape]] = defaultdict(Counter)
+    for operator in _operators(path):
+        shape = shape_of(operator)
+        if shape is not None:
+            for name, seconds in operator.kernels:
+                seen[name, round(1e9 * seconds)][shape] += 1
+    return {kernel: shapes.most_common(1)[0][0] for kernel, shapes in seen.items()}
+
+
+def _operators(path: Path) -> "Iterator[RecordedOperator]":
+    """Yield the operators of a profile, or of those in a folder."""
+    from traces.generate.kernel_times.own import OPERATORS
+    from traces.kineto.operators import is_profile, recorded_operators
+
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or folder")
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if ".json" in file.name)
+        if not files:
+            raise TraceError(f"{path}: has no .json or .json.gz of the PyTorch profiler")
+    profiles = [file for file in files if len(files) == 1 or is_profile(file)]
+    if not profiles:
+        raise TraceError(f"{path}: none of its files is a profile of PyTorch")
+    for file in profiles:
+        yield from recorded_operators(file, OPERATORS)

@@ -22,18 +22,18 @@ from rich.table import Table
 
 from benchmarks.ccl_bench.rows import Row, Unanswered, read_rows
 from benchmarks.ccl_bench.rules import Recorded, TwoTiers
-from experiments.questions.generate import with_own_rates
+from experiments.evaluate.generated_steps import with_own_rates
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve, utility_pct
 from experiments.scenario.scenario import Scenario
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 from traces.generate.generate import generate
 
 TABLE = Path(__file__).parents[2] / ".." / "shared" / "reference" / "ccl_bench_published.csv"
 TARGET = 0.8
 """Rank correlation by CCL-Bench's rules with what it publishes."""
 OVERLAP_NONE, ONE_CALL = "overlap none", "one call per rank"
-_ENGINE = "fluid"
+_ENGINE = "flow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.questions.generate import plan_on
-from simulator.errors import TraceError, TwofoldError, WorkloadError
+from simulator.support.errors import TraceError, TwofoldError, WorkloadError
 from topologies import Cluster, load_cluster
 from traces.generate.parallelism import Parallelism
 from traces.generate.plan import GenerationPlan

@@ -24,7 +24,7 @@ from benchmarks.live.job import JobError
 from benchmarks.live.network import NetworkError, missing
 from benchmarks.live.run import Measured, Plan, measure
 from benchmarks.live.write import write
-from experiments.output.tables.printing import print_table
+from experiments.output import terminal
 from experiments.questions.validate import ValidationReport, validate
 from experiments.validation.predicted_points import PointError
 
@@ -132,7 +132,7 @@ def _predicted(done: Sequence[Measured], folder: Path) -> ValidationReport:
     report = validate(against=[table])
     mine = tuple(point for point in report.points if Path(point.trace).name in names)
     shown = ValidationReport(report.steps, report.settings, report.clusters, mine)
-    print_table(shown)
+    terminal.show(shown.document())
     return shown
 
 

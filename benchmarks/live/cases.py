@@ -73,12 +73,7 @@ CASES = (
         {"ranks": 2, "layers": 4, "hidden": 640, "batch": 128, "bucket_mib": 3.0},
         _SLOW,
     ),
-    Case(
-        "zero3-gemm-2",
-        "sharded",
-        {"ranks": 2, "layers": 4, "hidden": 512, "batch": 512},
-        _SLOW,
-    ),
+    Case("zero3-gemm-2", "sharded", {"ranks": 2, "layers": 4, "hidden": 512, "batch": 512}, _SLOW),
     Case(
         "pipeline-2",
         "pipeline",

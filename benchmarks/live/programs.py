@@ -81,9 +81,7 @@ def data_parallel(shape: Shape) -> Step:
     for _ in range(shape.layers):
         layers += [torch.nn.Linear(width, width), torch.nn.ReLU(), _Rest(shape.sleep)]
     model = DistributedDataParallel(
-        torch.nn.Sequential(*layers),
-        bucket_cap_mb=shape.bucket_mib,
-        gradient_as_bucket_view=True,
+        torch.nn.Sequential(*layers), bucket_cap_mb=shape.bucket_mib, gradient_as_bucket_view=True
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs, targets = torch.randn(2, shape.batch, width)

@@ -1,6 +1,6 @@
 """The recordings of live runs on disk: traces, the clusters they ran on, and ``pairs.csv``.
 
-That is what ``twofold validate --against pairs.csv`` reads. What is not written anew stays: rows of
+That is what ``twofold validate pairs.csv`` reads. What is not written anew stays: rows of
 other recordings, and their order.
 """
 

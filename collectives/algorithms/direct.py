@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScheduleError
 from simulator.schedule import Exchange, Schedule, Step
 from simulator.shares import Shares
+from simulator.support.errors import ScheduleError
 
 Ranks = NDArray[np.int32]
 
@@ -98,7 +98,7 @@ def send_receive(n: int = 2) -> Schedule:
         If the group has more than a sender and a receiver.
     """
     if n > 2:
-        raise ScheduleError(f"send_receive has a sender and a receiver, not {n} ranks")
+        raise ScheduleError(f"send_receive takes 2 ranks, a sender and a receiver, not {n} ranks")
     zero = np.zeros(n - 1, dtype=np.int32)
     steps = _one_step(zero, zero + np.int32(1), zero, reduce=False)
     return Schedule("send_receive", "direct", ranks=n, chunks=1, parts=1, steps=steps)
@@ -106,9 +106,10 @@ def send_receive(n: int = 2) -> Schedule:
 
 def _pairs(n: int) -> tuple[Ranks, Ranks]:
     """Every rank with every other one."""
+    # n - 1 peers for each source, its own number skipped.
     source = np.repeat(np.arange(n, dtype=np.int32), n - 1)
-    other = np.tile(np.arange(n - 1, dtype=np.int32), n)
-    return source, other + (other >= source)
+    peer = np.tile(np.arange(n - 1, dtype=np.int32), n)
+    return source, peer + (peer >= source)
 
 
 def _exchange(n: int, *, reduce: bool, by_source: int = 0, by_target: int = 0) -> tuple[Step, ...]:
@@ -155,9 +156,10 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     n, parts = schedule.ranks, schedule.parts
     if schedule.kind != "all_to_all" or len(shares) != n or parts % n:
         raise ScheduleError(f"{schedule} cannot carry shares of {len(shares)} ranks")
+    # A pair's bytes, share * S, lie in parts / n chunks: share * n of the unit S / parts each.
     lengths = np.repeat(shares.share.ravel() * n, parts // n)
     uneven = replace(schedule, steps=(), lengths=lengths)
-    steps = [_sent(uneven, one) for step in schedule.steps for one in _unrolled(step)]
+    steps = [_sent(uneven, single) for step in schedule.steps for single in _unrolled(step)]
     return replace(uneven, steps=tuple(step for step in steps if step.width))
 
 

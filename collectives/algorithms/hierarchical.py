@@ -3,8 +3,13 @@
 ``levels`` counts from the inside out: ``(local ranks, domains)``, or ``(local, nodes, pods)``.
 Ranks are numbered in C order of an array of shape ``levels``: with two levels, place l of domain d
 is rank ``l * domains + d``, so that ranks that own neighbouring chunks sit in different domains and
-every stage moves unbroken blocks. :mod:`collectives.algorithms.placement` maps a group's own
-numbers onto it.
+every stage moves unbroken blocks.
+
+A group comes in any order, and on a network it matters who is next to whom: :func:`by_domain`
+sorts its members by domain, :func:`placed` puts a schedule on them. Chunks keep their numbers:
+block i then belongs to rank ``order[i]``, which a library settles by where it puts a block in the
+buffer, at no cost on the wire. (Not so in an all-to-all or a message, whose chunks are named for
+both ends: their ranks cannot be exchanged.)
 
 Every rank sends (L-1)/L of S inside and (D-1)/D of S/L across, in one direction of the collective;
 all ranks use the scale-out fabric at the same time. The same stages are the rings of a torus, one
@@ -17,13 +22,87 @@ S/L each way and a tree as much. Graham et al., "Scalable Hierarchical Aggregati
 it is only taken where it is forced.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.algorithms.ring import pass_on
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
+
+Ranks = NDArray[np.int32]
+
+
+def placed(schedule: Schedule, order: Ranks) -> Schedule:
+    """Let group rank ``order[i]`` play rank i of the schedule.
+
+    Parameters
+    ----------
+    schedule
+        As its builder numbers ranks.
+    order
+        Group ranks, shape ``(n,)``.
+
+    Returns
+    -------
+    Schedule
+        Chunks keep their numbers; :func:`placed_owners` says whose they are then.
+
+    Raises
+    ------
+    ScheduleError
+        If ``order`` does not name every rank once.
+    """
+    if not np.array_equal(np.sort(order), np.arange(schedule.ranks)):
+        raise ScheduleError(f"{schedule}: the order must name each of its ranks once")
+    order = np.asarray(order, dtype=np.int32)
+    steps = tuple(step.relabelled(order) for step in schedule.steps)
+    return replace(schedule, steps=steps)
+
+
+def placed_owners(schedule: Schedule, order: Ranks) -> Ranks:
+    """Owner of each chunk of ``placed(schedule, order)``, as :func:`collectives.check` takes it."""
+    return np.repeat(np.asarray(order, dtype=np.int32), schedule.chunks // schedule.ranks)
+
+
+def by_domain(positions: Ranks, domains: Ranks) -> Ranks:
+    """Group ranks sorted by domain, then position: a ring enters and leaves each domain once."""
+    return np.lexsort((positions, domains)).astype(np.int32)
+
+
+def from_root(order: Ranks, domains: Ranks) -> Ranks:
+    """Turn an order by domain until it begins with rank 0, the root, and its domain.
+
+    The domains keep their circular order, and so do the members of the root's own.
+    """
+    # The root's domain is one run of a circular order; argmax is where it begins.
+    near = domains[order] == domains[0]
+    order = np.roll(order, -int(np.argmax(near)))
+    home = int(near.sum())
+    root = int(np.argmin(order[:home]))
+    return np.concatenate([np.roll(order[:home], -root), order[home:]])
+
+
+def domain_grid(positions: Ranks, domains: Ranks) -> Ranks:
+    """Group ranks as an array ``(local ranks, domains)``, each column one domain by position.
+
+    Raises
+    ------
+    ScheduleError
+        If the domains do not hold equally many members.
+    """
+    names, members = np.unique(domains, return_counts=True)
+    if members.min() != members.max():
+        raise ScheduleError(
+            f"hierarchical and rings need equally many ranks in each domain; "
+            f"domain {names[members.argmin()]} has {members.min()}, "
+            f"domain {names[members.argmax()]} has {members.max()}"
+        )
+    # lexsort sorts by its last key first: by domain, within it by position.
+    in_order = np.lexsort((positions, domains)).astype(np.int32)
+    return in_order.reshape(len(names), -1).T
 
 
 def all_reduce(*levels: int) -> Schedule:
@@ -72,12 +151,14 @@ def _in_the_fabric(local: int, domains: int) -> tuple[Step, ...]:
     """Everybody of a place sends up what another one owns; then owners' sums come down."""
     if domains == 1:
         return ()
-    place, owner, member = np.meshgrid(
+    slot, owner, member = np.meshgrid(
         np.arange(local), np.arange(domains), np.arange(domains), indexing="ij"
     )
-    apart = owner != member
-    chunk = (place * domains + owner)[apart].astype(np.int32)
-    peer = (place * domains + member)[apart].astype(np.int32)
+    remote = owner != member
+    # Rank and chunk (l, d) have the number l * domains + d: the owner of a chunk is the rank of its
+    # number.
+    chunk = (slot * domains + owner)[remote].astype(np.int32)
+    peer = (slot * domains + member)[remote].astype(np.int32)
     single = np.ones_like(chunk)
     return (
         Step(peer, chunk, chunk, single, reduce=True, in_network=True),

@@ -9,8 +9,8 @@ hops of the bits that are set, so that every rank talks to one rank at distance 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 
 Ranks = NDArray[np.int32]
 
@@ -33,15 +33,15 @@ def halving_doubling_all_reduce(n: int) -> Schedule:
     """
     powers = range(len(_distances("halving_doubling all_reduce", n)))
     rank = np.arange(n, dtype=np.int32)
-    kept = [
+    halved = [
         sum(((rank >> bit & 1) * (n >> bit + 1) for bit in range(power + 1)), np.zeros_like(rank))
         for power in powers
     ]
     halving, doubling = [], []
     for power in powers:
         partner, block = rank ^ np.int32(1 << power), np.full_like(rank, n >> power + 1)
-        halving.append(Step(rank, partner, kept[power][partner], block, reduce=True))
-        doubling.append(Step(rank, partner, kept[power], block, reduce=False))
+        halving.append(Step(rank, partner, halved[power][partner], block, reduce=True))
+        doubling.append(Step(rank, partner, halved[power], block, reduce=False))
     steps = (*halving, *reversed(doubling))
     return Schedule("all_reduce", "halving_doubling", ranks=n, chunks=n, parts=n, steps=steps)
 
@@ -74,13 +74,14 @@ def _distances(name: str, n: int) -> tuple[int, ...]:
 def _exchange(n: int, distance: int, *, block: int, parts: int, reduce: bool) -> Step:
     """Partners at a distance exchange a block: the target's when adding, the own when copying."""
     source = np.arange(n, dtype=np.int32)
+    # Partners differ in one bit of their numbers.
     target = source ^ np.int32(distance)
     chunk = (target if reduce else source) // np.int32(block) * np.int32(block) % np.int32(parts)
     return Step(source, target, chunk, np.full_like(source, block), reduce=reduce)
 
 
 def barrier(n: int) -> Schedule:
-    """Tell the rank 1, 2, 4, … further on who has come: ceil(log2 n) steps, any n.
+    """Notify the rank 1, 2, 4, … further on of who has come: ceil(log2 n) steps, any n.
 
     The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17
     (1988). Ranks hear of each other twice where n is no power of two, which a barrier permits.
@@ -104,6 +105,8 @@ def bruck_all_to_all(n: int) -> Schedule:
     steps = []
     for bit in range((n - 1).bit_length()):
         hop = np.int32(1 << bit)
+        # A chunk that has d ranks to go hops once for each bit of d, the lowest bit first; `moved &
+        # (hop - 1)` is how far it has come.
         moving = distance[distance & hop > 0]
         holder, moved = (part.ravel() for part in np.meshgrid(np.arange(n, dtype=np.int32), moving))
         source = (holder - (moved & (hop - np.int32(1)))) % np.int32(n)
@@ -138,11 +141,12 @@ def _pat(n: int, most: int | None) -> tuple[Step, ...]:
     steps = []
     for bit in reversed(range((n - 1).bit_length())):
         hop = np.int32(1 << bit)
-        there = np.arange(0, n - hop, 2 * hop, dtype=np.int32)
-        width = most or len(there)
-        for first in range(0, len(there), width):
+        # Distances at which a chunk is already, of which those that stay within n hop on.
+        receiver = np.arange(0, n - hop, 2 * hop, dtype=np.int32)
+        width = most or len(receiver)
+        for first in range(0, len(receiver), width):
             ranks = np.arange(n, dtype=np.int32)
-            holder, gone = (part.ravel() for part in np.meshgrid(ranks, there[first:][:width]))
+            holder, gone = (part.ravel() for part in np.meshgrid(ranks, receiver[first:][:width]))
             steps.append(_hop(holder, hop, (holder - gone) % np.int32(n), n))
     return tuple(steps)
 

@@ -10,6 +10,12 @@ directions of the cables, over all links of a full mesh, or over a NIC of its ow
 The last is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
 different channels leave a node through different NICs. Steps inside and across nodes go on at the
 same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
+
+*Rings through one node, as its wiring invites* (:func:`local_rings`), over NVLink or xGMI, then
+PCIe: a library that searches the graph of a node (NCCL and RCCL do, NVIDIA/nccl
+src/graph/search.cc) lays as many rings as its direct links carry. Finding the most is hard; here
+rings are laid one after the other, each with its reverse, every one over the links with the most
+left.
 """
 
 from math import inf, prod, sqrt
@@ -17,13 +23,16 @@ from math import inf, prod, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScheduleError
+from simulator.routing.paths import link_metrics
+from simulator.routing.routes import routes
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
+from simulator.topology import Topology
 
 Ranks = NDArray[np.int32]
 
 PIPELINE = 8
-"""Chunks of a chain where nobody says how many: as many as NCCL keeps slots in a connection's
+"""Chunks of a chain by default: as many as NCCL keeps slots in a connection's
 buffer (NCCL_STEPS, src/include/device.h)."""
 
 
@@ -97,6 +106,7 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
     if length == 1:
         return ()
     rank = np.arange(prod(shape), dtype=np.int32)
+    # C order: a rank is start + position * block + what differs in later axes.
     position = rank // block % length
     ring = rank - position * block
     start = rank // (length * block) * (length * block)
@@ -108,6 +118,8 @@ def pass_on(shape: tuple[int, ...], axis: int, *, offset: int, reduce: bool) -> 
             count=np.full_like(rank, block),
             reduce=reduce,
             repeats=length - 1,
+            # Each repetition the block of the position before, round a row of length * block
+            # chunks.
             shift=-block,
             cycle=length * block,
         ),
@@ -122,8 +134,11 @@ def _bundled(n: int) -> tuple[Step, ...]:
     rank = np.arange(n, dtype=np.int32)
     steps = []
     for hop in range(n - 1):
+        # What a rank passes on at this hop began `hop` ranks before it.
         origin = (rank - np.int32(hop)) % np.int32(n)
         first = origin + np.int32(hop + 1)
+        # Chunk origin * n + target: targets from first to the row's end, then, if first went round,
+        # from the row's beginning. A count of 0 sends nothing.
         up = np.maximum(np.int32(n) - first, np.int32(0))
         from_start = np.maximum(first - np.int32(n), np.int32(0))
         source = np.concatenate([rank, rank])
@@ -152,7 +167,7 @@ def _one_by_one(n: int) -> tuple[Step, ...]:
 def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     """Fill, run full (one run of like steps), drain; columns are views of four arrays."""
     if chunks < 1:
-        raise ScheduleError(f"a chain of {len(order)} ranks needs a chunk, not {chunks}")
+        raise ScheduleError(f"a chain of {len(order)} ranks needs at least 1 chunk, not {chunks}")
     hops = len(order) - 1
     number = np.arange(max(chunks, hops), dtype=np.int32)
     single = np.ones_like(number)
@@ -160,6 +175,8 @@ def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step
     steps = []
     time = 0
     while time < hops + chunks - 1:
+        # At a time t chunk c is on hop t - c: hops from `first` on are used, and the earlier of
+        # them carries the later chunk. When all hops are busy the step repeats, chunk by chunk.
         first, end = max(0, time - chunks + 1), min(hops, time + 1)
         repeats = full + 1 if time == hops - 1 and full else 1
         steps.append(
@@ -237,6 +254,7 @@ def disjoint_rings(n: int) -> Ranks:
         return two_rings(n)
     others = n - 1
     step = np.arange(others)
+    # 0, 1, -1, 2, -2, ...: turned by i it is the i-th path through all but the last rank.
     zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
     paths = (np.arange(others // 2)[:, None] + zigzag) % others
     cycles = np.pad(paths, ((0, 0), (0, 1)), constant_values=others).astype(np.int32)
@@ -255,15 +273,16 @@ def rings_across_domains(grid: Ranks, cycles: Ranks | None = None) -> Ranks:
     local, domains = grid.shape
     cycles = np.arange(local, dtype=np.int32)[None, :] if cycles is None else cycles
     ways = _shared_out(cycles)
-    orders = np.stack([_from(cycles[way], place) for place, way in enumerate(ways)])
+    orders = np.stack([_from(cycles[way], start) for start, way in enumerate(ways)])
+    # Axes are (ring, domain, place on the way); odd domains are gone through backwards.
     odd = (np.arange(domains) % 2 == 1)[None, :, None]
     visited = np.where(odd, orders[:, None, ::-1], orders[:, None, :])
     rings: Ranks = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
     return rings
 
 
-def _from(cycle: Ranks, place: int) -> Ranks:
-    return np.roll(cycle, -int(np.argmax(cycle == place)))
+def _from(cycle: Ranks, start: int) -> Ranks:
+    return np.roll(cycle, -int(np.argmax(cycle == start)))
 
 
 def _shared_out(cycles: Ranks) -> list[int]:
@@ -272,23 +291,25 @@ def _shared_out(cycles: Ranks) -> list[int]:
     Where no such sharing is found all take the first, which ends in different places from each.
     """
     local = cycles.shape[1]
+    # ends[way][start]: where a walk along cycle `way` from `start` ends, which is the place before
+    # it.
     ends = np.stack([np.roll(cycle, 1)[np.argsort(cycle)] for cycle in cycles]).tolist()
     most = -(-local // len(cycles))
     chosen: list[int] = []
     nexts = [0]
     for _ in range(_MOST_SHARINGS):
-        place = len(chosen)
-        taken = {ends[way][start] for start, way in enumerate(chosen)}
+        depth = len(chosen)
+        used_ends = {ends[way][start] for start, way in enumerate(chosen)}
         way = next(
             (
                 way
-                for way in range(nexts[place], len(cycles))
-                if ends[way][place] not in taken and chosen.count(way) < most
+                for way in range(nexts[depth], len(cycles))
+                if ends[way][depth] not in used_ends and chosen.count(way) < most
             ),
             None,
         )
         if way is not None:
-            nexts[place] = way + 1
+            nexts[depth] = way + 1
             chosen.append(way)
             if len(chosen) == local:
                 return chosen
@@ -319,3 +340,107 @@ def rings_across_uneven_domains(positions: Ranks, domains: Ranks) -> Ranks:
         np.concatenate([np.roll(inside, -ring) for inside in members]) for ring in range(count)
     ]
     return np.array(rings, dtype=np.int32)
+
+
+_MOST_TRIES = 20_000
+"""Ranks tried for one ring before it is given up; rings of 8 take some dozens."""
+
+
+def local_rings(positions: Ranks, network: Topology) -> Ranks:
+    """Lay rings through ranks of one node.
+
+    Parameters
+    ----------
+    positions
+        The ranks, shape ``(n,)``.
+    network
+        Where they are.
+
+    Returns
+    -------
+    ndarray
+        Members of the group, in the order of each ring, shape ``(rings, n)``. Over direct links
+        where these close a ring, each ring as fast as the slowest link. Else a ring that goes
+        from each rank to the nearest that is left, and back too if it has direct links, of which
+        it would leave one direction idle.
+
+    Examples
+    --------
+    A square whose sides are cables:
+
+    >>> from topologies import ring
+    >>> local_rings(np.arange(4), ring(4, bandwidth=1e9, latency=0.0)).tolist()
+    [[0, 1, 2, 3], [3, 2, 1, 0]]
+    """
+    n = len(positions)
+    if n < 3:
+        return np.arange(n, dtype=np.int32)[None, :]
+    # Links are shared out in units of the slowest: a ring takes one unit of each link it uses, in
+    # one direction, and the ring backwards takes the other.
+    left = _direct(positions, network)
+    share = left[left > 0].min(initial=np.inf)
+    cycles: list[list[int]] = []
+    while (cycle := _cycle(left, share)) is not None:
+        for order in (cycle, cycle[::-1]):
+            left[order, np.roll(order, -1)] -= share
+            cycles.append(order)
+    if not cycles:
+        around = _nearest_first(positions, network)
+        cycles = [around, around[::-1]] if left.any() else [around]
+    return np.array(cycles, dtype=np.int32)
+
+
+def _direct(positions: Ranks, network: Topology) -> NDArray[np.float64]:
+    """Bandwidth of the link from each member to each other; 0 where there is none."""
+    member = np.full(len(network.nodes), -1)
+    member[positions] = np.arange(len(positions))
+    ends = member[network.source], member[network.target]
+    inside = (ends[0] >= 0) & (ends[1] >= 0)
+    widths = np.zeros((len(positions), len(positions)))
+    widths[ends[0][inside], ends[1][inside]] = network.bandwidth[inside]
+    return np.minimum(widths, widths.T)
+
+
+def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
+    """Find a ring through all, on links that have a share left: of these those with the most."""
+    n = len(left)
+    # Repeated subtraction rounds: a share that is whole but for rounding counts.
+    enough = left >= share * (1 - 1e-9)
+    order = np.argsort(-left, axis=1, kind="stable")
+    neighbours = [
+        [int(candidate) for candidate in order[rank] if enough[rank, candidate]]
+        for rank in range(n)
+    ]
+    path, tries = [0], [iter(neighbours[0])]
+    for _ in range(_MOST_TRIES):
+        if len(path) == n and enough[path[-1], 0]:
+            return path
+        # Depth-first with backtracking: the iterator of each rank on the path knows what has been
+        # tried there.
+        step = next((candidate for candidate in tries[-1] if candidate not in path), None)
+        if step is not None:
+            path.append(step)
+            tries.append(iter(neighbours[step]))
+            continue
+        path.pop()
+        tries.pop()
+        if not path:
+            return None
+    return None
+
+
+def _nearest_first(positions: Ranks, network: Topology) -> list[int]:
+    """Order ranks from each to the nearest that is left, by what their paths count."""
+    n = len(positions)
+    source, target = np.repeat(positions, n), np.tile(positions, n)
+    distinct = source != target
+    ways = routes(network, source[distinct].astype(np.int32), target[distinct].astype(np.int32))
+    far = np.zeros(n * n)
+    far[distinct] = ways.along(link_metrics(network).astype(np.float64))
+    # far[source * n + target], in the order of repeat and tile above.
+    table = far.reshape(n, n)
+    order, rest = [0], list(range(1, n))
+    while rest:
+        order.append(min(rest, key=lambda rank: (table[order[-1], rank], rank)))
+        rest.remove(order[-1])
+    return order

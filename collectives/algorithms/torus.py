@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.algorithms import hierarchical
-from collectives.algorithms.placement import placed
-from simulator.errors import ScheduleError
+from collectives.algorithms.hierarchical import placed
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
 Ranks = NDArray[np.int32]
@@ -92,10 +92,7 @@ def _stages(half: str, grid: Ranks) -> tuple[Step, ...]:
     return sum((_side_by_side(stage) for stage in zip(*moved, strict=True)), ())
 
 
-_HALVES = {
-    "reduce_scatter": hierarchical.reduce_scatter,
-    "all_gather": hierarchical.all_gather,
-}
+_HALVES = {"reduce_scatter": hierarchical.reduce_scatter, "all_gather": hierarchical.all_gather}
 
 
 def _shares(grid: Ranks) -> list[tuple[tuple[int, ...], Ranks]]:
@@ -115,10 +112,10 @@ def _shares(grid: Ranks) -> list[tuple[tuple[int, ...], Ranks]]:
 def _side_by_side(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Join runs of like steps: as one run if they are alike, else repetition by repetition."""
     if len({(step.repeats, step.shift, step.cycle) for step in steps}) == 1:
-        return (_joined(steps, repetition=0),)
+        return (_combined_step(steps, repetition=0),)
     return tuple(
         replace(
-            _joined([step for step in steps if repetition < step.repeats], repetition),
+            _combined_step([step for step in steps if repetition < step.repeats], repetition),
             repeats=1,
             shift=0,
             cycle=1,
@@ -127,7 +124,7 @@ def _side_by_side(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     )
 
 
-def _joined(steps: Sequence[Step], repetition: int) -> Step:
+def _combined_step(steps: Sequence[Step], repetition: int) -> Step:
     return replace(
         steps[0],
         source=np.concatenate([step.source for step in steps]),
@@ -193,6 +190,7 @@ def _links_inside(positions: Ranks, topology: Topology) -> NDArray[np.int64]:
 
 def _shapes(n: int, links: NDArray[np.int64], *, closed: bool) -> Iterator[tuple[int, ...]]:
     """Shapes of n ranks, lengths above 1, that the neighbours of rank 0 allow."""
+    # Links of rank 0 are numbered below n: what is left is the neighbour's number.
     near = set(links[links < n].tolist())
 
     def inside(stride: int) -> Iterator[tuple[int, ...]]:
@@ -212,10 +210,11 @@ def _shapes(n: int, links: NDArray[np.int64], *, closed: bool) -> Iterator[tuple
 
 def _torus_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Links of a torus as ``source * n + target``, sorted; a row of two has one cable."""
+    # Numbers in C order; rolled by one along an axis, each place holds a neighbour's number.
     grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     axes = range(grid.ndim)
     turned = [np.roll(grid, way, axis) for axis in axes for way in (-1, 1)]
-    return np.unique([grid * grid.size + there for there in turned])
+    return np.unique([grid * grid.size + neighbour for neighbour in turned])
 
 
 def _mesh_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -223,9 +222,9 @@ def _mesh_links(shape: tuple[int, ...]) -> NDArray[np.int64]:
     grid = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
     links = []
     for axis in range(grid.ndim):
-        here = np.take(grid, range(shape[axis] - 1), axis).ravel()
-        there = np.take(grid, range(1, shape[axis]), axis).ravel()
-        links += [here * grid.size + there, there * grid.size + here]
+        lower = np.take(grid, range(shape[axis] - 1), axis).ravel()
+        upper = np.take(grid, range(1, shape[axis]), axis).ravel()
+        links += [lower * grid.size + upper, upper * grid.size + lower]
     return np.concatenate(links)
 
 

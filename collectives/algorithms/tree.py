@@ -44,6 +44,7 @@ def _growth(n: int) -> tuple[Step, ...]:
     steps = []
     have = 1
     while have < n:
+        # The last step may have fewer to reach than there are that have it.
         source = np.arange(min(have, n - have), dtype=np.int32)
         zero, single = np.zeros_like(source), np.ones_like(source)
         steps.append(Step(source, source + np.int32(have), zero, single, reduce=False))
@@ -53,11 +54,6 @@ def _growth(n: int) -> tuple[Step, ...]:
 
 def _shrinkage(n: int) -> tuple[Step, ...]:
     return _mirrored(_growth(n))
-
-
-def double_tree_all_reduce(n: int) -> Schedule:
-    """Up both trees, then down: 2 ceil(log2 n) steps."""
-    return chained_all_reduce(np.arange(n, dtype=np.int32)[None, :])
 
 
 def chained_all_reduce(grid: Ranks) -> Schedule:
@@ -85,15 +81,23 @@ def _down(grid: Ranks) -> tuple[Step, ...]:
     """From the roots of both trees of every place to the leaves, level by level."""
     places, domains = grid.shape
     parent, child = parents(domains), np.arange(domains, dtype=np.int32)
+    # The lowest set bit: 1 for leaves. Rank 0 is the root and has none.
     height = child & -child
+    # The second tree is the first mirrored (even n) or shifted by one (odd n), so that a leaf of
+    # one is an inner node of the other and both directions of every port work (Sanders, Speck,
+    # Traeff 2009; NCCL's trees).
     turned = child[::-1] if domains % 2 == 0 else np.roll(child, -1)
     steps = []
     for level in reversed(range(max(0, (domains - 1).bit_length()))):
-        mine = child[height == 2**level]
-        pairs = [(parent[mine], mine), (turned[parent[mine]], turned[mine])]
+        ranks_of_level = child[height == 2**level]
+        pairs = [
+            (parent[ranks_of_level], ranks_of_level),
+            (turned[parent[ranks_of_level]], turned[ranks_of_level]),
+        ]
         source = np.concatenate([grid[:, above].ravel() for above, _ in pairs])
         target = np.concatenate([grid[:, below].ravel() for _, below in pairs])
-        chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, len(mine))
+        # Chunks 2l and 2l + 1 are place l's halves, one per tree.
+        chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, len(ranks_of_level))
         chunk = np.concatenate([chunk, chunk + 1]).astype(np.int32)
         steps.append(Step(source, target, chunk, np.ones_like(source), reduce=False))
     return tuple(steps)
@@ -107,6 +111,7 @@ def parents(n: int) -> Ranks:
     """
     rank = np.arange(n, dtype=np.int32)
     low = rank & -rank
+    # Without its lowest bit, and with the next higher one: 1 and 3 go to 2, 2 and 6 to 4.
     up = (rank ^ low) | (low << 1)
     return np.where(up < n, up, rank ^ low).astype(np.int32)
 
@@ -117,6 +122,7 @@ def _chain(grid: Ranks) -> tuple[Step, ...]:
     chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, domains)
     steps = []
     for hop in range(places - 1):
+        # In hop h place l's chunks are at place l + h of the domain.
         source, target = np.roll(grid, -hop, axis=0), np.roll(grid, -hop - 1, axis=0)
         steps.append(
             Step(source.ravel(), target.ravel(), chunk, np.full_like(chunk, 2), reduce=False)

@@ -15,8 +15,8 @@ from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from collectives.files.osu import is_osu, read_osu
 from collectives.files.perftest import is_perftest, read_perftest
-from simulator.errors import TraceError
-from simulator.printed_text import as_printed, decoded
+from simulator.support.errors import TraceError
+from simulator.support.log_text import as_printed, decoded
 
 _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, or CSV with kind, ranks, size_bytes "
@@ -35,7 +35,7 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     Parameters
     ----------
     paths
-        Files of any of the forms; their names tell nothing.
+        Files of any of the forms; their names give nothing.
     layout
         What the user says where a log does not.
 
@@ -47,7 +47,7 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     Raises
     ------
     TraceError
-        If a file cannot be read, is none of the forms, or is torn or contradicts itself; if the
+        If a file cannot be read, is not one of the forms, or is torn or contradicts itself; if the
         logs are of two machines or two libraries.
     """
     logs = [_read(Path(path), layout or Layout()) for path in paths]
@@ -59,16 +59,29 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     return logs
 
 
-def _check_one(what: str, told: Sequence[tuple[str, str]]) -> None:
-    """Refuse several names where there may be one; ``told`` are names with their files."""
+def is_log(head: bytes) -> bool:
+    """Whether a file that begins so is a log of a benchmark, or a table of its calls."""
+    try:
+        beginning = decoded(head)
+    except UnicodeError:
+        return False
+    printed = as_printed(beginning)
+    return any(
+        recognise(printed) for recognise in (is_nccl_tests, is_osu, is_perftest)
+    ) or is_table(beginning)
+
+
+def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
+    """Refuse several names where there may be one; ``named_by_file`` are names with their files."""
     first: dict[str, str] = {}
-    for path, name in told:
+    for path, name in named_by_file:
         first.setdefault(name, path)
     different = [(path, name) for name, path in first.items()]
     if len(different) > 1:
-        (one, name), (other, second) = different[:2]
+        (first_path, name), (second_path, second) = different[:2]
         raise TraceError(
-            f"{one}: {name}, and {other}: {second}: two {what} are mixed; give the logs of one"
+            f"{first_path}: {name}, and {second_path}: {second}: two {what} are mixed;"
+            " give the logs of one"
         )
 
 
@@ -104,10 +117,11 @@ def _check_alike(calls: Sequence[MeasuredCall]) -> None:
     repeated = [
         sorted(same, key=lambda call: call.time) for same in equal.values() if len(same) > 1
     ]
-    apart = [same[-1].time / same[0].time for same in repeated]
-    if len(apart) >= _FEWEST and median(apart) > _APART:
+    ratios = [same[-1].time / same[0].time for same in repeated]
+    if len(ratios) >= _FEWEST and median(ratios) > _APART:
         fastest, slowest = repeated[0][0], repeated[0][-1]
         raise TraceError(
-            f"equal calls of 16 MiB and more are {median(apart):.2f} times apart in the median "
-            f"({fastest.place} and {slowest.place}): two machines are mixed; give the rows of one"
+            f"equal calls of 16 MiB and more are {median(ratios):.2f} times apart in the median "
+            f"({fastest.location} and {slowest.location}): two machines are mixed; "
+            "give the rows of one"
         )

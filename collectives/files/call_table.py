@@ -2,7 +2,7 @@
 
 Columns by name, whatever their order and case: the kind (``kind``, ``collective``, ``op_name``,
 ``name``), ``ranks`` (or ``gpus``, ``num_gpus``), ``nodes`` where known, a size (``size_bytes``,
-``size_MiB``, …) and a time (``time_us``, ``latency_ms``, …) whose names tell their units. Others
+``size_MiB``, …) and a time (``time_us``, ``latency_ms``, …) whose names give their units. Others
 are not read, but for ``system`` and ``device``, of which there may be one.
 
 Two tools have names of their own, and are known by them: rccl-tests' files (``algBw``, ``busBw``,
@@ -29,8 +29,8 @@ from collectives.files.measured_calls import (
     placed,
     seconds,
 )
-from simulator.errors import TraceError, WorkloadError, shown
-from simulator.quantities import bytes_per_element
+from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.quantities import bytes_per_element
 from simulator.workload import KINDS, kind_named
 
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
@@ -105,10 +105,10 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
             )
     calls: list[MeasuredCall] = []
     notes: list[str] = []
-    for place, row in rows:
+    for location, row in rows:
         if row.get("inplace", "0") not in ("0", "false"):
             continue
-        call = _call(columns, row, layout, place)
+        call = _call(columns, row, layout, location)
         if call.size or call.kind == "barrier":
             calls.append(call)
         else:
@@ -138,7 +138,7 @@ def _first_names(text: str) -> set[str] | None:
 
 def _separator(head: str) -> str | None:
     """Return what separates the columns of a head; None where nothing does."""
-    return next((one for one in (",", ";", "\t") if one in head), None)
+    return next((separator for separator in (",", ";", "\t") if separator in head), None)
 
 
 def _cells(head: str, separator: str) -> list[str]:
@@ -166,27 +166,31 @@ def _json_rows(text: str) -> list[tuple[int, Mapping[str, object]]]:
 def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
     """Yield each row with where it stands; comments (``#``) and empty lines are none."""
     lines = text.splitlines()
-    kept = [(at, line) for at, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")]
-    if kept and kept[0][1].lstrip()[:1] in ("{", "["):
+    numbered_lines = [
+        (at, line) for at, line in enumerate(lines, 1) if line.strip()[:1] not in ("", "#")
+    ]
+    if numbered_lines and numbered_lines[0][1].lstrip()[:1] in ("{", "["):
         what = "row" if text.lstrip().startswith("[") else "line"
         try:
             rows = _json_rows(text)
         except ValueError as error:
-            said = f"JSON that ends early, or has no object per call: {error}"
-            raise TraceError(f"{path}: {said}") from error
+            reason = f"JSON that ends early, or has no object per call: {error}"
+            raise TraceError(f"{path}: {reason}") from error
         for at, row in rows:
             yield f"{path}, {what} {at}", {key.lower(): _text(row[key]) for key in row}
         return
-    separator = _separator(kept[0][1]) or ","
-    names = _cells(kept[0][1], separator)
-    for at, line in kept[1:]:
+    separator = _separator(numbered_lines[0][1]) or ","
+    names = _cells(numbered_lines[0][1], separator)
+    for at, line in numbered_lines[1:]:
         cells = next(csv.reader([line], delimiter=separator))
         while len(cells) > len(names) and not cells[-1].strip():
             cells.pop()
         if len(cells) != len(names):
-            said = f"{len(cells)} of {len(names)} columns"
+            reason = f"{len(cells)} of {len(names)} columns"
             how = "ends early" if len(cells) < len(names) else "is too long"
-            raise TraceError(f"{path}, line {at}: the row {how} ({said}): is the table truncated?")
+            raise TraceError(
+                f"{path}, line {at}: the row {how} ({reason}): is the table truncated?"
+            )
         yield f"{path}, line {at}", dict(zip(names, (cell.strip() for cell in cells), strict=True))
 
 
@@ -197,7 +201,7 @@ def _text(value: object) -> str:
 def _columns(row: Cells, path: str) -> _Columns:
     names = set(row)
     kind, ranks, nodes = (
-        next(filter(names.__contains__, one), None) for one in (_KIND, _RANKS, _NODES)
+        next(filter(names.__contains__, spellings), None) for spellings in (_KIND, _RANKS, _NODES)
     )
     if names >= _RCCL:
         return _Columns(
@@ -226,8 +230,8 @@ def _columns(row: Cells, path: str) -> _Columns:
         )
     sizes = [(name, unit[1]) for name in sorted(names) if (unit := _SIZE.match(name))]
     times = [(name, unit[1]) for name in sorted(names) if (unit := _TIME.match(name))]
-    for what, found, example in (("size", sizes, "size_bytes"), ("time", times, "time_us")):
-        if not found:
+    for what, readers, example in (("size", sizes, "size_bytes"), ("time", times, "time_us")):
+        if not readers:
             raise TraceError(
                 f"{path}: no column is a {what} with its unit in the name, such as {example}"
             )
@@ -237,46 +241,48 @@ def _columns(row: Cells, path: str) -> _Columns:
 
 
 def _reader(name: str, unit: float) -> Read:
-    def read(row: Cells, place: str) -> float:
+    def read(row: Cells, location: str) -> float:
         value = number(row[name]) * unit
         if not 0 <= value < float("inf"):
-            raise TraceError(f"{place}: {name}: {shown(row[name])} is not a size")
+            raise TraceError(f"{location}: {name}: {shown(row[name])} is not a size")
         return value
 
     return read
 
 
 def _timer(name: str, unit: float) -> Read:
-    return lambda row, place: seconds(row[name], unit, place, name)
+    return lambda row, location: seconds(row[name], unit, location, name)
 
 
-def _elements(row: Cells, place: str) -> float:
+def _elements(row: Cells, location: str) -> float:
     """Read aiconfigurator's size, which is in elements."""
     try:
-        return _reader("message_size", 1.0)(row, place) * bytes_per_element(row["nccl_dtype"])
+        return _reader("message_size", 1.0)(row, location) * bytes_per_element(row["nccl_dtype"])
     except WorkloadError as error:
-        raise TraceError(f"{place}: nccl_dtype: {error}") from error
+        raise TraceError(f"{location}: nccl_dtype: {error}") from error
 
 
-def _call(columns: _Columns, row: Cells, layout: Layout, place: str) -> MeasuredCall:
+def _call(columns: _Columns, row: Cells, layout: Layout, location: str) -> MeasuredCall:
     if columns.kind is None and layout.kind is None:
-        raise TraceError(f"{place}: no column is the kind of collective: name it kind, or --kind")
+        raise TraceError(
+            f"{location}: no column is the kind of collective: name it kind, or --kind"
+        )
     text = row[columns.kind] if columns.kind is not None else layout.kind or ""
     kind = kind_named(text) or kind_named(re.sub("^[nr]ccl", "", text, flags=re.I))
     if kind is None:
-        raise TraceError(f"{place}: kind: {shown(text)} is none of {', '.join(KINDS)}")
-    ranks = _whole(row, columns.ranks, place)
+        raise TraceError(f"{location}: kind: {shown(text)} is not one of {', '.join(KINDS)}")
+    ranks = _whole(row, columns.ranks, location)
     if columns.ranks is None and "gpusperrank" in row:
-        ranks = (_whole(row, "ranks", place) or 1) * (_whole(row, "gpusperrank", place) or 1)
-    nodes = _whole(row, columns.nodes, place)
-    ranks, nodes = placed(ranks, nodes, layout, place)
+        ranks = (_whole(row, "ranks", location) or 1) * (_whole(row, "gpusperrank", location) or 1)
+    nodes = _whole(row, columns.nodes, location)
+    ranks, nodes = placed(ranks, nodes, layout, location)
     call = MeasuredCall(
-        kind, ranks, nodes, columns.size(row, place), columns.time(row, place), place
+        kind, ranks, nodes, columns.size(row, location), columns.time(row, location), location
     )
-    for other in (read(row, place) for read in columns.others):
-        if abs(other / call.time - 1) > _TIMES_APART:
-            said = f"{call.time:.4g} s in one column and {other:.4g} s in another"
-            raise TraceError(f"{place}: {said}: is the unit of one wrong?")
+    for other_time in (read(row, location) for read in columns.others):
+        if abs(other_time / call.time - 1) > _TIMES_APART:
+            mismatch = f"{call.time:.4g} s in one column and {other_time:.4g} s in another"
+            raise TraceError(f"{location}: {mismatch}: is the unit of one wrong?")
     _check_speeds(call, row)
     return call
 
@@ -284,24 +290,26 @@ def _call(columns: _Columns, row: Cells, layout: Layout, place: str) -> Measured
 def _check_speeds(call: MeasuredCall, row: Cells) -> None:
     """Hold bandwidths of a row, where it has any, against its size and time: a wrong unit."""
     for name, text in row.items():
-        found, speed = _SPEED.match(name), number(text)
-        if found is None or not call.size or isnan(speed):
+        match, speed = _SPEED.match(name), number(text)
+        if match is None or not call.size or isnan(speed):
             continue
-        share = busbw(call.kind, size=1.0, n=call.ranks, time=1.0) if found[1] == "busbw" else 1.0
+        share = busbw(call.kind, size=1.0, n=call.ranks, time=1.0) if match[1] == "busbw" else 1.0
         should = share * call.size / call.time / GIGA
-        units = (1.0, 8.0) if found[2] == "gbps" else (1.0,)  # Gbit/s are written so, too
-        if not any(abs(speed - one * should) <= _SPEED_OFF * speed + _LAST_DIGIT for one in units):
+        units = (1.0, 8.0) if match[2] == "gbps" else (1.0,)  # Gbit/s are written so, too
+        if not any(
+            abs(speed - unit * should) <= _SPEED_OFF * speed + _LAST_DIGIT for unit in units
+        ):
             raise TraceError(
-                f"{call.place}: {call.size:.0f} B in {call.time / MICRO:.4g} us, {call.kind} of "
+                f"{call.location}: {call.size:.0f} B in {call.time / MICRO:.4g} us, {call.kind} of "
                 f"{call.ranks} ranks: {name} would be {should:.4g}, not {text}: is a unit wrong, "
                 "or the number of ranks?"
             )
 
 
-def _whole(row: Cells, name: str | None, place: str) -> int | None:
+def _whole(row: Cells, name: str | None, location: str) -> int | None:
     if name is None or not row.get(name):
         return None
     value = number(row[name])
     if not value >= 1 or value % 1:
-        raise TraceError(f"{place}: {name}: {shown(row[name])} is not a whole number above 0")
+        raise TraceError(f"{location}: {name}: {shown(row[name])} is not a whole number above 0")
     return int(value)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.errors import TraceError, shown
+from simulator.support.errors import TraceError, shown
 
 MICRO, GIGA = 1e-6, 1e9
 SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}
@@ -22,7 +22,7 @@ LINK = "link"
 class Layout:
     """What the user says of ranks where a log does not: how many, on how many nodes.
 
-    ``kind`` is that of runs whose output does not tell (an early nccl-tests).
+    ``kind`` is that of runs whose output does not record it (an early nccl-tests).
     """
 
     ranks: int | None = None
@@ -36,7 +36,7 @@ class MeasuredCall:
     """One row: ``ranks`` on ``nodes`` took ``time`` (s) for ``size`` (B, S of nccl-tests).
 
     ``nodes`` is None where ranks fill nodes in order. ``streamed``: many messages were under way at
-    once, so that ``time`` is that of the bytes alone. ``place`` says where it stands.
+    once, so that ``time`` is that of the bytes alone. ``location`` says where it stands.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class MeasuredCall:
     nodes: int | None
     size: float
     time: float
-    place: str
+    location: str
     streamed: bool = False
 
 
@@ -64,7 +64,7 @@ class BenchmarkLog:
     notes: tuple[str, ...] = ()
 
 
-def seconds(text: str, unit: float, place: str, column: str) -> float:
+def seconds(text: str, unit: float, location: str, column: str) -> float:
     """Read a time.
 
     Raises
@@ -74,7 +74,7 @@ def seconds(text: str, unit: float, place: str, column: str) -> float:
     """
     value = number(text)
     if not 0 < value < math.inf:
-        raise TraceError(f"{place}: {column}: {shown(text)} is not a time")
+        raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
     return value * unit
 
 
@@ -87,7 +87,7 @@ def number(text: str) -> float:
 
 
 def placed(
-    ranks: int | None, nodes: int | None, layout: Layout, place: str
+    ranks: int | None, nodes: int | None, layout: Layout, location: str
 ) -> tuple[int, int | None]:
     """Return how many ranks there are on how many nodes, by the log first, then by the user.
 
@@ -98,22 +98,22 @@ def placed(
         nodes evenly.
     """
     if ranks is not None and layout.ranks not in (None, ranks):
-        raise TraceError(f"{place}: {ranks} ranks, and --ranks {layout.ranks} was given")
-    known = layout.ranks if ranks is None else ranks
-    if known is None:
-        raise TraceError(f"{place}: does not say how many ranks there are: give --ranks")
+        raise TraceError(f"{location}: {ranks} ranks, and --ranks {layout.ranks} was given")
+    rank_count = layout.ranks if ranks is None else ranks
+    if rank_count is None:
+        raise TraceError(f"{location}: does not record the number of ranks: give --ranks")
     if nodes is None:
         nodes = layout.nodes
         if nodes is None and layout.ranks_per_node is not None:
-            nodes = -(-known // layout.ranks_per_node)
+            nodes = -(-rank_count // layout.ranks_per_node)
     elif layout.nodes not in (None, nodes):
-        raise TraceError(f"{place}: {nodes} nodes, and --nodes {layout.nodes} was given")
-    if nodes is not None and known % nodes:
-        raise TraceError(f"{place}: {known} ranks do not lie evenly on {nodes} nodes")
-    return known, nodes
+        raise TraceError(f"{location}: {nodes} nodes, and --nodes {layout.nodes} was given")
+    if nodes is not None and rank_count % nodes:
+        raise TraceError(f"{location}: {rank_count} ranks do not lie evenly on {nodes} nodes")
+    return rank_count, nodes
 
 
-def nodes_of(hosts: Sequence[str], place: str) -> int:
+def nodes_of(hosts: Sequence[str], location: str) -> int:
     """Count the nodes of ranks, by the host of each.
 
     Raises
@@ -123,6 +123,8 @@ def nodes_of(hosts: Sequence[str], place: str) -> int:
     """
     counts = Counter(hosts)
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{host} {count}" for host, count in sorted(counts.items())[:4])
-        raise TraceError(f"{place}: hosts with unequal numbers of ranks ({said}) are not modelled")
+        per_host = ", ".join(f"{host} {count}" for host, count in sorted(counts.items())[:4])
+        raise TraceError(
+            f"{location}: hosts with unequal numbers of ranks ({per_host}) are not modelled"
+        )
     return len(counts)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.files.thread_blocks import Instruction, MscclProgram, ThreadBlock, resolve
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule
+from simulator.support.errors import ScheduleError
 
 KINDS = {
     "allreduce": "all_reduce",

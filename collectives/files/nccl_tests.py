@@ -29,7 +29,7 @@ from collectives.files.measured_calls import (
     placed,
     seconds,
 )
-from simulator.errors import TraceError, shown
+from simulator.support.errors import TraceError, shown
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _KINDS = {
@@ -75,7 +75,7 @@ _CPU_TIME = "cputime"
 class _Run:
     """One run of a program, as far as it was read."""
 
-    place: str
+    location: str
     program: str = ""
     names: list[str] = field(default_factory=list)
     unit: float = MICRO
@@ -100,7 +100,7 @@ class _Timing:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    place: str
+    location: str
     size: float
     count: float
     dtype: str
@@ -128,7 +128,7 @@ def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
     Raises
     ------
     TraceError
-        If a table is torn, its columns contradict each other, or it does not tell what ran.
+        If a table is torn, its columns contradict each other, or it does not record what ran.
     """
     runs = _json_runs(text, path) if text.lstrip()[:1] == "{" else _printed_runs(text, path)
     calls: list[MeasuredCall] = []
@@ -152,29 +152,29 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
     runs: list[_Run] = []
     program = ""
     for count, raw in enumerate(text.splitlines(), 1):
-        line, place = raw.strip(), f"{path}, line {count}"
+        line, location = raw.strip(), f"{path}, line {count}"
         program = _named(line) or program
         config, rank, header = _CONFIG.match(line), _RANK.match(line), _header(line)
         begins = config is not None or rank is not None or bool(header)
         if begins and (not runs or runs[-1].rows or (config and runs[-1].hosts)):
-            runs.append(_Run(place, program))
+            runs.append(_Run(location, program))
         if not runs:
             continue
         if config:
             _configure(runs[-1], config)
         elif rank:
-            _add_rank(runs[-1], rank, place)
+            _add_rank(runs[-1], rank, location)
         elif header:
             runs[-1].names, runs[-1].program = header, runs[-1].program or program
         else:
-            _read_line(runs[-1], line, place)
+            _read_line(runs[-1], line, location)
     return runs
 
 
 def _named(line: str) -> str:
     """Name the program of nccl-tests that a line names, a command or a heading."""
-    for found in _PROGRAM.finditer(line):
-        name = found[1].lower().removeprefix("nccl_").removeprefix("rccl_")
+    for match in _PROGRAM.finditer(line):
+        name = match[1].lower().removeprefix("nccl_").removeprefix("rccl_")
         if name in _KINDS or name in _OTHERS:
             return name
     return ""
@@ -187,14 +187,14 @@ def _configure(run: _Run, config: "re.Match[str]") -> None:
         run.step = float(step[1]), step[2]
 
 
-def _add_rank(run: _Run, rank: "re.Match[str]", place: str) -> None:
+def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
     """Note a rank's host and device; of several groups (split communicators) the first counts."""
     if rank[2] is not None and int(rank[2]):
         return
     if rank[2] is None and int(rank[1]) < len(run.hosts):
         raise TraceError(
-            f"{place}: rank {rank[1]} a second time: each process ran by itself; build nccl-tests "
-            "with MPI=1"
+            f"{location}: rank {rank[1]} a second time: each process ran by itself; "
+            "build nccl-tests with MPI=1"
         )
     run.hosts.append(rank[3])
     run.devices.append(rank[4].strip())
@@ -210,7 +210,7 @@ def _header(line: str) -> list[str]:
     return names if is_head else []
 
 
-def _read_line(run: _Run, line: str, place: str) -> None:
+def _read_line(run: _Run, line: str, location: str) -> None:
     words = line.split()
     if average := _AVERAGE.match(line.strip()):
         run.average = number(average[1])
@@ -218,44 +218,46 @@ def _read_line(run: _Run, line: str, place: str) -> None:
         units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
     elif run.names and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
-        run.rows.append(_row(run, words, place))
+        run.rows.append(_row(run, words, location))
 
 
-def _row(run: _Run, words: Sequence[str], place: str) -> _Row:
+def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
     """Read a row by the names of its columns; what may be blank is what old versions left out."""
     names = list(run.names)
     if _CPU_TIME in names:
-        raise TraceError(f"{place}: times of the CPU (-C 1), not of the calls: run without it")
+        raise TraceError(f"{location}: times of the CPU (-C 1), not of the calls: run without it")
     first = names.index("time")
     period = names.index("time", first + 1) - first if names.count("time") > 1 else None
-    width = len([one for one in names[first:] if one != "timestamp"]) if period is None else period
+    width = (
+        len([name for name in names[first:] if name != "timestamp"]) if period is None else period
+    )
     rest = list(words[2:])
     dtype = rest.pop(0) if "type" in names and rest and not rest[0][:1].isdigit() else ""
     redop = rest.pop(0) if "redop" in names and rest and rest[0][:1].isalpha() else ""
     root = int(rest.pop(0)) if "root" in names and rest and _is_integer(rest[0]) else None
     groups = [names[first : first + width], names[first : first + width]]
-    told = len(rest) - (2 if "timestamp" in names else 0)
-    if told not in (width, 2 * width):
-        said = f"{len(words)} of {2 * width + first} columns"
-        raise TraceError(f"{place}: the row ends early ({said}): is the table truncated?")
+    cell_count = len(rest) - (2 if "timestamp" in names else 0)
+    if cell_count not in (width, 2 * width):
+        shortfall = f"{len(words)} of {2 * width + first} columns"
+        raise TraceError(f"{location}: the row ends early ({shortfall}): is the table truncated?")
     timings = [
-        _timing(dict(zip(group, rest[start:], strict=False)), run.unit, place)
-        for group, start in zip(groups, range(0, told, width), strict=False)
+        _timing(dict(zip(group, rest[start:], strict=False)), run.unit, location)
+        for group, start in zip(groups, range(0, cell_count, width), strict=False)
     ]
     out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
     size, count = float(words[0]), float(words[1])
-    return _Row(place, size, count, dtype, redop, root, out_of_place, in_place)
+    return _Row(location, size, count, dtype, redop, root, out_of_place, in_place)
 
 
 def _is_integer(text: str) -> bool:
     return text.lstrip("-").isdigit()
 
 
-def _timing(cells: Mapping[str, str], unit: float, place: str) -> _Timing:
+def _timing(cells: Mapping[str, str], unit: float, location: str) -> _Timing:
     wrong = next((cells[name] for name in ("#wrong", "error", "res") if name in cells), "")
     time = number(cells["time"])
     if math.isnan(time):
-        raise TraceError(f"{place}: time: {shown(cells['time'])} is not a time")
+        raise TraceError(f"{location}: time: {shown(cells['time'])} is not a time")
     algbw, bus = (GIGA * number(cells.get(name, "nan")) for name in ("algbw", "busbw"))
     return _Timing(time * unit, algbw, bus, wrong)
 
@@ -281,36 +283,42 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
     while text[start:].strip():
         start += len(text[start:]) - len(text[start:].lstrip())
         try:
-            found, start = decoder.raw_decode(text, start)
+            document, start = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}: JSON that ends or breaks at line {error.lineno}") from error
-        if isinstance(found, dict):
-            yield found
+        if isinstance(document, dict):
+            yield document
 
 
 def _configure_json(run: _Run, config: Mapping[str, Any]) -> None:
     run.gpus = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-    devices = [one for one in config.get("devices") or () if not one.get("group")]
+    devices = [device for device in config.get("devices") or () if not device.get("group")]
     # A process names its first device only.
-    run.hosts = [str(one.get("hostname", "")) for one in devices for _ in range(run.gpus)]
-    run.devices = [str(one.get("device_info", "")) for one in devices]
+    run.hosts = [str(device.get("hostname", "")) for device in devices for _ in range(run.gpus)]
+    run.devices = [str(device.get("device_info", "")) for device in devices]
 
 
-def _json_row(row: Mapping[str, Any], place: str) -> _Row:
+def _json_row(row: Mapping[str, Any], location: str) -> _Row:
     timings = []
     for name in ("out_of_place", "in_place"):
         cells = row.get(name)
         if isinstance(cells, dict) and "cpu_time" in cells:
-            raise TraceError(f"{place}: times of the CPU (-C 1), not of the calls: run without it")
+            raise TraceError(
+                f"{location}: times of the CPU (-C 1), not of the calls: run without it"
+            )
         renamed = {"time": "time", "alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong"}
-        told = {renamed[key]: str(cells[key]) for key in renamed if key in cells} if cells else {}
-        told = {key: "N/A" if value == "None" else value for key, value in told.items()}
-        timings.append(_timing(told, MICRO, place) if "time" in told else None)
+        renamed_cells = (
+            {renamed[key]: str(cells[key]) for key in renamed if key in cells} if cells else {}
+        )
+        renamed_cells = {
+            key: "N/A" if value == "None" else value for key, value in renamed_cells.items()
+        }
+        timings.append(_timing(renamed_cells, MICRO, location) if "time" in renamed_cells else None)
     if timings == [None, None]:
-        raise TraceError(f"{place}: neither out_of_place nor in_place has a time")
+        raise TraceError(f"{location}: neither out_of_place nor in_place has a time")
     root = str(row.get("root", "")).strip()
     return _Row(
-        place,
+        location,
         number(str(row.get("size", "nan"))),
         number(str(row.get("count", "nan"))),
         str(row.get("type", "")),
@@ -323,11 +331,11 @@ def _json_row(row: Mapping[str, Any], place: str) -> _Row:
 def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall]:
     """Check a run as a whole, and say what it timed."""
     if not run.rows:
-        notes.append(f"{run.place}: a run without rows is left out: did it fail?")
+        notes.append(f"{run.location}: a run without rows is left out: did it fail?")
         return
-    told = len(run.hosts) or None
-    nodes = nodes_of(run.hosts, run.place) if run.hosts else None
-    ranks, nodes = placed(told, nodes, layout, run.place)
+    recorded_ranks = len(run.hosts) or None
+    nodes = nodes_of(run.hosts, run.location) if run.hosts else None
+    ranks, nodes = placed(recorded_ranks, nodes, layout, run.location)
     _check_whole(run)
     kind = _kind(run, ranks, layout)
     for row in run.rows:
@@ -336,15 +344,15 @@ def _calls(run: _Run, layout: Layout, notes: list[str]) -> Iterator[MeasuredCall
         _check_row(row, kind, ranks)
         wrong = number(row.timing.wrong)
         if wrong > 0:
-            notes.append(f"{run.place}: rows with wrong results are left out")
+            notes.append(f"{run.location}: rows with wrong results are left out")
             continue
         if kind == "send_receive" and ranks > 2:
             notes.append(
-                f"{run.place}: sendrecv of {ranks} ranks is left out: it is no one message"
+                f"{run.location}: sendrecv of {ranks} ranks is left out: it is no one message"
             )
             return
-        time = seconds(repr(row.timing.time), 1.0, row.place, "time")
-        yield MeasuredCall(kind, ranks, nodes, row.size, time, row.place)
+        time = seconds(repr(row.timing.time), 1.0, row.location, "time")
+        yield MeasuredCall(kind, ranks, nodes, row.size, time, row.location)
 
 
 def _check_whole(run: _Run) -> None:
@@ -356,17 +364,20 @@ def _check_whole(run: _Run) -> None:
             amount, how = run.step
             following = last.size * amount if how == "factor" else last.size + amount
             if following <= run.most:
-                said = f"it ends at {last.size:.0f} B, and maxBytes is {run.most:.0f}"
-                raise TraceError(f"{last.place}: the table is truncated: {said}")
+                shortfall = f"it ends at {last.size:.0f} B, and maxBytes is {run.most:.0f}"
+                raise TraceError(f"{last.location}: the table is truncated: {shortfall}")
         return
     speeds = [
-        one.busbw for row in run.rows for one in (row.out_of_place, row.in_place) if one is not None
+        timing.busbw
+        for row in run.rows
+        for timing in (row.out_of_place, row.in_place)
+        if timing is not None
     ]
     mean, stated = sum(speeds) / len(speeds), GIGA * run.average
     if abs(mean - stated) > _MEAN_OFF * stated + _LAST_DIGIT:
         raise TraceError(
-            f"{run.place}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
-            f"and the run says {run.average:g}: rows are missing, or not of this run"
+            f"{run.location}: the mean busbw of {len(run.rows)} rows is {mean / GIGA:.4g} GB/s, "
+            f"but the run reports {run.average:g}: rows are missing, or not of this run"
         )
 
 
@@ -378,8 +389,8 @@ def _check_steps(run: _Run) -> None:
         steps = following.size / row.size if row.size >= _ROUND else 0.0
         if steps > _MORE * run.step[0]:
             raise TraceError(
-                f"{following.place}: rows are missing: {following.size:.0f} B after {row.size:.0f},"
-                f" and the sizes grow by a factor of {run.step[0]:g}"
+                f"{following.location}: rows are missing: {following.size:.0f} B after "
+                f"{row.size:.0f}, and the sizes grow by a factor of {run.step[0]:g}"
             )
 
 
@@ -388,46 +399,48 @@ def _check_row(row: _Row, kind: str, ranks: int) -> None:
     width = _WIDTH.get(row.dtype)
     if width and row.count > 0 and not _near(row.size / (row.count * width), (1, ranks)):
         raise TraceError(
-            f"{row.place}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
+            f"{row.location}: {row.count:.0f} elements of type {row.dtype} are not {row.size:.0f} B"
         )
-    one = row.timing
-    if not one.time > 0:
-        raise TraceError(f"{row.place}: time: {one.time / MICRO:g} us is not a time")
-    expected = row.size / one.time
-    for name, told, should in (
-        ("algbw", one.algbw, expected),
-        ("busbw", one.busbw, busbw(kind, size=row.size, n=ranks, time=one.time)),
+    timing = row.timing
+    if not timing.time > 0:
+        raise TraceError(f"{row.location}: time: {timing.time / MICRO:g} us is not a time")
+    expected = row.size / timing.time
+    for name, printed, should in (
+        ("algbw", timing.algbw, expected),
+        ("busbw", timing.busbw, busbw(kind, size=row.size, n=ranks, time=timing.time)),
     ):
-        if not math.isnan(told) and abs(told - should) > _ROUNDED * should + _LAST_DIGIT:
+        if not math.isnan(printed) and abs(printed - should) > _ROUNDED * should + _LAST_DIGIT:
             raise TraceError(
-                f"{row.place}: {row.size:.0f} B in {one.time / MICRO:.4g} us, {kind} of {ranks} "
-                f"ranks: {name} would be {should / GIGA:.4g} GB/s, not {told / GIGA:.4g}: is a "
-                "unit wrong, or the number of ranks?"
+                f"{row.location}: {row.size:.0f} B in {timing.time / MICRO:.4g} us, {kind} of "
+                f"{ranks} ranks: {name} would be {should / GIGA:.4g} GB/s, not "
+                f"{printed / GIGA:.4g}: is a unit wrong, or the number of ranks?"
             )
 
 
 def _near(value: float, wanted: Sequence[int]) -> bool:
-    return any(abs(value - one) <= _ROUNDED * one for one in wanted)
+    return any(abs(value - candidate) <= _ROUNDED * candidate for candidate in wanted)
 
 
 def _kind(run: _Run, ranks: int, layout: Layout) -> str:
     """Say what a run timed: by its program, by its columns, else by what the user says."""
     if run.program in _OTHERS:
-        raise TraceError(f"{run.place}: {run.program} is no collective that is modelled here")
+        raise TraceError(f"{run.location}: {run.program} is no collective that is modelled here")
     if run.program:
         return _KINDS[run.program]
-    told = [row for row in run.rows if row.size]
-    redop = next((row.redop for row in told if row.redop), "none")
-    root = next((row.root for row in told if row.root is not None), -1)
-    if (found := _by_columns(told, ranks, reduces=redop != "none", rooted=root >= 0)) is not None:
-        return found
+    sized_rows = [row for row in run.rows if row.size]
+    redop = next((row.redop for row in sized_rows if row.redop), "none")
+    root = next((row.root for row in sized_rows if row.root is not None), -1)
+    if (
+        kind := _by_columns(sized_rows, ranks, reduces=redop != "none", rooted=root >= 0)
+    ) is not None:
+        return kind
     if layout.kind is None:
-        raise TraceError(f"{run.place}: the output does not say which collective: give --kind")
+        raise TraceError(f"{run.location}: the output does not name the collective: give --kind")
     return layout.kind
 
 
 def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool) -> str | None:
-    """Tell kinds apart by operator, root, and busbw over algbw; None where that is not enough."""
+    """Distinguish kinds by operator, root, and busbw over algbw; None where that is not enough."""
     largest = max(rows, key=lambda row: row.size, default=None)
     if largest is None or not largest.timing.algbw > 0 or ranks < 2:
         return None
@@ -438,7 +451,7 @@ def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool
         return ("reduce" if reduces else "broadcast") if whole else None
     if reduces:
         names = {"all_reduce": 2 * share, "reduce_scatter": share}
-        near = [name for name, one in names.items() if abs(factor - one) <= _ROUNDED]
+        near = [name for name, candidate in names.items() if abs(factor - candidate) <= _ROUNDED]
         return near[0] if near else None
     if abs(factor - 1) <= _ROUNDED:
         return "send_receive"
@@ -450,4 +463,4 @@ def _by_columns(rows: Sequence[_Row], ranks: int, *, reduces: bool, rooted: bool
     if any(out_of_place == "N/A" for out_of_place, _ in pairs) or not pairs:
         return None  # nothing was checked
     # An all-to-all in place has no result to check.
-    return "all_to_all" if all(one == "N/A" for _, one in pairs) else "all_gather"
+    return "all_to_all" if all(candidate == "N/A" for _, candidate in pairs) else "all_gather"

@@ -2,7 +2,7 @@
 
 Their size is a rank's own message: of all-gather, all-to-all, gather and scatter S of nccl-tests is
 n times as much; of reduce-scatter it is the whole input already. Bandwidths are of 1e6 B/s.
-``osu_bw`` keeps many messages under way, so it tells the bandwidth and no latency.
+``osu_bw`` keeps many messages under way, so it gives the bandwidth and no latency.
 
 Source: mvapich.cse.ohio-state.edu/benchmarks (OMB 5 to 7), the README of its files.
 """
@@ -20,7 +20,7 @@ from collectives.files.measured_calls import (
     placed,
     seconds,
 )
-from simulator.errors import TraceError, shown
+from simulator.support.errors import TraceError, shown
 
 _TITLE = re.compile(r"^#\s*OSU\s+(.*?)\s+(Latency|Bandwidth|Bandwidth / Message Rate)\s+Test", re.I)
 _LIBRARIES = {"nccl": "nccl", "rccl": "rccl", "xccl": ""}
@@ -70,15 +70,15 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
     libraries: list[str] = []
     table: _Table | None = None
     for count, raw in enumerate(text.splitlines(), 1):
-        line, place = raw.strip(), f"{path}, line {count}"
+        line, location = raw.strip(), f"{path}, line {count}"
         if title := _TITLE.match(line):
-            table = _table(title, place, notes)
+            table = _table(title, location, notes)
             libraries += [table.library] if table else []
         elif table is not None and line[:1].isdigit():
             if line.split()[-1].lower() == "fail":
                 notes.append(f"{path}: rows with wrong results are left out")
             else:
-                calls.append(_call(table, line.split(), layout, place))
+                calls.append(_call(table, line.split(), layout, location))
     if len(set(libraries)) > 1:
         raise TraceError(f"{path}: calls of {' and '.join(sorted(set(libraries)))} in one log")
     return BenchmarkLog(
@@ -90,11 +90,13 @@ def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
     )
 
 
-def _table(title: "re.Match[str]", place: str, notes: list[str]) -> _Table | None:
-    """Read a heading; None of a benchmark that tells nothing here."""
+def _table(title: "re.Match[str]", location: str, notes: list[str]) -> _Table | None:
+    """Read a heading; None of a benchmark that shows nothing here."""
     words = title[1].lower().split()
     named = re.findall("[a-z]+", title[1].lower())
-    library = next((known for name, known in _LIBRARIES.items() if name in named), "mpi")
+    library = next(
+        (library_name for name, library_name in _LIBRARIES.items() if name in named), "mpi"
+    )
     name = words[-1].removeprefix("non-blocking").strip("-") if words else ""
     is_bandwidth = title[2].lower() != "latency"
     if name in _KINDS and not is_bandwidth and "non-blocking" not in title[1].lower():
@@ -102,26 +104,26 @@ def _table(title: "re.Match[str]", place: str, notes: list[str]) -> _Table | Non
     plain = re.sub(r"[^a-z]", "", title[1].lower().removeprefix(words[0] if words else ""))
     if not plain or plain in ("cuda", "rocm", "openacc"):
         return _Table("send_receive", is_bandwidth=is_bandwidth, library=library)
-    notes.append(f"{place}: {title[0].lstrip('# ')}: tells no call by itself, and is left out")
+    notes.append(f"{location}: {title[0].lstrip('# ')}: does not identify a call, and is left out")
     return None
 
 
-def _call(table: _Table, words: Sequence[str], layout: Layout, place: str) -> MeasuredCall:
+def _call(table: _Table, words: Sequence[str], layout: Layout, location: str) -> MeasuredCall:
     if table.kind == "send_receive":
         pair = Layout(None, layout.nodes, layout.ranks_per_node)
-        ranks, nodes = placed(_PAIR, None, pair, place)
+        ranks, nodes = placed(_PAIR, None, pair, location)
     else:
-        ranks, nodes = placed(None, None, layout, place)
+        ranks, nodes = placed(None, None, layout, location)
     if table.kind == "barrier":
-        time = seconds(words[0], MICRO, place, "latency")
-        return MeasuredCall("barrier", ranks, nodes, 0.0, time, place)
+        time = seconds(words[0], MICRO, location, "latency")
+        return MeasuredCall("barrier", ranks, nodes, 0.0, time, location)
     if len(words) < 2:
-        raise TraceError(f"{place}: the row ends after its size: is the table truncated?")
+        raise TraceError(f"{location}: the row ends after its size: is the table truncated?")
     size = number(words[0]) * (ranks if table.kind in _SHARES else 1)
     if not table.is_bandwidth:
-        time = seconds(words[1], MICRO, place, "latency")
-        return MeasuredCall(table.kind, ranks, nodes, size, time, place)
+        time = seconds(words[1], MICRO, location, "latency")
+        return MeasuredCall(table.kind, ranks, nodes, size, time, location)
     speed = number(words[1]) * _MEGA
     if not speed > 0:
-        raise TraceError(f"{place}: bandwidth: {shown(words[1])} is not a bandwidth")
-    return MeasuredCall(table.kind, ranks, nodes, size, size / speed, place, streamed=True)
+        raise TraceError(f"{location}: bandwidth: {shown(words[1])} is not a bandwidth")
+    return MeasuredCall(table.kind, ranks, nodes, size, size / speed, location, streamed=True)

@@ -17,7 +17,7 @@ from collectives.files.measured_calls import (
     number,
     seconds,
 )
-from simulator.errors import TraceError, shown
+from simulator.support.errors import TraceError, shown
 
 _HEAD = re.compile(r"^\s*#bytes\s+#iterations\s+(.*)$")
 _COLUMN = re.compile(r"[^\s\[\]](?:[^\[\]]*?[^\s\[\]])?\s*\[[^\]]*\]")
@@ -47,45 +47,47 @@ def read_perftest(text: str, path: str) -> BenchmarkLog:
     columns: list[str] = []
     for count, line in enumerate(text.splitlines(), 1):
         if head := _HEAD.match(line):
-            columns = [" ".join(one.split()) for one in _COLUMN.findall(head[1])]
+            columns = [" ".join(heading.split()) for heading in _COLUMN.findall(head[1])]
         words = line.split()
         if columns and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
-            place = f"{path}, line {count}"
+            location = f"{path}, line {count}"
             if len(words) - 2 < len(columns):
-                said = f"{len(words)} of {2 + len(columns)} columns"
-                raise TraceError(f"{place}: the row ends early ({said}): is the table truncated?")
+                shortfall = f"{len(words)} of {2 + len(columns)} columns"
+                raise TraceError(
+                    f"{location}: the row ends early ({shortfall}): is the table truncated?"
+                )
             cells = dict(zip(columns, words[2:], strict=False))
-            calls.append(_call(cells, float(words[0]), place))
+            calls.append(_call(cells, float(words[0]), location))
     return BenchmarkLog(path, "perftest", tuple(calls))
 
 
-def _call(cells: Mapping[str, str], size: float, place: str) -> MeasuredCall:
+def _call(cells: Mapping[str, str], size: float, location: str) -> MeasuredCall:
     for name, text in cells.items():
         if name.startswith("BW average"):
-            time = size / _speed(name, text, place)
-            _check_rate(cells, time, place)
-            return MeasuredCall(LINK, _PAIR, _PAIR, size, time, place, streamed=True)
+            time = size / _speed(name, text, location)
+            _check_rate(cells, time, location)
+            return MeasuredCall(LINK, _PAIR, _PAIR, size, time, location, streamed=True)
     for wanted in ("t_typical", "t_avg"):
         for name, text in cells.items():
             if name.startswith(wanted):
-                time = seconds(text, MICRO, place, name)
-                return MeasuredCall(LINK, _PAIR, _PAIR, size, time, place)
-    raise TraceError(f"{place}: neither a mean bandwidth nor a latency among its columns")
+                time = seconds(text, MICRO, location, name)
+                return MeasuredCall(LINK, _PAIR, _PAIR, size, time, location)
+    raise TraceError(f"{location}: neither a mean bandwidth nor a latency among its columns")
 
 
-def _speed(name: str, text: str, place: str) -> float:
+def _speed(name: str, text: str, location: str) -> float:
     unit = name.partition("[")[2].rstrip("]").strip()
     speed = number(text)
     if unit not in _UNITS or not speed > 0:
-        raise TraceError(f"{place}: {name}: {shown(text)} is not a bandwidth")
+        raise TraceError(f"{location}: {name}: {shown(text)} is not a bandwidth")
     return speed * _UNITS[unit]
 
 
-def _check_rate(cells: Mapping[str, str], time: float, place: str) -> None:
+def _check_rate(cells: Mapping[str, str], time: float, location: str) -> None:
     """Hold the bandwidth against the rate of messages, where that is printed."""
     rate = next((number(cells[name]) for name in cells if name.startswith("MsgRate")), 0.0)
     if rate > 1000 * 1e-6 and abs(rate * 1e6 * time - 1) > _RATE_OFF:
         raise TraceError(
-            f"{place}: {rate:g} million messages a second are not the bandwidth beside it: is a "
+            f"{location}: {rate:g} million messages a second are not the bandwidth beside it: is a "
             "unit wrong?"
         )

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collectives.files.msccl import read_msccl
 from collectives.proof import check
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -112,7 +112,7 @@ class _ScheduleFile(BaseModel):
 
 
 def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
-    """Turn a file's text into a schedule, and the owners of its chunks if it tells them.
+    """Turn a file's text into a schedule, and the owners of its chunks if it gives them.
 
     Raises
     ------

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 
 Slot = tuple[int, str, int]
 """Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""
@@ -170,8 +170,8 @@ class _Machine:
                 )
         for rank in range(self.program.ranks):
             for offset, expected in enumerate(self._outputs(rank)):
-                found = self.at.get(self._slot(rank, ("o", offset)))
-                if found is None or found[:2] != expected[:2]:
+                value = self.at.get(self._slot(rank, ("o", offset)))
+                if value is None or value[:2] != expected[:2]:
                     raise ScheduleError(
                         f"gpu {rank}: in the end o[{offset}] is not chunk {expected.chunk}, whole"
                     )
@@ -188,8 +188,8 @@ class _Machine:
                 for source in ranks
                 for number in range(share)
             ]
-        own = range(rank * share, (rank + 1) * share)
-        chunks = own if self.program.kind == "reduce_scatter" else range(parts)
+        own_chunks = range(rank * share, (rank + 1) * share)
+        chunks = own_chunks if self.program.kind == "reduce_scatter" else range(parts)
         return [Value(chunk, frozenset(ranks)) for chunk in chunks]
 
     def _slot(self, rank: int, where: tuple[str, int]) -> Slot:
@@ -266,16 +266,16 @@ class _Machine:
         self, rank: int, instruction: Instruction, values: list[Value]
     ) -> dict[Slot, Value]:
         """Add values to what lies at the target: a transfer without the rank's own part adds it."""
-        there = self._read(rank, instruction, instruction.target)
-        for value in (*values, *there):
+        present = self._read(rank, instruction, instruction.target)
+        for value in (*values, *present):
             for sent in value.came:
                 sent.reduce |= rank not in value.who
-        sums = [_added(instruction.where, *pair) for pair in zip(there, values, strict=True)]
-        kept = [
-            Value(total.chunk, total.who, mine.came + theirs.came)
-            for total, mine, theirs in zip(sums, there, values, strict=True)
+        sums = [_added(instruction.where, *pair) for pair in zip(present, values, strict=True)]
+        combined = [
+            Value(total.chunk, total.who, present_value.came + theirs.came)
+            for total, present_value, theirs in zip(sums, present, values, strict=True)
         ]
-        return self._written(rank, instruction, kept)
+        return self._written(rank, instruction, combined)
 
     def _read(
         self, rank: int, instruction: Instruction, where: tuple[str, int] | None = None
@@ -305,15 +305,15 @@ def _outward(block: ThreadBlock, instruction: Instruction) -> Connection:
     return block.rank, block.send, block.channel
 
 
-def _added(where: str, mine: Value, theirs: Value) -> Value:
-    if mine.chunk != theirs.chunk:
-        raise ScheduleError(f"{where}: adds chunk {mine.chunk} to chunk {theirs.chunk}")
-    if mine.who & theirs.who:
+def _added(where: str, present: Value, arriving: Value) -> Value:
+    if present.chunk != arriving.chunk:
+        raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
+    if present.who & arriving.who:
         raise ScheduleError(
-            f"{where}: adds the contribution of rank {min(mine.who & theirs.who)} to chunk "
-            f"{mine.chunk} a second time"
+            f"{where}: adds the contribution of rank {min(present.who & arriving.who)} to chunk "
+            f"{present.chunk} a second time"
         )
-    return Value(mine.chunk, mine.who | theirs.who)
+    return Value(present.chunk, present.who | arriving.who)
 
 
 def _steps(level: list[SentChunk]) -> list[Step]:

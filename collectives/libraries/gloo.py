@@ -93,10 +93,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     wire = machine.on(network).network.wire(schedule, positions, pipelined=False)
     latencies = float(_latencies(call, schedule, wire))
     return Plan(
-        schedule,
-        overhead=machine.overhead,
-        step_latency=latencies * WAKE,
-        latencies=latencies,
+        schedule, overhead=machine.overhead, step_latency=latencies * WAKE, latencies=latencies
     )
 
 
@@ -116,16 +113,16 @@ def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDA
     sure = networks.keeps_step(schedule, positions)
     latencies = _latencies(call, schedule, wire)
     software = machine.overhead + wire.steps * latencies * WAKE
-    known = machine.calibrated(call, networks.graph)
-    if known is not None:
-        there = networks.multiplied(known.latency, known.bandwidth)
+    multiples = machine.calibrated(call, networks.graph)
+    if multiples is not None:
+        calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
         laid = networks.laid(schedule, positions)
-        wire = on_networks(laid, there, pipelined=False, chosen_on=networks)
-        sure &= there.keeps_step(schedule, positions)
-        software = software * known.overhead
+        wire = on_networks(laid, calibrated_networks, pipelined=False, chosen_on=networks)
+        sure &= calibrated_networks.keeps_step(schedule, positions)
+        software = software * multiples.overhead
     moving = call.size * wire.per_byte
-    found: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
-    return found, sure
+    seconds: Floats = np.broadcast_to(software + latencies * wire.latency + moving, len(networks))
+    return seconds, sure
 
 
 def _positions(call: Call, graph: Topology, machine: Machine) -> Ranks:
@@ -136,10 +133,10 @@ def _positions(call: Call, graph: Topology, machine: Machine) -> Ranks:
 
 def _schedule(call: Call, positions: Ranks, graph: Topology, machine: Machine) -> Schedule:
     """Return gloo's schedule for the group, in the order of its ranks, built once."""
-    known = machine.on(graph)
+    schedules = machine.on(graph)
     build = _SCHEDULES[call.kind]
     n = len(positions)
-    return known.schedules(
+    return schedules.schedules(
         call.kind, positions, "gloo", lambda: (direct.spread(build(n), call.shares),), call.shares
     )[0]
 

@@ -23,21 +23,13 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import direct, ring, tree
 from collectives.algorithms.direct import spread
-from collectives.algorithms.placement import by_domain, from_root, placed
+from collectives.algorithms.hierarchical import by_domain, from_root, placed
 from collectives.libraries import nccl_constants as nccl_tables
-from collectives.libraries.nccl_costs import (
-    Case,
-    Offer,
-    chained,
-    ringed,
-    sent,
-    switched,
-    treed,
-)
-from collectives.machine import Machine, Ranks, chosen
+from collectives.libraries.nccl_costs import Case, Offer, chained, ringed, sent, switched, treed
+from collectives.machine import Machine, Ranks, fastest_times
 from simulator.costing.stacked_networks import Links, Networks, Number
-from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule
+from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 from simulator.workload import Call, Group
 
@@ -101,19 +93,19 @@ def least_times(
     call: Call, case: Case, offers: list[Offer], networks: Networks
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Time of the fastest of some offers on each network, calibrated (s), and where it is sure."""
-    known = case.machine.calibrated(call, networks.graph)
+    multiples = case.machine.calibrated(call, networks.graph)
     sure = _keep_step(case, offers, networks)
-    if known is None:
+    if multiples is None:
         return np.broadcast_to(_least(case, offers), len(networks)), sure
-    there = networks.multiplied(known.latency, known.bandwidth)
-    sure &= _keep_step(case, offers, there)
-    found = chosen(
+    calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
+    sure &= _keep_step(case, offers, calibrated_networks)
+    seconds = fastest_times(
         [case.time(offer) for offer in offers],
         [case.software(offer) for offer in offers],
-        [case.moving(offer, networks, there) for offer in offers],
-        known.overhead,
+        [case.moving(offer, networks, calibrated_networks) for offer in offers],
+        multiples.overhead,
     )
-    return np.broadcast_to(found, len(networks)), sure
+    return np.broadcast_to(seconds, len(networks)), sure
 
 
 def _keep_step(case: Case, offers: list[Offer], networks: Networks) -> NDArray[np.bool_]:
@@ -137,7 +129,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
     if kind in _SENDS and algorithm in (None, "direct"):
         return sent(case, case.schedule("send", lambda: spread(_SENDS[kind](case.n), case.shares)))
     if kind not in _RINGS or algorithm not in (None, *NAMES):
-        return _other(case, algorithm)
+        return _without_model(case, algorithm)
     if algorithm is not None:
         return _forced(case, algorithm)
     if kind != "all_reduce":
@@ -180,8 +172,10 @@ def _ring_or_tree(case: Case) -> list[Offer]:
     trees = treed(case, schedule)
     if np.all(small):
         return trees
-    there = replace(case, size=np.where(small, case.size, last))
-    missing = np.maximum(0.0, _least(there, treed(there, schedule)) - _least(case, around))
+    with_sizes = replace(case, size=np.where(small, case.size, last))
+    missing = np.maximum(
+        0.0, _least(with_sizes, treed(with_sizes, schedule)) - _least(case, around)
+    )
     rings = [
         replace(ring, overhead=np.where(small, inf, ring.overhead + missing)) for ring in around
     ]
@@ -236,7 +230,7 @@ def _all_orders(n: int) -> Ranks:
     return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
 
 
-def _other(case: Case, algorithm: str | None) -> list[Offer]:
+def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in _CHAINS and algorithm in (None, "ring"):
         order = from_root(select.in_order(case.positions, case.topology, case.machine), case.where)

@@ -56,7 +56,7 @@ over host bridges moves 25 GB/s where a pair on one switch moves 39."""
 
 
 def local_link(technology: str) -> LocalLink:
-    """Return what holds on links of a technology: ``pcie4``, else NVLink's."""
+    """Return the constants of a link technology: ``pcie4``, else NVLink's."""
     return PCI if technology.startswith("pcie") else NVLINK
 
 
@@ -90,10 +90,10 @@ TREE_CHANNEL = {"volta": 18.5 * GIGA, "ampere": 23.6 * GIGA, "ada": 23.6 * GIGA}
 """perChMaxTreeBws on two nodes: what a channel of a tree moves, half up and half down (B/s). Later
 generations have twice as many channels, which never bind (Alps: 90 GB/s on 4 NICs of 25)."""
 TREE_CHANNELS = 4
-"""Channels of trees between nodes, if NICs are not more. On two nodes of 8 A100 all-reduce runs
-with 8 NICs of HDR at the ring's 192 GB/s (NVIDIA, github NVIDIA/nccl issue 812), with 4 at 86
-(issue 1048), with 2 at 57 on average from 4 MiB on (issue 837), and at twice the ring's where NICs
-have 100 Gbit/s (p4d)."""
+"""Channels of trees between nodes, if NICs are not more: inferred, no source says it. On two nodes
+of 8 A100 all-reduce runs with 8 NICs of HDR at the ring's 192 GB/s (NVIDIA, github NVIDIA/nccl
+issue 812), with 4 at 86 (issue 1048), with 2 at 57 on average from 4 MiB on (issue 837: more than
+one channel for each NIC would carry), and at twice the ring's where NICs have 100 Gbit/s (p4d)."""
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""
@@ -142,11 +142,7 @@ _HOPPER = Tuning(
     nvls=0.85,
 )
 _AMPERE = Tuning(
-    base=9.4 * MICRO,
-    ll_cap=87.7 * GIGA,
-    channel=20 * GIGA,
-    p2p_channel=5.0 * GIGA,
-    copy=20 * GIGA,
+    base=9.4 * MICRO, ll_cap=87.7 * GIGA, channel=20 * GIGA, p2p_channel=5.0 * GIGA, copy=20 * GIGA
 )
 _BLACKWELL = Tuning(
     base=7.0 * MICRO,
@@ -178,8 +174,8 @@ LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 
 def tuning(generation: str, version: str = "") -> Tuning:
     """Constants of a generation of GPUs (an unknown one: Hopper's, without NVLS) and a version."""
-    known = GENERATIONS.get(generation, replace(_HOPPER, nvls=None))
+    constants = GENERATIONS.get(generation, replace(_HOPPER, nvls=None))
     minor = ".".join(version.split(".")[:2])
     if generation == "blackwell" and minor in BLACKWELL_CHANNEL:
-        return replace(known, channel=BLACKWELL_CHANNEL[minor])
-    return known
+        return replace(constants, channel=BLACKWELL_CHANNEL[minor])
+    return constants

@@ -27,8 +27,8 @@ from functools import cached_property
 import numpy as np
 
 from collectives.algorithms import direct
-from collectives.algorithms.local_rings import local_rings
-from collectives.algorithms.placement import domain_grid
+from collectives.algorithms.hierarchical import domain_grid
+from collectives.algorithms.ring import local_rings
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
 from collectives.libraries.nccl_constants import LocalLink, Tuning
@@ -138,13 +138,15 @@ class Case:
     @property
     def net_message(self) -> float:
         """What a NIC takes per message (s)."""
-        told = self.machine.net_message
-        return tables.NET_MESSAGE if told is None else told
+        stated = self.machine.net_message
+        return tables.NET_MESSAGE if stated is None else stated
 
     def schedule(self, name: str, build: Callable[[], Schedule]) -> Schedule:
         """Return the group's schedule of that name, built when it is asked for first."""
-        known = self.machine.on(self.topology)
-        return known.schedules(self.kind, self.positions, name, lambda: (build(),), self.shares)[0]
+        schedules = self.machine.on(self.topology)
+        return schedules.schedules(
+            self.kind, self.positions, name, lambda: (build(),), self.shares
+        )[0]
 
     @property
     def n(self) -> int:
@@ -158,7 +160,7 @@ class Case:
 
     @cached_property
     def grid(self) -> Ranks:
-        """Group ranks as :func:`collectives.algorithms.placement.domain_grid` puts them."""
+        """Group ranks as :func:`collectives.algorithms.hierarchical.domain_grid` puts them."""
         return domain_grid(self.positions, self.where)
 
     @cached_property
@@ -228,7 +230,7 @@ class Case:
     def proxied(self, size: Number) -> Number:
         """Time a NIC takes for a message of some bytes, while the next one of a ring waits (s).
 
-        Every step some rank of a ring crosses to the next domain; a flag (LL) waits for nobody.
+        Every step some rank of a ring crosses to the next domain; a flag (LL) is not acknowledged.
         """
         return self.net_message * size / (size + tables.NET_EAGER)
 
@@ -249,8 +251,8 @@ class Case:
 
     def moving(self, offer: Offer, networks: Networks, calibrated: Networks) -> Number:
         """Time of it that is the links', calibrated (s)."""
-        there = networks.laid(offer.schedule, self.positions)
-        on_wire = on_networks(there, calibrated, pipelined=offer.pipelined, chosen_on=networks)
+        laid = networks.laid(offer.schedule, self.positions)
+        on_wire = on_networks(laid, calibrated, pipelined=offer.pipelined, chosen_on=networks)
         return on_wire.latency + self.size * on_wire.per_byte / offer.efficiency
 
     def bytes_time(self, schedule: Schedule, *, pipelined: bool = False) -> Number:

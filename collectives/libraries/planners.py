@@ -4,11 +4,18 @@
 of one graph at once. What a library chooses among depends on the graph; what it takes depends on
 bandwidths and latencies, network by network. So the schedules are laid once, their times are
 arrays, and the least of them is what the library's planner would have taken on each network.
+
+Rules force algorithms (:func:`parse_rule`): ``all_reduce=ring`` for a kind,
+``all_reduce[1MiB..]=tree`` from a size on, ``[..64KiB]`` up to one,
+``all_gather[1KiB..64KiB]@tp=ring`` in groups of that label only. Both ends of a range belong to
+it. Sizes are S of nccl-tests (:mod:`collectives.bandwidth`).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +23,16 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import torus
 from collectives.libraries import gloo, nccl, rccl
-from collectives.machine import Machine, Ranks, calibrated, choose, chosen
+from collectives.machine import Machine, Ranks, Rule, calibrated, choose, fastest_times
+from collectives.select import added_names
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, classes, on_networks
 from simulator.schedule import Plan, Schedule
+from simulator.support.errors import ScheduleError
+from simulator.support.names import did_you_mean, one_of, same_name
+from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
-from simulator.workload import Call
+from simulator.workload import Call, kind_named
 
 Floats = NDArray[np.float64]
 
@@ -63,8 +74,8 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     """
     machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
-    found = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
-    return calibrated(found, machine.calibrated(call, network))
+    planned = library.plan(call, network, machine, algorithm or choose(machine.forced, call))
+    return calibrated(planned, machine.calibrated(call, network))
 
 
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
@@ -82,11 +93,11 @@ def times(call: Call, networks: Networks, machine: Machine, algorithm: str | Non
     machine = machine.among(call.group.ranks)
     library = LIBRARIES[machine.library]
     algorithm = algorithm or choose(machine.forced, call)
-    found, sure = library.times(call, networks, machine, algorithm)
+    seconds, sure = library.times(call, networks, machine, algorithm)
     if not sure.all():
-        found = np.array(found)
-        found[~sure] = _one_by_one(call, networks.chosen(~sure), machine, algorithm)
-    return found
+        seconds = np.array(seconds)
+        seconds[~sure] = _one_by_one(call, networks.chosen(~sure), machine, algorithm)
+    return seconds
 
 
 def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
@@ -166,23 +177,32 @@ def _fastest(
     positions = np.array(call.group.ranks, dtype=np.int32)
     schedules = _schedules(call, positions, networks.graph, machine, names)
     if algorithm is None:
-        known = machine.on(networks.graph)
-        schedules += known.schedules(
+        schedules_of_graph = machine.on(networks.graph)
+        schedules += schedules_of_graph.schedules(
             call.kind, positions, "more", lambda: more(call, networks.graph)
         )
-    sure = np.logical_and.reduce([networks.keeps_step(one, positions) for one in schedules])
-    wires = [networks.wire(one, positions, pipelined=False) for one in schedules]
-    time = [one.latency + call.size * one.per_byte for one in wires]
+    # Certain where all schedules keep step: elsewhere ranks may run ahead of each other.
+    sure = np.logical_and.reduce(
+        [networks.keeps_step(schedule, positions) for schedule in schedules]
+    )
+    wires = [networks.wire(schedule, positions, pipelined=False) for schedule in schedules]
+    # One row per schedule, one column per network; the fastest is chosen network by network.
+    time = [schedule.latency + call.size * schedule.per_byte for schedule in wires]
     multiples = machine.calibrated(call, networks.graph)
     if multiples is None:
         least: Floats = machine.overhead + np.minimum.reduce(time)
         return least, sure
-    there = networks.multiplied(multiples.latency, multiples.bandwidth)
-    laid = [networks.laid(one, positions) for one in schedules]
-    wires = [on_networks(one, there, pipelined=False, chosen_on=networks) for one in laid]
-    sure &= np.logical_and.reduce([there.keeps_step(one, positions) for one in schedules])
-    moving = [one.latency + call.size * one.per_byte for one in wires]
-    return chosen(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
+    calibrated_networks = networks.multiplied(multiples.latency, multiples.bandwidth)
+    laid = [networks.laid(schedule, positions) for schedule in schedules]
+    wires = [
+        on_networks(schedule, calibrated_networks, pipelined=False, chosen_on=networks)
+        for schedule in laid
+    ]
+    sure &= np.logical_and.reduce(
+        [calibrated_networks.keeps_step(schedule, positions) for schedule in schedules]
+    )
+    moving = [schedule.latency + call.size * schedule.per_byte for schedule in wires]
+    return fastest_times(time, [machine.overhead] * len(time), moving, multiples.overhead), sure
 
 
 def _everywhere(networks: Networks) -> NDArray[np.bool_]:
@@ -195,9 +215,11 @@ def _schedules(
     def build(name: str) -> tuple[Schedule]:
         return (select.plan(call, graph, machine, name).schedule,)
 
-    known = machine.on(graph)
+    schedules_of_graph = machine.on(graph)
     return tuple(
-        known.schedules(call.kind, positions, name, partial(build, name), call.shares)[0]
+        schedules_of_graph.schedules(call.kind, positions, name, partial(build, name), call.shares)[
+            0
+        ]
         for name in names
     )
 
@@ -215,8 +237,8 @@ def _by_rccl(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Ask RCCL's model of a mesh, else take the fastest of the schedules that fit."""
-    found = rccl.times(call, networks, machine, algorithm)
-    return _selected(call, networks, machine, algorithm) if found is None else found
+    result = rccl.times(call, networks, machine, algorithm)
+    return _selected(call, networks, machine, algorithm) if result is None else result
 
 
 def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str | None) -> Floats:
@@ -226,8 +248,8 @@ def _one_by_one(call: Call, networks: Networks, machine: Machine, algorithm: str
     costs = []
     for index in first:
         network = networks.network(index)
-        found = plan(call, network, machine, algorithm)
-        costs.append(cost(lay(found, positions, call.size, network)))
+        planned = plan(call, network, machine, algorithm)
+        costs.append(cost(lay(planned, positions, call.size, network)))
     return np.array(costs)[which]
 
 
@@ -239,3 +261,72 @@ LIBRARIES: dict[str, LibraryPlanner] = {
     "none": LibraryPlanner(select.plan, _selected),
 }
 """Libraries by the name a cluster file gives them."""
+
+
+_RULE = re.compile(
+    r"\s*([\w-]+)\s*(?:\[(.*?)\.\.(.*?)\])?\s*(?:@\s*([^=]*[^=\s])\s*)?=\s*([\w-]+)\s*"
+)
+
+
+def parse_rule(text: str) -> Rule:
+    """Turn text into a rule.
+
+    Raises
+    ------
+    ScheduleError
+        If it is no rule, its range is empty, or the kind or algorithm is not known.
+    QuantityError
+        If a size is no quantity.
+
+    Examples
+    --------
+    >>> parse_rule("all_gather[..64KiB]@tp=ring")
+    Rule(kind='all_gather', algorithm='ring', least=0.0, most=65536.0, label='tp')
+    """
+    match = _RULE.fullmatch(text)
+    if match is None:
+        raise ScheduleError(
+            f"{text!r} is not a rule: write KIND=ALGORITHM, KIND[1MiB..64MiB]=ALGORITHM or "
+            "KIND@LABEL=ALGORITHM"
+        )
+    kind, first, last, label, algorithm = match.groups()
+    kind = kind_named(kind) or kind
+    algorithm = algorithm_named(algorithm, kind)
+    least = parse_quantity(first, "B") if first and first.strip() else 0.0
+    most = parse_quantity(last, "B") if last and last.strip() else inf
+    if least > most:
+        raise ScheduleError(f"{text!r}: the range is empty; write the smaller size first")
+    return Rule(kind, algorithm, least, most, label)
+
+
+def algorithm_named(text: str, kind: str) -> str:
+    """Return the algorithm for a kind that a text spells: ``Halving-Doubling``.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind is not known or has none of that name.
+    """
+    choices = algorithm_names(kind)
+    name = same_name(text, choices)
+    if name is None:
+        choices = (*choices, *added_names(kind))
+        name = same_name(text, choices)
+    if name is None:
+        hint = did_you_mean(text, choices)
+        raise ScheduleError(f"{kind} has no algorithm {text!r}; {hint}it has {', '.join(choices)}")
+    return name
+
+
+def algorithm_names(kind: str) -> tuple[str, ...]:
+    """Names that may be forced for a kind: all of ``select``, and NCCL's own.
+
+    Raises
+    ------
+    ScheduleError
+        If the kind is not known.
+    """
+    if kind not in select.ALGORITHMS:
+        raise ScheduleError(f"kind {one_of(kind, select.ALGORITHMS)}")
+    of_nccl = nccl.NAMES if kind == "all_reduce" else ()
+    return tuple(dict.fromkeys((*select.names(kind), *of_nccl)))

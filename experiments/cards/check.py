@@ -12,9 +12,10 @@ from itertools import combinations
 import numpy as np
 
 from collectives.bandwidth import busbw
-from experiments.cards.cluster import CardCluster, card_cluster, same_accelerator
-from simulator.errors import ClusterError
-from simulator.quantities import format_quantity
+from experiments.cards.cluster import CardCluster, card_cluster
+from simulator.accelerators import same_accelerator
+from simulator.support.errors import ClusterError
+from simulator.support.quantities import format_quantity
 from simulator.workload import UNKNOWN, Group, Workload
 from topologies import load_cluster
 from traces.card.card import ArchitectureSection, WorkloadCard
@@ -25,7 +26,7 @@ _TRAINING = "model_fwd_bwd_pass"
 
 @dataclass(frozen=True, slots=True)
 class StepFlops:
-    """FLOPs of one step of the job, None where the card does not tell them; ``why`` says so."""
+    """FLOPs of one step of the job, None where the card does not give them; ``why`` says so."""
 
     flops: float | None
     why: str
@@ -46,7 +47,7 @@ def step_flops(card: WorkloadCard) -> StepFlops:
         return StepFlops(None, f"phase {model.phase or 'unknown'}: FLOPs are counted for training")
     if model.moe:
         return StepFlops(
-            None, "the card does not tell how many parameters of the experts are active"
+            None, "the card does not say how many parameters of the experts are active"
         )
     if model.granularity not in (None, _TRAINING):
         return StepFlops(None, f"granularity {model.granularity}: not a whole training step")
@@ -102,14 +103,14 @@ _MEASURED_AT_ONCE = 1e-6
 
 
 def check_card(card: WorkloadCard, loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
-    """Say what of the card the trace contradicts; nothing where they agree or do not tell.
+    """Say what of the card the trace contradicts; nothing where they agree or say nothing.
 
     Ranks of the job, sizes of the groups against the parallelism, the accelerator, the phase, and
     the bandwidths against the fastest call that was measured.
     """
-    found = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
-    found += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
-    return tuple(found)
+    findings = [*_ranks(card, loaded), *_groups(card, loaded.workload), *_accelerator(card, loaded)]
+    findings += [*_phase(card, loaded.workload), *_bandwidth(card, loaded, source)]
+    return tuple(findings)
 
 
 def _ranks(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
@@ -134,18 +135,18 @@ def _groups(card: WorkloadCard, workload: Workload) -> Iterator[str]:
     sizes = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp}
     sharded = {size for size in (plan.dp_replicate, plan.dp_shard) if size is not None}
     products = _products([size for size in sizes.values() if size is not None] + list(sharded))
-    told: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for group in _collective_groups(workload):
         ranks = len(group.ranks)
         kind = kind_of_group(group.label)
         if kind is not None and sizes[kind] is not None:
             if ranks != sizes[kind] and not (kind == "dp" and ranks in products):
-                told[f"{kind} is {sizes[kind]}, but the trace has {group}"] = None
+                sentences[f"{kind} is {sizes[kind]}, but the trace has {group}"] = None
         elif (
             kind is None and plan.ranks is not None and ranks not in {*products, workload.job_ranks}
         ):
-            told[f"{group} of the trace fits no product of the card's parallel sizes"] = None
-    yield from told
+            sentences[f"{group} of the trace fits no product of the card's parallel sizes"] = None
+    yield from sentences
 
 
 def _collective_groups(workload: Workload) -> list[Group]:
@@ -183,9 +184,11 @@ def _products(sizes: list[int]) -> set[int]:
 
 
 def _accelerator(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
-    told, traced = card.xpu.model, loaded.accelerator
-    if told and traced and not same_accelerator(told, traced):
-        yield f"workload.hardware.xpu_spec.model is {told!r}, the trace was recorded on {traced!r}"
+    on_card, traced = card.xpu.model, loaded.accelerator
+    if on_card and traced and not same_accelerator(on_card, traced):
+        yield (
+            f"workload.hardware.xpu_spec.model is {on_card!r}, the trace was recorded on {traced!r}"
+        )
 
 
 def _phase(card: WorkloadCard, workload: Workload) -> Iterator[str]:
@@ -199,36 +202,38 @@ def _phase(card: WorkloadCard, workload: Workload) -> Iterator[str]:
 
 def _bandwidth(card: WorkloadCard, loaded: Loaded, source: str) -> Iterator[str]:
     try:
-        made = card_cluster(card, source=source)
+        cluster = card_cluster(card, source=source)
     except ClusterError:
-        made = None
-    told = card.bandwidths()
-    if told.scale_up is not None and made is not None:
-        yield from _unit("scale-up", told.scale_up, load_cluster(made.nearest).scale_up.bandwidth)
-    fabric = load_cluster(made.nearest).scale_out if made is not None else None
-    if told.scale_out is not None and fabric is not None:
-        yield from _unit("scale-out", told.scale_out, fabric.bandwidth)
-    if told.scale_up is not None:
-        yield from _measured(card, loaded.workload, told.scale_up, made)
+        cluster = None
+    on_card = card.bandwidths()
+    if on_card.scale_up is not None and cluster is not None:
+        yield from _unit(
+            "scale-up", on_card.scale_up, load_cluster(cluster.nearest).scale_up.bandwidth
+        )
+    fabric = load_cluster(cluster.nearest).scale_out if cluster is not None else None
+    if on_card.scale_out is not None and fabric is not None:
+        yield from _unit("scale-out", on_card.scale_out, fabric.bandwidth)
+    if on_card.scale_up is not None:
+        yield from _measured(card, loaded.workload, on_card.scale_up, cluster)
 
 
-def _unit(tier: str, told: float, known: float) -> Iterator[str]:
+def _unit(tier: str, on_card: float, expected: float) -> Iterator[str]:
     """Find numbers that are eight times off what the hardware has: bytes written for bits."""
     for factor, means in ((8.0, "GB/s one way"), (4.0, "GB/s of both directions together")):
-        if abs(told * factor / known - 1) < 0.1:
-            number = told * 8 / 1e9
+        if abs(on_card * factor / expected - 1) < 0.1:
+            number = on_card * 8 / 1e9
             yield (
-                f"{tier} bandwidth {number:g} Gb/s is {format_quantity(told, 'B/s')}, a "
-                f"{factor:g}th of the {format_quantity(known, 'B/s')} of this hardware: "
+                f"{tier} bandwidth {number:g} Gb/s is {format_quantity(on_card, 'B/s')}, a "
+                f"{factor:g}th of the {format_quantity(expected, 'B/s')} of this hardware: "
                 f"perhaps {number:g} is {means}"
             )
 
 
 def _measured(
-    card: WorkloadCard, workload: Workload, scale_up: float, made: CardCluster | None
+    card: WorkloadCard, workload: Workload, scale_up: float, described: CardCluster | None
 ) -> Iterator[str]:
     """Find a measured busbw that a rank's port of this bandwidth cannot have carried."""
-    adds = made is not None and made.cluster.scale_up.in_network_reduction
+    adds = described is not None and described.cluster.scale_up.in_network_reduction
     fastest = max(_busbws(workload, card.xpu.count_per_node, adds=adds), default=None)
     if fastest is None or fastest[0] <= _NOISE * scale_up:
         return

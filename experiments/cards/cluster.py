@@ -1,6 +1,6 @@
 """A cluster from the hardware section of a workload card, after the nearest of the catalogue.
 
-A card tells the accelerator, how many there are, and two bandwidths; it tells no latency. So the
+A card gives the accelerator, how many there are, and two bandwidths; it gives no latency. So the
 catalogue's cluster that is most like it lends what is missing, and is named.
 """
 
@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from simulator.errors import ClusterError
-from simulator.quantities import format_quantity
+from simulator.accelerators import same_accelerator
+from simulator.support.errors import ClusterError
+from simulator.support.quantities import format_quantity
 from topologies import Cluster, catalog, load_cluster
 from topologies.cluster.catalog import complaints
 
 if TYPE_CHECKING:
     from traces.card.card import WorkloadCard
 
-_WORD = re.compile(r"[a-z]+[0-9]+[a-z]?|[a-z]+|[0-9]+gb|[0-9]{4}\b")
-_MAKERS = frozenset({"nvidia", "amd", "google", "intel", "aws", "instinct", "tesla", "gpu", "tpu"})
 _CLOSE = 0.25
 """Bandwidths within this fraction of each other are the same hardware, by another source."""
 
@@ -37,7 +36,7 @@ class CardCluster:
 def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
     """Make a cluster of a card; ``source`` is what errors call it.
 
-    Bandwidths and ranks per node are the card's where it tells them. Everything else is that of
+    Bandwidths and ranks per node are the card's where it gives them. Everything else is that of
     the catalogue's cluster with the accelerator, of several the one that is most alike in ranks
     per node, network and bandwidths.
 
@@ -50,47 +49,19 @@ def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
         raise ClusterError(
             f"{source}: workload.hardware.xpu_spec.model is blank: name a cluster with --cluster"
         )
-    known = [load_cluster(name) for name in catalog()]
-    candidates = [one for one in known if same_accelerator(card.xpu.model, one.accelerator.name)]
+    shipped = [load_cluster(name) for name in catalog()]
+    candidates = [
+        cluster for cluster in shipped if same_accelerator(card.xpu.model, cluster.accelerator.name)
+    ]
     if (card.xpu.total_count or 0) > (card.xpu.count_per_node or math.inf):
-        candidates = [one for one in candidates if one.scale_out is not None]
+        candidates = [cluster for cluster in candidates if cluster.scale_out is not None]
     if not candidates:
         raise ClusterError(
             f"{source}: no cluster of the catalogue of that size has {card.xpu.model!r}: "
             "name one with --cluster"
         )
-    nearest = max(candidates, key=lambda one: _likeness(card, one))
-    return _made(card, nearest, source)
-
-
-def same_accelerator(one: str, other: str) -> bool:
-    """Whether two names are of one accelerator, as far as both tell.
-
-    Examples
-    --------
-    >>> same_accelerator("nvidia_a100", "NVIDIA A100-SXM4-80GB")
-    True
-    >>> same_accelerator("nvidia_a100_40gb", "A100-SXM4-80GB")
-    False
-    >>> same_accelerator("tpu_v6e", "TPU v4")
-    False
-    """
-    first, second = _words(one), _words(other)
-    chips = [{word for word in words if re.search("[0-9]", word)} for words in (first, second)]
-    memory = [{word for word in words if word.endswith("gb")} for words in chips]
-    if memory[0] and memory[1] and memory[0] != memory[1]:
-        return False
-    named = [words - sizes - _forms(words) for words, sizes in zip(chips, memory, strict=True)]
-    return bool(named[0] & named[1])
-
-
-def _forms(words: set[str]) -> set[str]:
-    """Words that name a socket or a memory, not a chip: ``sxm4``, ``hbm3``."""
-    return {word for word in words if word.startswith(("sxm", "pcie", "oam", "hbm", "nvl"))}
-
-
-def _words(name: str) -> set[str]:
-    return set(_WORD.findall(name.lower())) - _MAKERS
+    nearest = max(candidates, key=lambda cluster: _likeness(card, cluster))
+    return _with_bandwidths(card, nearest, source)
 
 
 def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, int, float]:
@@ -100,25 +71,25 @@ def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, in
     text = f"{cluster.name} {cluster.description} {fabric.topology if fabric else ''}".lower()
     network = (card.workload.hardware.network_topo.topology or "").lower()
     words = re.findall("[a-z]{4,}", network)
-    apart = [
-        _apart(bandwidths.scale_up, cluster.scale_up.bandwidth),
-        _apart(bandwidths.scale_out, fabric.bandwidth if fabric else None),
+    differences = [
+        _relative_difference(bandwidths.scale_up, cluster.scale_up.bandwidth),
+        _relative_difference(bandwidths.scale_out, fabric.bandwidth if fabric else None),
     ]
     per_node = card.xpu.count_per_node
     return (
         len(cluster.name) * (cluster.name in network),
         int(per_node == cluster.ranks_per_node),
         sum(word in text for word in words),
-        sum(one <= _CLOSE for one in apart),
-        -sum(apart),
+        sum(difference <= _CLOSE for difference in differences),
+        -sum(differences),
     )
 
 
-def _apart(one: float | None, other: float | None) -> float:
-    return 1.0 if one is None or other is None else abs(math.log(one / other))
+def _relative_difference(first: float | None, second: float | None) -> float:
+    return 1.0 if first is None or second is None else abs(math.log(first / second))
 
 
-def _made(card: "WorkloadCard", nearest: Cluster, source: str) -> CardCluster:
+def _with_bandwidths(card: "WorkloadCard", nearest: Cluster, source: str) -> CardCluster:
     per_node = card.xpu.count_per_node or nearest.ranks_per_node
     total = card.xpu.total_count or per_node
     bandwidths = card.bandwidths()
@@ -127,14 +98,16 @@ def _made(card: "WorkloadCard", nearest: Cluster, source: str) -> CardCluster:
     )
     data["name"] = f"{nearest.name} (by its card)"
     notes = [f"cluster from the card, after {nearest.name} of the catalogue"]
-    for tier, given in (("scale_up", bandwidths.scale_up), ("scale_out", bandwidths.scale_out)):
-        if given is None or tier not in data:
+    for tier, bandwidth in (("scale_up", bandwidths.scale_up), ("scale_out", bandwidths.scale_out)):
+        if bandwidth is None or tier not in data:
             continue
         before = getattr(nearest, tier).bandwidth
-        data[tier]["bandwidth"] = f"{given!r} B/s"
-        if _apart(given, before) > _CLOSE:
-            told = format_quantity(given, "B/s"), format_quantity(before, "B/s")
-            notes.append(f"{tier}.bandwidth is {told[0]} on the card, {told[1]} on {nearest.name}")
+        data[tier]["bandwidth"] = f"{bandwidth!r} B/s"
+        if _relative_difference(bandwidth, before) > _CLOSE:
+            after = format_quantity(bandwidth, "B/s"), format_quantity(before, "B/s")
+            notes.append(
+                f"{tier}.bandwidth is {after[0]} on the card, {after[1]} on {nearest.name}"
+            )
     if per_node != nearest.ranks_per_node:
         data |= _other_node(data, nearest, per_node)
         notes.append(f"a node has {per_node} ranks on the card, {nearest.ranks_per_node} there")

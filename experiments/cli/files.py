@@ -10,28 +10,31 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
-    ClusterOfTrace,
-    Kernels,
     Output,
     OutputOption,
-    Replicate,
     Step,
     Trace,
     choice,
     clusters,
     completed,
+    refuse_given,
     settings_of,
     with_settings,
 )
 from experiments.cli.show import show
 
+PACKAGE = "package"
+_OF_PACKAGES = (
+    *("script", "engine", "collective_cost", "nodes", "algorithm", "what_if", "slow_down", "fold"),
+)
+"""Options of convert that are for packages, whose metrics are simulated."""
+
 
 def _forms() -> Iterable[str]:
     from experiments.questions.convert import FORMS
 
-    return FORMS
+    return (*FORMS, PACKAGE)
 
 
 def _formats() -> Iterable[str]:
@@ -41,28 +44,30 @@ def _formats() -> Iterable[str]:
 
 
 def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
-    """Say what is in a trace, what could be used of it, what is missing and why."""
+    """Say what is in a trace, how much can be used, and what is missing."""
     from experiments.questions.inspect_trace import look
 
     show(look(trace, step=step), output)
 
 
-@on_a_network
+@with_settings("workers")
 def convert(
     ctx: typer.Context,
     source: Trace,
-    target: Annotated[Path, typer.Argument(help="A file, or a directory with one per rank.")],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="A file, or a directory with a file per rank; a package needs a new or empty one."
+        ),
+    ],
     *,
     to: Annotated[
-        str, typer.Option("--to", **choice(_forms), help="chakra, goal or kineto.")
+        str, typer.Option("--to", **choice(_forms), help="chakra, goal, kineto or package.")
     ] = "chakra",
     read_as: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            **choice(_formats),
-            show_default="by content",
-            help="Format of the source.",
+            "--from", **choice(_formats), show_default="by content", help="Format of the source."
         ),
     ] = None,
     cluster: Annotated[
@@ -71,43 +76,35 @@ def convert(
             "--cluster",
             "-c",
             autocompletion=completed(clusters),
-            help="Says how collectives are carried out, where the form is goal or kineto.",
+            show_default="that of the package's card",
+            help="Says how collectives are carried out, for goal and kineto; for package, where "
+            "the trace was recorded.",
         ),
     ] = None,
-    step: Step = "typical",
-    kernels: Kernels = None,
-    replicate: Replicate = False,
+    script: Annotated[
+        list[Path] | None,
+        typer.Option(help="For package: a launch script to put in; may be repeated."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a step in a form that other tools read."""
+    """Write a step in the format of another tool, or as a CCL-Bench package.
+
+    A package holds the workload card, the traces, launch scripts and metrics;
+    for the other forms only --step, --kernels and --replicate are read.
+    """
+    settings = settings_of(ctx)
+    if to == PACKAGE:
+        refuse_given(ctx, ("read_as",), "for a package")
+        from experiments.questions.package import package
+
+        written = package(source, target, cluster=cluster, scripts=script or (), settings=settings)
+        show(written, output)
+        return
     from experiments.questions.convert import convert as ask
 
+    refuse_given(ctx, _OF_PACKAGES, f"for {to}: it is for --to package")
     if to == "chakra" and cluster is not None:
-        raise typer.BadParameter("--cluster means nothing for chakra, which has calls as recorded.")
-    settings = settings_of(ctx)
+        raise typer.BadParameter(
+            "--cluster has no effect for chakra, which keeps calls as recorded."
+        )
     show(ask(source, target, to, read_as=read_as, cluster=cluster, settings=settings), output)
-
-
-@on_a_network
-@with_settings("workers")
-def package(
-    ctx: typer.Context,
-    trace: Trace,
-    directory: Annotated[
-        Path, typer.Option("--directory", "-o", help="Where to write it: new, or empty.")
-    ],
-    cluster: ClusterOfTrace = None,
-    script: Annotated[
-        list[Path] | None, typer.Option(help="A launch script to put in; may be repeated.")
-    ] = None,
-    *,
-    output: Annotated[
-        Output, typer.Option("--output", help="How to print the answer.")
-    ] = Output.TABLE,
-) -> None:
-    """Write a CCL-Bench package: workload card, traces, launch scripts, metrics."""
-    from experiments.questions.package import package as ask
-
-    settings = settings_of(ctx)
-    report = ask(trace, directory, cluster=cluster, scripts=script or (), settings=settings)
-    show(report, output)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.options import Output, OutputOption, completed
+from experiments.cli.options import Output, OutputOption, completed, quantity
 from experiments.cli.show import show
 
 
@@ -45,3 +45,26 @@ def plugins(output: OutputOption = Output.TABLE) -> None:
     from experiments.questions.clusters import list_plugins as ask
 
     show(ask(), output)
+
+
+def cache(
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            callback=quantity("B"),
+            help="How much it may take from now on, such as '2 GB'.",
+            show_default="1 GB",
+        ),
+    ] = None,
+    *,
+    clear: Annotated[bool, typer.Option("--clear", help="Throw out all answers.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what is in the cache of studies' answers; limit it, or empty it."""
+    from experiments.studies.cache import cache as ask
+
+    show(ask(limit=limit, clear=clear), output)
+
+
+SYSTEM = {"warm": warm, "schema": schema, "plugins": plugins, "cache": cache}
+"""Commands below ``system``."""

@@ -8,44 +8,47 @@ Commands are imported when they are asked for, and everything heavy when they ru
 
 import functools
 import gc
+import inspect
 import os
 import re
+import shlex
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
-from experiments.cli.show import WORDS
+from experiments.cli.former_names import current_words
+from experiments.cli.show import WORDS, say, with_verbosity
 from experiments.files import check_apart
 from experiments.output.encoding import harmless, write_on_any
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "Questions about a step": {
         "questions": (
-            *("utility", "sweep", "curve", "compare", "what-if"),
-            *("replay", "explain", "diff", "metrics"),
+            "utility",
+            "sweep",
+            "compare",
+            "what-if",
+            "replay",
+            "explain",
+            "diff",
+            "explore",
         ),
         "sharing": ("share",),
         "generation": ("generate",),
-        "studies": ("study", "report"),
-        "exploring": ("explore",),
+        "studies": ("study",),
     },
-    "Networks": {
-        "networks": ("clusters", "bill", "collective", "topology", "calibrate", "validate")
-    },
-    "Files": {"files": ("inspect", "convert", "package")},
-    "Installation": {
-        "installation": ("warm", "schema", "plugins"),
-        "studies": ("cache",),
-    },
+    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Files": {"files": ("inspect", "convert")},
+    "Installation": {"installation": ("system",)},
 }
 """The panels of ``--help``: by module of this folder the commands, each a function of its name."""
 COMMANDS = {
@@ -55,6 +58,9 @@ COMMANDS = {
     for name in names
 }
 """Panel and module of each command, in the order of ``--help``."""
+SYSTEM = "system"
+"""The command that has commands below it."""
+_SYSTEM_HELP = "Compile in advance, list plugins and schemas, manage the cache of studies."
 
 
 class _Commands(TyperGroup):
@@ -67,20 +73,23 @@ class _Commands(TyperGroup):
         return super().main(*arguments, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note what was typed, which is part of an answer."""
+        """Note what was typed, which is part of an answer, and translate former names in it."""
         WORDS.set(tuple(args))
-        return super().parse_args(ctx, args)
+        words = current_words(args)
+        if words != args and not ctx.resilient_parsing:
+            say(f"note: this is now written {shlex.join(('twofold', *words))}")
+        return super().parse_args(ctx, words)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in their order."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """Make one; of a name that is none all, among which typer looks for what was meant."""
         for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
             if name not in self.commands:
-                self.add_command(_made(name), name)
-        return cast("TyperCommand | None", self.commands.get(cmd_name))
+                self.add_command(_make_command(name), name)
+        return cast("TyperCommand | TyperGroup | None", self.commands.get(cmd_name))
 
 
 _NARROWEST = 40
@@ -95,8 +104,8 @@ def _fit_terminal() -> None:
     ``LINES``, which nothing here depends on, goes.
     """
     os.environ.pop("LINES", None)
-    given = os.environ.pop("COLUMNS", "")
-    columns = int(given) if re.fullmatch(f"[0-9]{{1,{_DIGITS}}}", given) else 0
+    text = os.environ.pop("COLUMNS", "")
+    columns = int(text) if re.fullmatch(f"[0-9]{{1,{_DIGITS}}}", text) else 0
     if not columns and sys.stdout.isatty():
         with suppress(OSError):
             wide = os.get_terminal_size(sys.stdout.fileno()).columns
@@ -126,19 +135,53 @@ def _temporary_home() -> str:
     try:
         home = Path(tempfile.gettempdir()) / f"twofold-{os.getuid()}"
         home.mkdir(mode=0o700, exist_ok=True)
-        found = home.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        return str(home) if ours and not found.st_mode & 0o022 else tempfile.mkdtemp()
+        status = home.lstat()
+        ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        return str(home) if ours and not status.st_mode & 0o022 else tempfile.mkdtemp()
     except OSError:  # nothing can be written anywhere, nor need it be
         return os.sep
 
 
-def _made(name: str) -> TyperCommand:
+def _make_command(name: str) -> TyperCommand | TyperGroup:
     panel, module = COMMANDS[name]
-    function = getattr(import_module(f"experiments.cli.{module}"), name.replace("-", "_"))
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, rich_help_panel=panel)(_guarded(function))
-    return cast("TyperCommand", get_command(alone))
+    room = import_module(f"experiments.cli.{module}")
+    single = typer.Typer(name=name, add_completion=False)
+    if name == SYSTEM:
+        single.info.help, single.info.no_args_is_help = _SYSTEM_HELP, True
+        functions = room.SYSTEM
+    else:
+        functions = {name: getattr(room, name.replace("-", "_"))}
+    for called, function in functions.items():
+        single.command(called)(_guarded(with_verbosity(function)))
+    command = cast("TyperCommand | TyperGroup", get_command(single))
+    command.rich_help_panel = panel
+    return command
+
+
+class Described(NamedTuple):
+    """A command as ``--help`` has it: options by the titles of their panels, in their order."""
+
+    name: str
+    panel: str
+    help: str
+    options: dict[str, list[TyperOption]]
+
+
+def described() -> Iterator[Described]:
+    """Yield every command, those below ``system`` as ``system warm``, for pages that list them."""
+    for name, (panel, _) in COMMANDS.items():
+        command = _make_command(name)
+        below = getattr(command, "commands", None)
+        for words, leaf in (
+            [(name, command)]
+            if below is None
+            else [(f"{name} {inner}", command) for inner, command in below.items()]
+        ):
+            options: dict[str, list[TyperOption]] = {}
+            for option in leaf.params:
+                if isinstance(option, TyperOption) and not option.hidden:
+                    options.setdefault(option.rich_help_panel or "Options", []).append(option)
+            yield Described(words, panel, inspect.cleandoc(leaf.help or ""), options)
 
 
 app = typer.Typer(
@@ -187,14 +230,14 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
-        except (typer.Exit, typer.BadParameter):
+        except (typer.Exit, typer.BadParameter, ImportError):  # of the last, twofold.main says why
             raise
         except Exception as error:
             if os.environ.get("TWOFOLD_TRACEBACK"):
                 raise
             what = f"{type(error).__name__}: {error}"
-            told = f"error: a fault of twofold itself, please report it: {what}"
-            raise _stop(f"{told} (TWOFOLD_TRACEBACK=1 shows where)", 1) from error
+            message = f"error: a fault of twofold itself, please report it: {what}"
+            raise _stop(f"{message} (TWOFOLD_TRACEBACK=1 shows where)", 1) from error
 
     return command
 

@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import options
-from experiments.cli.bare_networks import (
-    Bandwidth,
-    BareTopology,
-    Latency,
-    network_of,
-    on_a_network,
-)
 from experiments.cli.options import (
     Algorithms,
+    Cluster,
     ClusterOfTrace,
     Engine,
     EngineOfCalls,
@@ -34,39 +28,23 @@ from experiments.cli.options import (
     SlowDown,
     Step,
     completed,
-    quantity,
+    is_given,
+    refuse_given,
     settings_of,
 )
 from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
+    from collectives.files.measured_calls import Layout
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
 
 _SIZES = "1KiB..1GiB"
 
 
-CableBandwidth = Annotated[
-    str | None,
-    typer.Option(
-        callback=quantity("B/s"),
-        help="Of each cable, one direction, such as '50 GB/s'; of a file's, where it says none.",
-        show_default="1 GB/s; a file's own",
-    ),
-]
-CableLatency = Annotated[
-    str | None,
-    typer.Option(
-        callback=quantity("s"),
-        help="Of each cable, such as '500 ns'; of a file's, where it says none.",
-        show_default="1 us; a file's own",
-    ),
-]
-
-
 def _algorithms() -> Iterable[str]:
-    from collectives.libraries.rules import known
+    from collectives.libraries.planners import algorithm_names
 
-    return dict.fromkeys(name for kind in options.kinds() for name in known(kind))
+    return dict.fromkeys(name for kind in options.kinds() for name in algorithm_names(kind))
 
 
 class ClusterOutput(StrEnum):
@@ -78,7 +56,11 @@ class ClusterOutput(StrEnum):
     YAML = "yaml"
 
 
+_OF_BILLS = ("nodes", "topology")
+
+
 def clusters(
+    ctx: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -87,10 +69,12 @@ def clusters(
     ] = None,
     from_nccl: Annotated[
         Path | None,
-        typer.Option(help="Draw the node from a topology of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."),
+        typer.Option(
+            help="Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."
+        ),
     ] = None,
     from_nvidia_smi: Annotated[
-        Path | None, typer.Option(help="Draw the node from what 'nvidia-smi topo -m' printed.")
+        Path | None, typer.Option(help="Read the node from the output of 'nvidia-smi topo -m'.")
     ] = None,
     from_infragraph: Annotated[
         Path | None, typer.Option(help="Read an infrastructure of InfraGraph (YAML, JSON).")
@@ -99,7 +83,7 @@ def clusters(
         str | None,
         typer.Option(
             autocompletion=completed(options.clusters),
-            help="A cluster with the same GPUs, for what a drawing does not tell.",
+            help="A cluster with the same GPUs, for what the file lacks.",
         ),
     ] = None,
     write: Annotated[
@@ -109,18 +93,48 @@ def clusters(
     links: Annotated[
         bool, typer.Option("--links", help="List the links, as what-ifs name them.")
     ] = False,
+    bill: Annotated[
+        bool,
+        typer.Option(
+            "--bill", help="Count the parts of a job's nodes and network: their cost and power."
+        ),
+    ] = False,
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Of the job that sees these links; default: all.")
+        int | None,
+        typer.Option(
+            "--ranks",
+            "-n",
+            min=1,
+            show_default="all",
+            help="Ranks of the job whose --links or --bill are printed.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, show_default="fill", help="Of --bill: spread the ranks over N nodes."),
+    ] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TIER=]TOPOLOGY",
+            help="Of --bill: with another network, scale_out=fat_tree:16, "
+            "scale_out=rail:128x8x16; may be repeated.",
+        ),
     ] = None,
     output: Annotated[
         ClusterOutput,
         typer.Option("--output", "-o", help="How the answer is printed; yaml: as a cluster file."),
     ] = ClusterOutput.TABLE,
 ) -> None:
-    """List the catalogue of clusters, one with the source of every number, or draw your own."""
+    """List the catalogue, show a cluster with its sources, or make one from your machine."""
     from experiments.files import check_output
     from experiments.questions.clusters import clusters as ask
 
+    drawings = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like", "write", "links")
+    refuse_given(ctx, *((drawings, "with --bill") if bill else (_OF_BILLS, "without --bill")))
+    if bill:
+        _show_bill(name, ranks, nodes, topology or (), output)
+        return
     if write is not None:
         check_output(write, (".yaml", ".yml"))
     report = ask(
@@ -142,11 +156,27 @@ def clusters(
         write_cluster(report.asked, write)
         say(f"wrote {write}; use it with --cluster {write}")
     if output == ClusterOutput.YAML and report.asked is not None:
-        from topologies.cluster.cluster_text import cluster_text
+        from topologies.cluster.catalog import cluster_text
 
         typer.echo(cluster_text(report.asked), nl=False)
         return
     show(report, Output(output))
+
+
+def _show_bill(
+    name: str | None,
+    ranks: int | None,
+    nodes: int | None,
+    topologies: Sequence[str],
+    output: ClusterOutput,
+) -> None:
+    from experiments.questions.bill import bill
+
+    if name is None:
+        raise typer.BadParameter("--bill of which cluster? Name one.")
+    if output == ClusterOutput.YAML:
+        raise typer.BadParameter("a bill is no cluster file: table, csv or json")
+    show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies), Output(output))
 
 
 def collective(
@@ -159,76 +189,68 @@ def collective(
             "'all_reduce 64MiB ranks 0-15' 'all_to_all 1MiB ranks 0-31 every 2ms x10 at 1ms'.",
         ),
     ],
+    cluster: Cluster,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=1, show_default=False, help="How many take part."),
+        typer.Option("--ranks", "-n", min=1, show_default=False, help="Number of ranks."),
     ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(
             "--sizes",
-            "--size",
             "-s",
             help="S of nccl-tests: 64MiB, a list 1KiB,64MiB, or powers of two 1KiB..1GiB.",
             show_default=_SIZES,
         ),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            autocompletion=completed(options.clusters),
-            help="A name of the catalogue, or a YAML file.",
-        ),
-    ] = None,
     nodes: Nodes = None,
-    topology: BareTopology = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
             autocompletion=completed(_algorithms),
-            help="Force one: ring, tree, …, or a file: .json, MSCCL .xml.",
+            help="Force an algorithm: ring, tree, …, or a file: .json, MSCCL .xml.",
         ),
     ] = None,
     imbalance: Annotated[
         str | None,
         typer.Option(
             help="Of all_to_all: busiest rank over mean (1.5), zipf:1.2, or a CSV file: a matrix "
-            "of bytes, a histogram of experts.",
+            "of bytes, a histogram of experts."
         ),
     ] = None,
     baseline: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Measured calls to hold it against: a log of nccl-tests, …, or CSV; repeat it."
+            help="Measured calls to compare with: a log of nccl-tests, …, or CSV; repeat it."
         ),
     ] = None,
     engine: EngineOfCalls = "flow",
     figure: Annotated[
-        Path | None, typer.Option("--figure", "--plot", help="Draw it: .png, .svg or .pdf.")
+        Path | None, typer.Option("--figure", help="Draw it: .png, .svg or .pdf.")
     ] = None,
     perfetto: Annotated[
-        Path | None, typer.Option(help="Write calls beside each other for ui.perfetto.dev.")
+        Path | None, typer.Option(help="Write concurrent calls for ui.perfetto.dev.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a collective as nccl-tests does, or several beside each other."""
+    """Time a collective as nccl-tests does, or several concurrent ones."""
+    from topologies.cluster.bare import is_bare
+
     check_figure(figure)
     check_perfetto(perfetto)
-    if topology is not None and nodes is not None:
-        raise typer.BadParameter("--nodes means nothing for a bare --topology: it has none.")
-    network = _network(cluster, topology, bandwidth, latency)
+    if nodes is not None and is_bare(cluster):
+        raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
     several = _calls(calls)
     if several is not None:
-        given = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
-        for name in [*(one for one in given if given[one]), *(["--baseline"] if baseline else [])]:
-            raise typer.BadParameter(f"{name} means nothing for calls: each has its own words.")
+        sizing = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
+        for name in [
+            *(option for option in sizing if sizing[option]),
+            *(["--baseline"] if baseline else []),
+        ]:
+            raise typer.BadParameter(f"{name} has no effect for calls: each has its own words.")
         from experiments.questions.collective_calls import collective_calls
 
-        together = collective_calls(several, network, ranks=ranks, nodes=nodes, engine=engine)
+        together = collective_calls(several, cluster, ranks=ranks, nodes=nodes, engine=engine)
         if perfetto is not None:
             from experiments.output.perfetto import write_calls
 
@@ -237,7 +259,7 @@ def collective(
         show(together, output, figure)
         return
     if ranks is None:
-        raise typer.BadParameter("how many take part? Give --ranks.")
+        raise typer.BadParameter("how many ranks? Give --ranks.")
     if perfetto is not None:
         raise typer.BadParameter("--perfetto is for calls beside each other, not for one kind.")
     from experiments.output.progress import watching
@@ -246,11 +268,11 @@ def collective(
     from simulator.workload import kind_named
 
     if sizes is not None and kind_named(calls[0]) == "barrier":
-        raise typer.BadParameter("--sizes means nothing for a barrier: it moves no data.")
-    with watching("transfers" if engine == "transfer" else "calls") as watch:
+        raise typer.BadParameter("--sizes has no effect for a barrier: it moves no data.")
+    with watching("calls") as watch:
         report = ask(
             calls[0],
-            network,
+            cluster,
             None if sizes is None else parse_sizes(sizes),
             ranks=ranks,
             nodes=nodes,
@@ -261,16 +283,6 @@ def collective(
             watch=watch,
         )
     show(report, output, figure)
-
-
-def _network(
-    cluster: str | None, topology: str | None, bandwidth: str | None, latency: str | None
-) -> str:
-    """Return the one of cluster and topology that was given, as one text."""
-    network = network_of(cluster, topology=topology, bandwidth=bandwidth, latency=latency)
-    if network is None:
-        raise typer.BadParameter("give either --cluster or --topology.")
-    return network
 
 
 def _calls(words: "Sequence[str]") -> list[str] | None:
@@ -285,11 +297,10 @@ def topology(
         str,
         typer.Argument(
             autocompletion=completed(options.topologies),
-            help="torus:4x4, dragonfly:9x4x2, … or a graph's file.",
+            help="torus:4x4, dragonfly:9x4x2, … or a graph's file; behind commas the bandwidth and "
+            "latency of its cables, one direction: 'torus:4x4, 50 GB/s, 500 ns'.",
         ),
     ],
-    bandwidth: CableBandwidth = None,
-    latency: CableLatency = None,
     throughput: Annotated[
         str | None,
         typer.Option(
@@ -302,71 +313,55 @@ def topology(
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Count a topology's nodes and links, by resource; its diameter and bisection bandwidth."""
+    """Describe a topology: nodes, links, diameter and bisection bandwidth."""
     from experiments.questions.topology import topology as ask
+    from topologies.cluster.bare import cables_of
 
     check_figure(figure)
-    report = ask(spec, bandwidth=bandwidth, latency=latency, throughput=throughput)
+    network, cables = cables_of(spec)
+    report = ask(network, **cables, throughput=throughput)
     show(report, output, figure)
-
-
-def bill(
-    cluster: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completed(options.clusters),
-            help="A name of the catalogue, or a YAML file with prices and power of its own.",
-        ),
-    ],
-    ranks: Annotated[
-        int | None,
-        typer.Option("--ranks", "-n", min=1, help="Of the job; default: all.", show_default=False),
-    ] = None,
-    nodes: Nodes = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TIER=]TOPOLOGY",
-            help="Another network: scale_out=fat_tree:16, scale_out=rail:128x8x16; repeat it.",
-            show_default=False,
-        ),
-    ] = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Count the parts of a job's nodes and network: what they cost, and what they draw."""
-    from experiments.questions.bill import bill as ask
-
-    show(ask(cluster, ranks=ranks, nodes=nodes, topologies=topology or ()), output)
 
 
 Logs = Annotated[
     list[Path] | None,
     typer.Option(
         help="Calibrate with what benchmarks printed there instead: nccl-tests, rccl-tests, OSU, "
-        "ib_write_bw, CSV; repeat it.",
+        "ib_write_bw, CSV; repeat it."
     ),
 ]
+_OF_TABLES = "What a table or log leaves open"
 Ranks = Annotated[
     int | None,
-    typer.Option(min=1, help="How many took part, where a log does not say.", show_default=False),
+    typer.Option(
+        min=1,
+        rich_help_panel=_OF_TABLES,
+        help="How many ranks took part in the calls of a log.",
+        show_default=False,
+    ),
 ]
 RanksPerNode = Annotated[
     int | None,
-    typer.Option(min=1, help="How they lie, where a log does not say.", show_default=False),
+    typer.Option(
+        min=1,
+        rich_help_panel=_OF_TABLES,
+        help="How many of them were on each node.",
+        show_default=False,
+    ),
 ]
 Kind = Annotated[
     str | None,
     typer.Option(
         autocompletion=completed(options.kinds),
-        help="Which collective, where a log does not say.",
+        rich_help_panel=_OF_TABLES,
+        help="Which collective a log timed.",
         show_default=False,
     ),
 ]
 _OF_TRACES = ("engine", "step", "algorithm", "kernels", "replicate", "slow_down", "fold")
-"""Options of calibrate that mean nothing for logs."""
+"""Options of calibrate that have no effect for logs."""
 
 
-@on_a_network
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -394,7 +389,7 @@ def calibrate(
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Fit a cluster's latencies, bandwidths and overheads to a trace, or to benchmarks' logs."""
+    """Fit a cluster's latencies, bandwidths and overheads to a trace or to benchmark logs."""
     from experiments.files import check_output
     from experiments.output.progress import watching
 
@@ -431,29 +426,33 @@ def calibrate(
 def _check_calibration(
     ctx: typer.Context, trace: Path | None, logs: "Sequence[Path] | None"
 ) -> None:
-    """Refuse options that mean nothing beside each other."""
-    given = [name for name, value in ctx.params.items() if _is_given(ctx, name) and value]
+    """Refuse options that have no effect beside each other."""
+    typed = [name for name, value in ctx.params.items() if is_given(ctx, name) and value]
     if (trace is None) == (not logs):
         raise typer.BadParameter("name a TRACE, or logs of benchmarks with --logs.")
     if logs and ctx.params["cluster"] is None:
         raise typer.BadParameter("--logs need the cluster to begin with: --cluster C.")
     wrong = _OF_TRACES if logs else ("ranks", "ranks_per_node", "kind", "figure")
-    for name in given:
+    for name in typed:
         if name in wrong:
-            other = "--logs" if logs else "a TRACE"
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing for {other}.")
+            source = "--logs" if logs else "a TRACE"
+            raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect for {source}.")
 
 
-def _is_given(ctx: typer.Context, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+def _layout(
+    ranks: int | None, nodes: int | None, ranks_per_node: int | None, kind: str | None
+) -> "Layout":
+    """Return what options say of a log that does not say it."""
+    from collectives.files.measured_calls import Layout
+
+    return Layout(ranks, nodes, ranks_per_node, _kind(kind))
 
 
 def _kind(text: str | None) -> str | None:
     """Return the kind that an option spells."""
     if text is None:
         return None
-    from simulator.names import one_of
+    from simulator.support.names import one_of
     from simulator.workload import KINDS, kind_named
 
     named = kind_named(text)
@@ -462,47 +461,57 @@ def _kind(text: str | None) -> str | None:
     return named
 
 
-@on_a_network
+def _table_kinds() -> Iterable[str]:
+    from experiments.validation.tables import KINDS
+
+    return KINDS
+
+
+_OF_CALLS = ("ranks", "ranks_per_node", "kind")
+_MEANINGLESS = {
+    "steps": (*_OF_CALLS, "predict", "nodes", "algorithm", "figure"),
+    "collectives": ("predict", "brief", "engine", "algorithm", "workers"),
+    "what-ifs": (*_OF_CALLS, "predict", "workers"),
+    None: (*_OF_CALLS, "workers"),
+}
+"""Options of validate that have no effect for tables of a kind; None: for traces."""
+
+
 def validate(
     ctx: typer.Context,
-    trace: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TRACE]...", help="Traces; TRACE@CLUSTER names its own."),
-    ] = None,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE|LOG|TRACE...",
+            help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
+            "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "
+            "global_batch, step_s) or of collectives (kind, ranks, size_bytes, time_us); logs of "
+            "benchmarks, as of nccl-tests; or traces, of which TRACE@CLUSTER names its cluster.",
+        ),
+    ],
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster",
             "-c",
             autocompletion=completed(options.clusters),
-            help="For traces that name none.",
+            help=f"For sources that name none. {options.CLUSTER_HELP}",
         ),
     ] = None,
-    against: Annotated[
-        list[Path] | None,
+    read_as: Annotated[
+        str | None,
         typer.Option(
-            help="Predict the measured points of a table instead: CSV with trace, cluster, "
-            "resource, factor, measured_step_s."
+            "--as",
+            **options.choice(_table_kinds),
+            show_default="by the columns of the file",
+            help="Read all as tables of what-ifs, steps or collectives.",
         ),
     ] = None,
     predict: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TRACE@CLUSTER", help="Predict this recording of the same program instead."
-        ),
-    ] = None,
-    collectives: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Model the calls of a table or log instead: CSV with kind, nodes, ranks, "
-            "size_bytes, time_us, or what nccl-tests printed."
-        ),
-    ] = None,
-    steps: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Predict the training steps of a table instead: CSV with model or layers, hidden, "
-            "heads, vocab; cluster, sequence, global_batch, tp, pp, dp, …, step_s."
+            metavar="TRACE@CLUSTER",
+            help="Predict this recording of the same program from the traces; may be repeated.",
         ),
     ] = None,
     ranks: Ranks = None,
@@ -512,96 +521,81 @@ def validate(
     nodes: Nodes = None,
     algorithm: Algorithms = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that predict the steps of --steps.")
+        int,
+        typer.Option(
+            min=1, rich_help_panel=_OF_TABLES, help="Processes that predict the steps of a table."
+        ),
     ] = 1,
     *,
     brief: Annotated[
-        bool, typer.Option("--brief", help="Leave out single points, or single steps.")
+        bool, typer.Option("--brief", help="Omit the tables of single what-ifs or steps.")
     ] = False,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replay every step of many traces, or predict what was measured on other networks."""
-    from collectives.files.measured_calls import Layout
+    """Report the errors of predictions of measured what-ifs, steps and collectives.
+
+    Of a trace every step is replayed; with --predict it predicts another
+    recording of the same program. An error is predicted against measured, in %
+    of what was measured.
+    """
     from experiments.output.progress import watching
-    from experiments.questions.validate import EVERY
-    from experiments.questions.validate import validate as ask
+    from experiments.questions import validate as questions
+    from experiments.settings import EVERY
 
     check_figure(figure)
-    traces, others, tables = trace or [], predict or [], against or []
-    if steps:
-        _check_steps(ctx, (*traces, *others, *tables, *(collectives or ())))
-        _validate_steps(ctx, steps, cluster, output)
-        return
-    if _is_given(ctx, "workers"):
-        raise typer.BadParameter("--workers is of --steps.")
-    if collectives:
-        _check_calls(ctx, cluster, (*traces, *others, *tables))
-        layout = Layout(ranks, nodes, ranks_per_node, _kind(kind))
+    table = _one_kind(sources, read_as)
+    refuse_given(ctx, _MEANINGLESS[table], f"for {table or 'traces'}")
+    if table == "steps":
+        from experiments.questions.validate_steps import validate_steps
+
+        engines = {"engine": engine} if is_given(ctx, "engine") else {}
         with watching() as watch:
-            report = ask((), cluster, collectives=collectives, layout=layout, watch=watch)
-        show(report, output, figure)
+            steps = validate_steps(sources, cluster, workers=workers, watch=watch, **engines)
+        show(replace(steps, brief=brief), output)
         return
-    _check_validation(traces, others, tables)
-    for name in ("ranks", "ranks_per_node", "kind"):
-        if _is_given(ctx, name):
-            raise typer.BadParameter(f"--{name.replace('_', '-')} is of --collectives.")
-    if brief and not (others or tables):
-        raise typer.BadParameter("--brief is of predictions: give --against or --predict.")
-    if traces and cluster is not None and all(map(_names_cluster, (*traces, *others))):
-        raise typer.BadParameter("--cluster means nothing: every trace names its own.")
+    if table is None and not predict:
+        refuse_given(ctx, ("brief",), "for traces without --predict")
+    traces = [*sources, *(predict or ())]
+    if table is None and cluster is not None and all(map(_names_cluster, traces)):
+        raise typer.BadParameter("--cluster has no effect: every trace names its own.")
+    if table == "collectives" and cluster is None:
+        raise typer.BadParameter("collectives need a cluster to model them on: --cluster C.")
     settings = replace(settings_of(ctx), step=EVERY)
     with watching() as watch:
-        report = ask(
-            traces, cluster, against=tables, predict=others, settings=settings, watch=watch
-        )
+        if table == "collectives":
+            layout = _layout(ranks, nodes, ranks_per_node, kind)
+            report = questions.validate(
+                (), cluster, collectives=sources, layout=layout, watch=watch
+            )
+        elif table == "what-ifs":
+            report = questions.validate(
+                (), cluster, against=sources, settings=settings, watch=watch
+            )
+        else:
+            report = questions.validate(
+                sources, cluster, predict=predict or (), settings=settings, watch=watch
+            )
     show(replace(report, brief=brief), output, figure)
 
 
-def _check_steps(ctx: typer.Context, others: Sequence[object]) -> None:
-    """Refuse what means nothing beside a table of steps."""
-    if others:
-        raise typer.BadParameter(
-            "--steps tells all: give no TRACE, --predict, --against or --collectives."
-        )
-    for name in ("ranks", "ranks_per_node", "kind", "nodes", "algorithm", "figure"):
-        if _is_given(ctx, name):
-            raise typer.BadParameter(f"--{name.replace('_', '-')} means nothing for --steps.")
+def _one_kind(sources: Sequence[str], read_as: str | None) -> str | None:
+    """Return what all sources are: the kind of their tables, None if they are traces."""
+    from experiments.validation.tables import table_kind
+
+    kinds = {source: read_as or table_kind(source) for source in sources}
+    first, *rest = kinds
+    for source in rest:
+        if kinds[source] != kinds[first]:
+            raise typer.BadParameter(
+                f"{first} is {_words_of(kinds[first])} and {source} {_words_of(kinds[source])}: "
+                "validate them separately, or name the kind of both with --as."
+            )
+    return kinds[first]
 
 
-def _validate_steps(
-    ctx: typer.Context, tables: Sequence[Path], cluster: str | None, output: Output
-) -> None:
-    """Predict tables of training steps."""
-    from experiments.output.progress import watching
-    from experiments.questions.validate_steps import validate_steps as ask
-
-    given = {"engine": ctx.params["engine"]} if _is_given(ctx, "engine") else {}
-    with watching() as watch:
-        report = ask(tables, cluster, workers=ctx.params["workers"], watch=watch, **given)
-    show(replace(report, brief=ctx.params["brief"]), output)
-
-
-def _check_calls(ctx: typer.Context, cluster: str | None, others: Sequence[object]) -> None:
-    """Refuse what means nothing beside a table of calls."""
-    if others:
-        raise typer.BadParameter("--collectives tells all: give no TRACE, --predict or --against.")
-    if cluster is None:
-        raise typer.BadParameter("--collectives need a cluster to model them on: --cluster C.")
-    for name in ("brief", "engine", "algorithm"):
-        if _is_given(ctx, name):
-            raise typer.BadParameter(f"--{name} means nothing for --collectives.")
-
-
-def _check_validation(traces: list[str], others: list[str], tables: list[Path]) -> None:
-    """Refuse options that mean nothing beside each other."""
-    if tables and (traces or others):
-        raise typer.BadParameter("--against names the recordings itself: give no TRACE beside it.")
-    if not traces and not tables:
-        raise typer.BadParameter(
-            "name a TRACE, or a table: of measured points with --against, of calls with "
-            "--collectives."
-        )
+def _words_of(kind: str | None) -> str:
+    return "a trace" if kind is None else f"a table of {kind}"
 
 
 def _names_cluster(trace: str) -> bool:

@@ -1,7 +1,7 @@
 """Options that commands share, and their checks: what is wrong whatever the files hold is usage."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from simulator.errors import TwofoldError
+from simulator.engine import FORMER_ENGINES
+from simulator.support.errors import TwofoldError
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -45,16 +46,20 @@ def completed(names: Names) -> Callable[[str], list[str]]:
     return complete
 
 
-def choice(names: Names) -> dict[str, Any]:
-    """Make the check and the completion of an option that is one of several names."""
+def choice(names: Names, former: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Make the check and the completion of an option that is one of several names.
+
+    ``former`` spellings are understood and not shown.
+    """
 
     def check(value: str | None) -> str | None:
-        from simulator.names import one_of, same_name
+        from simulator.support.names import one_of, same_name
 
-        found = None if value is None else same_name(value, names())
-        if value is not None and found is None:
+        value = (former or {}).get(value or "", value)
+        name = None if value is None else same_name(value, names())
+        if value is not None and name is None:
             raise typer.BadParameter(one_of(value, names()))
-        return found
+        return name
 
     return {"callback": check, "autocompletion": completed(names)}
 
@@ -88,20 +93,13 @@ def topologies() -> Iterable[str]:
 
 
 def _engines() -> Iterable[str]:
-    from experiments.scenario.scenario import AUTO
-    from simulator.engine.simulate import ENGINES
-
-    return (*ENGINES, AUTO)
-
-
-def _engines_of_calls() -> Iterable[str]:
     from simulator.engine.simulate import ENGINES
 
     return ENGINES
 
 
 def _costs() -> Iterable[str]:
-    from experiments.costing.calibration import COLLECTIVE_COSTS
+    from experiments.calibration.calibration import COLLECTIVE_COSTS
 
     return COLLECTIVE_COSTS
 
@@ -113,9 +111,9 @@ def _resources() -> Iterable[str]:
 
 
 def _rules() -> Iterable[str]:
-    from collectives.libraries.rules import known
+    from collectives.libraries.planners import algorithm_names
 
-    return [f"{kind}={name}" for kind in kinds() for name in known(kind)]
+    return [f"{kind}={name}" for kind in kinds() for name in algorithm_names(kind)]
 
 
 def _step(value: str) -> str:
@@ -150,25 +148,19 @@ def _changes(values: list[str] | None) -> list[str]:
     return values or []
 
 
-def _replicas(value: float | None) -> float | None:
-    if value is not None:
-        check_factor(value)
-    return value
-
-
 def _slope(value: str) -> str:
-    from experiments.costing.slowdown import TRACE, given
+    from experiments.costing.slowdown import TRACE, slope_of_text
 
     if value not in ("", TRACE):
-        checked(given, value)
+        checked(slope_of_text, value)
     return value
 
 
 def check_factor(value: float) -> float:
     """Refuse a factor that is not positive, finite and reasonable."""
-    from experiments.scenario import resources
+    from experiments.scenario import words
 
-    checked(resources.check_factor, value)
+    checked(words.check_factor, value)
     return value
 
 
@@ -207,10 +199,10 @@ def quantity(base: str) -> Callable[[str | None], str | None]:
     """Make the check of an option that is a number with a unit."""
 
     def check(text: str | None) -> str | None:
-        from simulator.quantities import parse_quantity
+        from simulator.support.quantities import parse_quantity
 
         if text is not None:
-            checked(lambda told: parse_quantity(told, base), text)
+            checked(lambda typed: parse_quantity(typed, base), text)
         return text
 
     return check
@@ -218,24 +210,24 @@ def quantity(base: str) -> Callable[[str | None], str | None]:
 
 _SIMULATION = "How the step is read and simulated"
 """Title of the options that most commands have, in ``--help``."""
-_CLUSTER = typer.Option(
-    "--cluster",
-    "-c",
-    help="A name of the catalogue, or a YAML file.",
-    autocompletion=completed(clusters),
+CLUSTER_HELP = (
+    "A name of the catalogue, a YAML file, or a bare network with the bandwidth and latency of its "
+    "cables: 'torus:4x4, 50 GB/s, 1 us', 'graph.json, 50 GB/s'."
 )
 
 Trace = Annotated[
     Path,
     typer.Argument(metavar="TRACE", help="A directory with a file per rank, one file, or a plan."),
 ]
-Cluster = Annotated[str, _CLUSTER]
+Cluster = Annotated[
+    str, typer.Option("--cluster", "-c", help=CLUSTER_HELP, autocompletion=completed(clusters))
+]
 ClusterOfTrace = Annotated[
     str | None,
     typer.Option(
         "--cluster",
         "-c",
-        help="A name of the catalogue, or a YAML file.",
+        help=CLUSTER_HELP,
         show_default="that of the package's card",
         autocompletion=completed(clusters),
     ),
@@ -262,7 +254,7 @@ Resource = Annotated[
         "-r",
         callback=_resource,
         autocompletion=completed(_resources),
-        help="What is to be better or worse: scale_out.bandwidth, compute, …; utility lists them.",
+        help="The resource: scale_out.bandwidth, compute, …; utility lists all.",
     ),
 ]
 Resources = Annotated[
@@ -280,18 +272,16 @@ Utility = Annotated[
     typer.Option(
         callback=_resource_or_none,
         autocompletion=completed(_resources),
-        help="Take apart what a better resource saves, by cause, module and rank.",
+        help="Break down what a better resource saves, by cause, module and rank.",
         show_default="none",
     ),
 ]
 Figure = Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")]
 Html = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write a page: one .html file that opens without a network."),
+    Path | None, typer.Option("--html", help="Write a page: one .html file that opens offline.")
 ]
 Perfetto = Annotated[
-    Path | None,
-    typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev."),
+    Path | None, typer.Option(help="Write measured and simulated side by side for ui.perfetto.dev.")
 ]
 Changes = Annotated[
     list[str],
@@ -313,19 +303,19 @@ OutputOption = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        **choice(_engines),
+        **choice(_engines, FORMER_ENGINES),
         rich_help_panel=_SIMULATION,
-        help="flow: links are shared (many points: by fluid, held against flow on the baseline); "
-        "fluid: the same, compiled; analytic: they are not; "
-        "auto: whichever is enough; transfer: the reference.",
+        help="flow: calls share links; simpy: the same model as SimPy processes, for small "
+        "steps; analytic: no contention.",
     ),
 ]
 EngineOfCalls = Annotated[
     str,
     typer.Option(
-        **choice(_engines_of_calls),
+        **choice(_engines, FORMER_ENGINES),
         rich_help_panel=_SIMULATION,
-        help="flow: links are shared; analytic: they are not; transfer: the reference.",
+        help="flow: calls share links; simpy: the same model as SimPy processes; "
+        "analytic: no contention.",
     ),
 ]
 Cost = Annotated[
@@ -383,21 +373,11 @@ WhatIfs = Annotated[
         help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
-Replicas = Annotated[
-    float | None,
-    typer.Option(
-        callback=_replicas,
-        rich_help_panel=_SIMULATION,
-        help="Ask about the job with so many times the data-parallel replicas, on more nodes: "
-        "--what-if 'replicas x4'.",
-        show_default="as recorded",
-    ),
-]
 Kernels = Annotated[
     Path | None,
     typer.Option(
         rich_help_panel=_SIMULATION,
-        help="A YAML file of rules that tell kernels which communicate by their names.",
+        help="A YAML file of rules that recognise communication kernels by their names.",
     ),
 ]
 Replicate = Annotated[
@@ -405,7 +385,7 @@ Replicate = Annotated[
     typer.Option(
         "--replicate",
         rich_help_panel=_SIMULATION,
-        help="Give ranks not recorded copies of those that were.",
+        help="Replace missing ranks by copies of recorded ones.",
     ),
 ]
 SlowDown = Annotated[
@@ -422,17 +402,14 @@ Fold = Annotated[
     bool | None,
     typer.Option(
         "--fold/--no-fold",
-        rich_help_panel=_SIMULATION,
-        help="Simulate ranks that do the same once; no answer changes.",
-        show_default="where it pays",
+        hidden=True,  # no answer depends on it: for those who check that
+        help="Simulate equivalent ranks only once.",
     ),
 ]
 Workers = Annotated[
     int,
     typer.Option(
-        min=1,
-        rich_help_panel=_SIMULATION,
-        help="Processes that simulate what-ifs; for large jobs.",
+        min=1, rich_help_panel=_SIMULATION, help="Processes that simulate what-ifs; for large jobs."
     ),
 ]
 
@@ -443,7 +420,6 @@ _OF_SETTINGS: dict[str, tuple[Any, Any]] = {
     "nodes": (Nodes, None),
     "algorithm": (Algorithms, None),
     "what_if": (WhatIfs, None),
-    "replicas": (Replicas, None),
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
     "slow_down": (SlowDown, ""),
@@ -468,10 +444,10 @@ def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None
         Those whose default is another one for it.
     """
 
-    def given(ask: Callable[..., None]) -> Callable[..., None]:
+    def decorate(ask: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(ask)
-        own = list(signature.parameters.values())
-        made = [
+        declared = list(signature.parameters.values())
+        settings = [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -484,28 +460,51 @@ def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None
 
         @wraps(ask)
         def command(*arguments: object, **options: object) -> None:
-            kept = {name: value for name, value in options.items() if name in signature.parameters}
-            ask(*arguments, **kept)
+            declared_values = {
+                name: value for name, value in options.items() if name in signature.parameters
+            }
+            ask(*arguments, **declared_values)
 
-        at = next((place for place, one in enumerate(own) if one.name == "output"), len(own))
-        rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own[at:]]
-        parameters = [*own[:at], *made, *rest]
+        at = next(
+            (index for index, parameter in enumerate(declared) if parameter.name == "output"),
+            len(declared),
+        )
+        rest = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in declared[at:]
+        ]
+        parameters = [*declared[:at], *settings, *rest]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
-    return given
+    return decorate
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether an option was typed; one that has its default was not."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
+def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options, by the names of their parameters, that have no effect beside others.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one was typed: that it has no effect, and ``why``, such as ``"without --curve"``.
+    """
+    for parameter in ctx.command.params:
+        if parameter.name in names and is_given(ctx, parameter.name):
+            raise typer.BadParameter(f"{parameter.opts[0]} has no effect {why}.")
 
 
 def settings_of(ctx: typer.Context) -> "Settings":
     """Make the settings of those of these options that a command has; others are the default."""
     from experiments.baseline import Settings
 
-    given: dict[str, Any] = {name: ctx.params[name] for name in _OF_SETTINGS if name in ctx.params}
+    values: dict[str, Any] = {name: ctx.params[name] for name in _OF_SETTINGS if name in ctx.params}
     for option, name in _FIELDS.items():
-        if option in given:
-            given[name] = tuple(given.pop(option) or ())
-    replicas = given.pop("replicas", None)
-    if replicas is not None:
-        given["what_ifs"] = (f"replicas x{replicas:.9g}", *given.get("what_ifs", ()))
-    return Settings(**given)
+        if option in values:
+            values[name] = tuple(values.pop(option) or ())
+    return Settings(**values)

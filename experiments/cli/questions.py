@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.bare_networks import Bandwidth, Latency, network_of, on_a_network
 from experiments.cli.options import (
     Changes,
     ClusterB,
@@ -30,14 +29,22 @@ from experiments.cli.options import (
     clusters,
     completed,
     percent,
+    refuse_given,
     settings_of,
     topologies,
     with_settings,
 )
-from experiments.cli.show import check_figure, check_html, check_perfetto, draw_perfetto, say, show
+from experiments.cli.show import answer, check_perfetto, draw_perfetto, say
+
+_CURVE = "With --curve"
+_CURVES = {True: "for --curve", False: "without --curve"}
+_METRICS = {
+    True: (("perfetto", "parquet"), "for --metrics"),
+    False: (("windows",), "without --metrics"),
+}
+"""Options that have no effect with, or without, ``--metrics``."""
 
 
-@on_a_network
 @with_settings()
 def utility(
     ctx: typer.Context,
@@ -54,7 +61,7 @@ def utility(
         typer.Option(
             metavar="cost|power",
             autocompletion=completed(lambda: ("cost", "power")),
-            help="Put first what buys most for a dollar, or a watt, more (see bill).",
+            help="Order by saving per additional dollar or watt (see clusters --bill).",
             show_default=False,
         ),
     ] = "",
@@ -62,27 +69,12 @@ def utility(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what twice of each resource would buy: the main job."""
-    from experiments.output.progress import watching
-    from experiments.questions.utility import utility as ask
+    """Say how much of the step twice of each resource would save."""
+    from experiments.points.utility import utility as ask
 
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(
-            trace,
-            cluster,
-            factor=factor,
-            resources=resource or (),
-            per=per,
-            settings=settings,
-            watch=watch,
-        )
-    show(report, output, figure, html)
+    answer(ctx, ask, trace, cluster, factor=factor, resources=resource or (), per=per)
 
 
-@on_a_network
 @with_settings()
 def sweep(
     ctx: typer.Context,
@@ -97,6 +89,37 @@ def sweep(
             help="How many times as good, separated by commas: 2 is half of a latency.",
         ),
     ] = "0.25,0.5,1,2,4,8",
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve",
+            help="Choose the points so that interpolation between them is accurate to --gap, and "
+            "find the value above which more stops to pay.",
+        ),
+    ] = False,
+    reach: Annotated[
+        str,
+        typer.Option(
+            "--range",
+            rich_help_panel=_CURVE,
+            help="The range, worst to best: '1 GB/s..400 GB/s', or factors 0.1..10, of which 2 "
+            "is half of a latency.",
+        ),
+    ] = "0.125..8",
+    gap: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_CURVE,
+            help="How far interpolation between points may be off, in % of the step.",
+        ),
+    ] = "0.1%",
+    threshold: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_CURVE,
+            help="More stops to pay where doubling saves less than this, in % of the step.",
+        ),
+    ] = "1%",
     figure: Figure = None,
     html: Html = None,
     output: OutputOption = Output.TABLE,
@@ -107,63 +130,17 @@ def sweep(
     and half a latency. In what-if an x multiplies the value itself:
     'scale_up.latency x2' is twice as long.
     """
-    from experiments.output.progress import watching
-    from experiments.questions.sweep import sweep as ask
+    refuse_given(ctx, ("factors",) if curve else ("reach", "gap", "threshold"), _CURVES[curve])
+    if curve:
+        from experiments.points.curve import curve as ask_curve
 
-    check_figure(figure)
-    check_html(html)
+        bounds = {"gap": percent(gap), "threshold": 100 * percent(threshold)}
+        answer(ctx, ask_curve, trace, cluster, resource, reach=reach, **bounds)
+        return
+    from experiments.points.sweep import sweep as ask
+
     numbers = [float(number) for number in factors.split(",")]
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(trace, cluster, resource, factors=numbers, settings=settings, watch=watch)
-    show(report, output, figure, html)
-
-
-@on_a_network
-@with_settings("fold")
-def curve(
-    ctx: typer.Context,
-    trace: Trace,
-    *,
-    cluster: ClusterOfTrace = None,
-    resource: Resource,
-    reach: Annotated[
-        str,
-        typer.Option(
-            "--range",
-            help="From its worst to its best: '1 GB/s..400 GB/s', or factors 0.1..10, of which 2 "
-            "is half of a latency.",
-        ),
-    ] = "0.125..8",
-    gap: Annotated[
-        str, typer.Option(help="How far the step may be off the lines between points.")
-    ] = "0.1%",
-    threshold: Annotated[
-        str, typer.Option(help="Beyond which value does doubling buy less than this of the step?")
-    ] = "1%",
-    figure: Figure = None,
-    html: Html = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Draw the whole curve of step time over a resource, and from where on more is wasted."""
-    from experiments.output.progress import watching
-    from experiments.questions.curve import curve as ask
-
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(
-            trace,
-            cluster,
-            resource,
-            reach=reach,
-            gap=percent(gap),
-            threshold=100 * percent(threshold),
-            settings=settings,
-            watch=watch,
-        )
-    show(report, output, figure, html)
+    answer(ctx, ask, trace, cluster, resource, factors=numbers)
 
 
 @with_settings()
@@ -176,8 +153,8 @@ def compare(
             "--cluster",
             "-c",
             autocompletion=completed(clusters),
-            help="The cluster of the trace first, then others, graphs' files among them; repeat "
-            "it.",
+            help="The cluster of the trace first, then others, including bare networks such as "
+            "'torus:4x4, 50 GB/s, 1 us' among them; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -185,51 +162,23 @@ def compare(
         list[str] | None,
         typer.Option(
             autocompletion=completed(topologies),
-            help="The first cluster with another: ring, torus:2x4, scale_out=fat_tree:8, "
-            "scale_out=g.json. With --bandwidth or --latency, a bare network: torus:4x4.",
+            help="The first cluster with another topology: ring, torus:2x4, scale_out=fat_tree:8, "
+            "scale_out=g.json; may be repeated.",
         ),
     ] = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
     figure: Figure = None,
     html: Html = None,
     *,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the networks of several clusters and topologies on one step."""
-    from experiments.output.progress import watching
-    from experiments.questions.compare import compare as ask
+    from experiments.points.compare import compare as ask
 
-    where, changes = _compared(cluster, topology, bandwidth, latency)
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(trace, where, topologies=changes, settings=settings, watch=watch)
-    show(report, output, figure, html)
-
-
-def _compared(
-    cluster: list[str] | None,
-    topology: list[str] | None,
-    bandwidth: str | None,
-    latency: str | None,
-) -> tuple[list[str], list[str]]:
-    """Return clusters and bare networks, and topologies that the first of them is to have."""
-    changes, bare = topology or [], []
-    if (bandwidth, latency) != (None, None):
-        if not changes:
-            raise typer.BadParameter("--bandwidth and --latency are for bare networks: --topology.")
-        cables = {"bandwidth": bandwidth, "latency": latency}
-        bare = [network_of(None, topology=one, **cables) or "" for one in changes]
-        changes = []
-    where = [*(cluster or ()), *bare]
-    if not where:
+    if not cluster:
         raise typer.BadParameter("Missing option '--cluster' / '-c'.")
-    return where, changes
+    answer(ctx, ask, trace, cluster, topologies=topology or ())
 
 
-@on_a_network
 @with_settings()
 def what_if(
     ctx: typer.Context,
@@ -248,7 +197,7 @@ def what_if(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the step in ways that can be written, one row each.
+    """Change kernels, calls or the network of the step, one row per change.
 
     x multiplies what is named, a time or a bandwidth: 'compute x0.5' is half
     the time, 'scale_up.latency x2' twice the latency (in utility and sweep a
@@ -278,18 +227,11 @@ def what_if(
     before it.
     R is 3 or 0-3,8. Changes joined by 'and' apply together.
     """  # noqa: D301 - a real backspace, by which click keeps the lines
-    from experiments.output.progress import watching
-    from experiments.questions.what_if import what_ifs as ask
+    from experiments.points.what_if import what_ifs as ask
 
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(trace, cluster, change, draws=draws, seed=seed, settings=settings, watch=watch)
-    show(report, output, figure, html)
+    answer(ctx, ask, trace, cluster, change, draws=draws, seed=seed)
 
 
-@on_a_network
 @with_settings("workers")
 def replay(
     ctx: typer.Context,
@@ -302,30 +244,47 @@ def replay(
         typer.Option(help="Write when every op started and ended: a table for pandas or DuckDB."),
     ] = None,
     *,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Compute the step's metrics instead (MFU, bandwidths, overlap), as measured and "
+            "as simulated, and check a package's card.",
+        ),
+    ] = False,
+    windows: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --metrics and -o json: parts of the step whose traffic is reported.",
+        ),
+    ] = 10,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replay a step as recorded: measured against simulated, per rank, with its critical path."""
+    """Replay a step: measured and simulated times per rank, and the critical path."""
     from experiments.files import check_output
-    from experiments.output.progress import watching
+
+    refuse_given(ctx, *_METRICS[metrics])
+    if metrics:
+        from experiments.questions.metrics import metrics as ask_metrics
+
+        answer(ctx, ask_metrics, trace, cluster, windows=windows)
+        return
     from experiments.questions.replay import replay as ask
 
     check_perfetto(perfetto)
-    check_html(html)
     if parquet is not None:
         check_output(parquet)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(trace, cluster, settings=settings, watch=watch)
+    report = answer(ctx, ask, trace, cluster)
     draw_perfetto(report, perfetto)
     if parquet is not None:
         from experiments.output.parquet import write_parquet
 
         write_parquet(report.base.timeline, parquet)
         say(f"wrote {parquet}")
-    show(report, output, html=html)
 
 
-@on_a_network
 @with_settings("workers")
 def explain(
     ctx: typer.Context,
@@ -336,7 +295,7 @@ def explain(
     factor: Annotated[
         float,
         typer.Option(
-            callback=check_factor, help="How many times as good, of --utility: 2 halves a latency."
+            callback=check_factor, help="For --utility: how many times as good; 2 halves a latency."
         ),
     ] = 2.0,
     perfetto: Perfetto = None,
@@ -344,25 +303,18 @@ def explain(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put the step down to compute, communication, host and idle, by its critical path.
+    """Say what the step is spent on: compute, communication, host and idle.
 
     With --utility: what makes up the utility of a resource, in parts that add
     up to it.
     """
-    from experiments.output.progress import watching
     from experiments.questions.explain import explain as ask
 
     check_perfetto(perfetto)
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(trace, cluster, utility=utility, factor=factor, settings=settings, watch=watch)
+    report = answer(ctx, ask, trace, cluster, utility=utility, factor=factor)
     draw_perfetto(report, perfetto)
-    show(report, output, figure, html)
 
 
-@on_a_network
 @with_settings("what_if", "replicas", step="median")
 def diff(
     ctx: typer.Context,
@@ -376,49 +328,47 @@ def diff(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare two steps: what makes B slower or faster than A, and which what-if on A would.
+    """Compare two steps: what makes B slower or faster than A, and which what-ifs explain it.
 
     Two traces, or two steps of one: --step 3 --step-b 5. Without a cluster
     only what was measured is compared.
     """
-    from experiments.output.progress import watching
     from experiments.questions.diff import diff as ask
 
-    check_figure(figure)
-    check_html(html)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(
-            trace,
-            trace_b,
-            cluster,
-            cluster_b=cluster_b,
-            step_b=step_b,
-            settings=settings,
-            watch=watch,
-        )
-    show(report, output, figure, html)
+    answer(ctx, ask, trace, trace_b, cluster, cluster_b=cluster_b, step_b=step_b)
 
 
-@on_a_network
 @with_settings("workers")
-def metrics(
+def explore(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
-    html: Html = None,
     *,
-    windows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tell traffic in N parts of the step (JSON).")
-    ] = 10,
-    output: OutputOption = Output.TABLE,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, help="Of 127.0.0.1, where the page is.", show_default="any free"
+        ),
+    ] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Compute a step's metrics as measured and as simulated, and check a package's card."""
-    from experiments.output.progress import watching
-    from experiments.questions.metrics import metrics as ask
+    """Open a page on which step, utilities, critical path and timeline follow sliders.
 
-    check_html(html)
-    settings = settings_of(ctx)
+    On this machine only; Ctrl-C stops it. The analytic engine answers while a
+    slider moves, --engine when it rests.
+    """
+    from experiments.explore.explore import serving
+    from experiments.output.progress import watching
+
     with watching() as watch:
-        report = ask(trace, cluster, windows=windows, settings=settings, watch=watch)
-    show(report, output, html=html)
+        served = serving(trace, cluster, settings_of(ctx), port, watch)
+    typer.echo(served.address)
+    say("for this machine only, as long as this runs; Ctrl-C stops it")
+    if browser:
+        from experiments.explore.server import show_in_browser
+
+        show_in_browser(served.address)
+    try:
+        served.run()
+    except KeyboardInterrupt:
+        say("stopped")

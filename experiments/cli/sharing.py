@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.bare_networks import on_a_network
 from experiments.cli.options import (
     Cluster,
     Figure,
@@ -39,7 +38,6 @@ def _starts(values: list[str] | None) -> list[str]:
     return values or []
 
 
-@on_a_network
 @with_settings("engine", "slow_down", "workers")
 def share(
     ctx: typer.Context,
@@ -70,7 +68,7 @@ def share(
         typer.Option(
             callback=_starts,
             metavar="JOB=TIME",
-            help="When a job's first step begins: 'b=20 ms'; may be repeated.",
+            help="Start of a job's first step: 'b=20 ms'; may be repeated.",
             show_default="0 s",
         ),
     ] = None,
@@ -90,22 +88,25 @@ def share(
     *,
     utilities: Annotated[
         bool,
-        typer.Option("--utilities/--no-utilities", help="Say what twice of resources would buy."),
+        typer.Option(
+            "--utilities/--no-utilities", help="Say what twice of each resource would save."
+        ),
     ] = True,
     steps: Annotated[
         int,
         typer.Option(
             min=2,
             rich_help_panel=_WINDOW,
-            help="Of the slowest job at least, unless all repeats before; five times at most.",
+            help="Steps of the slowest job to average unless all repeats; at most fivefold.",
         ),
     ] = 10,
     warm_up: Annotated[
-        int, typer.Option(min=0, rich_help_panel=_WINDOW, help="First steps left out, of each job.")
+        int,
+        typer.Option(min=0, rich_help_panel=_WINDOW, help="First steps of each job to leave out."),
     ] = 2,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put several jobs on one network: what each loses to the others, where, and what helps.
+    """Run several jobs on one network: what each loses to the others, where, and what helps.
 
     Jobs repeat their steps until that is steady. They are called by their
     files; copies are a:1, a:2. --nodes is how each was recorded, for its
@@ -125,7 +126,7 @@ def share(
             placement=placement,
             place_on=place_on,
             seed=seed,
-            starts=dict(_split(one) for one in start or ()),
+            starts=dict(_split(text) for text in start or ()),
             steps=steps,
             warm_up=warm_up,
             factor=factor,
@@ -135,9 +136,9 @@ def share(
             watch=watch,
         )
     if perfetto is not None:
-        from experiments.output.perfetto_of_jobs import write
+        from experiments.output.perfetto import write_jobs
 
-        write(report, perfetto)
+        write_jobs(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
     show(report, output, figure, html)
 

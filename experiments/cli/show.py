@@ -1,15 +1,17 @@
 """What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
 
+import inspect
 import shlex
 import sys
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from experiments.cli.options import Output
+from experiments.cli.options import Output, settings_of
 from experiments.output.encoding import harmless
 
 if TYPE_CHECKING:
@@ -19,8 +21,43 @@ if TYPE_CHECKING:
     from experiments.report import Report
 
 
+Answer = TypeVar("Answer", bound="Report")
 WORDS: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 """What was typed after ``twofold``: answers for programs say it."""
+
+
+Verbosity = Literal["quiet", "usual", "verbose"]
+VERBOSITY: ContextVar[Verbosity] = ContextVar("verbosity", default="usual")
+"""How much of an answer its table prints: what printers of tables ask."""
+VerbosityOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--verbose/--quiet",
+        "-v/-q",
+        show_default=False,
+        help="Print below the table how it was computed and how good it is; or the table alone.",
+    ),
+]
+
+
+def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
+    """Give a command that prints an answer ``--verbose`` and ``--quiet``."""
+    signature = inspect.signature(ask)
+    if "output" not in signature.parameters:
+        return ask
+
+    @wraps(ask)
+    def command(*arguments: object, verbose: bool | None = None, **options: object) -> None:
+        VERBOSITY.set("usual" if verbose is None else "verbose" if verbose else "quiet")
+        ask(*arguments, **options)
+
+    option = inspect.Parameter(
+        "verbose", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=VerbosityOption
+    )
+    parameters = [*signature.parameters.values(), option]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def check_figure(figure: Path | None) -> None:
@@ -34,7 +71,7 @@ def check_figure(figure: Path | None) -> None:
 def check_html(html: Path | None) -> None:
     """Refuse a page that cannot be written before minutes are spent on what it shows."""
     if html is not None:
-        from experiments.output.pages.page import check_page
+        from experiments.output.page import check_page
 
         check_page(html)
 
@@ -56,30 +93,52 @@ def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
 
 
+def answer(
+    ctx: typer.Context, ask: "Callable[..., Answer]", *arguments: object, **options: object
+) -> "Answer":
+    """Ask a question with the settings, and show its report, as the options of the command say.
+
+    The question is not asked if the figure or the page could not be written.
+    """
+    from experiments.output.progress import watching
+
+    figure, html = ctx.params.get("figure"), ctx.params.get("html")
+    check_figure(figure)
+    check_html(html)
+    settings = settings_of(ctx)
+    with watching() as watch:
+        report = ask(*arguments, settings=settings, watch=watch, **options)
+    show(report, ctx.params["output"], figure, html)
+    return report
+
+
 def show(
     report: "Report", output: Output, figure: Path | None = None, html: Path | None = None
 ) -> None:
     """Draw the report and write its page if that was asked for, then print it."""
     report = replace(report, command=shlex.join(("twofold", *WORDS.get())))
     if figure is not None:
-        from experiments.output.figures import draw
+        from experiments.output.figure import draw
 
-        draw(report, figure)
+        draw(report.document(), figure)
         say(f"drew {figure}")
     if html is not None:
-        from experiments.output.pages.page import write_page
-
-        write_page(report, html)
+        report.to_html(html)
         say(f"wrote {html}")
     _writer(output)(report)
 
 
 def _writer(output: Output) -> "Callable[[Report], None]":
     if output == Output.TABLE:
-        from experiments.output.tables.printing import print_table
-
-        return print_table
+        return _print_table
     return _print_json if output == Output.JSON else _print_csv
+
+
+def _print_table(report: "Report") -> None:
+    from experiments.output.terminal import Amount
+    from experiments.output.terminal import show as show_document
+
+    show_document(report.document(), Amount(VERBOSITY.get()))
 
 
 def _print_json(report: "Report") -> None:

@@ -1,31 +1,43 @@
-"""Design-space exploration: studies, and the cache of their answers."""
+"""Design-space exploration."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.cli.options import Output, OutputOption, quantity
+from experiments.cli.options import Html, Output, OutputOption, refuse_given
 from experiments.cli.show import check_html, say, show
+
+_PAGE = "Points in detail"
+
+
+_OF_FILES = ("directory", "workers", "dask", "cache")
+_OF_DIRECTORIES = ("point", "folder")
 
 
 def study(
+    ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A study file: workloads, space, objectives, …")
+        Path,
+        typer.Argument(
+            metavar="FILE|DIR",
+            help="A study file (workloads, space, objectives, …), or the directory of a study, "
+            "finished or not, to read back.",
+        ),
     ],
     directory: Annotated[
         Path | None,
         typer.Option(
             "--directory",
             "-d",
-            help="Where points are kept: new, or this study's, which goes on where it stopped.",
-            show_default="nothing is kept",
+            help="Where points are stored: a new directory, or this study's to resume it.",
+            show_default="not stored",
         ),
     ] = None,
     *,
     workers: Annotated[
-        int,
-        typer.Option(min=1, help="Processes here that simulate; no answer depends on it."),
+        int, typer.Option(min=1, help="Processes that simulate; the answer does not depend on it.")
     ] = 1,
     dask: Annotated[
         str | None,
@@ -36,12 +48,50 @@ def study(
         ),
     ] = None,
     cache: Annotated[
-        bool,
-        typer.Option(help="Take answers that any study has computed, and keep them for others."),
+        bool, typer.Option(help="Reuse answers of other studies, and store new ones for them.")
     ] = True,
+    html: Html = None,
+    details: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            rich_help_panel=_PAGE,
+            help="Points of the front whose bill, utilities and timeline the page shows.",
+        ),
+    ] = 12,
+    point: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            rich_help_panel=_PAGE,
+            help="For a directory: also show this point in detail; may be repeated.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_PAGE,
+            help="For a directory: the folder that the study's paths are relative to.",
+            show_default="where it was",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Explore a space of designs from a file: search it, keep all points, say the front."""
+    """Search a space of designs from a file, store all points, report the front.
+
+    Of a study's directory: read it back. With --html, of either, a page with
+    the front, filters and points in detail.
+    """
+    check_html(html)
+    if file.is_dir():
+        refuse_given(ctx, _OF_FILES, "for a directory, which is only read")
+        _show_kept(file, output, html, details=details, points=point or (), folder=folder)
+        return
+    refuse_given(ctx, _OF_DIRECTORIES, "for a study file: name the directory of its points")
+    if html is None:
+        refuse_given(ctx, ("details",), "without --html")
+    elif directory is None:
+        raise typer.BadParameter("--html shows the points of a directory: give --directory DIR.")
     from experiments.output.progress import watching
     from experiments.studies.study import study as ask
 
@@ -49,64 +99,28 @@ def study(
         report = ask(
             file, directory, workers=workers, dask=dask, cache=cache, watch=watch, note=say
         )
-    show(report, output)
+    if directory is not None and html is not None:
+        _show_kept(directory, output, html, details=details)
+    else:
+        show(report, output)
 
 
-def report(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Of a study, as study -d wrote it; finished or not."),
-    ],
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", "-o", help="Write a page: one .html file that opens anywhere."),
-    ] = None,
+def _show_kept(
+    directory: Path,
+    output: Output,
+    html: Path | None,
     *,
-    point: Annotated[
-        list[int] | None,
-        typer.Option(min=0, help="A point to look at closely, too; may be repeated."),
-    ] = None,
-    details: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Points of the front to look at closely: bill, utilities, timeline."
-        ),
-    ] = 12,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="From where the study takes its paths.", show_default="where it was"),
-    ] = None,
-    output: Annotated[
-        Output, typer.Option("--output", help="How to print the answer.")
-    ] = Output.TABLE,
+    details: int,
+    points: Sequence[int] = (),
+    folder: Path | None = None,
 ) -> None:
-    """Read a study's directory back, and make a page of it: front, filters, points in detail."""
+    """Show what the directory of a study holds."""
     from experiments.output.progress import watching
-    from experiments.studies.kept.report import report as ask
+    from experiments.studies.report import report as ask
 
-    check_html(html)
-    closely = details if html is not None else 0
+    details = details if html is not None else 0
     with watching("points") as watch:
-        found = ask(
-            directory, points=point or (), details=closely, folder=folder, watch=watch, note=say
+        report = ask(
+            directory, points=points, details=details, folder=folder, watch=watch, note=say
         )
-    show(found, output, html=html)
-
-
-def cache(
-    limit: Annotated[
-        str | None,
-        typer.Option(
-            callback=quantity("B"),
-            help="How much it may take from now on, such as '2 GB'.",
-            show_default="1 GB",
-        ),
-    ] = None,
-    *,
-    clear: Annotated[bool, typer.Option("--clear", help="Throw out all answers.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Say what is in the cache of studies' answers; limit it, or empty it."""
-    from experiments.studies.cache_report import cache as ask
-
-    show(ask(limit=limit, clear=clear), output)
+    show(report, output, html=html)

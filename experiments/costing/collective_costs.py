@@ -45,9 +45,9 @@ def by_trace(scenario: Scenario) -> Scenario:
     workload = scenario.workload
     idle = _idle(scenario)
     target = _target(workload)
-    known = (idle > 0) & (target > 0) & ~np.isnan(workload.calls.size)
+    is_measured = (idle > 0) & (target > 0) & ~np.isnan(workload.calls.size)
     factor = np.ones(len(idle))
-    factor[known] = target[known] / idle[known]
+    factor[is_measured] = target[is_measured] / idle[is_measured]
     scenario = replace(scenario, workload=workload.with_calls(factor=factor))
     return _settled(scenario, _with_factor, target)
 
@@ -68,9 +68,9 @@ def alone(scenario: Scenario) -> Floats:
     took = workload.calls.factor * _idle(scenario)
     target = _target(workload)
     took[_unsized(workload) | ~(target > 0)] = np.nan
-    _, first, count = np.unique(_alike(workload), axis=0, return_index=True, return_counts=True)
-    told = np.isin(np.arange(len(took)), first[count >= _MANY])
-    took[~_whole(workload) & ~told] = np.nan
+    _, first, count = np.unique(_sorts(workload), axis=0, return_index=True, return_counts=True)
+    is_frequent = np.isin(np.arange(len(took)), first[count >= _MANY])
+    took[~_whole(workload) & ~is_frequent] = np.nan
     return took
 
 
@@ -137,19 +137,19 @@ def _whole(workload: Workload) -> NDArray[np.bool_]:
     joined = np.flatnonzero(workload.call >= 0)
     copies = workload.call[joined[np.isnan(workload.measured_start[joined])]]
     measured = np.bincount(copies, minlength=len(workload.calls)) == 0
-    told = np.isnan(workload.calls.transfer) | measured
-    return np.asarray((workload.members == sizes[workload.calls.group]) & told)
+    is_measured = np.isnan(workload.calls.transfer) | measured
+    return np.asarray((workload.members == sizes[workload.calls.group]) & is_measured)
 
 
 def _least_alike(workload: Workload) -> Floats:
     """Least measured time of the calls of the same kind, group and size (s)."""
-    _, which = np.unique(_alike(workload), axis=0, return_inverse=True)
+    _, which = np.unique(_sorts(workload), axis=0, return_inverse=True)
     least = np.full(len(which), np.inf)
     np.fmin.at(least, which.ravel(), workload.calls.transfer)
     return least[which.ravel()]
 
 
-def _alike(workload: Workload) -> Floats:
+def _sorts(workload: Workload) -> Floats:
     """Rows that are equal for calls of the same kind, group, size and shares."""
     calls = workload.calls
     size = np.nan_to_num(calls.size, nan=-1.0)

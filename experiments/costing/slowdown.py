@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
-from simulator.edits.slowdown import beside, covered, kernels, kernels_alone, moving, recorded
-from simulator.errors import CalibrationError, TwofoldError
+from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, overlapped, recorded
+from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.workload import Floats, Workload
 from traces.core.loaded import Loaded
 from traces.load import OpenTrace
@@ -35,7 +35,7 @@ _FEWEST = 20
 _DIFFERS = 0.1
 """Overlaps of the same work that differ by less say nothing."""
 _SHORTEST = 5e-6
-"""Shorter kernels (s) tell of the stamps and of being launched."""
+"""Shorter kernels (s) are dominated by time stamps and launches."""
 _NOISE = 0.05
 """Kernels that are surely faster beside a call by more than this are not the same work."""
 _LEAST, _MOST = -0.5, 4.0
@@ -45,7 +45,7 @@ _CLOSE = 1e-3
 _POLISH = 3
 _DRAWS, _SEED = 100, 0
 _MOST_ROWS = 400
-"""Kernels drawn at most of those that tell the slope, and of the others: more only take longer."""
+"""Kernels drawn at most of those that show the slope, and of the others: more only take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
     numbers = [str(number) for number in loaded.coverage.steps]
     if loaded.coverage.step not in numbers:
         return
-    others = [one for one in numbers[len(numbers) > 2 :] if one != loaded.coverage.step]
+    others = [further for further in numbers[len(numbers) > 2 :] if further != loaded.coverage.step]
     for number in others[: _STEPS - 1]:
         try:
             yield read(number).workload
@@ -85,23 +85,23 @@ def recorded_steps(loaded: Loaded, read: OpenTrace) -> Iterator[Workload]:
             continue
 
 
-def slow_down(asked: str, steps: Iterable[Workload]) -> SlowDown | None:
+def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
     """Understand ``--slow-down``: ``trace``, a number, or "" for none.
 
     Raises
     ------
     CalibrationError
-        If it is no such thing, or the trace does not tell; says why.
+        If it is no such thing, or the trace does not show it; says why.
     """
-    if asked == "":
+    if text == "":
         return None
-    if asked == TRACE:
+    if text == TRACE:
         return measured(steps)
-    slope = given(asked)
+    slope = slope_of_text(text)
     return SlowDown(slope, slope, slope, 0)
 
 
-def given(asked: str) -> float:
+def slope_of_text(text: str) -> float:
     """Read a slope.
 
     Raises
@@ -110,20 +110,20 @@ def given(asked: str) -> float:
         If it is no number that a slope can be.
     """
     try:
-        slope = float(asked)
+        slope = float(text)
     except ValueError:
         slope = -1.0
     if not 0 <= slope <= _MOST:
         raise CalibrationError(
-            f"slow-down {asked!r}: write {TRACE!r}, or how much longer kernels take beside a call, "
+            f"slow-down {text!r}: write {TRACE!r}, or how much longer kernels take beside a call, "
             f"such as 0.15 (at most {_MOST:g})"
         )
     return slope
 
 
-def with_slow_down(scenario: Scenario, found: SlowDown | None) -> Scenario:
+def with_slow_down(scenario: Scenario, measured: SlowDown | None) -> Scenario:
     """Let the kernels of a scenario as recorded slow down by what they run beside."""
-    slope = 0.0 if found is None else max(0.0, found.slope)
+    slope = 0.0 if measured is None else max(0.0, measured.slope)
     if slope == 0.0:
         return scenario
     return replace(scenario, workload=kernels_alone(scenario.workload, slope), slow_down=slope)
@@ -160,7 +160,7 @@ def beside_exchanges(scenario: Scenario, generated_by: str | None) -> Scenario:
     plain, slower = replace(scenario, engine="analytic", fold=None), alone
     for _ in range(_PASSES):
         timeline = replace(plain, workload=slower).run()
-        fraction = beside(slower, timeline, collectives_only=True)
+        fraction = overlapped(slower, timeline, collectives_only=True)
         if not fraction.any():
             break
         slower = alone.lasting(alone.duration * (1 + slope * fraction))
@@ -180,17 +180,20 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     """
     random = np.random.default_rng(_SEED)
     tables = [_long(table) for table in _tables(list(steps))]
-    told = [_told(table) for table in tables]
-    compared = sum(int(one.sum()) for one in told)
+    informative = [_informative(table) for table in tables]
+    compared = sum(int(is_informative.sum()) for is_informative in informative)
     if compared < _FEWEST:
         raise CalibrationError(
-            f"the slow-down by overlap cannot be told: {compared} kernels ran beside a call "
+            f"the slow-down by overlap cannot be measured: {compared} kernels ran beside a call "
             f"on one rank or in one step and less so on another; it needs {_FEWEST}"
         )
     sides = [
         side
-        for (durations, fractions), own in zip(tables, told, strict=True)
-        for side in ((durations[own], fractions[own]), (durations[~own], fractions[~own]))
+        for (durations, fractions), is_informative in zip(tables, informative, strict=True)
+        for side in (
+            (durations[is_informative], fractions[is_informative]),
+            (durations[~is_informative], fractions[~is_informative]),
+        )
     ]
     most = max(1, _MOST_ROWS // len(tables))
     sides = [_drawn(side, random, most) if len(side[0]) > most else side for side in sides]
@@ -202,7 +205,7 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     low, high = np.percentile(slopes, [2.5, 97.5]).tolist()
     if high < -_NOISE:
         raise CalibrationError(
-            f"the slow-down by overlap cannot be told: {compared} kernels ran up to "
+            f"the slow-down by overlap cannot be measured: {compared} kernels ran up to "
             f"{-100 * high:.0f} % faster beside calls, so ranks or steps differ in what they do"
         )
     return SlowDown(slope, low, high, compared)
@@ -210,19 +213,21 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
 
 def _tables(steps: Sequence[Workload]) -> Iterator[Table]:
     """Lay the same work of ranks and steps side by side."""
-    alike: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
+    by_work: dict[tuple[tuple[str, int], ...], list[_Column]] = defaultdict(list)
     for workload in steps:
         times = recorded(workload)
-        known = kernels(workload) & workload.own & (times.end > times.start)
+        is_timed = kernels(workload) & workload.own & (times.end > times.start)
         name_order = np.argsort(np.argsort(np.array(workload.names)))
         for rank in workload.ranks:
-            own = np.flatnonzero(known & (workload.rank == rank))
-            order = times.start[own], workload.lane[own], name_order[workload.name[own]]
-            own = own[np.lexsort(order)]
-            counts = Counter(workload.names[name] for name in workload.name[own].tolist())
-            column = _Column(times.start[own], times.end[own], moving(workload, times, rank))
-            alike[tuple(sorted(counts.items()))].append(column)
-    yield from (_side_by_side(columns) for columns in alike.values() if len(columns) > 1)
+            of_rank = np.flatnonzero(is_timed & (workload.rank == rank))
+            order = times.start[of_rank], workload.lane[of_rank], name_order[workload.name[of_rank]]
+            of_rank = of_rank[np.lexsort(order)]
+            counts = Counter(workload.names[name] for name in workload.name[of_rank].tolist())
+            column = _Column(
+                times.start[of_rank], times.end[of_rank], moving(workload, times, rank)
+            )
+            by_work[tuple(sorted(counts.items()))].append(column)
+    yield from (_side_by_side(columns) for columns in by_work.values() if len(columns) > 1)
 
 
 def _side_by_side(columns: Sequence[_Column]) -> Table:
@@ -232,11 +237,11 @@ def _side_by_side(columns: Sequence[_Column]) -> Table:
     chance made longer lies beside a call to another part than it would have, and chance would look
     like slowing down, or like the contrary.
     """
-    durations = np.log(np.stack([one.end - one.start for one in columns], axis=1))
+    durations = np.log(np.stack([column.end - column.start for column in columns], axis=1))
     usual = np.exp(durations - _polished(durations))
     fractions = [
-        covered(one.moving, one.start, one.start + took)
-        for one, took in zip(columns, usual.T, strict=True)
+        covered(column.moving, column.start, column.start + took)
+        for column, took in zip(columns, usual.T, strict=True)
     ]
     return durations, np.stack(fractions, axis=1)
 
@@ -247,16 +252,16 @@ def _long(table: Table) -> Table:
     return durations[long], fractions[long]
 
 
-def _told(table: Table) -> NDArray[np.bool_]:
-    """Which kernels lie beside calls to different parts; the others tell how fast the ranks are."""
+def _informative(table: Table) -> NDArray[np.bool_]:
+    """Which kernels lie beside calls to different parts; the others show how fast the ranks are."""
     return np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
 
 
 def _put_together(sides: Sequence[Table]) -> list[Table]:
-    """Join the kernels that tell the slope and those that do not, drawn each for themselves."""
+    """Join the kernels that show the slope and those that do not, drawn each for themselves."""
     return [
-        (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
-        for one, other in zip(sides[::2], sides[1::2], strict=True)
+        (np.concatenate([telling[0], rest[0]]), np.concatenate([telling[1], rest[1]]))
+        for telling, rest in zip(sides[::2], sides[1::2], strict=True)
     ]
 
 
@@ -268,17 +273,17 @@ def _drawn(table: Table, random: "np.random.Generator", rows: int) -> Table:
 def _slope(tables: Sequence[Table]) -> float:
     """Find the slope that leaves the least differences, by golden section."""
     low, high = _LEAST, _MOST
-    one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_one, at_other = _left(tables, one), _left(tables, other)
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    error_left, error_right = _left(tables, left), _left(tables, right)
     while high - low > _CLOSE:
-        if at_one <= at_other:
-            high, other, at_other = other, one, at_one
-            one = high - _GOLDEN * (high - low)
-            at_one = _left(tables, one)
+        if error_left <= error_right:
+            high, right, error_right = right, left, error_left
+            left = high - _GOLDEN * (high - low)
+            error_left = _left(tables, left)
         else:
-            low, one, at_one = one, other, at_other
-            other = low + _GOLDEN * (high - low)
-            at_other = _left(tables, other)
+            low, left, error_left = left, right, error_right
+            right = low + _GOLDEN * (high - low)
+            error_right = _left(tables, right)
     return (low + high) / 2
 
 

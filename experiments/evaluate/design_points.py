@@ -14,27 +14,28 @@ multiplied by.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.libraries.planners import times
 from collectives.machine import Machine, choose
-from experiments.baseline import Baseline, Watch
-from experiments.evaluate.contended import EngineCheck, answered
-from experiments.evaluate.parallel import outcome
+from experiments.baseline import Baseline
+from experiments.evaluate.parallel import Ask, Outcome, map_scenarios, outcome
 from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
-from experiments.scenario.resources import RANKS, better, check_factor, check_resource
+from experiments.scenario.resources import RANKS, better, check_resource
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import check_factor
+from experiments.settings import Watch
 from simulator.analytic.contraction import Contracted, contract
 from simulator.analytic.longest_path import Points, makespans
 from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
-from simulator.errors import DeadlockError, WhatIfError
+from simulator.support.errors import DeadlockError, WhatIfError
 from simulator.workload import Call, Floats, What, Workload
-from topologies import Cluster
+from topologies import Cluster, resource_values
 
 Indices = NDArray[np.intp]
 Recalibrate = Callable[[Cluster], Cluster]
@@ -70,17 +71,20 @@ class CallCosts:
 
 
 def different_calls(
-    steps: Sequence[Workload], machine: Machine, networks: Networks, alike: Likeness | None = None
+    steps: Sequence[Workload],
+    machine: Machine,
+    networks: Networks,
+    likeness: Likeness | None = None,
 ) -> CallCosts:
     """Find calls of steps that cost the same on all networks that have these classes of links.
 
-    ``alike`` is what is known already of which groups lie alike there.
+    ``likeness`` is what is known already of which groups lie alike there.
     """
     calls, rows = _of_all(steps)
     if len(calls) < _WORTH_IT:
         return CallCosts(machine, tuple(calls), rows)
-    alike = alike or Likeness(networks.graph, machine.domains)
-    patterns = {ranks: alike.pattern(ranks) for ranks in {call.group.ranks for call in calls}}
+    likeness = likeness or Likeness(networks.graph, machine.domains)
+    patterns = {ranks: likeness.pattern(ranks) for ranks in {call.group.ranks for call in calls}}
     number: dict[object, int] = {}
     same = []
     for index, call in enumerate(calls):
@@ -89,8 +93,8 @@ def different_calls(
         key = pattern and (pattern, sort, choose(machine.forced, call))
         same.append(number.setdefault(index if np.isnan(call.size) else key or index, len(number)))
     chosen = np.unique(same, return_index=True)[1]
-    kept = tuple(calls[index] for index in chosen)
-    return CallCosts(machine, kept, tuple(np.append(same, -1)[row] for row in rows))
+    chosen_calls = tuple(calls[index] for index in chosen)
+    return CallCosts(machine, chosen_calls, tuple(np.append(same, -1)[row] for row in rows))
 
 
 def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]:
@@ -100,16 +104,16 @@ def _of_all(steps: Sequence[Workload]) -> tuple[list[Call], tuple[Indices, ...]]
     rows = []
     for workload in steps:
         first, row = distinct_calls(workload)
-        own = np.empty(len(first) + 1, dtype=np.intp)
-        own[-1] = -1
-        for place, index in enumerate(first):
+        row_of_first = np.empty(len(first) + 1, dtype=np.intp)
+        row_of_first[-1] = -1
+        for position, index in enumerate(first):
             call = workload.call_view(index)
             costs = -call.transfer if np.isnan(call.size) else call.size
             key = call.kind, call.group, np.isnan(call.size), costs, call.dtype, call.shares
-            own[place] = number.setdefault(key, len(calls))
-            if own[place] == len(calls):
+            row_of_first[position] = number.setdefault(key, len(calls))
+            if row_of_first[position] == len(calls):
                 calls.append(call)
-        rows.append(own[row])
+        rows.append(row_of_first[row])
     return calls, tuple(rows)
 
 
@@ -144,20 +148,20 @@ class _Numbers:
 
     @staticmethod
     def of_changes(changes: Sequence[Change]) -> "_Numbers":
-        found = _Numbers(len(changes))
+        numbers = _Numbers(len(changes))
         for point, change in enumerate(changes):
             for part in change.split()[1]:
-                found.ratio(part)[:, point] *= part.times, part.over
-        return found
+                numbers.ratio(part)[:, point] *= part.times, part.over
+        return numbers
 
     @staticmethod
     def of_factors(factors: Mapping[str, Floats], count: int) -> "_Numbers":
-        found = _Numbers(count)
+        numbers = _Numbers(count)
         for name, values in factors.items():
             divides = name in RANKS or name.endswith("latency")
             (part,) = better(name).split()[1]
-            found.ratio(part)[int(divides)] *= values
-        return found
+            numbers.ratio(part)[int(divides)] *= values
+        return numbers
 
     def ratio(self, part: Scaled | Multiplied) -> Floats:
         """Return what the numbers of a part of a change are multiplied into."""
@@ -197,7 +201,7 @@ class DesignPoints:
     The first point contracts the step and plans the calls; a further one, asked alone or with
     others, costs the calls on its network and passes over the contracted step. Nothing of a point
     itself is kept. ``others`` are further steps of the job, for those who ask what all cost. Of
-    ranks that are copies, ``base`` and ``others`` have those that tell the times of all.
+    ranks that are copies, ``base`` and ``others`` have those whose times are those of all.
 
     Examples
     --------
@@ -218,7 +222,7 @@ class DesignPoints:
     base: Scenario
     others: tuple[Workload, ...] = ()
     _shapes: dict[tuple[Part, ...], "_Shape"] = field(default_factory=dict)
-    _given: list[Scenario] = field(default_factory=list)
+    _full_steps: list[Scenario] = field(default_factory=list)
     _graphs: dict[int, list[Contracted]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -228,10 +232,10 @@ class DesignPoints:
                 "what they run beside: ask without --slow-down, or for a sweep"
             )
         steps = (self.base.workload, *self.others)
-        self._given[:] = [replace(self.base, workload=workload) for workload in steps]
-        base, *others = (one.at_rest() for one in self._given)
+        self._full_steps[:] = [replace(self.base, workload=workload) for workload in steps]
+        base, *others = (scenario.at_rest() for scenario in self._full_steps)
         object.__setattr__(self, "base", base)
-        object.__setattr__(self, "others", tuple(one.workload for one in others))
+        object.__setattr__(self, "others", tuple(scenario.workload for scenario in others))
         self._shapes[()] = _Shape([base, *others])
 
     def steps(self, changes: Sequence[Change]) -> Floats:
@@ -256,10 +260,10 @@ class DesignPoints:
         DeadlockError
             If the step cannot end.
         """
-        given = _checked(factors)
-        count = len(next(iter(given.values())))
-        shapes = {name: values for name, values in given.items() if not _is_number(name)}
-        numbers = {name: values for name, values in given.items() if _is_number(name)}
+        by_resource = _checked(factors)
+        count = len(next(iter(by_resource.values())))
+        shapes = {name: values for name, values in by_resource.items() if not _is_number(name)}
+        numbers = {name: values for name, values in by_resource.items() if _is_number(name)}
         return self._passed(self._costed_at(shapes, numbers, count), count)
 
     def costed(
@@ -275,23 +279,27 @@ class DesignPoints:
         WhatIfError
             As :meth:`steps`.
         """
-        alike: dict[tuple[Part, ...], list[int]] = {}
+        by_structure: dict[tuple[Part, ...], list[int]] = {}
         for point, change in enumerate(changes):
-            alike.setdefault(change.split()[0], []).append(point)
-        for structure, points in alike.items():
-            own = [changes[point] for point in points]
-            shape = self._shape(Change(own[0].text, structure))
-            for change in own:
+            by_structure.setdefault(change.split()[0], []).append(point)
+        for structure, points in by_structure.items():
+            of_structure = [changes[point] for point in points]
+            shape = self._shape(Change(of_structure[0].text, structure))
+            for change in of_structure:
                 change.check(shape.scenarios[0])
-            yield shape.costed(_Numbers.of_changes(own), np.array(points, dtype=np.intp), otherwise)
+            numbers = _Numbers.of_changes(of_structure)
+            for name in resource_values(shape.scenarios[0].cluster):
+                if is_of_links(name):  # links are distinguished alike, whatever is asked together
+                    numbers.values.setdefault(name, np.ones((2, len(of_structure))))
+            yield shape.costed(numbers, np.array(points, dtype=np.intp), otherwise)
 
     def ask(self, changes: Mapping[str, Change]) -> "Asked":
         """Cost the calls of all steps as they are and with each change, once for all questions.
 
         Changes that cannot be made are left out: the cluster has no such thing, or half of one; and
-        those after which other copies of ranks tell the times of all, whose calls are others.
+        those after which other ranks stand for the copies: their calls are others.
         """
-        there = {}
+        possible = {}
         for name, change in changes.items():
             try:
                 changed = self._shape(Change(change.text, change.split()[0])).scenarios[0]
@@ -299,26 +307,26 @@ class DesignPoints:
             except WhatIfError:
                 continue
             if len(changed.workload.calls) == len(self.base.workload.calls):
-                there[name] = change
-        return Asked(self, tuple(there), tuple(self.costed([Change(), *there.values()])))
+                possible[name] = change
+        return Asked(self, tuple(possible), tuple(self.costed([Change(), *possible.values()])))
 
     def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
-        """Contract a step; a graph that tells more parts apart does for fewer."""
-        known = self._graphs.setdefault(id(workload), [])
-        asked = set(parts)
-        for graph in known:
-            if asked <= set(graph.parts):
+        """Contract a step; a graph that distinguishes more parts does for fewer."""
+        graphs = self._graphs.setdefault(id(workload), [])
+        wanted = set(parts)
+        for graph in graphs:
+            if wanted <= set(graph.parts):
                 return graph
-        known.append(self._contracted(workload, tuple(asked)))
-        return known[-1]
+        graphs.append(self._contracted(workload, tuple(wanted)))
+        return graphs[-1]
 
     def _passed(self, costed: Iterable[Costed], count: int) -> Floats:
         step = np.empty(count)
-        for alike in costed:
-            points = alike.of_step()
+        for group in costed:
+            points = group.of_step()
             scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
-            graph = self.graph(alike.steps[0], scale)
-            step[alike.points] = makespans(graph, replace(points, scale=scale))
+            graph = self.graph(group.steps[0], scale)
+            step[group.points] = makespans(graph, replace(points, scale=scale))
         return step
 
     def _costed_at(
@@ -328,14 +336,14 @@ class DesignPoints:
             shape = self._shape(Change(parts=structure))
             for name in numbers:
                 better(name).check(shape.scenarios[0])
-            own = {name: values[points] for name, values in numbers.items()}
-            yield shape.costed(_Numbers.of_factors(own, len(points)), points)
+            of_structure = {name: values[points] for name, values in numbers.items()}
+            yield shape.costed(_Numbers.of_factors(of_structure, len(points)), points)
 
     def _shape(self, change: Change) -> "_Shape":
         """Return the steps on the graph that a change makes; it is kept."""
         if change.parts not in self._shapes:
-            made = [change.apply(step).scenario.at_rest() for step in self._given]
-            self._shapes[change.parts] = _Shape(made)
+            scenarios = [change.apply(step).scenario.at_rest() for step in self._full_steps]
+            self._shapes[change.parts] = _Shape(scenarios)
         return self._shapes[change.parts]
 
     def _contracted(self, workload: Workload, parts: tuple[What, ...]) -> Contracted:
@@ -380,8 +388,8 @@ class _Shape:
         if names not in self._calls:
             network = classes(self.scenarios[0].topology(), names)
             machine = self.scenarios[0].machine()
-            alike = self.scenarios[0].costs().alike
-            self._calls[names] = network, different_calls(steps, machine, network, alike)
+            likeness = self.scenarios[0].costs().alike
+            self._calls[names] = network, different_calls(steps, machine, network, likeness)
         network, calls = self._calls[names]
         if otherwise is not None:
             calibration = otherwise(self.scenarios[0].cluster).calibration
@@ -402,10 +410,58 @@ def _multiplied(network: Networks, numbers: _Numbers) -> Networks:
     return network.at(bandwidth, latency)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Changing:
+    """A change of a baseline's step by its name, and the step with it; one for each draw by lot."""
+
+    name: str
+    change: Change
+    scenarios: tuple[Scenario, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answered:
+    """A change of a baseline's step, what it made of it, and how long that takes (s).
+
+    ``engine`` is the one that answered. ``outcomes`` are those of the simulations, one for each
+    draw of a change by lot, of which ``step`` is the median; none where nothing was simulated.
+    """
+
+    change: Change
+    scenario: Scenario
+    step: float
+    engine: str
+    outcomes: tuple[Outcome, ...] = ()
+
+
+def simulated(
+    base: Baseline,
+    changes: Sequence[Changing],
+    watch: Watch = lambda _: None,
+    ask: Ask[Outcome] = outcome,
+) -> list[Answered]:
+    """Simulate a step with each change, by its engine; ``ask`` says what is kept of timelines.
+
+    Raises
+    ------
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run` does.
+    """
+    every = [(changing.name, scenario) for changing in changes for scenario in changing.scenarios]
+    results = iter(map_scenarios(every, ask, workers=base.settings.workers, watch=watch))
+    answered = []
+    for changing in changes:
+        outcomes = tuple(islice(results, len(changing.scenarios)))
+        step = float(np.median([result.makespan for result in outcomes]))
+        first = changing.scenarios[0]
+        answered.append(Answered(changing.change, first, step, outcomes[0].engine, outcomes))
+    return answered
+
+
 def steps(
     base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
-) -> tuple[list[tuple[float, str]], EngineCheck | None]:
-    """Step time (s) with each change, with the engine that answered it; and how that was checked.
+) -> list[Answered]:
+    """Answer the step time with each change.
 
     Changes come with their names. The ``analytic`` engine is asked all at once, by how much
     the step is longer or shorter than the baseline, so that a change that changes nothing is the
@@ -417,15 +473,18 @@ def steps(
         As :meth:`experiments.scenario.scenario.Scenario.run` does, and the change.
     """
     scenario = base.scenario
-    if scenario.engine == "analytic" and not scenario.slow_down:
-        now, *then = (
-            DesignPoints(scenario).steps([Change(), *(change for _, change in changes)]).tolist()
-        )
-        step = base.timeline.makespan
-        return [(step * (seconds / now) if now else seconds, "analytic") for seconds in then], None
-    scenarios = [(name, change.apply(scenario).scenario) for name, change in changes]
-    found, check = answered(base, scenarios, outcome, watch)
-    return [(one.makespan, one.engine) for one in found], check
+    changing = [
+        Changing(name, change, (change.apply(scenario).scenario,)) for name, change in changes
+    ]
+    if scenario.engine != "analytic" or scenario.slow_down:
+        return simulated(base, changing, watch)
+    design = DesignPoints(scenario)
+    now, *then = design.steps([Change(), *(change for _, change in changes)]).tolist()
+    step = base.timeline.makespan
+    return [
+        Answered(case.change, case.scenarios[0], step * (time / now) if now else time, "analytic")
+        for case, time in zip(changing, then, strict=True)
+    ]
 
 
 def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) -> Floats:
@@ -441,18 +500,18 @@ def steps_at(base: Scenario, factors: Mapping[str, Sequence[float] | Floats]) ->
 
 def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Floats]:
     """Name resources as they are called; refuse what cannot be asked before all is contracted."""
-    given: dict[str, Floats] = {}
+    by_resource: dict[str, Floats] = {}
     for name, values in factors.items():
         resource = check_resource(name)
-        if resource in given:
+        if resource in by_resource:
             raise WhatIfError(f"{resource} is given twice, the second time as {name!r}")
-        given[resource] = np.asarray(values, dtype=np.float64)
-    if len({values.shape for values in given.values()}) != 1:
+        by_resource[resource] = np.asarray(values, dtype=np.float64)
+    if len({values.shape for values in by_resource.values()}) != 1:
         raise WhatIfError("name resources, and as many factors of one as of the other")
-    for values in given.values():
+    for values in by_resource.values():
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))
-    return given
+    return by_resource
 
 
 def _shaped(shapes: Mapping[str, Floats], count: int) -> Iterator[tuple[tuple[Part, ...], Indices]]:
@@ -463,6 +522,6 @@ def _shaped(shapes: Mapping[str, Floats], count: int) -> Iterator[tuple[tuple[Pa
     rows = np.stack(list(shapes.values()), axis=1)
     different, which = np.unique(rows, axis=0, return_inverse=True)
     for number, row in enumerate(different.tolist()):
-        chosen = (one for one in zip(shapes, row, strict=True) if one[1] != 1)
+        chosen = (pair for pair in zip(shapes, row, strict=True) if pair[1] != 1)
         structure = tuple(part for name, factor in chosen for part in better(name, factor).parts)
         yield structure, np.flatnonzero(which.ravel() == number)

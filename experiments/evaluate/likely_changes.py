@@ -1,6 +1,6 @@
 """Which what-ifs on one run would give another: read off their ops and calls, as text.
 
-Ops are compared by class (:mod:`simulator.analysis.op_classes`): what all classes have in common is
+Ops are compared by class (:mod:`simulator.analysis.difference`): what all classes have in common is
 one change (``compute x1.2``), what one rank has alone is that rank's, the rest is by class. Calls
 are compared by kind and group: bytes first, then what a network would explain, then what is left of
 their time. A value of the network is only named if it explains nearly all that calls differ by; of
@@ -20,9 +20,8 @@ from experiments.scenario.change import cluster_values, is_of_links
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
-from simulator.analysis.difference import call_names
-from simulator.analysis.op_classes import CALLS, OPS, classes
-from simulator.errors import TwofoldError
+from simulator.analysis.difference import CALLS, OPS, call_names, classes
+from simulator.support.errors import TwofoldError
 from simulator.timeline import RunTimes
 from simulator.workload import KINDS, Floats, What, Workload
 from topologies import Cluster, resource_values
@@ -93,8 +92,8 @@ def likely_changes(
         *host,
         *_of_lags(a.run.workload, b.run.workload, host),
     ]
-    counted = [one for one in of_ops if one.seconds >= _COUNTS * step]
-    counted.sort(key=lambda one: -one.seconds)
+    counted = [change for change in of_ops if change.seconds >= _COUNTS * step]
+    counted.sort(key=lambda change: -change.seconds)
     return [*_of_calls(base, a, b, others), *counted[:_MOST]]
 
 
@@ -130,13 +129,13 @@ def _of_ops(a: RunTimes, b: RunTimes, what: What, word: str) -> Iterator[Likely]
 
 def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
     """Add up ops by class and rank."""
-    found = classes(_names(a.workload, what), _names(b.workload, what), OPS)
-    rows = {name: row for row, name in enumerate(dict.fromkeys(found.values()))}
+    class_of = classes(_names(a.workload, what), _names(b.workload, what), OPS)
+    rows = {name: row for row, name in enumerate(dict.fromkeys(class_of.values()))}
     ranks = a.workload.ranks if a.workload.ranks == b.workload.ranks else ()
 
     def summed(run: RunTimes) -> Floats:
         ops = _ops(run, what)
-        of_name = np.array([rows.get(found.get(name, ""), 0) for name in run.workload.names])
+        of_name = np.array([rows.get(class_of.get(name, ""), 0) for name in run.workload.names])
         row = of_name[run.workload.name[ops]] if len(ops) else np.empty(0, dtype=np.int64)
         rank = np.searchsorted(run.workload.ranks, run.workload.rank[ops])
         width = len(run.workload.ranks)
@@ -159,16 +158,16 @@ def _ops(run: RunTimes, what: What) -> NDArray[np.intp]:
 
 def _common(a: Floats, b: Floats) -> float:
     """Return the ratio that most ranks have, the one nearest to 1 of several; NaN of none."""
-    known = (a > 0) & (b > 0)
-    ratios = np.sort(b[known] / a[known])
+    is_positive = (a > 0) & (b > 0)
+    ratios = np.sort(b[is_positive] / a[is_positive])
     if not len(ratios):
         return np.nan
     near = np.searchsorted(ratios, ratios * (1 + _ALIKE), side="right")
     near = near - np.searchsorted(ratios, ratios / (1 + _ALIKE))
     most = ratios[near == near.max()]
     middle = most[np.argmin(np.abs(np.log(most)))]
-    alike = (ratios <= middle * (1 + _ALIKE)) & (ratios >= middle / (1 + _ALIKE))
-    return float(np.median(ratios[alike]))
+    is_near = (ratios <= middle * (1 + _ALIKE)) & (ratios >= middle / (1 + _ALIKE))
+    return float(np.median(ratios[is_near]))
 
 
 def _by_class(
@@ -176,15 +175,15 @@ def _by_class(
 ) -> Iterator[Likely]:
     """One change of all classes if they have one ratio, else one of each."""
     spent = times.a.mean(axis=1)
-    known = np.flatnonzero(~np.isnan(common))
-    if not len(known):
+    compared = np.flatnonzero(~np.isnan(common))
+    if not len(compared):
         return
-    whole = float((common[known] * spent[known]).sum() / spent[known].sum())
-    large = known[spent[known] >= _LARGE * spent[known].sum()]
+    whole = float((common[compared] * spent[compared]).sum() / spent[compared].sum())
+    large = compared[spent[compared] >= _LARGE * spent[compared].sum()]
     if len(large) and (np.abs(common[large] / whole - 1) <= _ALIKE).all():
-        yield Likely(f"{word} {factor(whole)}", abs(whole - 1) * float(spent[known].sum()))
+        yield Likely(f"{word} {factor(whole)}", abs(whole - 1) * float(spent[compared].sum()))
         return
-    for row in known.tolist():
+    for row in compared.tolist():
         seconds = abs(common[row] - 1) * float(spent[row])
         for clause in _clauses(workload, times.names[row], what):
             yield Likely(f"{clause} {factor(common[row])}", seconds)
@@ -195,9 +194,9 @@ def _by_rank(
 ) -> Iterator[Likely]:
     """Find ranks that are slower than the others: as a whole, or in some classes."""
     expected = times.a * common[:, None]
-    known = (expected > 0) & (times.b > 0)
+    compared = (expected > 0) & (times.b > 0)
     for column, rank in enumerate(times.ranks):
-        rows = np.flatnonzero(known[:, column])
+        rows = np.flatnonzero(compared[:, column])
         if not len(rows):
             continue
         ratios = times.b[rows, column] / expected[rows, column]
@@ -218,13 +217,13 @@ def _by_rank(
 
 def _clauses(workload: Workload, name: str, what: What) -> list[str]:
     """Write a class of ops as names of what-ifs; none if these would mean others as well."""
-    mine = [one for one in _names(workload, what) if _fits(one, name)]
-    pattern = name if name in mine else name.replace("?", "*")
-    chosen = np.array([matches(one, pattern) for one in workload.names], dtype=bool)
+    of_class = [op_name for op_name in _names(workload, what) if _fits(op_name, name)]
+    pattern = name if name in of_class else name.replace("?", "*")
+    chosen = np.array([matches(op_name, pattern) for op_name in workload.names], dtype=bool)
     of_device = (workload.what == What.COMPUTE) | (workload.what == What.COPY)
     meant = of_device if what != What.HOST else (workload.what < What.COLLECTIVE)
     touched = {workload.names[at] for at in np.unique(workload.name[chosen[workload.name] & meant])}
-    if touched <= set(mine) and not ('"' in pattern and "'" in pattern):
+    if touched <= set(of_class) and not ('"' in pattern and "'" in pattern):
         quote = "'" if '"' in pattern else '"'
         return [f"{quote}{pattern}{quote}"]
     return []
@@ -242,17 +241,17 @@ def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likel
     whole = [one.text.split()[1] for one in host if one.text.startswith("host x")]
     changed = float(whole[0].removeprefix("x")) if whole else 1.0
     for word, by_host in (("launch", True), ("gaps", False)):
-        mine, theirs = (_lags(one, by_host=by_host) for one in (a, b))
-        mine *= changed if by_host else 1.0
-        if mine > 0 and abs(theirs / mine - 1) > _ALIKE:
-            yield Likely(f"{word} {factor(theirs / mine)}", abs(theirs - mine))
+        lag_a, lag_b = (_lags(one, by_host=by_host) for one in (a, b))
+        lag_a *= changed if by_host else 1.0
+        if lag_a > 0 and abs(lag_b / lag_a - 1) > _ALIKE:
+            yield Likely(f"{word} {factor(lag_b / lag_a)}", abs(lag_b - lag_a))
 
 
 def _lags(workload: Workload, *, by_host: bool) -> float:
     """Sum of the lags behind ops of the host, or the device's, as a mean over ranks (s)."""
     edges = workload.edges
-    mine = (workload.what[edges.source] == What.HOST) == by_host
-    return float(edges.lag[mine].sum()) / max(1, len(workload.ranks))
+    is_behind = (workload.what[edges.source] == What.HOST) == by_host
+    return float(edges.lag[is_behind].sum()) / max(1, len(workload.ranks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,23 +271,23 @@ class _Alike:
 
 def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
     """Say by what calls differ: dropped, bytes, a value of the network, and the rest of it."""
-    alike, gone = _pairs(a, b)
-    resized = [f"{one.name} bytes {factor(one.bytes)}" for one in alike if _grows(one)]
+    matched, gone = _pairs(a, b)
+    resized = [f"{pair.name} bytes {factor(pair.bytes)}" for pair in matched if _grows(pair)]
     now = call_costs(base)
     changed = _applied(base, resized)
-    network = _given(base, others) if others else _fitted(changed, alike, now)
-    then = call_costs(_applied(changed, [one.text for one in network]))
-    found = [*(Likely(text) for text in (*gone, *resized)), *network]
-    for one in alike:
-        before, after = now[one.calls].sum(), then[one.calls].sum()
-        left = one.time * before / after if after > 0 else 1.0
-        if abs(left - 1) > _ALIKE and one.time > 0:
-            found.append(Likely(f"{one.name} time {factor(left)}"))
-    return found
+    network = _different_values(base, others) if others else _fitted(changed, matched, now)
+    then = call_costs(_applied(changed, [pair.text for pair in network]))
+    changes = [*(Likely(text) for text in (*gone, *resized)), *network]
+    for pair in matched:
+        before, after = now[pair.calls].sum(), then[pair.calls].sum()
+        left = pair.time * before / after if after > 0 else 1.0
+        if abs(left - 1) > _ALIKE and pair.time > 0:
+            changes.append(Likely(f"{pair.name} time {factor(left)}"))
+    return changes
 
 
-def _grows(one: _Alike) -> bool:
-    return abs(one.bytes - 1) > _COUNTS
+def _grows(pair: _Alike) -> bool:
+    return abs(pair.bytes - 1) > _COUNTS
 
 
 def _applied(scenario: Scenario, texts: Sequence[str]) -> Scenario:
@@ -305,14 +304,14 @@ def call_costs(scenario: Scenario) -> Floats:
 
 def _pairs(a: Recorded, b: Recorded) -> tuple[list[_Alike], list[str]]:
     """Find the calls of either run that are alike, and those that only the first has."""
-    mine, theirs = (_names_of_calls(one.run.workload) for one in (a, b))
-    used = [name for name in dict.fromkeys(mine) if name]
-    found = {"": "", **classes(used, filter(None, theirs), CALLS)}
+    names_a, names_b = (_names_of_calls(recorded.run.workload) for recorded in (a, b))
+    used = [name for name in dict.fromkeys(names_a) if name]
+    class_of = {"": "", **classes(used, filter(None, names_b), CALLS)}
     of_mine, of_theirs = (
-        np.array([found[name] for name in names], dtype=np.str_) for names in (mine, theirs)
+        np.array([class_of[name] for name in names], dtype=np.str_) for names in (names_a, names_b)
     )
-    alike, gone = [], []
-    for of_class in dict.fromkeys(found[name] for name in used):
+    matched, gone = [], []
+    for of_class in dict.fromkeys(class_of[name] for name in used):
         calls, twins = (np.flatnonzero(names == of_class) for names in (of_mine, of_theirs))
         name = _selector(a.run.workload, calls)
         if not name:
@@ -320,8 +319,8 @@ def _pairs(a: Recorded, b: Recorded) -> tuple[list[_Alike], list[str]]:
         if not len(twins):
             gone.append(f"{name} drop")
         else:
-            alike.append(_compared(name, (a, calls), (b, twins)))
-    return alike, gone
+            matched.append(_compared(name, (a, calls), (b, twins)))
+    return matched, gone
 
 
 def _names_of_calls(workload: Workload) -> list[str]:
@@ -336,9 +335,9 @@ _Chosen = tuple[Recorded, Column]
 
 def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
     """Compare like calls, counted per rank: bytes of one, and time of all."""
-    often = [_joined(one.run.workload, calls) for one, calls in (a, b)]
-    took = [float(one.calls[calls].mean()) for one, calls in (a, b)]
-    size = [float(np.mean(one.run.workload.calls.size[calls])) for one, calls in (a, b)]
+    often = [_joined(recorded.run.workload, calls) for recorded, calls in (a, b)]
+    took = [float(recorded.calls[calls].mean()) for recorded, calls in (a, b)]
+    size = [float(np.mean(recorded.run.workload.calls.size[calls])) for recorded, calls in (a, b)]
     times = took[1] / took[0] if took[0] > 0 else 0.0
     more = size[1] / size[0] if size[0] > 0 and not np.isnan(size[1]) else 1.0
     like = _members(a) == _members(b)  # in larger groups calls take longer on any network
@@ -348,22 +347,22 @@ def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
 
 def _members(of: _Chosen) -> set[int]:
     """Return how many ranks the groups of some calls have."""
-    one, calls = of
-    workload = one.run.workload
+    recorded, calls = of
+    workload = recorded.run.workload
     groups = np.unique(workload.calls.group[calls]).tolist()
     return {len(workload.groups[group].ranks) for group in groups}
 
 
 def _by_size(a: _Chosen, b: _Chosen) -> Iterator[tuple[Column, float]]:
     """Pair calls of each size, the n-th of one run with the n-th of the other."""
-    (one, calls), (other, twins) = a, b
-    sizes, mine = np.unique(one.run.workload.calls.size[calls], return_inverse=True)
-    others, theirs = np.unique(other.run.workload.calls.size[twins], return_inverse=True)
+    (recorded_a, calls), (recorded_b, twins) = a, b
+    sizes, size_of_call = np.unique(recorded_a.run.workload.calls.size[calls], return_inverse=True)
+    others, size_of_twin = np.unique(recorded_b.run.workload.calls.size[twins], return_inverse=True)
     if len(sizes) != len(others):
-        mine, theirs = np.zeros_like(mine), np.zeros_like(theirs)
-    for at in range(int(mine.max()) + 1):
-        first, second = calls[mine == at], twins[theirs == at]
-        took, takes = one.calls[first].mean(), other.calls[second].mean()
+        size_of_call, size_of_twin = np.zeros_like(size_of_call), np.zeros_like(size_of_twin)
+    for at in range(int(size_of_call.max()) + 1):
+        first, second = calls[size_of_call == at], twins[size_of_twin == at]
+        took, takes = recorded_a.calls[first].mean(), recorded_b.calls[second].mean()
         if took > 0 and takes > 0:
             yield first, float(takes / took)
 
@@ -384,29 +383,32 @@ def _selector(workload: Workload, calls: Column) -> str:
         return ""
     groups = np.unique(table.group[calls]).tolist()
     labels = {workload.groups[group].label for group in groups}
-    alike = (table.kind == table.kind[calls[0]]) & (workload.members > 0)
+    is_kind = (table.kind == table.kind[calls[0]]) & (workload.members > 0)
     (label, *more) = labels
     plain = not more and _PLAIN.fullmatch(label) is not None
-    if alike.sum() == len(calls):
+    if is_kind.sum() == len(calls):
         return f"{kind}@{label}" if plain else kind
     named = [matches(group.label, label) for group in workload.groups]
-    meant = alike & np.array(named, dtype=bool)[table.group]
+    meant = is_kind & np.array(named, dtype=bool)[table.group]
     return f"{kind}@{label}" if plain and meant.sum() == len(calls) else ""
 
 
-def _given(base: Scenario, others: Cluster) -> list[Likely]:
+def _different_values(base: Scenario, others: Cluster) -> list[Likely]:
     """Say by what values of the network two clusters differ."""
-    mine, theirs = resource_values(base.cluster), resource_values(others)
+    values_a, values_b = resource_values(base.cluster), resource_values(others)
     return [
-        Likely(f"{name} {factor(theirs[name] / mine[name])}")
+        Likely(f"{name} {factor(values_b[name] / values_a[name])}")
         for name in cluster_values(base.cluster)
-        if name in mine and name in theirs and mine[name] != theirs[name] and mine[name] > 0
+        if name in values_a
+        and name in values_b
+        and values_a[name] != values_b[name]
+        and values_a[name] > 0
     ]
 
 
-def _fitted(scenario: Scenario, alike: Sequence[_Alike], now: Floats) -> list[Likely]:
+def _fitted(scenario: Scenario, matched: Sequence[_Alike], now: Floats) -> list[Likely]:
     """Find the one value of the network that explains what calls differ by; none if none does."""
-    pairs = [pair for one in alike for pair in one.sizes if now[pair[0]].sum() > 0]
+    pairs = [pair for of_class in matched for pair in of_class.sizes if now[pair[0]].sum() > 0]
     if not pairs or scenario.slow_down:
         return []
     wanted = np.log([times for _, times in pairs])
@@ -438,10 +440,10 @@ def _best(
     """Try one value many times as large, ever closer; return the best factor, and how far off."""
     logs, weight, now = wanted
     low, high = 1 / _REACH, _REACH
-    found, least = 1.0, np.inf
+    best, least = 1.0, np.inf
     for _ in range(_ZOOMS):
         tried = np.geomspace(low, high, _POINTS)
-        changes = [parse_change(f"{name} x{one:.12g}") for one in tried]
+        changes = [parse_change(f"{name} x{multiple:.12g}") for multiple in tried]
         try:
             (costed,) = design.costed(changes)
         except TwofoldError:
@@ -451,9 +453,9 @@ def _best(
         off = [float((weight * _off(column, pairs, logs, now) ** 2).sum()) for column in times.T]
         at = int(np.argmin(off))
         if off[at] < least:
-            found, least = float(tried[at]), off[at]
+            best, least = float(tried[at]), off[at]
         low, high = tried[max(0, at - 1)], tried[min(_POINTS - 1, at + 1)]
-    return found, least
+    return best, least
 
 
 def _off(

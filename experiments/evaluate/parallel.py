@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from math import nan
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from experiments.baseline import Watch
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
 from simulator.engine.simulate import Progress
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from experiments.settings import Watch
 
 Answer = TypeVar("Answer", covariant=True)
 
@@ -25,19 +28,14 @@ class Ask(Protocol[Answer]):
 class Outcome:
     """What a table says of a simulation: the step (s), and the time of all calls by resource.
 
-    ``engine`` is the one that answered.
+    ``engine`` is the one that answered; ``exposed_communication`` (s, mean over ranks) is NaN where
+    it was not asked for.
     """
 
     engine: str
     makespan: float
     spent: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class ExposedOutcome(Outcome):
-    """An outcome with the communication that is exposed (s, mean over ranks)."""
-
-    exposed_communication: float
+    exposed_communication: float = nan
 
 
 def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
@@ -46,19 +44,11 @@ def outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
     return Outcome(timeline.engine, timeline.makespan, spent(timeline))
 
 
-def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> ExposedOutcome:
-    """Simulate a scenario and keep what tables need that tell what is exposed."""
-    return told(scenario.run(progress))
-
-
-def told(timeline: Timeline) -> ExposedOutcome:
-    """Keep what tables need of a timeline."""
-    return ExposedOutcome(
-        engine=timeline.engine,
-        makespan=timeline.makespan,
-        spent=spent(timeline),
-        exposed_communication=exposed_communication(timeline),
-    )
+def exposed_outcome(scenario: Scenario, progress: Progress | None = None) -> Outcome:
+    """Simulate a scenario and keep its exposed communication, too, which takes as long."""
+    timeline = scenario.run(progress)
+    exposed = exposed_communication(timeline)
+    return Outcome(timeline.engine, timeline.makespan, spent(timeline), exposed)
 
 
 def spent(timeline: Timeline) -> dict[str, float]:
@@ -72,7 +62,7 @@ def map_scenarios(
     ask: Ask[Answer],
     *,
     workers: int = 1,
-    watch: Watch = lambda _: None,
+    watch: "Watch" = lambda _: None,
 ) -> list[Answer]:
     """Ask every scenario the same, in order; with several ``workers`` that many at a time.
 
@@ -93,6 +83,8 @@ def map_scenarios(
         raise WhatIfError(f"{workers} workers cannot simulate anything; 1 or more can")
     if workers == 1 or len(scenarios) < 2:
         return [ask(scenario, watch(name)) for name, scenario in scenarios]
-    from experiments.evaluate.workers import asked  # with multiprocessing: one process does without
+    from experiments.evaluate.workers import (
+        ask_all,
+    )  # with multiprocessing: one process does without
 
-    return asked([scenario for _, scenario in scenarios], ask, workers, watch)
+    return ask_all([scenario for _, scenario in scenarios], ask, workers, watch)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.baseline import Watch
 from experiments.scenario.scenario import PAYS, Scenario
+from experiments.settings import Watch
 from simulator.analysis.steady import Steady, SteadyStep, Window, enough, steady
 from simulator.costing.call_costs import distinct_calls
-from simulator.edits.folded_jobs import FoldedJobs, fold_jobs
+from simulator.edits.jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
-from simulator.errors import WhatIfError
-from simulator.quantities import format_quantity
+from simulator.support.errors import WhatIfError
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Floats, Workload
@@ -98,11 +98,7 @@ class Sharing:
 
 
 def shared(
-    jobs: Sequence[PlacedJob],
-    window: Window,
-    *,
-    keep: int = 0,
-    watch: Watch = lambda _: None,
+    jobs: Sequence[PlacedJob], window: Window, *, keep: int = 0, watch: Watch = lambda _: None
 ) -> Sharing:
     """Let jobs run on one network, each alone and those that meet together.
 
@@ -166,8 +162,8 @@ def meeting(uses: NDArray[np.bool_]) -> list[tuple[int, ...]]:
     """
     part = list(range(len(uses)))
     meets = (uses.astype(np.int64) @ uses.T.astype(np.int64)) > 0
-    for one, other in zip(*np.nonzero(meets), strict=True):
-        low, high = sorted((part[one], part[other]))
+    for job, second_job in zip(*np.nonzero(meets), strict=True):
+        low, high = sorted((part[job], part[second_job]))
         part = [low if number == high else number for number in part]
     return [
         tuple(number for number, of in enumerate(part) if of == first)
@@ -184,8 +180,12 @@ def _uses(alone: Sequence[Timeline]) -> NDArray[np.bool_]:
 def _meets(alone: Sequence[Timeline], part: Sequence[int]) -> list[tuple[int, ...]]:
     uses = _uses(alone)
     return [
-        tuple(other for other in part if other != one and (uses[one] & uses[other]).any())
-        for one in part
+        tuple(
+            second_job
+            for second_job in part
+            if second_job != job and (uses[job] & uses[second_job]).any()
+        )
+        for job in part
     ]
 
 
@@ -232,13 +232,13 @@ class _Group:
         job, steps = self.jobs[number], self.settled.jobs[number]
         counted = self.done[number].lost[steps.first : steps.first + steps.count]
         lost = np.mean(counted, axis=0) - self.lost_alone[number]
-        found: Lost = {}
+        lost_on: Lost = {}
         for call, time in zip(distinct_calls(job.workload)[0], lost.tolist(), strict=True):
             links = _links(job, call)
             fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
             for link in fullest[full[fullest] > 0].tolist():
-                found[link] = found.get(link, 0.0) + time / len(fullest)
-        return {link: time for link, time in found.items() if time > _ROUNDING * steps.mean}
+                lost_on[link] = lost_on.get(link, 0.0) + time / len(fullest)
+        return {link: time for link, time in lost_on.items() if time > _ROUNDING * steps.mean}
 
 
 _ROUNDING = 1e-9
@@ -254,11 +254,7 @@ def _links(job: RepeatedJob, call: int) -> NDArray[np.int64]:
 
 
 def _together(
-    jobs: Sequence[PlacedJob],
-    alone: Sequence[Timeline],
-    window: Window,
-    keep: int,
-    watch: Watch,
+    jobs: Sequence[PlacedJob], alone: Sequence[Timeline], window: Window, keep: int, watch: Watch
 ) -> _Group:
     topology = alone[0].topology
     lengths = [timeline.makespan for timeline in alone]
@@ -269,32 +265,30 @@ def _together(
     workloads = folded.workloads
     repeated = [
         RepeatedJob(
-            job.name,
-            workload,
-            job.scenario.costs(),
-            job.begins,
-            stands_for=folded.stands_for,
+            job.name, workload, job.scenario.costs(), job.begins, stands_for=folded.stands_for
         )
         for job, workload in zip(jobs, workloads, strict=True)
     ]
     names = ", ".join(job.name for job in jobs)
     slowest = len(workloads[lengths.index(longest)].calls)
     stop = _until(window, watch(f"{names} together"), slowest)
-    found = repeat_together(repeated, topology, stop, keep=keep)
+    repeated_jobs = repeat_together(repeated, topology, stop, keep=keep)
     try:
-        settled = steady(found.jobs, window)
+        settled = steady(repeated_jobs.jobs, window)
     except ValueError as error:
         raise _too_unlike(jobs, lengths) from error
     once = [replace(job, begins=0.0, steps=1) for job in repeated]
     before = [repeat_together([job], topology).jobs[0].lost[0] for job in once]
-    return _Group(alone, repeated, found.jobs, settled, before)
+    return _Group(alone, repeated, repeated_jobs.jobs, settled, before)
 
 
 def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
     """Keep of ranks that do the same one, where that pays and one library plans for all jobs."""
     workloads = tuple(scenario.workload for scenario in scenarios)
     first = scenarios[0]
-    if first.fold is False or any(one.site is not first.site for one in scenarios):
+    if first.fold is False or any(
+        job_scenario.site is not first.site for job_scenario in scenarios
+    ):
         return FoldedJobs(workloads, np.ones(first.ranks), "")
     pays = 0.0 if first.fold else PAYS
     return fold_jobs(workloads, first.costs(), first.seen, pays=pays, part=first.site.parts)
@@ -302,12 +296,12 @@ def _folded(scenarios: Sequence[Scenario]) -> FoldedJobs:
 
 def _too_unlike(jobs: Sequence[PlacedJob], lengths: Sequence[float]) -> WhatIfError:
     short, long = (lengths.index(of) for of in (min(lengths), max(lengths)))
-    told = [
+    takes = [
         f"{jobs[number].name} takes {format_quantity(lengths[number], 's')} a step"
         for number in (short, long)
     ]
     return WhatIfError(
-        f"{told[0]} and {told[1]}: beside a few steps of the one it takes more than"
+        f"{takes[0]} and {takes[1]}: beside a few steps of the one it takes more than"
         f" {_MOST_STEPS:,} of the other, which are not simulated"
     )
 
@@ -325,8 +319,8 @@ def _until(
             return sum(len(job.length) for job in jobs) > _MOST_STEPS
         least = fewest
         if progress is not None:
-            asked = max(fewest, window.warm_up + window.least)
-            progress(fewest * calls, asked * calls)
+            needed = max(fewest, window.warm_up + window.least)
+            progress(fewest * calls, needed * calls)
         return enough(jobs, window)
 
     return stop

@@ -1,26 +1,31 @@
-"""Processes that simulate the scenarios of one question, or predict what is given to them.
+"""The processes of one machine that answer one question: scenarios, steps, chunks of a study.
 
-Scenarios are pickled once, all together, and their columns not at all: these lie in one file that
-every process maps, so a column that several scenarios share is in memory once. A column can be
+What they share is pickled once, and its columns not at all: these lie in one file that every
+process maps, so a column that several scenarios share is in memory once. A column can be
 written in a worker where it can in the parent, and what is written stays there: to Numba a
 read-only array is of another type, for which every worker would compile the hot loops anew.
 """
 
 import mmap
 import multiprocessing
+import os
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from experiments.baseline import Watch
-from simulator.engine.simulate import Progress
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
+
+if TYPE_CHECKING:
+    from experiments.settings import Watch
 
 Answer = TypeVar("Answer")
 Case = TypeVar("Case")
@@ -28,48 +33,82 @@ _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
 
-def asked(
-    scenarios: Sequence[Case],
+@contextmanager
+def worker_pool(shared: object, workers: int) -> "Iterator[Callable[..., Future[Any]]]":
+    """Start processes that all have a copy of ``shared``, and end them with the context.
+
+    What is yielded submits a function and its arguments; a process calls it with its copy of
+    ``shared`` before them. The processes start with the first submission.
+
+    Raises
+    ------
+    BrokenProcessPool
+        If a worker was killed.
+    """
+    context = process_context()
+    parent, parent_end = context.Pipe(duplex=False)  # nobody writes: it ends when this process does
+    before = set(multiprocessing.active_children())
+    pool: ProcessPoolExecutor | None = None
+    with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
+
+        def submit(function: Callable[..., Any], *arguments: object) -> "Future[Any]":
+            nonlocal pool
+            if pool is None:
+                path = Path(folder) / "columns"
+                graph, columns = _written(shared, path)
+                begin = graph, path, columns, parent
+                pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=begin)
+            return pool.submit(_call, function, *arguments)
+
+        try:
+            yield submit
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+            raise
+        finally:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+            parent_end.close()
+            parent.close()
+
+
+def ask_all(
+    cases: Sequence[Case],
     ask: Callable[[Case], Answer],
     workers: int,
-    watch: Watch,
+    watch: "Watch",
     named: str = "scenarios",
 ) -> list[Answer]:
-    """Ask every scenario the same, ``workers`` at a time; answers in order.
+    """Ask every case the same, ``workers`` at a time; answers in order.
 
-    A scenario is anything that can be pickled; ``named`` is what progress calls them.
+    A case is anything that can be pickled; ``named`` is what progress calls them.
 
     Raises
     ------
     WhatIfError
         If a worker was killed.
     TwofoldError
-        What the first scenario that fails raises.
+        What the first case that fails raises.
     """
-    with tempfile.TemporaryDirectory(prefix="twofold-") as folder:
-        columns = Path(folder) / "columns"
-        graph, places = _written(scenarios, columns)
-        progress = watch(f"{len(scenarios)} {named} in {workers} processes")
-        before = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(
-            min(workers, len(scenarios)),
-            process_context(),
-            initializer=_attach,
-            initargs=(graph, columns, places),
-        )
-        try:
-            futures = [pool.submit(_answer, ask, index) for index in range(len(scenarios))]
-            return _collected(futures, progress)
-        except BrokenProcessPool:
-            raise WhatIfError(
-                "a worker was killed, perhaps for want of memory; try fewer workers"
-            ) from None
-        except KeyboardInterrupt:
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+    progress = watch(f"{len(cases)} {named} in {workers} processes")
+    try:
+        with worker_pool(cases, min(workers, len(cases))) as submit:
+            futures = [submit(_ask, ask, index) for index in range(len(cases))]
+            answers = []
+            for future in futures:
+                answers.append(future.result())
+                if progress is not None:
+                    progress(len(answers), len(futures))
+            return answers
+    except BrokenProcessPool:
+        raise WhatIfError(
+            "a worker was killed, perhaps for want of memory; try fewer workers"
+        ) from None
+
+
+def _ask(cases: Sequence[Case], ask: Callable[[Case], Answer], index: int) -> Answer:
+    return ask(cases[index])
 
 
 def process_context() -> BaseContext:
@@ -77,17 +116,8 @@ def process_context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "simulator.engine.fluid"])
+    context.set_forkserver_preload([__name__, "simulator.engine.flow"])
     return context
-
-
-def _collected(futures: "list[Future[Answer]]", progress: Progress | None) -> list[Answer]:
-    answers = []
-    for future in futures:
-        answers.append(future.result())
-        if progress is not None:
-            progress(len(answers), len(futures))
-    return answers
 
 
 class _Column(NamedTuple):
@@ -98,10 +128,10 @@ class _Column(NamedTuple):
     read_only: bool
 
 
-def _written(scenarios: Sequence[object], path: Path) -> tuple[bytes, list[_Column]]:
-    """Pickle scenarios without their columns, and put these into a file; return where each is."""
+def _written(shared: object, path: Path) -> tuple[bytes, list[_Column]]:
+    """Pickle a value without its columns, and put these into a file; return where each is."""
     columns: list[pickle.PickleBuffer] = []
-    graph = pickle.dumps(scenarios, protocol=5, buffer_callback=columns.append)
+    graph = pickle.dumps(shared, protocol=5, buffer_callback=columns.append)
     places = []
     with path.open("wb") as file:
         for column in columns:
@@ -117,17 +147,34 @@ _mapped: dict[str, Any] = {}
 """What a worker process was given when it began; nothing in any other process."""
 
 
-def _attach(graph: bytes, path: Path, places: list[_Column]) -> None:
-    """Begin a worker: map the columns, copied when written; an interrupt is the parent's."""
+def _begin(graph: bytes, path: Path, places: list[_Column], parent: Connection) -> None:
+    """Begin a worker; an interrupt is the parent's to handle, and no worker outlives its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _attach(graph, path, places)
+
+
+def _end_with(parent: Connection) -> None:
+    """End this process when the one that it works for is gone, killed perhaps.
+
+    The server that forked it lives as long as it does, so it is no sign of the parent's end.
+    """
+    try:
+        parent.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _attach(graph: bytes, path: Path, places: list[_Column]) -> None:
+    """Read the shared value with its columns mapped: copied when written."""
     with path.open("rb") as file:
         columns = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     buffers = [
         columns[begin:end].toreadonly() if read_only else columns[begin:end]
         for begin, end, read_only in places
     ]
-    _mapped["scenarios"] = pickle.loads(graph, buffers=buffers)
+    _mapped["shared"] = pickle.loads(graph, buffers=buffers)
 
 
-def _answer(ask: Callable[[Case], Answer], index: int) -> Answer:
-    return ask(_mapped["scenarios"][index])
+def _call(function: Callable[..., Answer], *arguments: object) -> Answer:
+    return function(_mapped["shared"], *arguments)

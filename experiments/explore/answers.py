@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from experiments.explore.state import State, is_number
 from experiments.explore.strips import COMMUNICATION, Strips, use_of
-from experiments.questions.utility import Utility
 from experiments.scenario.resources import RANKS, factor_means, unit_of, utility_pct, value_of
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import PathPart, exposed_by_resource, path_parts
 from simulator.analysis.critical_path import UNKNOWN_CALLS, Segment
 from simulator.analysis.metrics import exposed_communication
-from simulator.quantities import format_quantity
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from experiments.points.report import Point
 
 _CAUSES = 12
 """Causes that are listed, the largest first."""
@@ -106,14 +109,14 @@ class Answer:
 def slider(scenario: Scenario, state: State, resource: str) -> Slider:
     """Say where a resource's slider is, without what twice of it would buy."""
     factor = state.factor(resource)
-    own = factor if resource in RANKS else 1.0  # of ranks a value is a multiple
-    value = value_of(scenario, resource, own)
+    multiple = factor if resource in RANKS else 1.0  # of ranks a value is a multiple
+    value = value_of(scenario, resource, multiple)
     return Slider(
         resource=resource,
         factor=factor,
-        recorded=value_of(scenario, resource, own / factor),
+        recorded=value_of(scenario, resource, multiple / factor),
         value=value,
-        doubled=value_of(scenario, resource, 2 * own),
+        doubled=value_of(scenario, resource, 2 * multiple),
         means=factor_means(resource),
         unit=unit_of(resource),
         has=value != "none",
@@ -121,10 +124,10 @@ def slider(scenario: Scenario, state: State, resource: str) -> Slider:
     )
 
 
-def bought(one: Slider, row: Utility) -> Slider:
+def bought(bare_slider: Slider, row: "Point") -> Slider:
     """Add to a slider what the command ``utility`` says of its resource."""
     return replace(
-        one,
+        bare_slider,
         utility_pct=row.utility_pct,
         step_s=row.step_s,
         step=say_time(row.step_s),

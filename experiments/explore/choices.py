@@ -7,16 +7,17 @@ from typing import get_args
 
 import numpy as np
 
-from collectives.libraries.rules import known, parse_rule
-from experiments.baseline import Baseline, Watch
+from collectives.libraries.planners import algorithm_names, parse_rule
+from experiments.baseline import Baseline
 from experiments.explore.answers import say_time
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
-from simulator.errors import ScheduleError, TwofoldError
+from experiments.settings import Watch
+from simulator.support.errors import ScheduleError, TwofoldError
 from simulator.topology import SCALE_OUT, SCALE_UP
 from simulator.workload import KINDS, Call
 from topologies import catalog
-from topologies.cluster.fabric_sizes import SIZED
+from topologies.cluster.changed import SIZED
 from topologies.cluster.fabrics import FabricRouting
 
 
@@ -54,7 +55,7 @@ class About:
 
 def about(base: Baseline, *, rests: bool, version: str) -> About:
     """Say what is explored."""
-    from experiments.output.tables.parts import coverage_parts
+    from experiments.documents.step import coverage_parts
 
     loaded = base.loaded
     return About(
@@ -114,7 +115,7 @@ def _fitting(
     watch: Watch,
 ) -> tuple[str, ...]:
     """Return the names that can be had."""
-    found = []
+    fitting = []
     for name in names:
         text = f"{verb}{name}"
         if text not in tried:
@@ -126,14 +127,14 @@ def _fitting(
             else:
                 tried[text] = True
         if tried[text]:
-            found.append(name)
-    return tuple(found)
+            fitting.append(name)
+    return tuple(fitting)
 
 
 def _inside(size: int) -> list[str]:
     """Specs of topologies that so many ranks of a domain could have."""
     specs = ["switch", "fully_connected", "ring"]
-    width = next((one for one in range(isqrt(size), 1, -1) if size % one == 0), 1)
+    width = next((divisor for divisor in range(isqrt(size), 1, -1) if size % divisor == 0), 1)
     if width > 1:
         specs += [f"torus:{width}x{size // width}", f"mesh:{width}x{size // width}"]
     if size > 1 and size & (size - 1) == 0:
@@ -145,11 +146,11 @@ def _algorithms(
     scenario: Scenario, tried: dict[str, bool], watch: Watch
 ) -> dict[str, tuple[str, ...]]:
     """Name what may be forced of the kinds of calls that the step has."""
-    found = {}
+    by_kind = {}
     for number in np.unique(scenario.workload.calls.kind).tolist():
         kind = KINDS[number] if number < len(KINDS) else ""
         try:
-            names = known(kind)
+            names = algorithm_names(kind)
         except ScheduleError:
             continue  # a message, or a call of unknown kind: nobody chooses how it is carried out
         if len(names) < 2:
@@ -165,8 +166,8 @@ def _algorithms(
 
         fitting = _fitting(names, f"algorithm {kind}=", plans, tried, watch)
         if len(fitting) > 1:
-            found[kind] = fitting
-    return found
+            by_kind[kind] = fitting
+    return by_kind
 
 
 def _one_of_each_group(scenario: Scenario, kind: str) -> list[Call]:

@@ -4,10 +4,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from experiments.baseline import Watch
 from experiments.explore.session import open_session
-from experiments.settings import Settings, SettingsOptions, check_names, settings_of
-from simulator.errors import OutputError
+from experiments.settings import Settings, SettingsOptions, Watch, check_names, settings_of
+from simulator.support.errors import OutputError, pip_install
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,7 +33,7 @@ def serving(
         from experiments.explore.server import Serving, listening
     except ImportError as error:
         raise OutputError(
-            f"a page needs starlette and uvicorn: pip install 'twofold[explore]' ({error})"
+            f"explore needs a web server: {pip_install('starlette', 'uvicorn')} ({error})"
         ) from error
     where = listening(port)  # refused before minutes are spent on reading
     try:

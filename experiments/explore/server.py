@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -27,12 +28,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from experiments.explore.choices import about
-from experiments.explore.session import Session, Superseded, until
 from experiments.explore.state import parse_state
 from experiments.output import pages
-from experiments.output.pages.columns import packed
+from experiments.output.columns import packed
 from experiments.provenance import version
-from simulator.errors import OutputError, TwofoldError
+from simulator.support.errors import OutputError, TwofoldError
+
+if TYPE_CHECKING:
+    from experiments.explore.session import Session
+    from experiments.settings import Watch
+    from simulator.engine.simulate import Progress
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -56,19 +61,19 @@ _DONE = 499
 """Status for who went away; nobody reads it."""
 
 
-def application(session: Session, token: str, stopping: threading.Event | None = None) -> ASGIApp:
+def application(session: "Session", token: str, stopping: threading.Event | None = None) -> ASGIApp:
     """Make the application: the page, its files, and what it asks for.
 
     What is being answered when ``stopping`` is set is had done with.
     """
-    asked = _Asked(session, stopping or threading.Event())
+    handlers = _Asked(session, stopping or threading.Event())
     routes = [
         Route("/", _page),
-        Route("/api/about", asked.about),
-        Route("/api/choices", asked.choices),
-        Route("/api/moving/{windows:int}", asked.moving),
-        Route("/api/resting/{windows:int}", asked.resting),
-        Route("/api/ranks", asked.ranks),
+        Route("/api/about", handlers.about),
+        Route("/api/choices", handlers.choices),
+        Route("/api/moving/{windows:int}", handlers.moving),
+        Route("/api/resting/{windows:int}", handlers.resting),
+        Route("/api/ranks", handlers.ranks),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
@@ -112,13 +117,13 @@ class _Guarded:
 
     def _refused(self, scope: Scope) -> str:
         """Say why a request is refused; "" if it is not."""
-        given = dict(scope["headers"])
+        headers = dict(scope["headers"])
         port = (scope.get("server") or ("", None))[1]
         usual = "" if port == _HTTP else f":{port}"  # browsers leave out the port of the protocol
         hosts = [f"{name}{usual}" for name in _NAMES]
-        if given.get(b"host", b"").decode("latin-1") not in hosts:
+        if headers.get(b"host", b"").decode("latin-1") not in hosts:
             return f"refused: ask {HOST} by its name"
-        origin = given.get(b"origin", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
         if origin not in ("", *(f"http://{host}" for host in hosts)):
             return "refused: asked by another page"
         first = scope["path"].lstrip("/").partition("/")[0]
@@ -130,7 +135,7 @@ class _Guarded:
 class _Asked:
     """What the page asks a session; moves and rests each one at a time, in threads."""
 
-    def __init__(self, session: Session, stopping: threading.Event) -> None:
+    def __init__(self, session: "Session", stopping: threading.Event) -> None:
         self._session, self._stopping = session, stopping
         self._moving, self._resting = CapacityLimiter(1), CapacityLimiter(1)
 
@@ -194,8 +199,8 @@ class _Asked:
                 return Response(status_code=_DONE)
             except Exception as error:  # a page is told in a line, too; the terminal goes on
                 what = f"{type(error).__name__}: {error}"
-                told = f"a fault of twofold itself, please report it: {what}"
-                return _json({"error": told})
+                message = f"a fault of twofold itself, please report it: {what}"
+                return _json({"error": message})
 
         watcher = asyncio.ensure_future(_watch(request, gone))
         try:
@@ -265,7 +270,7 @@ class Serving:
         If the port cannot be listened on.
     """
 
-    def __init__(self, session: Session, port: int | socket.socket = 0) -> None:
+    def __init__(self, session: "Session", port: int | socket.socket = 0) -> None:
         self.token = secrets.token_urlsafe(16)
         self._socket = port if isinstance(port, socket.socket) else listening(port)
         self.port: int = self._socket.getsockname()[1]
@@ -306,20 +311,48 @@ def listening(port: int) -> socket.socket:
     OutputError
         If it cannot be listened on.
     """
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((HOST, port))
-        found.listen()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen()
     except (OSError, OverflowError) as error:
-        found.close()
+        listener.close()
         raise OutputError(
             f"port {port} of {HOST}: cannot be listened on: {error}; leave --port out for any that "
             "is free"
         ) from error
-    return found
+    return listener
 
 
 def show_in_browser(address: str) -> None:
     """Open the page where the user's browser can be found; else the address is there to be read."""
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+class Superseded(Exception):  # noqa: N818 - no error: nobody waits for the answer any more
+    """A state that nobody asks for any more."""
+
+
+def until(stop: Callable[[], bool]) -> "Watch":
+    """Make what has done with a simulation as soon as ``stop`` says so.
+
+    Raises
+    ------
+    Superseded
+        From inside of the simulation.
+    """
+
+    def watch(what: str) -> "Progress":
+        del what
+
+        def progress(done: int, total: int) -> None:
+            del done, total
+            if stop():
+                raise Superseded
+
+        if stop():
+            raise Superseded
+        return progress
+
+    return watch

@@ -14,8 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from experiments.baseline import Baseline, Watch, baseline
-from experiments.evaluate.contended import with_engine
+from experiments.baseline import Baseline, baseline, by_engine
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import outcome
 from experiments.explore.answers import (
@@ -29,19 +28,17 @@ from experiments.explore.answers import (
     slider,
 )
 from experiments.explore.choices import Choices, choices
-from experiments.explore.copied import command, python, settings_with
-from experiments.explore.state import State, without_view
+from experiments.explore.state import State, command, python, settings_with, without_view
 from experiments.explore.strips import strips
-from experiments.output.pages.ranks import Ranks, ranks_drawn
-from experiments.questions.utility import utilities
+from experiments.output.slices import Ranks, ranks_drawn
+from experiments.points.utility import utilities
 from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, every_resource, not_used, utility_pct
-from experiments.scenario.scenario import COMPILED, Scenario
-from experiments.settings import Settings
+from experiments.scenario.scenario import Scenario
+from experiments.settings import Settings, Watch
 from simulator.analysis.critical_path import Segment, critical_path
-from simulator.engine.simulate import Progress
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
@@ -65,8 +62,8 @@ class _Latest(Generic[Key, Kept]):
     def get(self, key: Key, make: Callable[[], Kept]) -> Kept:
         """Return what is kept of a key, or make it."""
         if key not in self._kept:
-            made = make()  # what cannot be made takes nobody's place
-            self._kept[key] = made
+            value = make()  # what cannot be made takes nobody's place
+            self._kept[key] = value
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -134,7 +131,7 @@ class Session:
 
     def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:
         self.trace, self.cluster, self.base = trace, cluster, base
-        self._moving = _Side(_by(base, ANALYTIC))
+        self._moving = _Side(by_engine(base, ANALYTIC))
         self._resting = None if base.settings.engine == ANALYTIC else _Side(base)
 
     @property
@@ -207,38 +204,36 @@ class Session:
     def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
             ground = self._ground(self._moving, state, watch)
-            number, scenario, made = _slid(ground, state)
+            number, scenario, changes = _slid(ground, state)
             timeline = scenario.run(watch("step"))
             sliders = tuple(
-                _told(ground, scenario, timeline, one, watch) for one in _sliders(scenario, state)
+                annotated(ground, scenario, timeline, bare_slider, watch)
+                for bare_slider in _sliders(scenario, state)
             )
             if ground.design is not None:
                 watch("utilities")
                 sliders = _doubled(ground.design, timeline, number, sliders)
             watch("critical path")
-            return _simulated(scenario, timeline, sliders, (*ground.made, *made))
+            return _simulated(scenario, timeline, sliders, (*ground.made, *changes))
 
         return self._moving.simulated.get(_key(state), make)
 
     def _rested(self, side: _Side, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
             ground = self._ground(side, state, watch)
-            _, scenario, made = _slid(ground, state)
-            scenario = with_engine(scenario, COMPILED)
+            _, scenario, changes = _slid(ground, state)
             timeline = scenario.run(watch("step"))
             settings = settings_with(side.base.settings, side.base.settings.engine, state.changes())
             changed = replace(side.base, scenario=scenario, timeline=timeline, settings=settings)
-            rows, check = utilities(changed, watch=watch)
+            rows, check = utilities(changed, watch=watch), changed.engine_check
             by_name = {row.resource: row for row in rows}
-            sliders = tuple(bought(one, by_name[one.resource]) for one in _sliders(scenario, state))
-            said, warnings = "", changed.warnings
-            if check is not None:
-                off = check["difference"]
-                near = f"within {off:.0e} of" if off else "the same as"
-                said = f"{check['engine']}, {near} {check['reference']}"
-                warnings = tuple(filter(None, (*warnings, check["warning"])))
-            done = _simulated(scenario, timeline, sliders, (*ground.made, *made))
-            return replace(done, check=said, warnings=warnings)
+            sliders = tuple(
+                bought(bare_slider, by_name[bare_slider.resource])
+                for bare_slider in _sliders(scenario, state)
+            )
+            warnings = tuple(filter(None, (*changed.warnings, check["warning"])))
+            done = _simulated(scenario, timeline, sliders, (*ground.made, *changes))
+            return replace(done, check=check["note"], warnings=warnings)
 
         return side.simulated.get(_key(state), make)
 
@@ -263,12 +258,7 @@ class Session:
             sliders=done.sliders,
             path=done.parts.path,
             causes=done.parts.causes,
-            timeline=strips(
-                done.timeline,
-                done.path,
-                windows,
-                state.first_rank,
-            ),
+            timeline=strips(done.timeline, done.path, windows, state.first_rank),
             changes=tuple(Note(change, note) for change, note in notes),
             assumptions=tuple(dict.fromkeys(text for one in done.made for text in one.assumptions)),
             warnings=done.warnings or self.base.warnings,
@@ -297,32 +287,13 @@ def open_session(
     return session
 
 
-def _by(base: Baseline, engine: str) -> Baseline:
-    """Return a baseline by another engine, that shares nothing which simulating would change."""
-
-    def anew(scenario: Scenario) -> Scenario:
-        return replace(scenario, engine=engine, _site=None)
-
-    recorded = anew(base.recorded)
-    scenario = recorded if base.scenario is base.recorded else anew(base.scenario)
-    replay = recorded.run()
-    return replace(
-        base,
-        settings=replace(base.settings, engine=engine),
-        recorded=recorded,
-        replay=replay,
-        scenario=scenario,
-        timeline=replay if scenario is recorded else scenario.run(),
-    )
-
-
 def _grounded(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _Ground:
     """Apply what changes links or ops."""
-    scenario, made = base.scenario, []
+    scenario, changes = base.scenario, []
     for change in map(parse_change, texts):
         watch(change.text)
-        made.append(change.apply(scenario))
-        scenario = made[-1].scenario
+        changes.append(change.apply(scenario))
+        scenario = changes[-1].scenario
     cannot = {}
     for resource in every_resource(scenario.cluster):
         watch(resource)
@@ -331,62 +302,68 @@ def _grounded(base: Baseline, texts: tuple[str, ...], watch: Watch) -> _Ground:
         except TwofoldError as error:
             cannot[resource] = str(error)
     design = None if scenario.slow_down else DesignPoints(scenario)
-    return _Ground(scenario, tuple(made), design, cannot)
+    return _Ground(scenario, tuple(changes), design, cannot)
 
 
 def _slid(ground: _Ground, state: State) -> tuple[Change, Scenario, list[Changed]]:
     """Apply sliders that are numbers; return them as one change, too."""
-    number, scenario, made = Change(), ground.scenario, []
+    number, scenario, changes = Change(), ground.scenario, []
     for change in map(parse_change, state.numbers()):
         number |= change
-        made.append(change.apply(scenario))
-        scenario = made[-1].scenario
-    return number, scenario, made
+        changes.append(change.apply(scenario))
+        scenario = changes[-1].scenario
+    return number, scenario, changes
 
 
 def _sliders(scenario: Scenario, state: State) -> Iterator[Slider]:
     return (slider(scenario, state, name) for name in every_resource(scenario.cluster))
 
 
-def _told(
-    ground: _Ground, scenario: Scenario, timeline: Timeline, one: Slider, watch: Watch
+def annotated(
+    ground: _Ground, scenario: Scenario, timeline: Timeline, bare_slider: Slider, watch: Watch
 ) -> Slider:
     """Say why twice of a resource would buy nothing; simulate it where nothing else can."""
-    note = not_used(timeline, scenario, one.resource) or ground.cannot.get(one.resource, "")
+    note = not_used(timeline, scenario, bare_slider.resource) or ground.cannot.get(
+        bare_slider.resource, ""
+    )
     if note or ground.design is not None:
-        return replace(one, note=note)
-    changed = better(one.resource).apply(scenario).scenario
-    step = outcome(changed, watch(one.resource)).makespan
+        return replace(bare_slider, note=note)
+    changed = better(bare_slider.resource).apply(scenario).scenario
+    step = outcome(changed, watch(bare_slider.resource)).makespan
     gain = utility_pct(timeline.makespan, step)
-    return replace(one, step_s=step, step=say_time(step), utility_pct=gain)
+    return replace(bare_slider, step_s=step, step=say_time(step), utility_pct=gain)
 
 
 def _doubled(
     design: DesignPoints, timeline: Timeline, number: Change, sliders: tuple[Slider, ...]
 ) -> tuple[Slider, ...]:
     """Ask what twice of each resource would buy, of all at once."""
-    open_ = [one.resource for one in sliders if not one.note]
+    open_ = [bare_slider.resource for bare_slider in sliders if not bare_slider.note]
     now, *then = design.steps([number, *(number | better(name) for name in open_)]).tolist()
     steps = dict(zip(open_, then, strict=True))
-    found = []
-    for one in sliders:
-        if one.resource not in steps:
-            found.append(one)
+    answered = []
+    for bare_slider in sliders:
+        if bare_slider.resource not in steps:
+            answered.append(bare_slider)
             continue
-        step = timeline.makespan * (steps[one.resource] / now) if now else steps[one.resource]
+        step = (
+            timeline.makespan * (steps[bare_slider.resource] / now)
+            if now
+            else steps[bare_slider.resource]
+        )
         gain = utility_pct(timeline.makespan, step)
-        found.append(replace(one, step_s=step, step=say_time(step), utility_pct=gain))
-    return tuple(found)
+        answered.append(replace(bare_slider, step_s=step, step=say_time(step), utility_pct=gain))
+    return tuple(answered)
 
 
 def _simulated(
     scenario: Scenario,
     timeline: Timeline,
     sliders: tuple[Slider, ...],
-    made: tuple[Changed, ...],
+    changes: tuple[Changed, ...],
 ) -> _Simulated:
     path = tuple(critical_path(timeline))
-    return _Simulated(scenario, timeline, path, sliders, made, composition(timeline, path))
+    return _Simulated(scenario, timeline, path, sliders, changes, composition(timeline, path))
 
 
 def _key(state: State) -> tuple[object, ...]:
@@ -397,7 +374,7 @@ def _key(state: State) -> tuple[object, ...]:
 
 def _stamps(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
     """Say which files changes name, and when they were written: a file may be changed meanwhile."""
-    found = []
+    stamps = []
     for word in " ".join(texts).replace("=", " ").replace("'", " ").replace('"', " ").split():
         path = Path(word)
         try:
@@ -405,33 +382,5 @@ def _stamps(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
         except OSError:
             about = None
         if about is not None:
-            found.append((word, about.st_mtime_ns, about.st_size))
-    return tuple(found)
-
-
-class Superseded(Exception):  # noqa: N818 - no error: nobody waits for the answer any more
-    """A state that nobody asks for any more."""
-
-
-def until(stop: Callable[[], bool]) -> Watch:
-    """Make what has done with a simulation as soon as ``stop`` says so.
-
-    Raises
-    ------
-    Superseded
-        From inside of the simulation.
-    """
-
-    def watch(what: str) -> Progress:
-        del what
-
-        def progress(done: int, total: int) -> None:
-            del done, total
-            if stop():
-                raise Superseded
-
-        if stop():
-            raise Superseded
-        return progress
-
-    return watch
+            stamps.append((word, about.st_mtime_ns, about.st_size))
+    return tuple(stamps)

@@ -6,14 +6,18 @@ cluster, topologies, routing, algorithms, what was written by hand, then sliders
 page shows, a command with these what-ifs answers too.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isfinite
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from experiments.scenario.change import is_of_links
-from experiments.scenario.resources import RANKS, check_factor, check_resource
-from simulator.errors import SettingsError, TwofoldError, shown
+from experiments.scenario.resources import RANKS, check_resource
+from experiments.scenario.words import check_factor
+from experiments.settings import Settings
+from simulator.support.errors import SettingsError, TwofoldError, shown
 
 CLUSTER, TOPOLOGY, ROUTING = "cluster", "topology", "routing"
 ALGORITHM, WHAT_IF = "algorithm", "what-if"
@@ -114,7 +118,7 @@ class State:
         return dict(self.factors).get(resource, 1.0)
 
     def _numbers(self) -> Iterator[tuple[str, float]]:
-        return (one for one in self.factors if is_number(one[0]))
+        return (entry for entry in self.factors if is_number(entry[0]))
 
 
 def is_number(resource: str) -> bool:
@@ -144,23 +148,23 @@ def parse_state(address: str) -> State:
     if len(address) > _LONGEST:
         raise SettingsError(f"the address has {len(address):,} characters; {_LONGEST:,} are read")
     words = parse_qsl(address.removeprefix("?"), keep_blank_values=True)
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for name, value in words:
-        found.setdefault(name, []).append(value)
-    for name, values in found.items():
+        by_name.setdefault(name, []).append(value)
+    for name, values in by_name.items():
         if len(values) > 1 and name not in _SEVERAL:
             raise SettingsError(f"the address has {len(values)} values of {shown(name)}: keep one")
-    one = {name: values[-1] for name, values in found.items() if name not in _SEVERAL}
-    many = {name: tuple(found.get(name, ())) for name in _SEVERAL}
-    factors = {name: value for name, value in one.items() if name not in _WORDS}
+    single = {name: values[-1] for name, values in by_name.items() if name not in _SEVERAL}
+    many = {name: tuple(by_name.get(name, ())) for name in _SEVERAL}
+    factors = {name: value for name, value in single.items() if name not in _WORDS}
     return State(
-        cluster=one.get(CLUSTER, ""),
+        cluster=single.get(CLUSTER, ""),
         topologies=many[TOPOLOGY],
-        routing=one.get(ROUTING, ""),
+        routing=single.get(ROUTING, ""),
         algorithms=many[ALGORITHM],
         what_ifs=many[WHAT_IF],
         factors=tuple((_resource(name), _number(name, text)) for name, text in factors.items()),
-        first_rank=_rank(one.get(FIRST_RANK, "0")),
+        first_rank=_rank(single.get(FIRST_RANK, "0")),
     )
 
 
@@ -224,3 +228,68 @@ def _quoted(text: str) -> str:
     if " " not in text:
         return text
     return f"'{text}'" if '"' in text else f'"{text}"'
+
+
+_DOOR = "twofold"
+"""The command, and the module: no package imports it, and this one only names it."""
+_ANSWERS = ("utility", "explain")
+"""Questions that together answer what the page shows: utilities; critical path and ranks."""
+_OPTIONS = {"algorithms": "--algorithm", "what_ifs": "--what-if"}
+"""Options of settings that are called otherwise, and may be repeated."""
+_NOT_ALL = {"workers": ("utility",)}
+"""Settings that only some of these questions take."""
+
+
+def settings_with(settings: Settings, engine: str, changes: Sequence[str]) -> Settings:
+    """Return the settings of a question with the changes of a state behind its own."""
+    return replace(settings, engine=engine, what_ifs=(*settings.what_ifs, *changes))
+
+
+def command(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
+    """Write the commands that answer the same, a line each."""
+    return "\n".join(shlex.join(_words(name, trace, cluster, settings)) for name in _ANSWERS)
+
+
+def python(trace: Path | str, cluster: Path | str | None, settings: Settings) -> str:
+    """Write the same for Python."""
+    where = [repr(str(path)) for path in (trace, cluster) if path is not None]
+    arguments = [f"    {name}={_literal(value)}," for name, value in _changed(settings)]
+    lines = [f"import {_DOOR} as tf", "", "settings = tf.Settings(", *arguments, ")"]
+    lines += [f"{name} = tf.{name}({', '.join(where)}, settings=settings)" for name in _ANSWERS]
+    return "\n".join([*lines, *(f"print({name})" for name in _ANSWERS), ""])
+
+
+def _changed(settings: Settings) -> list[tuple[str, object]]:
+    """List the settings that are not as by default; the engine is always said."""
+    values = [(setting.name, getattr(settings, setting.name)) for setting in fields(settings)]
+    usual = Settings()
+    return [
+        (name, value) for name, value in values if name == "engine" or value != getattr(usual, name)
+    ]
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(repr(item) for item in value)}]"
+    return repr(str(value)) if isinstance(value, Path) else repr(value)
+
+
+def _words(
+    name: str, trace: Path | str, cluster: Path | str | None, settings: Settings
+) -> list[str]:
+    words = [_DOOR, name, str(trace)]
+    words += [] if cluster is None else ["--cluster", str(cluster)]
+    for field, value in _changed(settings):
+        if name in _NOT_ALL.get(field, _ANSWERS):
+            words += _option(field, value)
+    return words
+
+
+def _option(field: str, value: object) -> list[str]:
+    """Write a setting as options."""
+    option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+    if isinstance(value, tuple):
+        return [word for item in value for word in (option, str(item))]
+    if isinstance(value, bool):
+        return [option if value else f"--no-{option.removeprefix('--')}"]
+    return [option, str(value)]

@@ -26,13 +26,13 @@ from simulator.analysis.attribution import (
 )
 from simulator.analysis.critical_path import Segment
 from simulator.analysis.metrics import cover, moves, union
-from simulator.errors import SettingsError
+from simulator.support.errors import SettingsError
 from simulator.timeline import Timeline
 from simulator.workload import UNEXPLAINED_HOST, Floats, What
 
 COMMUNICATION, DELAY = "communication", "delay"
 USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, DELAY)
-"""What time is told to be spent on, in the order in which it is drawn; the rest is idle."""
+"""What time is spent on, in the order in which it is drawn; the rest is idle."""
 _USE = {
     **{COMPUTE: COMPUTE, COPY: COPY, WAITING: WAITING, HOST: HOST, LAUNCH: LAUNCH},
     **dict.fromkeys((BEFORE, AFTER, IDLE), ""),
@@ -77,10 +77,7 @@ class Strips:
 
 
 def strips(
-    timeline: Timeline,
-    path: Sequence[Segment],
-    windows: int,
-    first_rank: int = 0,
+    timeline: Timeline, path: Sequence[Segment], windows: int, first_rank: int = 0
 ) -> Strips:
     """Cut a timeline into windows.
 
@@ -119,8 +116,8 @@ def strips(
 
 def _of_rank(timeline: Timeline, rank: int, edges: Floats) -> Strip:
     workload = timeline.workload
-    mine = workload.ops_of(rank)
-    calls = mine[workload.what[mine] >= What.COLLECTIVE]
+    ops = workload.ops_of(rank)
+    calls = ops[workload.what[ops] >= What.COLLECTIVE]
     moving = cover(union(*moves(timeline, calls)), edges[:-1], edges[1:])
     return Strip(rank, _by_use(rank_parts_in(timeline, rank, edges), edges), _bytes(moving, edges))
 
@@ -143,8 +140,8 @@ def _path_ranks(timeline: Timeline, path: Sequence[Segment], edges: Floats) -> l
     ends = np.array([segment.end for segment in path])
     rank = np.append(timeline.workload.rank[[segment.op for segment in path]], -1)
     middle = (edges[:-1] + edges[1:]) / 2
-    found: list[int] = rank[np.searchsorted(ends, middle, side="left")].tolist()
-    return found
+    ranks: list[int] = rank[np.searchsorted(ends, middle, side="left")].tolist()
+    return ranks
 
 
 def _by_use(parts: Mapping[str, Floats], edges: Floats) -> dict[str, str]:

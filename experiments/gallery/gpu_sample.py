@@ -252,7 +252,7 @@ def make(directory: Path) -> Path:
     timelines = simulated()
     accelerator = f"NVIDIA {load_cluster(CLUSTER).accelerator.name}"
     write_kineto(timelines, directory, accelerator=accelerator)
-    steps = {str(number): one.makespan for number, one in enumerate(timelines, 1)}
+    steps = {str(number): timeline.makespan for number, timeline in enumerate(timelines, 1)}
     truth = {"cluster": CLUSTER, "nodes": NODES, "engine": "flow", "makespan_s": steps}
     path = directory.with_name(f"{directory.name}.truth.json")
     path.write_text(json.dumps(truth, indent=1) + "\n")

@@ -1,4 +1,6 @@
-"""Text on any terminal: what its encoding lacks becomes ASCII, and what would command it a sign.
+"""Values as JSON has them, and text on any terminal.
+
+What its encoding lacks becomes ASCII, and what would command it a sign.
 
 Names of traces, kernels, clusters and files are other people's. An escape sequence in one could
 overwrite what was printed, or the terminal's title; it is shown instead of obeyed.
@@ -6,7 +8,11 @@ overwrite what was printed, or the terminal's title; it is shown instead of obey
 
 import codecs
 import io
-from typing import TextIO
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TextIO
 
 _ASCII = {
     "█": "#",
@@ -22,6 +28,8 @@ _ASCII = {
     "─": "-",
     "━": "-",
     "│": "|",
+    "“": '"',
+    "”": '"',
 }
 """What stands for a character that an encoding does not have; for any other it is ``?``."""
 _HANDLER = "twofold.ascii"
@@ -36,6 +44,27 @@ _SIGNS = {
 }
 """What stands for a control character: its picture (Unicode block 2400). C1 controls and those that
 turn the direction of writing, by which text reads otherwise than it is, have none."""
+
+
+def jsonable(value: Any) -> Any:
+    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is no number.
+
+    JSON has neither NaN nor infinity: both are null, and the type of the field says so.
+
+    Examples
+    --------
+    >>> jsonable({"ranks": (0, 1), "busbw": float("inf"), "file": Path("a.json")})
+    {'ranks': [0, 1], 'busbw': None, 'file': 'a.json'}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if is_dataclass(value):
+        return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
+    return str(value) if isinstance(value, Path) else value
 
 
 def harmless(text: str) -> str:

@@ -45,8 +45,8 @@ def to_table(timeline: Timeline) -> pa.Table:
         "what": _named(workload.what.astype(np.int32), [what.name.lower() for what in What]),
         "start": pa.array(timeline.start),
         "end": pa.array(timeline.end),
-        "measured_start": _known(workload.measured_start),
-        "measured_end": _known(workload.measured_end),
+        "measured_start": _finite_column(workload.measured_start),
+        "measured_end": _finite_column(workload.measured_end),
         "released_by": _index(timeline.released_by),
         "call": _index(workload.call),
         **_of_calls(timeline),
@@ -66,15 +66,15 @@ def _of_calls(timeline: Timeline) -> dict[str, pa.Array]:
     kinds = list(dict.fromkeys(view.kind for view in views))
     groups = list(dict.fromkeys(str(view.group) for view in views))
     kind = np.array([kinds.index(view.kind) for view in views], dtype=np.int32)
-    place = {group: number for number, group in enumerate(groups)}
-    group = np.array([place[str(view.group)] for view in views], dtype=np.int32)
+    number_of = {group: number for number, group in enumerate(groups)}
+    group = np.array([number_of[str(view.group)] for view in views], dtype=np.int32)
     call = workload.call
     return {
-        "call_kind": _named(_taken(kind, call), kinds),
-        "call_group": _named(_taken(group, call), groups),
-        "call_size": _known(_taken(workload.calls.size, call, np.nan)),
-        "call_start": _known(_taken(timeline.call_start, call, np.nan)),
-        "call_end": _known(_taken(timeline.call_end, call, np.nan)),
+        "call_kind": _named(_rows_of(kind, call), kinds),
+        "call_group": _named(_rows_of(group, call), groups),
+        "call_size": _finite_column(_rows_of(workload.calls.size, call, np.nan)),
+        "call_start": _finite_column(_rows_of(timeline.call_start, call, np.nan)),
+        "call_end": _finite_column(_rows_of(timeline.call_end, call, np.nan)),
         "call_sent": _sent(workload),
     }
 
@@ -95,7 +95,7 @@ def _sent(workload: Workload) -> pa.Array:
     return pa.array(rows, lists)
 
 
-def _taken(
+def _rows_of(
     column: NDArray[np.generic], call: NDArray[np.int32], missing: float = -1
 ) -> NDArray[np.generic]:
     """Bring a column of calls to the ops that take part in them."""
@@ -113,5 +113,5 @@ def _index(column: NDArray[np.generic]) -> pa.Array:
     return pa.array(column, mask=np.asarray(column) < 0)
 
 
-def _known(column: NDArray[np.generic]) -> pa.Array:
+def _finite_column(column: NDArray[np.generic]) -> pa.Array:
     return pa.array(column, mask=np.isnan(column))

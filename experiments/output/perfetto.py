@@ -13,16 +13,20 @@ import gzip
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from experiments.baseline import Baseline
 from experiments.files import writing
-from experiments.questions.collective_calls import CollectiveCallsReport
 from simulator.analysis.critical_path import Segment
+from simulator.engine.repeating import StepTimes
 from simulator.workload import What, Workload
+
+if TYPE_CHECKING:
+    from experiments.baseline import Baseline
+    from experiments.questions.collective_calls import CollectiveCallsReport
+    from experiments.questions.share import ShareReport
 
 Event = dict[str, Any]
 
@@ -31,7 +35,7 @@ class WithPath(Protocol):
     """A report that holds a replay and its critical path."""
 
     @property
-    def base(self) -> Baseline:
+    def base(self) -> "Baseline":
         """The replay."""
 
     @property
@@ -76,7 +80,7 @@ def _document(report: WithPath) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
-def write_calls(report: CollectiveCallsReport, path: Path) -> None:
+def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
     """Write calls beside each other: a thread for each, together and as long as alone.
 
     Raises
@@ -98,7 +102,7 @@ _TOGETHER, _ALONE = 1, 2
 """Process ids of calls beside each other, and as long as they would be alone."""
 
 
-def _events_of_calls(report: CollectiveCallsReport) -> Iterator[Event]:
+def _events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
     for process, word in ((_TOGETHER, "together"), (_ALONE, "as long as alone")):
         yield meta("process_name", process, 0, word)
         yield meta("process_sort_index", process, 0, process)
@@ -126,14 +130,14 @@ def _names(workload: Workload) -> Iterator[Event]:
     yield meta("process_sort_index", _PATH, 0, 0)
     yield meta("thread_name", _PATH, 1, "rank and op")
     for rank in workload.ranks:
-        mine = workload.rank == rank
-        lanes = np.unique(workload.lane[mine])
+        of_rank = workload.rank == rank
+        lanes = np.unique(workload.lane[of_rank])
         for process, word in ((_process(rank), "measured"), (_process(rank) + 1, "simulated")):
             yield meta("process_name", process, 0, f"rank {rank} {word}")
             yield meta("process_sort_index", process, 0, process)
             for lane in lanes.tolist():
                 yield meta("thread_name", process, lane + 1, workload.lanes[lane])
-                host = bool((workload.what[mine & (workload.lane == lane)] == What.HOST).any())
+                host = bool((workload.what[of_rank & (workload.lane == lane)] == What.HOST).any())
                 order = lane + 1 + (0 if host else len(workload.lanes))
                 yield meta("thread_sort_index", process, lane + 1, order)
 
@@ -206,3 +210,90 @@ def _path(report: WithPath) -> Iterator[Event]:
             name = f"{segment.what}: {workload.names[workload.name[segment.op]]}"
             span = segment.start, segment.end
             yield timed_slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}
+
+
+def write_jobs(report: "ShareReport", path: Path) -> None:
+    """Write the steps that the report has kept; gzipped if the name ends in ``.gz``.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    with writing(path) as stream:
+        if path.suffix != ".gz":
+            stream.writelines(_document_of_jobs(report))
+            return
+        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+            packed.writelines(_document_of_jobs(report))
+
+
+def _document_of_jobs(report: "ShareReport") -> Iterator[bytes]:
+    encode = msgspec.json.Encoder().encode
+    about = {
+        "cluster": report.cluster.name,
+        "placement": report.seating.placement,
+        "jobs": {job.job: f"{job.slow_down:.3f}x" for job in report.jobs},
+    }
+    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    for number, event in enumerate(events_of_jobs(report)):
+        yield (b",\n" if number else b"") + encode(event)
+    yield b"\n]}\n"
+
+
+def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
+    """All events: names of processes and threads, and the ops of the steps that were kept."""
+    for number, (placed, job) in enumerate(zip(report.placed, report.sharing.jobs, strict=True)):
+        process = number + 1
+        if job.done is None:
+            workload, alone = job.alone.workload, job.alone
+            times = StepTimes(
+                placed.begins, alone.start, alone.end, alone.call_start, alone.call_end
+            )
+            steps = {0: times}
+        else:
+            workload, steps_kept = job.workload, list(job.done.kept)
+            steps = dict(enumerate(steps_kept, start=len(job.done.length) - len(steps_kept)))
+        threads = _threads_of_job(workload)
+        yield from _names_of_job(placed.name, process, workload, threads)
+        for step, times in steps.items():
+            yield from _job_step(workload, step, times, (process, threads))
+
+
+def _threads_of_job(workload: Workload) -> dict[tuple[int, int], int]:
+    """Give a number to each lane of each rank; 1 is that of the steps."""
+    pairs = np.unique(np.stack([workload.rank, workload.lane]), axis=1).T.tolist()
+    return {(rank, lane): number for number, (rank, lane) in enumerate(pairs, start=2)}
+
+
+def _names_of_job(
+    name: str, process: int, workload: Workload, threads: dict[tuple[int, int], int]
+) -> Iterator[Event]:
+    yield meta("process_name", process, 0, f"job {name}")
+    yield meta("process_sort_index", process, 0, process)
+    yield meta("thread_name", process, 1, "steps")
+    for (rank, lane), thread in threads.items():
+        yield meta("thread_name", process, thread, f"seat {rank} {workload.lanes[lane]}")
+        yield meta("thread_sort_index", process, thread, thread)
+
+
+def _job_step(
+    workload: Workload, number: int, times: StepTimes, where: tuple[int, dict[tuple[int, int], int]]
+) -> Iterator[Event]:
+    process, threads = where
+    begin = times.begin
+    whole = begin, begin + float(times.end.max())
+    yield timed_slice(f"step {number}", "step", whole, (process, 1))
+    for op in range(len(workload)):
+        span = begin + float(times.start[op]), begin + float(times.end[op])
+        at = process, threads[int(workload.rank[op]), int(workload.lane[op])]
+        call = int(workload.call[op])
+        args: dict[str, object] = {"op": op, "step": number}
+        if call >= 0:
+            args["call"] = str(workload.call_view(call))
+        yield timed_slice(*called(workload, op), span, at) | {"args": args}
+        if call >= 0:
+            moving = max(span[0], begin + float(times.call_start[call]))
+            over = begin + float(times.call_end[call])
+            if moving <= over:
+                yield timed_slice("transfer", "transfer", (moving, over), at)

@@ -2,16 +2,18 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from experiments.baseline import Watch
 from experiments.output.encoding import harmless
 from simulator.engine.simulate import Progress as Report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.progress import Progress, TaskID
+
+    from experiments.settings import Watch
 
 _PATIENCE = 1.0
 """Seconds without a word before the bar appears."""
@@ -22,7 +24,7 @@ _LOG_EVERY = 10.0
 
 
 @contextmanager
-def watching(unit: str = "calls") -> Iterator[Watch]:
+def watching(unit: str = "calls") -> "Iterator[Watch]":
     """Yield what makes a progress callback for each simulation of a command.
 
     ``unit`` is what is counted.
@@ -31,17 +33,17 @@ def watching(unit: str = "calls") -> Iterator[Watch]:
         with bar(unit) as watch:
             yield watch
     else:
-        told = [time.monotonic()]
-        yield lambda what: _logger(f"simulating {what}", unit, told)
+        last_report = [time.monotonic()]
+        yield lambda what: _logger(f"simulating {what}", unit, last_report)
 
 
-def _logger(what: str, unit: str, told: list[float]) -> Report:
-    """Say it in lines; ``told`` is when the last was, for all simulations of a command."""
+def _logger(what: str, unit: str, last_report: list[float]) -> Report:
+    """Say it in lines; ``last_report`` is when the last was, for all simulations of a command."""
 
     def report(done: int, total: int) -> None:
         now = time.monotonic()
-        if now - told[0] >= _LOG_EVERY:
-            told[0] = now
+        if now - last_report[0] >= _LOG_EVERY:
+            last_report[0] = now
             sys.stderr.write(f"{harmless(what)}: {done} of {total} {unit}\n")
             sys.stderr.flush()
 
@@ -49,7 +51,7 @@ def _logger(what: str, unit: str, told: list[float]) -> Report:
 
 
 @contextmanager
-def bar(unit: str = "calls") -> Iterator[Watch]:
+def bar(unit: str = "calls") -> "Iterator[Watch]":
     """Yield what makes a progress callback for each simulation; the bar is gone afterwards."""
     from rich.console import Console  # rich is slow to load, and a bar is for terminals only
     from rich.progress import (

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from typing_extensions import TypedDict
+
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.clusters import describe
 from experiments.report import Report, Rows
 from topologies import Cluster, load_cluster
 from topologies.cluster.bill import Bill, BillLine, bill_of
 from topologies.cluster.changed import with_topology
+from topologies.cluster.kinds import describe
 from topologies.cluster.placement import place
 
 
@@ -35,11 +38,11 @@ class BillRow:
     power_source: str
 
 
-class BillAnswer(Head):
+class BillTotals(TypedDict):
     """A job's bill; of the whole site: cost in USD, power in W; None where a part's is not known.
 
     ``overhead`` is the power of the site over that of its parts (PUE), ``missing`` names the fields
-    of the cluster file that would tell what is not known.
+    of the cluster file that would give what is missing.
     """
 
     where: str
@@ -53,6 +56,11 @@ class BillAnswer(Head):
     overhead: float
     energy_price_usd_per_kwh: float
     missing: list[str]
+
+
+class BillAnswer(Head, BillTotals):
+    """A job's bill, part by part."""
+
     parts: list[BillRow]
 
 
@@ -61,8 +69,6 @@ class BillReport(Report):
     """The bill of a job of ``ranks`` on ``nodes`` nodes of a cluster."""
 
     schema: ClassVar[str] = "twofold/bill/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_bill"
-    drawn_by: ClassVar[str] = ""
 
     cluster: Cluster
     ranks: int
@@ -76,28 +82,36 @@ class BillReport(Report):
 
     def answer(self) -> "BillAnswer":
         """Return the JSON answer."""
+        return {**self.head(self.cluster), **self.totals(), "parts": list(self.rows)}
+
+    def totals(self) -> BillTotals:
+        """Return what the parts add up to."""
         bill, missing = self.bill, self.bill.missing
-        known = not any(field.startswith("prices.") for field in missing)
+        has_prices = not any(field.startswith("prices.") for field in missing)
         drawn = not any(field.startswith("power.") for field in missing)
         return {
-            **self.head(self.cluster),
             "where": describe(self.cluster),
             "ranks": self.ranks,
             "nodes": self.nodes,
             "switches": bill.switches,
-            "cost_usd": bill.cost if known else None,
-            "cost_spread_usd": bill.cost_spread if known else None,
+            "cost_usd": bill.cost if has_prices else None,
+            "cost_spread_usd": bill.cost_spread if has_prices else None,
             "idle_w": bill.idle_power if drawn else None,
             "active_w": bill.active_power if drawn else None,
             "overhead": bill.overhead,
             "energy_price_usd_per_kwh": bill.energy_price * 3.6e6,
             "missing": list(missing),
-            "parts": list(self.rows),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import catalogue  # numbers need none of it
+
+        return catalogue.bill(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
-        answer = self.answer()
+        answer = self.totals()
         cost = "no price" if answer["cost_usd"] is None else f"{answer['cost_usd'] / 1e6:.4g} MUSD"
         return f"{self.cluster.name}, {self.ranks:,} ranks on {self.nodes:,} nodes: {cost}"
 

@@ -10,39 +10,46 @@ import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import BenchmarkLog, Layout
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
-from experiments.costing.calibration import (
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
+from experiments.calibration.calibration import (
     SOFTWARE,
+    Fit,
     calibrated_cluster,
     check_replay,
     fit_steps,
+    interval,
     nothing_fitted,
 )
-from experiments.costing.fitting import Fit, interval
-from experiments.costing.levels import WITHIN_95
-from experiments.costing.log_calibration import logged_cluster
-from experiments.costing.log_fitting import LogFit, fit_logged, logged
-from experiments.costing.modelled_calls import as_timed, check_one_machine, modelled
-from experiments.costing.prior import left_out_calls, measured_by, residual_calls, spread_of
+from experiments.calibration.log_calibration import logged_cluster
+from experiments.calibration.log_fitting import LogFit, fit_logged, logged
+from experiments.calibration.modelled_calls import as_timed, check_one_machine, modelled
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing
+from experiments.output.document import Document
+from experiments.priors.errors import WITHIN_95
+from experiments.priors.network import left_out_calls, measured_by, residual_calls, spread_of
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import SettingsOptions, as_recorded
-from experiments.validation.log_calls import LogCall, LogErrors, log_calls, log_errors
-from experiments.validation.measured_collectives import ALL
-from simulator.errors import CalibrationError
+from experiments.settings import SettingsOptions, Watch, as_recorded
+from experiments.validation.measured_collectives import (
+    ALL,
+    LogCall,
+    LogErrors,
+    log_calls,
+    log_errors,
+)
+from simulator.support.errors import CalibrationError
 from topologies import Cluster, load_cluster
+from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import resource_values
-from topologies.cluster.cluster_text import cluster_text
 from topologies.cluster.schema import Calibrated
 from traces.core.loaded import MEDIAN
 
 _SEED = 0
 """Of the bootstrap: the same trace gives the same bounds."""
 _NOT_USED = "no call of the logs uses it"
-_NOT_TOLD = "the calls do not tell it from the others"
+_NOT_TOLD = "the calls do not distinguish it from the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,6 @@ class CalibrationReport(Report):
     """Parameters and residuals by kind, and the cluster they make."""
 
     schema: ClassVar[str] = "twofold/calibrate/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_calibration"
 
     base: Baseline
     cluster: Cluster
@@ -105,23 +111,31 @@ class CalibrationReport(Report):
 
     def answer(self) -> "CalibrateAnswer":
         """Return the JSON answer."""
-        made = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        fields_set = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
             **self.base.answer(),
             "parameters": list(self.rows),
             "residuals": list(self.residuals),
-            "calibrated_cluster": made,
+            "calibrated_cluster": fields_set,
         }
 
     @property
     def rows(self) -> tuple[ParameterRow, ...]:
         """Parameters with their units."""
-        return tuple(self._row(one) for one in self.parameters)
+        return tuple(self._row(parameter) for parameter in self.parameters)
 
-    def _row(self, one: Parameter) -> ParameterRow:
-        values = {column.name: getattr(one, column.name) for column in fields(one)}
-        return ParameterRow(**values, unit="B/s" if one.parameter.endswith("bandwidth") else "s")
+    def _row(self, parameter: Parameter) -> ParameterRow:
+        values = {column.name: getattr(parameter, column.name) for column in fields(parameter)}
+        return ParameterRow(
+            **values, unit="B/s" if parameter.parameter.endswith("bandwidth") else "s"
+        )
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.calibration(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -148,7 +162,7 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If the trace cannot tell anything of any kind of collective, or what it tells does not
+        If the trace shows nothing of any kind of collective, or what it tells does not
         explain how long the step took.
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
@@ -157,21 +171,23 @@ def calibrate(
     base = baseline(trace, cluster, by_trace, watch)
     others = recorded_steps(base.loaded, base.read) if by_trace.step == MEDIAN else ()
     fits = fit_steps(base.scenario, others)
-    if not any(found.fitted for found in fits.values()):
+    if not any(fit.fitted for fit in fits.values()):
         raise CalibrationError(nothing_fitted(fits))
     source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
-    known = base.scenario.cluster
-    made = calibrated_cluster(known, fits, source)
-    made = made.model_copy(update={"known": measured_by(known.known, residual_calls(fits))})
-    check_replay(base.recorded, base.loaded.measured_step, made)
+    cluster_before = base.scenario.cluster
+    calibrated = calibrated_cluster(cluster_before, fits, source)
+    calibrated = calibrated.model_copy(
+        update={"known": measured_by(cluster_before.known, residual_calls(fits))}
+    )
+    check_replay(base.recorded, base.loaded.measured_step, calibrated)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
         base=base,
-        cluster=made,
+        cluster=calibrated,
         parameters=tuple(
-            row for kind, found in fits.items() for row in _parameters(kind, found, known, rng)
+            row for kind, fit in fits.items() for row in _parameters(kind, fit, cluster_before, rng)
         ),
-        residuals=tuple(_residual(kind, found) for kind, found in fits.items()),
+        residuals=tuple(_residual(kind, fit) for kind, fit in fits.items()),
     )
 
 
@@ -188,17 +204,17 @@ def write_cluster(cluster: Cluster, path: Path) -> None:
 
 
 def _parameters(
-    kind: str, found: Fit, cluster: Cluster, rng: "np.random.Generator"
+    kind: str, fit: Fit, cluster: Cluster, rng: "np.random.Generator"
 ) -> Iterable[Parameter]:
-    bounds = interval(found, rng) if found.fitted else None
+    bounds = interval(fit, rng) if fit.fitted else None
     values = payload(cluster, cluster.calibration.get(kind, Calibrated()))
-    for place, name in enumerate(found.rows.names):
-        now = values.get(name, float(found.rows.parts[:, place].mean()))
-        if bounds is None or name in found.why_not:
-            yield Parameter(kind, name, now, None, None, None, None, found.why_not[name])
+    for column, name in enumerate(fit.rows.names):
+        now = values.get(name, float(fit.rows.parts[:, column].mean()))
+        if bounds is None or name in fit.why_not:
+            yield Parameter(kind, name, now, None, None, None, None, fit.why_not[name])
             continue
-        low, high = bounds[:, place].tolist()
-        multiple = float(found.multiple[place])
+        low, high = bounds[:, column].tolist()
+        multiple = float(fit.multiple[column])
         if name.endswith("bandwidth"):
             multiple, low, high = 1 / multiple, 1 / high, 1 / low if low else np.inf
         wire = resource_values(cluster).get(name, np.inf)
@@ -207,28 +223,28 @@ def _parameters(
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
 
 
-def payload(cluster: Cluster, known: Calibrated) -> dict[str, float]:
+def payload(cluster: Cluster, calibrated: Calibrated) -> dict[str, float]:
     """Return latencies (s) and payload bandwidths (B/s) of the tiers as they are now."""
     values = {name: float(value) for name, value in resource_values(cluster).items()}
     if not cluster.is_one_graph:
         values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
     if cluster.scale_out is not None:
         values["scale_out.bandwidth"] *= cluster.scale_out.efficiency
-    for tier, multiple in known.latency.items():
+    for tier, multiple in calibrated.latency.items():
         values[f"{tier}.latency"] *= multiple
-    for tier, multiple in known.bandwidth.items():
+    for tier, multiple in calibrated.bandwidth.items():
         values[f"{tier}.bandwidth"] *= multiple
     return values
 
 
-def _residual(kind: str, found: Fit) -> Residual:
-    sizes = len(np.unique(found.rows.parts, axis=0))
-    error = 100 * np.abs(found.residual)
+def _residual(kind: str, fit: Fit) -> Residual:
+    sizes = len(np.unique(fit.rows.parts, axis=0))
+    error = 100 * np.abs(fit.residual)
     return Residual(
         kind=kind,
         calls=len(error),
         sizes=sizes,
-        before_pct=float(np.median(100 * np.abs(found.before))),
+        before_pct=float(np.median(100 * np.abs(fit.before))),
         median_pct=float(np.median(error)),
         worst_pct=float(error.max()),
     )
@@ -245,7 +261,7 @@ class LogFile:
 
 
 class CalibrateLogsAnswer(Head):
-    """What logs tell of a cluster, how well it meets them, and the cluster file that it makes."""
+    """What logs show of a cluster, how well it meets them, and the cluster file that it makes."""
 
     logs: list[LogFile]
     parameters: list[ParameterRow]
@@ -260,8 +276,6 @@ class LogCalibrationReport(Report):
     """Parameters, errors by kind and class of sizes, every call, and the cluster they make."""
 
     schema: ClassVar[str] = "twofold/calibrate_logs/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_log_calibration"
-    drawn_by: ClassVar[str] = "experiments.output.figures:log_calibration"
 
     base: Cluster
     cluster: Cluster
@@ -273,22 +287,28 @@ class LogCalibrationReport(Report):
 
     def answer(self) -> "CalibrateLogsAnswer":
         """Return the JSON answer."""
-        made = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        fields_set = self.cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         return {
             **self.head(self.base),
             "logs": list(self.logs),
-            "parameters": [_with_unit(one) for one in self.parameters],
+            "parameters": [_with_unit(parameter) for parameter in self.parameters],
             "errors": list(self.errors),
             "calls": list(self.calls),
             "notes": list(self.notes),
-            "calibrated_cluster": made,
+            "calibrated_cluster": fields_set,
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.log_calibration(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
         whole = self.errors[-1]
         return (
-            f"{self.base.name}: {sum(one.calls for one in self.logs)} calls; left out one by one "
+            f"{self.base.name}: {sum(log.calls for log in self.logs)} calls; left out one by one "
             f"they are {whole.left_out_median_pct:.2f} % off in the median, "
             f"{whole.cluster_median_pct:.2f} % before"
         )
@@ -298,9 +318,9 @@ class LogCalibrationReport(Report):
         return LogCall, self.calls
 
 
-def _with_unit(one: Parameter) -> ParameterRow:
-    values = {column.name: getattr(one, column.name) for column in fields(one)}
-    return ParameterRow(**values, unit="B/s" if one.parameter.endswith("bandwidth") else "s")
+def _with_unit(parameter: Parameter) -> ParameterRow:
+    values = {column.name: getattr(parameter, column.name) for column in fields(parameter)}
+    return ParameterRow(**values, unit="B/s" if parameter.parameter.endswith("bandwidth") else "s")
 
 
 @question("calibrate_logs")
@@ -339,12 +359,14 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
     answered, left_out = modelled(timed, bare, watch)
     check_one_machine(answered)
     fit = fit_logged(logged(answered, partial(spread_of, base.known)))
-    made = logged_cluster(bare, fit, f"fitted to {', '.join(log.path for log in read)}")
-    made = made.model_copy(update={"known": measured_by(base.known, left_out_calls(fit))})
-    calls = tuple(log_calls(fit, answered, made))
+    calibrated = logged_cluster(bare, fit, f"fitted to {', '.join(log.path for log in read)}")
+    calibrated = calibrated.model_copy(
+        update={"known": measured_by(base.known, left_out_calls(fit))}
+    )
+    calls = tuple(log_calls(fit, answered, calibrated))
     return LogCalibrationReport(
         base=base,
-        cluster=made,
+        cluster=calibrated,
         logs=tuple(LogFile(log.path, log.tool, log.library, len(log.calls)) for log in read),
         parameters=tuple(_log_parameters(fit, bare)),
         errors=tuple(log_errors(calls)),
@@ -364,7 +386,7 @@ def _assumed(logs: Sequence[BenchmarkLog]) -> Iterator[str]:
 
 
 def _log_parameters(fit: LogFit, cluster: Cluster) -> Iterator[Parameter]:
-    """Say what all kinds share, and what a kind has of its own where the calls tell it."""
+    """Say what all kinds share, and what a kind has of its own where the calls show it."""
     now = payload(cluster, Calibrated())
     means = fit.calls.parts.mean(axis=0)
     names = list(fit.calls.names)

@@ -7,11 +7,12 @@ from math import isfinite
 from pathlib import Path
 from typing import ClassVar
 
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from simulator.errors import PluginError, ScheduleError, TwofoldError, WhatIfError
-from simulator.plugins import (
+from simulator.support.errors import PluginError, ScheduleError, TwofoldError, WhatIfError
+from simulator.support.plugins import (
     ALGORITHMS,
     CLUSTERS,
     GROUPS,
@@ -22,9 +23,9 @@ from simulator.plugins import (
     plugin_named,
     plugins,
 )
-from simulator.quantities import format_quantity
+from simulator.support.quantities import format_quantity
 from topologies import Cluster, build, catalog, load_cluster, quantities
-from topologies.cluster.fabrics import GraphFabric
+from topologies.cluster.kinds import describe
 from topologies.cluster.schema import kinds_of
 from topologies.part_names import Parts
 
@@ -104,7 +105,6 @@ class ClustersReport(Report):
     """Clusters, and if it is one that was asked for, its numbers, or its links for ``ranks``."""
 
     schema: ClassVar[str] = "twofold/clusters/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_clusters"
 
     clusters: tuple[ClusterRow, ...]
     quantities: tuple[Quantity, ...]
@@ -128,6 +128,12 @@ class ClustersReport(Report):
             "description": row.description,
             "quantities": list(self.quantities),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import catalogue  # numbers need none of it
+
+        return catalogue.clusters(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -191,7 +197,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
         If more than one cluster is asked for, or links of none.
     """
     if ranks is not None and not links:
-        raise WhatIfError("ranks mean nothing without links: how many see the network")
+        raise WhatIfError("ranks has no effect without links")
     files = {"from_nccl": from_nccl, "from_nvidia_smi": from_nvidia_smi} | {
         "from_infragraph": from_infragraph
     }
@@ -199,13 +205,17 @@ def clusters(  # noqa: PLR0913 - the options of the command
     if len(drawings) + (name is not None) > 1:
         raise WhatIfError("give one of a name and the drawings of NCCL, nvidia-smi and InfraGraph")
     if like is not None and not drawings:
-        raise WhatIfError("--like means nothing without a drawing: it fills in what one lacks")
+        raise WhatIfError(
+            "--like has no effect without a drawing: it fills in what a drawing lacks"
+        )
     if name is None and not drawings and links:
         raise WhatIfError("whose links? Name a cluster, or give a drawing")
     if name is None and not drawings:
-        return ClustersReport(tuple(_row(load_cluster(one)) for one in catalog()), ())
-    other = None if like is None else _named(like)
-    cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), other)
+        return ClustersReport(
+            tuple(_row(load_cluster(catalog_name)) for catalog_name in catalog()), ()
+        )
+    like_cluster = None if like is None else _named(like)
+    cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), like_cluster)
     if links:
         job = cluster.capacity if ranks is None else ranks
         return ClustersReport((_row(cluster),), (), cluster, job, named_links(cluster, job))
@@ -266,28 +276,12 @@ def _named(name: Cluster | Path | str) -> Cluster:
     return name if isinstance(name, Cluster) else load_cluster(name)
 
 
-def describe(cluster: Cluster) -> str:
-    """Say what a cluster's network is, in one line; where nodes differ, kind by kind."""
-    if cluster.node_kinds:
-        kinds = kinds_of(cluster).items()
-        return " | ".join(f"{one.nodes} {name}: {describe(one)}" for name, one in kinds)
-    up, out = cluster.scale_up, cluster.scale_out
-    drawn = up.graph.name if up.graph is not None else up.topology
-    inside = f"{drawn} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
-    if out is None:
-        return inside
-    nic = format_quantity(out.bandwidth, "B/s")
-    between = out.graph.name if isinstance(out, GraphFabric) else out.topology
-    routed = "" if out.topology == "switch" else f", routing {out.policy}"
-    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node{routed}"
-
-
 def _row(cluster: Cluster) -> ClusterRow:
     kinds = kinds_of(cluster).values()
     return ClusterRow(
         cluster=cluster.name,
-        accelerator=" and ".join(dict.fromkeys(one.accelerator.name for one in kinds)),
-        ranks_per_node=max(one.ranks_per_node for one in kinds),
+        accelerator=" and ".join(dict.fromkeys(kind.accelerator.name for kind in kinds)),
+        ranks_per_node=max(kind.ranks_per_node for kind in kinds),
         nodes=cluster.nodes,
         network=describe(cluster),
         description=cluster.description,
@@ -295,7 +289,7 @@ def _row(cluster: Cluster) -> ClusterRow:
 
 
 def _plain(value: object) -> float | int | str:
-    if isinstance(value, (list, tuple)) and any(isinstance(one, dict) for one in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
         return len(value)
     if isinstance(value, (list, tuple)):
         return "x".join(map(str, value))
@@ -338,13 +332,18 @@ class PluginsReport(Report):
     """Entry points of all groups, each loaded to see that it can be."""
 
     schema: ClassVar[str] = "twofold/plugins/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.files:print_plugins"
 
     rows: tuple[PluginRow, ...]
 
     def answer(self) -> "PluginsAnswer":
         """Return the JSON answer."""
         return {**self.head(), "plugins": list(self.rows)}
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.plugins(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -365,8 +364,8 @@ def list_plugins() -> PluginsReport:
     PluginsReport
         One that is broken, or whose name is taken, is a row that says why.
     """
-    found = [one for group in GROUPS for one in plugins(group)]
-    return PluginsReport(tuple(_plugin_row(one) for one in found))
+    listed = [plugin for group in GROUPS for plugin in plugins(group)]
+    return PluginsReport(tuple(_plugin_row(plugin) for plugin in listed))
 
 
 def _plugin_row(plugin: Plugin) -> PluginRow:
@@ -377,13 +376,7 @@ def _plugin_row(plugin: Plugin) -> PluginRow:
     except TwofoldError as error:
         refused = str(error)
     return PluginRow(
-        plugin.group,
-        plugin.name,
-        plugin.distribution,
-        plugin.version,
-        plugin.target,
-        adds,
-        refused,
+        plugin.group, plugin.name, plugin.distribution, plugin.version, plugin.target, adds, refused
     )
 
 
@@ -395,12 +388,12 @@ def _family(plugin: Plugin) -> str:
 
 
 def _algorithm(plugin: Plugin) -> str:
-    from collectives.added import as_algorithm, prove
-    from collectives.libraries.rules import known
+    from collectives.libraries.planners import algorithm_names
+    from collectives.select import as_algorithm, prove
 
     kind, _, name = plugin.name.partition(".")
     try:
-        _check_free(plugin, known(kind), name)
+        _check_free(plugin, algorithm_names(kind), name)
         prove(kind, load_plugin(plugin, as_algorithm))
     except ScheduleError as error:
         raise PluginError(f"{plugin} ({plugin.target}) cannot be used: {error}") from error
@@ -418,7 +411,7 @@ def _format(plugin: Plugin) -> str:
 def _clusters(plugin: Plugin) -> str:
     from topologies.cluster.catalog import added_clusters, load_cluster
 
-    names = [name for name, one in added_clusters().items() if one.plugin == plugin]
+    names = [name for name, added in added_clusters().items() if added.plugin == plugin]
     for name in names:
         load_cluster(name)
     return ", ".join(names)
@@ -432,8 +425,8 @@ _ADDS: dict[str, Callable[[Plugin], str]] = {
 }
 
 
-def _check_free(plugin: Plugin, taken: object, name: str | None = None) -> None:
+def _check_free(plugin: Plugin, existing: object, name: str | None = None) -> None:
     """Refuse a name that is twofold's own: a plugin adds, it replaces nothing."""
     name = name or plugin.name
-    if isinstance(taken, dict | tuple) and name in taken:
+    if isinstance(existing, dict | tuple) and name in existing:
         raise PluginError(f"{plugin}: {name} is twofold's own: give it another name")

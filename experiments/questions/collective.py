@@ -12,8 +12,9 @@ import numpy as np
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.files.measured_calls import Layout
-from collectives.libraries.rules import algorithm_named, parse_rule
-from experiments.costing.prior import NetworkPrior, prior_of
+from collectives.libraries.planners import algorithm_named, parse_rule
+from experiments.output.document import Document
+from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -21,19 +22,19 @@ from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
-from simulator.errors import ScheduleError, TraceError, WhatIfError
 from simulator.imbalance import parse_imbalance
-from simulator.names import one_of
-from simulator.quantities import format_quantity, parse_quantity
 from simulator.schedule import Plan
 from simulator.shares import Shares, inputs, largest
+from simulator.support.errors import ScheduleError, TraceError, WhatIfError
+from simulator.support.names import one_of
+from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import KINDS, CallRow, What, Workload, kind_named
 from topologies import Cluster, load_cluster
 
 if TYPE_CHECKING:
-    from experiments.baseline import Watch
+    from experiments.settings import Watch
 
 _GIGA = 1e9
 
@@ -111,8 +112,6 @@ class CollectiveReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/collective/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective"
-    drawn_by: ClassVar[str] = "experiments.output.figures:collective"
 
     where: str
     engine: str
@@ -135,6 +134,12 @@ class CollectiveReport(Report):
             "imbalance": self.imbalance,
             "baseline": list(self.baseline),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.collective(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -207,24 +212,28 @@ def collective(  # noqa: PLR0913 - the options of the command
         of another kind or does not fit them, or the baseline has no such call.
     """
     kind, algorithm = _program(kind, algorithm, imbalance)
-    own = _own_schedule(kind, ranks, algorithm)
-    where, topology, planner = network_of(network, ranks, nodes, (kind, None if own else algorithm))
+    own_schedule = _own_schedule(kind, ranks, algorithm)
+    where, topology, planner = network_of(
+        network, ranks, nodes, (kind, None if own_schedule else algorithm)
+    )
     spread = _spread(kind, ranks, imbalance)
     measured = _measured(baseline, kind, ranks, nodes)
-    timed = _Timed(kind, ranks, spread, topology, own or planner, engine, watch, own is None)
+    timed = _Timed(
+        kind, ranks, spread, topology, own_schedule or planner, engine, watch, own_schedule is None
+    )
     chosen = _sizes(kind, sizes, spread, measured)
     points = tuple(_compared(timed.point(size), measured) for size in chosen)
-    said = None
+    spread_note = None
     if imbalance is not None:
         shares = spread.shares or Shares(np.ones((ranks, ranks)))
-        said = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
+        spread_note = SpreadBytes(imbalance, shares.imbalance, *shares.busiest())
     return CollectiveReport(
         where,
         engine,
         points,
         cluster_of(network),
         timed.routing(chosen[-1]),
-        said,
+        spread_note,
         tuple(measured),
         _prior(network, kind, ranks, nodes),
     )
@@ -298,15 +307,30 @@ def _measured(
         except TraceError:
             raise missing from None
     calls = [call for log in logs for call in log.calls if not call.streamed]
-    alike = [one for one in calls if one.kind == kind and one.ranks == ranks]
-    there = [one for one in alike if nodes is None or one.nodes in (None, nodes)]
-    if not there:
-        has = sorted({f"{one.kind} of {one.ranks} ranks{_on(one.nodes)}" for one in calls})
+    same_calls = [
+        measured_call
+        for measured_call in calls
+        if measured_call.kind == kind and measured_call.ranks == ranks
+    ]
+    same_nodes = [
+        measured_call
+        for measured_call in same_calls
+        if nodes is None or measured_call.nodes in (None, nodes)
+    ]
+    if not same_nodes:
+        has = sorted(
+            {
+                f"{measured_call.kind} of {measured_call.ranks} ranks{_on(measured_call.nodes)}"
+                for measured_call in calls
+            }
+        )
         raise TraceError(
             f"{', '.join(map(str, paths))}: no call is {kind} of {ranks} ranks{_on(nodes)}; "
             f"there are: {', '.join(has[:6])}{', ...' * (len(has) > 6)}"
         )
-    layouts = sorted({one.nodes for one in there if one.nodes is not None})
+    layouts = sorted(
+        {measured_call.nodes for measured_call in same_nodes if measured_call.nodes is not None}
+    )
     if len(layouts) > 1:
         raise TraceError(
             f"{', '.join(map(str, paths))}: {kind} of {ranks} ranks on "
@@ -314,12 +338,12 @@ def _measured(
         )
     return [
         BaselineCall(
-            one.size,
-            one.time,
-            busbw(kind, size=one.size, n=ranks, time=one.time) / _GIGA,
-            one.place,
+            measured_call.size,
+            measured_call.time,
+            busbw(kind, size=measured_call.size, n=ranks, time=measured_call.time) / _GIGA,
+            measured_call.location,
         )
-        for one in sorted(there, key=lambda one: one.size)
+        for measured_call in sorted(same_nodes, key=lambda measured_call: measured_call.size)
     ]
 
 
@@ -339,7 +363,7 @@ def _on(nodes: int | None) -> str:
 
 def _compared(point: CollectivePoint, measured: Sequence[BaselineCall]) -> CollectivePoint:
     """Hold a point against the measured calls of its size."""
-    times = [one.time_s for one in measured if one.size_bytes == point.size_bytes]
+    times = [call.time_s for call in measured if call.size_bytes == point.size_bytes]
     if not times:
         return point
     time = float(np.median(times))
@@ -392,17 +416,21 @@ class _Timed:
         """Say how the messages of one size are routed."""
         size = largest(mean, self.spread.shares)
         plan = self.plans[size]
-        said = f"{self.kind} of {format_quantity(size, 'B')}"
-        return notes_of_call(said, plan, plan.schedule.ranks, size, self.topology)
+        call_text = f"{self.kind} of {format_quantity(size, 'B')}"
+        return notes_of_call(call_text, plan, plan.schedule.ranks, size, self.topology)
 
     def _run(self, size: float, shares: Shares | None) -> Timeline:
         if self.kind == "send_receive" and self.ring and self.ranks > 1:
             workload = ring_of_messages(self.ranks, size)
         else:
             workload = one_call(self.kind, self.ranks, size, shares)
-        said = f"{self.kind} of {format_quantity(size, 'B')}"
+        call_text = f"{self.kind} of {format_quantity(size, 'B')}"
         return simulate(
-            workload, self.topology, self.planner, engine=self.engine, progress=self.watch(said)
+            workload,
+            self.topology,
+            self.planner,
+            engine=self.engine,
+            progress=self.watch(call_text),
         )
 
 

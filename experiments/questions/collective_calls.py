@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw
-from collectives.libraries.rules import algorithm_named
-from experiments.costing.prior import NetworkPrior, prior_of
+from collectives.libraries.planners import algorithm_named
+from experiments.output.document import Document
+from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.questions.collective import cluster_of, network_of
@@ -21,10 +22,10 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, Planner, simulate_on
-from simulator.errors import WhatIfError
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
 from simulator.shares import Shares, largest
+from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, CallRow, What, Workload
@@ -115,8 +116,6 @@ class CollectiveCallsReport(Report):
     """Calls beside each other on a network (``where``): each alone, together, and in pairs."""
 
     schema: ClassVar[str] = "twofold/collective_calls/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_collective_calls"
-    drawn_by: ClassVar[str] = "experiments.output.figures:collective_calls"
 
     where: str
     engine: str
@@ -140,9 +139,15 @@ class CollectiveCallsReport(Report):
             "network_prior": list(self.network_prior),
         }
 
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.collective_calls(self)
+
     def summary(self) -> str:
         """Say the answer in a few words."""
-        worst = max(self.calls, key=lambda one: one.slowdown)
+        worst = max(self.calls, key=lambda effect: effect.slowdown)
         return (
             f"{len(self.calls)} calls on {self.where}: {worst.call} takes {worst.slowdown:.3g} "
             "times as long beside the others"
@@ -207,8 +212,8 @@ def collective_calls(
     together = run.simulated(repetitions)
     alone = [run.alone(number) for number in range(len(parsed))]
     rows = tuple(run.beside(number, alone, together) for number in range(len(parsed)))
-    known = cluster_of(network)
-    prior = () if known is None else prior_of(Scenario(together.workload, known, nodes=nodes))
+    machine = cluster_of(network)
+    prior = () if machine is None else prior_of(Scenario(together.workload, machine, nodes=nodes))
     return CollectiveCallsReport(
         where,
         engine,
@@ -216,7 +221,7 @@ def collective_calls(
         rows,
         tuple(run.effects(repetitions, alone, together)),
         _spans(together, repetitions),
-        known,
+        machine,
         tuple(prior),
     )
 
@@ -265,19 +270,19 @@ class _Run:
             )
         _check_number(often, self.calls)
         endless = [at for at in range(len(self.calls)) if at not in often]
-        found = {**often, **dict.fromkeys(endless, 0)}
+        counts = {**often, **dict.fromkeys(endless, 0)}
         for _ in range(_ROUNDS if endless else 0):
-            timeline = self.simulated(found)
+            timeline = self.simulated(counts)
             over = max(timeline.call_end[self.of_call(timeline, at)].max() for at in often)
-            more = {at: max(found[at], _starts_before(self.calls[at], over)) for at in endless}
-            if all(more[at] == found[at] for at in endless):
+            more = {at: max(counts[at], _starts_before(self.calls[at], over)) for at in endless}
+            if all(more[at] == counts[at] for at in endless):
                 break
-            found |= more
-            _check_number(found, self.calls)
+            counts |= more
+            _check_number(counts, self.calls)
         for at in endless:  # held up by themselves, some start when the others are over
             started = timeline.call_start[self.of_call(timeline, at)]
-            found[at] = max(1, int((started < over).sum()))
-        return {at: found[at] for at in sorted(found)}
+            counts[at] = max(1, int((started < over).sum()))
+        return {at: counts[at] for at in sorted(counts)}
 
     def simulated(self, repetitions: Mapping[int, int]) -> Timeline:
         """Run some of the calls beside each other, each as often as is said."""
@@ -294,16 +299,16 @@ class _Run:
 
     def times(self, timeline: Timeline, number: int) -> Floats:
         """How long each repetition of a call takes in a timeline (s)."""
-        mine = self.of_call(timeline, number)
-        took: Floats = timeline.call_end[mine] - timeline.call_start[mine]
+        times_of_call = self.of_call(timeline, number)
+        took: Floats = timeline.call_end[times_of_call] - timeline.call_start[times_of_call]
         return took
 
     def beside(self, number: int, alone: Sequence[Timeline], together: Timeline) -> CallBeside:
         """Hold a call alone against itself beside the others."""
         call, (size, shares) = self.calls[number], self.rows[number]
-        took, mine = self.times(together, number), self.of_call(together, number)
+        took, times_of_call = self.times(together, number), self.of_call(together, number)
         mean, idle = float(took.mean()), float(self.times(alone[number], number)[0])
-        chosen = together.plans[mine[0]]
+        chosen = together.plans[times_of_call[0]]
         speeds = [
             busbw(call.kind, size=size, n=len(call.ranks), time=time, shares=shares) / _GIGA
             for time in (idle, mean)
@@ -316,13 +321,13 @@ class _Run:
             size_bytes=size,
             algorithm=chosen.schedule.algorithm,
             protocol=chosen.protocol,
-            times=len(mine),
+            times=len(times_of_call),
             alone_s=idle,
             mean_s=mean,
             longest_s=float(took.max()),
             slowdown=mean / idle if idle else 1.0,
-            start_s=float(together.call_start[mine].min()),
-            end_s=float(together.call_end[mine].max()),
+            start_s=float(together.call_start[times_of_call].min()),
+            end_s=float(together.call_end[times_of_call].max()),
             alone_busbw_GBps=speeds[0],
             busbw_GBps=speeds[1],
         )
@@ -331,32 +336,32 @@ class _Run:
         self, repetitions: Mapping[int, int], alone: Sequence[Timeline], together: Timeline
     ) -> list[CallEffect]:
         """Say what each call does to each other: the two on the network, and links they share."""
-        found = []
+        effects = []
         for pair in combinations(range(len(self.calls)), 2):
             both = together
             if len(self.calls) > 2:
                 both = self.simulated({number: repetitions[number] for number in pair})
-            for mine, other in (pair, pair[::-1]):
-                idle = float(self.times(alone[mine], mine)[0])
-                mean = float(self.times(both, mine).mean())
+            for first, second in (pair, pair[::-1]):
+                idle = float(self.times(alone[first], first)[0])
+                mean = float(self.times(both, first).mean())
                 slower = mean / idle if idle else 1.0
-                found.append(self._met(mine, other, slower, repetitions))
-        return found
+                effects.append(self._met(first, second, slower, repetitions))
+        return effects
 
     def _met(
-        self, mine: int, other: int, slowdown: float, repetitions: Mapping[int, int]
+        self, call_number: int, partner: int, slowdown: float, repetitions: Mapping[int, int]
     ) -> CallEffect:
         """Find the links that carry two calls."""
         topology = self.costs.topology
-        busy = [repetitions[number] * self._busy(number) for number in (mine, other)]
+        busy = [repetitions[number] * self._busy(number) for number in (call_number, partner)]
         shared = np.flatnonzero((busy[0] > 0) & (busy[1] > 0))
         if not len(shared):
-            return CallEffect(mine + 1, other + 1, slowdown, 0, "", "", 0.0, 0.0)
+            return CallEffect(call_number + 1, partner + 1, slowdown, 0, "", "", 0.0, 0.0)
         worst = int(shared[np.argmax(busy[0][shared] + busy[1][shared])])
         ends = topology.nodes[topology.source[worst]], topology.nodes[topology.target[worst]]
         return CallEffect(
-            call=mine + 1,
-            beside=other + 1,
+            call=call_number + 1,
+            beside=partner + 1,
             slowdown=slowdown,
             links=len(shared),
             link=f"{ends[0]} -> {ends[1]}",

@@ -7,14 +7,15 @@ from typing import ClassVar, Unpack
 
 from experiments.baseline import Settings
 from experiments.files import check_apart
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, as_recorded
-from simulator.errors import DeadlockError, OutputError
-from simulator.quantities import format_quantity
 from simulator.schedule import Schedule
+from simulator.support.errors import DeadlockError, OutputError
+from simulator.support.quantities import format_quantity
 from simulator.workload import Call
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
@@ -51,7 +52,6 @@ class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
 
     schema: ClassVar[str] = "twofold/convert/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.files:print_convert"
 
     loaded: Loaded
     form: str
@@ -73,6 +73,12 @@ class ConvertReport(Report):
             "files": list(self.files),
             "notes": list(self.notes),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.convert(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -96,7 +102,7 @@ def convert(
 ) -> ConvertReport:
     """Read a step and write it in another form, one of ``FORMS``.
 
-    ``read_as`` names the format of the source where its content does not tell. ``cluster`` says
+    ``read_as`` names the format of the source where its content does not say. ``cluster`` says
     how collectives are carried out, and how long they take, where the form needs that.
 
     Raises
@@ -130,7 +136,7 @@ Form = Callable[[Loaded, Path, Scenario | None], tuple[tuple[Path, ...], tuple[s
 def _chakra(
     loaded: Loaded, target: Path, _: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    notes = ("whole microseconds as the schema has them, nanoseconds in attributes besides",)
+    notes = ("times in whole microseconds, as the schema requires; nanoseconds in attributes",)
     return save_chakra(loaded, target), notes
 
 
@@ -185,9 +191,9 @@ def _schedules(scenario: Scenario) -> Callable[[Call], Schedule]:
 def _kineto(
     loaded: Loaded, target: Path, scenario: Scenario | None
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Write the PyTorch profiler's files; the times they tell are those of a simulation."""
+    """Write the PyTorch profiler's files; their times are those of a simulation."""
     if scenario is None:
-        raise OutputError(f"{target}: these files tell when things happened: name a --cluster")
+        raise OutputError(f"{target}: these files say when things happened: name a --cluster")
     timeline = scenario.run()
     files = write_kineto([timeline], target, accelerator=loaded.accelerator)
     return files, (f"times as simulated on {scenario.cluster.name}", *what_is_not_told(timeline))

@@ -14,21 +14,21 @@ from typing import ClassVar, Unpack
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.costing.collective_costs import alone, by_trace
-from experiments.evaluate.contended import answered
 from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
-from experiments.evaluate.parallel import outcome
+from experiments.evaluate.parallel import map_scenarios, outcome
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
-from experiments.settings import SettingsOptions
-from simulator.analysis.account import Account, account
+from experiments.settings import SettingsOptions, Watch
+from simulator.analysis.attribution import Account, account
 from simulator.analysis.difference import Compared, compared
-from simulator.errors import SettingsError, TraceError, TwofoldError
-from simulator.quantities import format_quantity
+from simulator.support.errors import SettingsError, TraceError, TwofoldError
+from simulator.support.quantities import format_quantity
 from simulator.timeline import RunTimes, measured
 from simulator.workload import Floats
 from traces.card.package import find_package, open_package
@@ -132,8 +132,8 @@ class Side:
     @property
     def step(self) -> float:
         """The step as measured, or else as simulated (s)."""
-        found = self.measured or self.simulated
-        return found.step if found is not None else 0.0
+        step = self.measured or self.simulated
+        return step.step if step is not None else 0.0
 
     @property
     def coverage(self) -> Coverage:
@@ -162,9 +162,6 @@ class DiffReport(Report):
     """Two steps compared; parts are the greatest differences first."""
 
     schema: ClassVar[str] = "twofold/diff/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.saved:print_diff"
-    paged_by: ClassVar[str] = "experiments.output.pages.replays:difference"
-    drawn_by: ClassVar[str] = "experiments.output.figures:difference"
 
     a: Side
     b: Side
@@ -184,9 +181,9 @@ class DiffReport(Report):
 
     def uses(self, run: str) -> list[UseDifference]:
         """Add the parts of a run up by use of time, the greatest differences first."""
-        found: dict[str, UseDifference] = {}
+        differences: dict[str, UseDifference] = {}
         for part in self.of_run(run):
-            row = found.setdefault(
+            row = differences.setdefault(
                 part.what,
                 {
                     "run": run,
@@ -199,7 +196,7 @@ class DiffReport(Report):
             row["a_adds_s"] += part.a_adds_s
             row["b_adds_s"] += part.b_adds_s
             row["difference_s"] += part.difference_s
-        return sorted(found.values(), key=lambda row: -abs(row["difference_s"]))
+        return sorted(differences.values(), key=lambda row: -abs(row["difference_s"]))
 
     def answer(self) -> "DiffAnswer":
         """Return the JSON answer."""
@@ -216,16 +213,22 @@ class DiffReport(Report):
             "together": self.together,
         }
 
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import difference  # numbers need none of it
+
+        return difference.diff(self)
+
     def summary(self) -> str:
         """Say the answer in a few words."""
         steps = " → ".join(format_quantity(side.step, "s") for side in (self.a, self.b))
         names = " against ".join(Path(side.loaded.trace).name for side in (self.a, self.b))
-        said = [
+        causes = [
             f"{' '.join(filter(None, (part.what, part.name)))} {part.difference_pct:+.2f} %"
             for part in self.parts[:2]
             if part.difference_s
         ]
-        return f"{names}: {', '.join([f'step {steps}', *said])}"
+        return f"{names}: {', '.join([f'step {steps}', *causes])}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -271,31 +274,23 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     settings = settings or Settings()
     if settings.what_ifs:
         raise SettingsError("diff compares steps as they are: give what-ifs to what-if")
-    other = trace if trace_b is None else trace_b
+    trace_or_b = trace if trace_b is None else trace_b
     settings_b = _settings_of_b(settings, step_b, named=trace_b is not None)
     where = cluster or _card(trace)
     a = _side(trace, where, settings, watch)
-    b = _side(other, cluster_b or _card(other) or where, settings_b, watch)
-    runs = [
-        (MEASURED, a.measured, b.measured),
-        (SIMULATED, a.simulated, b.simulated),
-    ]
+    b = _side(trace_or_b, cluster_b or _card(trace_or_b) or where, settings_b, watch)
+    runs = [(MEASURED, a.measured, b.measured), (SIMULATED, a.simulated, b.simulated)]
     parts = [
         part
-        for run, mine, theirs in runs
-        if mine is not None and theirs is not None
-        for part in _parts(run, mine, theirs)
+        for run, run_a, theirs in runs
+        if run_a is not None and theirs is not None
+        for part in _parts(run, run_a, theirs)
     ]
     if not parts:
         raise TraceError(_nothing(a, b))
     changes, together = _changes(a, b, watch)
     return DiffReport(
-        a=a,
-        b=b,
-        parts=tuple(parts),
-        changes=changes,
-        together=together,
-        notes=tuple(_notes(a, b)),
+        a=a, b=b, parts=tuple(parts), changes=changes, together=together, notes=tuple(_notes(a, b))
     )
 
 
@@ -366,33 +361,34 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
     cluster = b.base.scenario.cluster
     guess = cluster == scenario.cluster and runs[1].run is not b.base.timeline
     likely = likely_changes(scenario, *runs, None if guess else cluster)
-    done = [(one.text, *_applied(scenario, one)) for one in likely]
-    known = [(text, changed, note) for text, changed, note in done if changed is not None]
-    if not known:
+    done = [(change.text, *_applied(scenario, change)) for change in likely]
+    possible = [(text, changed, note) for text, changed, note in done if changed is not None]
+    if not possible:
         return (), None
     every = scenario
-    for one in likely:
-        every = _applied(every, one)[0] or every
-    scenarios = [*((text, changed) for text, changed, _ in known), ("together", every)]
-    found, _ = answered(base, scenarios, outcome, watch)
-    steps = [one.makespan for one in found]
+    for change in likely:
+        every = _applied(every, change)[0] or every
+    scenarios = [*((text, changed) for text, changed, _ in possible), ("together", every)]
+    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    steps = [change.makespan for change in outcomes]
     rows = [
-        _change(text, step, note, a, b) for (text, _, note), step in zip(known, steps, strict=False)
+        _change(text, step, note, a, b)
+        for (text, _, note), step in zip(possible, steps, strict=False)
     ]
     shown = [row for row in rows if abs(row.difference_s) >= _COUNTS * abs(b.step - a.step)]
     shown.sort(key=lambda row: -abs(row.difference_s))
     small = len(rows) - len(shown)
     note = f"{len(rows)} change{'s' * (len(rows) != 1)}"
     note += f", {small} of them too small to list" if small else ""
-    whole = _change(" and ".join(text for text, _, _ in known), steps[-1], note, a, b)
+    whole = _change(" and ".join(text for text, _, _ in possible), steps[-1], note, a, b)
     return tuple(shown), whole
 
 
 def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
     """Return both as measured, or else both as simulated."""
-    mine, theirs = (measured(base.loaded.workload) for base in (a, b))
-    if mine is not None and theirs is not None:
-        return Recorded(mine, _alone(a, mine)), Recorded(theirs, _alone(b, theirs))
+    of_a, theirs = (measured(base.loaded.workload) for base in (a, b))
+    if of_a is not None and theirs is not None:
+        return Recorded(of_a, _alone(a, of_a)), Recorded(theirs, _alone(b, theirs))
     return (
         Recorded(a.timeline, call_costs(a.scenario)),
         Recorded(b.timeline, call_costs(b.scenario)),
@@ -400,26 +396,26 @@ def _same_runs(a: Baseline, b: Baseline) -> tuple[Recorded, Recorded]:
 
 
 def _alone(base: Baseline, run: RunTimes) -> Floats:
-    """How long calls took by themselves (s); where that cannot be told, until their first end."""
+    """How long calls took by themselves (s); where that is unknown, until their first end."""
     scenario = replace(base.recorded, workload=base.loaded.workload, slow_down=0.0)
     took = alone(by_trace(scenario))
     return np.where(np.isnan(took), run.call_end - run.call_start, took)
 
 
-def _applied(scenario: Scenario, one: Likely) -> tuple[Scenario | None, str]:
+def _applied(scenario: Scenario, change: Likely) -> tuple[Scenario | None, str]:
     """Change a scenario; None if it has nothing of the kind any more."""
     try:
-        changed = parse_change(one.text).apply(scenario)
+        changed = parse_change(change.text).apply(scenario)
     except TwofoldError as error:
         return None, str(error)
-    instead = "".join(f"; as well {text}" for text in one.instead)
+    instead = "".join(f"; as well {text}" for text in change.instead)
     return changed.scenario, changed.note + instead
 
 
 def _change(text: str, step: float, note: str, a: Side, b: Side) -> ChangeOfA:
     before = a.simulated.step if a.simulated is not None else 0.0
-    apart = b.step - a.step
-    share = 100 * (step - before) / apart if apart else None
+    difference = b.step - a.step
+    share = 100 * (step - before) / difference if difference else None
     return ChangeOfA(text, step, step - before, share, note)
 
 

@@ -10,26 +10,26 @@ from typing import ClassVar, Unpack
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
 from experiments.costing.slowdown import SlowDown, measured, recorded_steps
+from experiments.output.document import Document
+from experiments.points.report import without_effect
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.utility import without_effect
 from experiments.report import Report, Rows
-from experiments.scenario.resources import (
-    check_factor,
-    check_resource,
-    improve,
-    utility_pct,
-    value_of,
-)
-from experiments.settings import SettingsOptions
+from experiments.scenario.resources import check_resource, improve, utility_pct, value_of
+from experiments.scenario.words import check_factor
+from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.attribution import PathPart, Stretch, path_parts, rank_parts, stretches
-from simulator.analysis.change_parts import parts_by_cause, parts_by_module, parts_by_rank
 from simulator.analysis.critical_path import Segment, critical_path
-from simulator.analysis.path_integral import path_integral
-from simulator.errors import CalibrationError, WhatIfError, WorkloadError
-from simulator.quantities import format_quantity
+from simulator.analysis.path_integral import (
+    parts_by_cause,
+    parts_by_module,
+    parts_by_rank,
+    path_integral,
+)
+from simulator.support.errors import CalibrationError, WhatIfError, WorkloadError
+from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 
 
@@ -53,7 +53,7 @@ class SavedPart:
     """What a better resource saves of one thing: seconds, and percent of the step.
 
     ``by`` is ``cause``, ``module`` or ``rank``: the parts of each add up to the utility. ``what``,
-    ``name`` and ``cause`` are those of :class:`simulator.analysis.change_parts.ChangePart`; of a
+    ``name`` and ``cause`` are those of :class:`simulator.analysis.path_integral.ChangePart`; of a
     module ``name`` is its name, "" where none is known, of a rank its number.
     """
 
@@ -110,14 +110,11 @@ class ExplainReport(Report):
     mean over ranks. Each of the three adds up to the makespan. ``stretches`` are the critical path
     in order of time, like segments merged. ``slow_down`` is how much longer kernels took beside
     calls as the trace shows it, whether it was asked for or not; else ``slow_down_note`` says why
-    it cannot be told. ``saved`` is a utility taken apart, if that was asked for: then it is what
+    it cannot be told. ``saved`` is a utility broken down, if that was asked for: then it is what
     the table, the CSV and the figure show.
     """
 
     schema: ClassVar[str] = "twofold/explain/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_explain"
-    paged_by: ClassVar[str] = "experiments.output.pages.replays:explained"
-    drawn_by: ClassVar[str] = "experiments.output.figures:explained"
 
     base: Baseline
     parts: tuple[PathPart, ...]
@@ -146,6 +143,12 @@ class ExplainReport(Report):
             "utility": self.saved,
         }
 
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import steps  # numbers need none of it
+
+        return steps.explain(self)
+
     def summary(self) -> str:
         """Say the answer in a few words."""
         step = self.base.timeline.makespan
@@ -155,8 +158,8 @@ class ExplainReport(Report):
         for part in self.parts:
             spent[part.what] = spent.get(part.what, 0.0) + part.seconds
         most = sorted(spent, key=lambda what: -spent[what])[:3]
-        told = [f"{what} {100 * spent[what] / (step or 1.0):.1f} %" for what in most]
-        return f"{self.base.title}: step {format_quantity(step, 's')}, {', '.join(told)}"
+        shares = [f"{what} {100 * spent[what] / (step or 1.0):.1f} %" for what in most]
+        return f"{self.base.title}: step {format_quantity(step, 's')}, {', '.join(shares)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -215,7 +218,7 @@ def explain(
     check_factor(factor)
     base = baseline(trace, cluster, settings, watch)
     timeline = base.timeline
-    found, why_not = _slow_down(base)
+    slow_down, why_not = _slow_down(base)
     path = critical_path(timeline)
     ranks = {rank: rank_parts(timeline, rank) for rank in timeline.workload.ranks}
     names = dict.fromkeys(name for parts in ranks.values() for name in parts)
@@ -229,7 +232,7 @@ def explain(
         ranks=ranks,
         path=tuple(path),
         stretches=tuple(stretches(timeline, path)),
-        slow_down=found,
+        slow_down=slow_down,
         slow_down_note=why_not,
         saved=_taken_apart(base, resource, factor, watch) if resource else None,
     )
@@ -238,13 +241,13 @@ def explain(
 def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
     """Simulate with the better resource, and put what that saves down to causes."""
     if reason := without_effect(base, resource, factor):
-        raise WhatIfError(f"{resource}: there is no utility to take apart: {reason}")
+        raise WhatIfError(f"{resource}: there is no utility to break down: {reason}")
     before, after = _with_and_without(base, resource, factor, watch)
     workload = before.workload  # of copies the scenario's holds fewer than were simulated
     try:
         parts = path_integral(before, after)
     except WorkloadError as error:
-        raise WhatIfError(f"{resource}: its utility cannot be taken apart: {error}") from error
+        raise WhatIfError(f"{resource}: its utility cannot be broken down: {error}") from error
 
     def part(by: str, name: str, seconds: float, what: str = "", cause: str = "") -> SavedPart:
         share = utility_pct(before.makespan, before.makespan - seconds)
@@ -261,8 +264,8 @@ def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> 
         "engine": after.engine,
         "pieces": parts.pieces,
         "by_cause": [
-            part("cause", one.name, one.seconds, one.what, one.cause)
-            for one in parts_by_cause(before, after, parts)
+            part("cause", cause_part.name, cause_part.seconds, cause_part.what, cause_part.cause)
+            for cause_part in parts_by_cause(before, after, parts)
         ],
         "by_module": [
             part("module", name, seconds)
@@ -287,7 +290,7 @@ def _with_and_without(
 
 
 def _slow_down(base: Baseline) -> tuple[SlowDown | None, str]:
-    """Read the slow-down off the trace, or say why it cannot be told."""
+    """Read the slow-down off the trace, or say why it cannot be read."""
     if base.slow_down is not None and base.slow_down.compared:
         return base.slow_down, ""
     try:

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import TypedDict
 
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
@@ -61,7 +62,6 @@ class InspectReport(Report):
     """A trace's content: ops by what they are, calls, and the coverage."""
 
     schema: ClassVar[str] = "twofold/inspect/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.files:print_inspect"
 
     loaded: Loaded
     ops: dict[str, int]
@@ -82,7 +82,7 @@ class InspectReport(Report):
             "accelerator": self.loaded.accelerator,
             "step": coverage.step,
             "steps": list(coverage.steps),
-            "measured_step_s": _known(self.loaded.measured_step),
+            "measured_step_s": _finite_or_none(self.loaded.measured_step),
             "coverage": coverage.record(),
             "starts": dict(coverage.starts),
             "worst_unexplained_starts": list(coverage.gaps),
@@ -93,6 +93,12 @@ class InspectReport(Report):
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.inspect(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -116,13 +122,13 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     """
     loaded = open_package(trace, _thorough(trace))(str(step))
     workload = loaded.workload
-    own = workload.own
-    present = [what for what in What if (own & (workload.what == what)).any()]
+    own_ops = workload.own
+    present = [what for what in What if (own_ops & (workload.what == what)).any()]
     return InspectReport(
         loaded=loaded,
-        ops={what.name.lower(): int((own & (workload.what == what)).sum()) for what in present},
+        ops={what.name.lower(): int((own_ops & (workload.what == what)).sum()) for what in present},
         seconds={
-            what.name.lower(): float(workload.duration[own & (workload.what == what)].sum())
+            what.name.lower(): float(workload.duration[own_ops & (workload.what == what)].sum())
             for what in present
             if what < What.COLLECTIVE
         },
@@ -132,15 +138,15 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
 
 def _calls(loaded: Loaded) -> tuple[CallSummary, ...]:
     workload = loaded.workload
-    alike: dict[tuple[str, str, float | None, str], list[float]] = {}
+    durations: dict[tuple[str, str, float | None, str], list[float]] = {}
     for index in range(len(workload.calls)):
         call = workload.call_view(index)
         size = None if np.isnan(call.size) else call.size
         key = (call.kind, str(call.group), size, call.dtype)
-        alike.setdefault(key, []).append(call.transfer)
+        durations.setdefault(key, []).append(call.transfer)
     rows = (
         CallSummary(*key, count=len(times), transfer_s=_median(times))
-        for key, times in alike.items()
+        for key, times in durations.items()
     )
     return tuple(sorted(rows, key=lambda row: -(row.size_bytes or 0) * row.count))
 
@@ -151,13 +157,13 @@ def _median(times: list[float]) -> float | None:
     return float(np.median(measured)) if measured else None
 
 
-def _known(number: float) -> float | None:
+def _finite_or_none(number: float) -> float | None:
     return None if np.isnan(number) else number
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
-    """Communication records of one word, group, size (B, null: not told) and dtype."""
+    """Communication records of one word, group, size (B, null: unknown) and dtype."""
 
     collective: str
     group: str
@@ -186,37 +192,47 @@ class ProgramReport(Report):
     """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
 
     schema: ClassVar[str] = "twofold/program/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.files:print_program"
 
     summary_of_file: EtSummary
 
     def answer(self) -> "ProgramAnswer":
         """Return the JSON answer."""
-        found = self.summary_of_file
+        summary = self.summary_of_file
         return {
             **self.head(),
-            "file": found.file,
-            "schema_of_file": found.schema,
-            "nodes": found.nodes,
-            "threads": found.threads,
-            "operators": list(found.operators),
-            "data_dependencies": found.data_dependencies,
+            "file": summary.file,
+            "schema_of_file": summary.schema,
+            "nodes": summary.nodes,
+            "threads": summary.threads,
+            "operators": list(summary.operators),
+            "data_dependencies": summary.data_dependencies,
             "calls": [
                 RecordedCalls(
-                    one.collective, one.group, one.ranks, _known(one.size), one.dtype, one.count
+                    call.collective,
+                    call.group,
+                    call.ranks,
+                    _finite_or_none(call.size),
+                    call.dtype,
+                    call.count,
                 )
-                for one in found.calls
+                for call in summary.calls
             ],
             "groups": [
-                (label, None if ranks is None else list(ranks)) for label, ranks in found.groups
+                (label, None if ranks is None else list(ranks)) for label, ranks in summary.groups
             ],
-            "unused": found.unused,
+            "unused": summary.unused,
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.program(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
-        found = self.summary_of_file
-        return f"{found.file}: an execution trace of {found.nodes:,} nodes, without times"
+        program = self.summary_of_file
+        return f"{program.file}: an execution trace of {program.nodes:,} nodes, without times"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

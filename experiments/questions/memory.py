@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from simulator.quantities import format_quantity
-from topologies import Cluster
+from simulator.support.quantities import format_quantity
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import parameters
 from traces.generate.parallelism import Parallelism
-from traces.generate.plan import CUDA_RESERVE, DeviceMemory, GenerationPlan
+from traces.generate.plan import GenerationPlan
 from traces.generate.what_fits import alternatives, fits
 
 
@@ -69,7 +69,6 @@ class MemoryReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/memory/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.memory:print_memory"
 
     plan: GenerationPlan
     stages: tuple[StageMemory, ...]
@@ -97,6 +96,12 @@ class MemoryReport(Report):
             "stages": [_row(stage) for stage in self.stages],
             "would_fit": list(self.would_fit),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import steps  # numbers need none of it
+
+        return steps.memory(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -145,8 +150,8 @@ def memory(plan: GenerationPlan) -> MemoryReport:
     >>> report.fits, report.would_fit[0].change
     (False, 'zero 1')
     """
-    known = plan.memory is not None or any(one.memory is not None for one in plan.others)
-    fitting = fits(plan) if known else None
+    has_memory = plan.memory is not None or any(part.memory is not None for part in plan.others)
+    fitting = fits(plan) if has_memory else None
     return MemoryReport(
         plan=plan,
         stages=memory_of(plan),
@@ -154,28 +159,7 @@ def memory(plan: GenerationPlan) -> MemoryReport:
         would_fit=()
         if fitting is not False
         else tuple(
-            WouldFit(one.change, one.plan.parallelism.ranks, one.needed)
-            for one in alternatives(plan)
+            WouldFit(part.change, part.plan.parallelism.ranks, part.needed)
+            for part in alternatives(plan)
         ),
-    )
-
-
-def memory_on(cluster: Cluster) -> DeviceMemory | None:
-    """Return the memory of a cluster's accelerator; None where its file does not give it.
-
-    Programs on TPUs are XLA's: what the catalogue gives of their memory is what XLA gives them, and
-    XLA repeats computations by itself where memory is short.
-
-    Examples
-    --------
-    >>> from topologies import load_cluster
-    >>> memory_on(load_cluster("tpu-v5e")).rematerialises
-    True
-    """
-    chip = cluster.accelerator
-    if chip.memory is None:
-        return None
-    is_xla = chip.generation == "tpu"
-    return DeviceMemory(
-        size=chip.memory, reserve=0.0 if is_xla else CUDA_RESERVE, rematerialises=is_xla
     )

@@ -20,24 +20,25 @@ from collectives.traffic import (
     traffic_windows,
     utilisations,
 )
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, baseline
 from experiments.cards.check import check_card, peak_of, step_flops
 from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.resources import improve, not_used, utility_pct
-from experiments.settings import SettingsOptions, as_recorded
+from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import PREFILL, serving_latency
-from simulator.errors import ClusterError, WhatIfError
+from simulator.support.errors import ClusterError, WhatIfError
 from simulator.timeline import RunTimes, measured
 from simulator.workload import KINDS, What
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot, own_nics
 from topologies.cluster.placement import Part
 from topologies.cluster.scale_out import node_nics
-from topologies.cluster.schema import Accelerator
+from topologies.cluster.schema import AcceleratorTable
 from traces.card.card import WorkloadCard
 from traces.card.package import Package, find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded
@@ -53,12 +54,15 @@ def ports(cluster: Cluster, ranks: int, nodes: int | None = None) -> Ports:
     parts = placement.parts_of(cluster)
     if not placement.parts:
         return Ports(**_places(parts[0]), **_speeds(parts[0]))
-    places = [_places(one) for one in parts]
-    speeds = [(_speeds(one), one.placement.ranks) for one in parts]
+    places = [_places(part) for part in parts]
+    speeds = [(_speeds(part), part.placement.ranks) for part in parts]
     each: Any = {
-        name: [own[name] for own, count in speeds for _ in range(count)] for name in speeds[0][0]
+        name: [nic_speeds[name] for nic_speeds, count in speeds for _ in range(count)]
+        for name in speeds[0][0]
     }
-    joined: Any = {name: [one for own in places for one in own[name]] for name in places[0]}
+    joined: Any = {
+        name: [part for nic_speeds in places for part in nic_speeds[name]] for name in places[0]
+    }
     return Ports(**joined, **each)
 
 
@@ -68,11 +72,11 @@ def _places(part: Part) -> dict[str, Any]:
     nics, nic_of = len(node_nics(cluster, 1)), own_nics(cluster)
     places = [placement.seat(rank) for rank in placement.members]
     domains = [placement.domain(cluster, rank) for rank in placement.members]
-    own = [nic_of[slot] if nics else None for _, slot in places]
+    nics_of_ranks = [nic_of[slot] if nics else None for _, slot in places]
     return {
         "domain": domains,
         "node": [node for node, _ in places],
-        "nics": _nics(cluster, domains, own),
+        "nics": _nics(cluster, domains, nics_of_ranks),
     }
 
 
@@ -90,30 +94,30 @@ def _speeds(part: Part) -> dict[str, Any]:
 
 
 def _nics(
-    cluster: Cluster, domains: Sequence[int], own: Sequence[int | None]
+    cluster: Cluster, domains: Sequence[int], ranks: Sequence[int | None]
 ) -> list[tuple[int, ...]]:
     """NICs that each rank may use, by their number in its node."""
     plugged: dict[int, set[int]] = {}
-    for domain, nic in zip(domains, own, strict=True):
+    for domain, nic in zip(domains, ranks, strict=True):
         plugged.setdefault(domain, set()).update(() if nic is None else (nic,))
     if one_slot(cluster.scale_up):
         return [tuple(sorted(plugged[domain])) for domain in domains]
-    return [() if nic is None else (nic,) for nic in own]
+    return [() if nic is None else (nic,) for nic in ranks]
 
 
 Value = float | str | None
 Values = dict[tuple[str, str], Value]
 WINDOWS = 10
-"""Parts of the step whose traffic is told unless more or fewer are asked for."""
+"""Parts of the step whose traffic is reported unless more or fewer are asked for."""
 EXCHANGED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-"""Kinds whose volumes are told even where there are none: CCL-Bench publishes a column for each."""
+"""Kinds whose volumes are reported even where there are none: CCL-Bench has a column for each."""
 SCALE_UP = "scale_up.bandwidth"
 TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """What a metric is measured in, and what would record it where a trace does not tell it.
+    """What a metric is measured in, and what would record it where a trace does not have it.
 
     ``published`` is the name of CCL-Bench (arXiv 2605.06544), of its dashboard or its toolkit; ""
     of those that are ours.
@@ -126,9 +130,9 @@ class Defined:
 
 NO_CALL = "no such call in the step"
 _MARKS = "ranges of the trace named prefill and decode (record_function, NVTX)"
-_BLOCKS = "a profile that tells kernels' grids: Kineto on CUDA ('blocks per SM'), Nsight Systems"
+_BLOCKS = "a profile with kernels' grids: Kineto on CUDA ('blocks per SM'), Nsight Systems"
 _LINKS = "nsys profile --gpu-metrics-devices=all"
-_CARD = "a workload card (twofold package) with "
+_CARD = "a workload card (twofold convert --to package) with "
 
 DEFINED = {
     "step_time": Defined("s", "avg_step_time"),
@@ -145,7 +149,7 @@ DEFINED = {
     "exposed_communication": Defined("s"),
     "memory_transfer_overhead": Defined("1", "memory_transfer_overhead"),
     "memory_bandwidth": Defined(
-        "B/s", "average_memory_bandwidth", "a profile in which copies tell their bytes"
+        "B/s", "average_memory_bandwidth", "a profile with the bytes of copies"
     ),
     "load_imbalance": Defined("1", "", "kernels of several ranks"),
     "load_imbalance_ratio": Defined("x", "load_imbalance_ratio", "kernels of several ranks"),
@@ -159,7 +163,7 @@ DEFINED = {
     "tokens_per_expert_rank": Defined(
         "x",
         "token_to_expert_assignment",
-        "all-to-alls whose trace tells unequal split sizes (PyTorch 2.2: In split size)",
+        "all-to-alls whose trace has unequal split sizes (PyTorch 2.2: In split size)",
     ),
     "dominant_kernel_share": Defined("1", "dominant_kernel_concentration", "kernels"),
     "dominant_kernel": Defined(""),
@@ -183,7 +187,7 @@ class Metric:
 
     ``of`` is the kind or group it is about, "" for the whole step. ``unit`` is s, B, B/s, 1/s, 1 (a
     fraction), x (a ratio), n (a number) or "" for text. ``published`` is what CCL-Bench calls it.
-    ``note`` says what would record it where nothing tells it.
+    ``note`` says what would record it where nothing has it.
     """
 
     metric: str
@@ -196,7 +200,7 @@ class Metric:
 
     @property
     def unknown(self) -> bool:
-        """Whether neither the trace nor the simulation tells it."""
+        """Whether neither the trace nor the simulation has it."""
         return self.measured is None and self.simulated is None
 
 
@@ -236,8 +240,6 @@ class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
 
     schema: ClassVar[str] = "twofold/metrics/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_metrics"
-    paged_by: ClassVar[str] = "experiments.output.pages.metrics:metrics"
 
     loaded: Loaded
     base: Baseline | None
@@ -270,6 +272,12 @@ class MetricsReport(Report):
             "notes": notes,
         }
 
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.metrics(self)
+
     def summary(self) -> str:
         """Say the answer in a few words."""
         where = Path(self.loaded.trace).name if self.base is None else self.base.title
@@ -294,14 +302,14 @@ def metrics(
 
     Without a cluster that of a package's card is taken; where there is none either, nothing is
     simulated, and metrics that need a cluster are None. All that CCL-Bench publishes are among
-    them; one that the trace does not tell is None with a note on what would record it.
+    them; one that the trace does not have is None with a note on what would record it.
 
     Parameters
     ----------
     trace, cluster, settings, watch, options
         As for :func:`experiments.baseline.baseline`.
     windows
-        In how many equal parts of the step the traffic is told, 1 or more.
+        In how many equal parts of the step the traffic is reported, 1 or more.
 
     Raises
     ------
@@ -337,9 +345,11 @@ _SIMULATING = (
 def _refuse_unused(settings: Settings, why: str) -> None:
     """Refuse settings of a simulation where there is none."""
     default = Settings()
-    given = [name for name in _SIMULATING if getattr(settings, name) != getattr(default, name)]
-    if given:
-        options = ", ".join(name.replace("_", " ") for name in given)
+    changed_settings = [
+        name for name in _SIMULATING if getattr(settings, name) != getattr(default, name)
+    ]
+    if changed_settings:
+        options = ", ".join(name.replace("_", " ") for name in changed_settings)
         raise WhatIfError(f"{options} cannot be used: {why}")
 
 
@@ -352,15 +362,18 @@ def _report(
         notes.append("not all ops were measured: the measured metrics are not given")
     elif len(loaded.coverage.ranks) < loaded.coverage.ranks_in_job:
         notes.append("measured communication includes waiting for ranks that were not recorded")
-    known: Values = {}
+    measured_values: Values = {}
     if run is not None:
-        known = _values(run, loaded, base, card) | _counted(loaded)
+        measured_values = _values(run, loaded, base, card) | _counted(loaded)
     simulated: Values = {}
     if base is not None:
         simulated = _values(base.timeline, loaded, base, card)
         simulated["scale_up_bandwidth_utility", ""] = _scale_up_utility(base)
     missing = _why_missing(card, base, loaded, serves=package is not None)
-    rows = [_row(key, known, simulated, missing) for key in _ordered(known, simulated)]
+    rows = [
+        _row(key, measured_values, simulated, missing)
+        for key in _ordered(measured_values, simulated)
+    ]
     findings = () if package is None else check_card(card, loaded, source=str(package.file))
     traffic: Traffic = {
         "measured": None if run is None else traffic_windows(run, windows),
@@ -369,15 +382,17 @@ def _report(
     return MetricsReport(loaded, base, tuple(rows), traffic, findings, tuple(notes))
 
 
-def _row(key: tuple[str, str], known: Values, simulated: Values, missing: dict[str, str]) -> Metric:
+def _row(
+    key: tuple[str, str], measured_values: Values, simulated: Values, missing: dict[str, str]
+) -> Metric:
     name, about = key
-    values = known.get(key), simulated.get(key)
+    values = measured_values.get(key), simulated.get(key)
     defined = DEFINED[name]
     note = missing.get(name, f"needs {defined.needs}" if defined.needs else "")
-    if about in KINDS and ("calls", about) not in known | simulated:
+    if about in KINDS and ("calls", about) not in measured_values | simulated:
         note = NO_CALL
-    told = values != (None, None) or not note
-    return Metric(name, about, defined.unit, *values, defined.published, "" if told else note)
+    has_value = values != (None, None) or not note
+    return Metric(name, about, defined.unit, *values, defined.published, "" if has_value else note)
 
 
 def _values(run: RunTimes, loaded: Loaded, base: Baseline | None, card: WorkloadCard) -> Values:
@@ -435,8 +450,8 @@ def _throughput(run: RunTimes, loaded: Loaded, card: WorkloadCard) -> dict[str, 
     }
 
 
-def _bound_by(run: RunTimes, chip: Accelerator) -> dict[str, Value]:
-    """Shares of kernels' time by roofline, where kernels tell FLOPs and bytes.
+def _bound_by(run: RunTimes, chip: AcceleratorTable) -> dict[str, Value]:
+    """Shares of kernels' time by roofline, where kernels record FLOPs and bytes.
 
     A kernel is bound by compute if its FLOPs take longer at the peak for 16-bit floats than its
     bytes at the memory's bandwidth (Williams et al., doi 10.1145/1498765.1498785).
@@ -446,11 +461,13 @@ def _bound_by(run: RunTimes, chip: Accelerator) -> dict[str, Value]:
         return {}
     if peak is None or chip.memory_bandwidth is None:
         return {}
-    known = (workload.what == What.COMPUTE) & (workload.flops >= 0) & (workload.traffic >= 0)
-    lasting = (run.end - run.start)[known]
+    has_counts = (workload.what == What.COMPUTE) & (workload.flops >= 0) & (workload.traffic >= 0)
+    lasting = (run.end - run.start)[has_counts]
     if not lasting.sum() > 0:
         return {}
-    compute = workload.flops[known] / peak > workload.traffic[known] / chip.memory_bandwidth
+    compute = (
+        workload.flops[has_counts] / peak > workload.traffic[has_counts] / chip.memory_bandwidth
+    )
     share = float(lasting[compute].sum() / lasting.sum())
     return {"compute_bound": share, "memory_bound": 1 - share}
 
@@ -463,18 +480,18 @@ def _of_calls(run: RunTimes, base: Baseline | None) -> Values:
     volumes = call_volumes(run)
     by_kind: Counter[str] = Counter()
     for row in volumes:
-        known = row.unknown < row.calls
+        has_sizes = row.unknown < row.calls
         about = f"{row.kind} {row.group}"
         values["calls", about] = float(row.calls)
         by_kind[row.kind] += row.calls
-        sizes["collective_size", about] = row.size if known else None
-        sizes["collective_volume", about] = row.wire if known else None
+        sizes["collective_size", about] = row.size if has_sizes else None
+        sizes["collective_volume", about] = row.wire if has_sizes else None
     for kind in dict.fromkeys([*EXCHANGED, *(row.kind for row in volumes)]):
-        own = [row for row in volumes if row.kind == kind]
-        told = not own or any(row.unknown < row.calls for row in own)
-        values["collective_size", kind] = sum(row.size for row in own) if told else None
-    told = not volumes or any(row.unknown < row.calls for row in volumes)
-    values["collective_size", TOTAL] = sum(row.size for row in volumes) if told else None
+        of_kind = [row for row in volumes if row.kind == kind]
+        all_sized = not of_kind or any(row.unknown < row.calls for row in of_kind)
+        values["collective_size", kind] = sum(row.size for row in of_kind) if all_sized else None
+    all_sized = not volumes or any(row.unknown < row.calls for row in volumes)
+    values["collective_size", TOTAL] = sum(row.size for row in volumes) if all_sized else None
     values |= {("calls", kind): float(calls) for kind, calls in by_kind.items()} | sizes
     values |= {("call_interval", about): between for about, between in call_intervals(run).items()}
     scenario = base.scenario if base is not None else None
@@ -542,7 +559,9 @@ def _why_missing(
     why = _no_mfu(card, base)
     reasons = {"mfu": why} if why else {}
     phase = (card.workload.model.phase or "").lower()
-    if phase in ("inference", "serving") and all(one.name != PREFILL for one in loaded.phases):
+    if phase in ("inference", "serving") and all(
+        phase_row.name != PREFILL for phase_row in loaded.phases
+    ):
         unmarked = "no range of the trace is marked prefill"
         reasons |= dict.fromkeys(("ttft", "tpot"), unmarked)
     return reasons
@@ -551,7 +570,7 @@ def _why_missing(
 def _no_mfu(card: WorkloadCard, base: Baseline | None) -> str:
     why, precision = step_flops(card).why, card.workload.model.precision
     if not why and base is None:
-        return "no cluster tells the peak"
+        return "no cluster gives the peak"
     if not why and base is not None:
         accelerator = base.scenario.cluster.accelerator
         if peak_of(accelerator.peak, precision) is None:
@@ -559,10 +578,10 @@ def _no_mfu(card: WorkloadCard, base: Baseline | None) -> str:
     return why
 
 
-def _ordered(known: Values, simulated: Values) -> list[tuple[str, str]]:
+def _ordered(measured_values: Values, simulated: Values) -> list[tuple[str, str]]:
     """Names in the order of ``DEFINED``, each once at least; then kinds and groups as found."""
-    both = list(dict.fromkeys([*known, *simulated]))
+    both = list(dict.fromkeys([*measured_values, *simulated]))
     named = {name for name, _ in both}
     both += [(name, "") for name in DEFINED if name not in named]
     order = list(DEFINED)
-    return sorted(both, key=lambda one: order.index(one[0]))
+    return sorted(both, key=lambda key: order.index(key[0]))

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Unpack
 
 from experiments.baseline import Settings
 from experiments.cards.check import check_card, kind_of_group
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.metrics import metrics
 from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions, as_recorded
-from simulator.errors import OutputError, TraceError
+from simulator.support.errors import OutputError, TraceError
 from topologies import Cluster, load_cluster
 from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
 from traces.card.package import find_package, load_package, trace_files
@@ -52,7 +53,6 @@ class PackageReport(Report):
     """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
 
     schema: ClassVar[str] = "twofold/package/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.files:print_package"
 
     directory: str
     files: tuple[PackagedFile, ...]
@@ -71,6 +71,12 @@ class PackageReport(Report):
             "blank": list(self.blank),
             "card_findings": list(self.findings),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import files  # numbers need none of it
+
+        return files.package(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -94,7 +100,7 @@ def package(
 ) -> PackageReport:
     """Write a package of a trace into a new or empty directory; all of it, or nothing.
 
-    The card has what the trace tells (ranks, accelerator, sizes of labelled groups) and the
+    The card has what the trace gives (ranks, accelerator, sizes of labelled groups) and the
     cluster (bandwidths, ranks per node, library); every other key of the template is there and
     blank. Where ``trace`` is a package, its card is kept and only blank keys are filled.
 
@@ -143,15 +149,15 @@ def blank_keys(section: Section, prefix: str = "") -> Iterator[str]:
             yield path
 
 
-def _filled(card: WorkloadCard, known: dict[str, Any]) -> WorkloadCard:
+def _filled(card: WorkloadCard, values: dict[str, Any]) -> WorkloadCard:
     data = card.model_dump(by_alias=True)
-    _merge(data, known)
+    _merge(data, values)
     return WorkloadCard.model_validate(data)
 
 
-def _merge(data: dict[str, Any], known: dict[str, Any]) -> None:
+def _merge(data: dict[str, Any], values: dict[str, Any]) -> None:
     """Fill what is blank in ``data`` with what is known; what is there stays."""
-    for key, value in known.items():
+    for key, value in values.items():
         if isinstance(value, dict) and isinstance(data.get(key), dict):
             _merge(data[key], value)
         elif data.get(key) in (None, (), [], {}):
@@ -159,7 +165,7 @@ def _merge(data: dict[str, Any], known: dict[str, Any]) -> None:
 
 
 def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
-    """Return what the trace tells, as a card has it."""
+    """Return what the trace gives, as a card has it."""
     name = loaded.accelerator
     xpu = {
         "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
@@ -177,25 +183,25 @@ def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
 def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
     """Sizes of the groups whose label names a kind of parallelism, where they agree.
 
-    Data parallel groups are taken to be replicas: whether they are shards no label tells.
+    Data parallel groups are taken to be replicas: no label says whether they are shards.
     """
     sizes: dict[str, set[int]] = {}
     for group in loaded.workload.groups:
         kind = kind_of_group(group.label)
         if kind is not None:
             sizes.setdefault(kind, set()).add(len(group.ranks))
-    told = {kind: found.pop() for kind, found in sizes.items() if len(found) == 1}
-    if "dp" in told:
-        told["dp_replicate"] = told.pop("dp")
-    return told
+    degrees = {kind: degree.pop() for kind, degree in sizes.items() if len(degree) == 1}
+    if "dp" in degrees:
+        degrees["dp_replicate"] = degrees.pop("dp")
+    return degrees
 
 
 def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str, Any]:
-    """Return what the cluster tells, as a card has it; its name tells it from others again."""
+    """Return what the cluster gives, as a card has it; its name identifies it."""
     ranks = loaded.coverage.ranks_in_job
     fabric, library = cluster.scale_out, cluster.library
     out = fabric.bandwidth / _GIGABIT if fabric is not None else None
-    known: dict[str, Any] = {
+    hardware: dict[str, Any] = {
         "workload": {
             "hardware": {
                 "network_topo": {
@@ -211,16 +217,16 @@ def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str
     }
     if library is not None and library.name != "none":
         named = {"name": library.name.upper(), "version": library.version}
-        known["Model-executor"] = {"communication_library": named}
-    return known
+        hardware["Model-executor"] = {"communication_library": named}
+    return hardware
 
 
 def _check_free(target: Path) -> None:
     try:
-        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        exists = target.exists() and (not target.is_dir() or any(target.iterdir()))
     except OSError as error:
         raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
-    if taken:
+    if exists:
         raise OutputError(f"{target}: is there already and not an empty directory; name another")
     if not target.absolute().parent.is_dir():
         raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
@@ -229,16 +235,16 @@ def _check_free(target: Path) -> None:
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
     """Yield a directory beside the target that takes its name when all is written."""
-    beside = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
+    partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
     try:
-        beside.mkdir()
+        partial.mkdir()
         try:
-            yield beside
+            yield partial
             if target.is_dir():
                 target.rmdir()
-            beside.rename(target)
+            partial.rename(target)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         where = error.filename or target
         raise OutputError(f"{where}: cannot be copied or written: {error.strerror}") from error

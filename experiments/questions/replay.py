@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, Where, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, baseline
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_step
-from experiments.settings import SettingsOptions, as_recorded
+from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
-from simulator.quantities import format_quantity
+from simulator.support.quantities import format_quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,6 @@ class ReplayReport(Report):
     """A replay, rank by rank, and the time on its critical path by what it was spent on (s)."""
 
     schema: ClassVar[str] = "twofold/replay/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.steps:print_replay"
-    paged_by: ClassVar[str] = "experiments.output.pages.replays:replay"
 
     base: Baseline
     ranks: tuple[RankReplay, ...]
@@ -72,6 +71,12 @@ class ReplayReport(Report):
             "critical_path_by_group_s": self.path_by_group,
             "routing": self.routing.answer(),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import steps  # numbers need none of it
+
+        return steps.replay(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -117,8 +122,8 @@ def replay(
 
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
-    begin = _known(base.loaded.measured_begin.get(row.rank, math.nan))
-    end = _known(base.loaded.measured_end.get(row.rank, math.nan))
+    begin = _or_none(base.loaded.measured_begin.get(row.rank, math.nan))
+    end = _or_none(base.loaded.measured_end.get(row.rank, math.nan))
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,
@@ -132,5 +137,5 @@ def _rank(base: Baseline, row: RankTime) -> RankReplay:
     )
 
 
-def _known(time: float) -> float | None:
+def _or_none(time: float) -> float | None:
     return None if math.isnan(time) else time

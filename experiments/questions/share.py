@@ -15,8 +15,9 @@ from typing import ClassVar, Unpack
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import Baseline, BaselineAnswer, Settings, Watch, WhatIfNote, baseline
+from experiments.baseline import Baseline, BaselineAnswer, Settings, WhatIfNote, baseline
 from experiments.evaluate.sharing import PlacedJob, Sharing, shared
+from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -25,7 +26,6 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.resources import (
     RESOURCES,
     better,
-    check_factor,
     check_resource,
     not_used,
     utility_pct,
@@ -33,12 +33,13 @@ from experiments.scenario.resources import (
 )
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.seating import PACKED, Seating, seated
-from experiments.settings import SettingsOptions
+from experiments.scenario.words import check_factor
+from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.steady import Steady, Window
-from simulator.edits.moved import moved
-from simulator.errors import ClusterError, QuantityError, SettingsError, WhatIfError
-from simulator.names import one_of
-from simulator.quantities import format_quantity, parse_quantity
+from simulator.edits.jobs import moved
+from simulator.support.errors import ClusterError, QuantityError, SettingsError, WhatIfError
+from simulator.support.names import one_of
+from simulator.support.quantities import format_quantity, parse_quantity
 from topologies import Cluster, load_cluster
 
 _ENGINE = "flow"
@@ -54,7 +55,7 @@ class JobShare:
     ``replayed_step_s`` is its step as ``replay`` has it, nodes filled in order on a machine of its
     own; ``alone_step_s`` where it sits, nobody else there; ``step_s`` the mean beside the others,
     with the worst, the least and the standard deviation of ``steps_averaged`` steps, after
-    ``steps_left_out``. ``slow_down`` is ``step_s / alone_step_s``. ``halves_pct`` is by how much
+    ``steps_left_out``. ``slow_down`` is ``step_s / alone_step_s``. ``half_pct`` is by how much
     the means of the window's halves differ, ``drift_steps`` how far the job's phase against the
     slowest job moved in it; both are 0 where everything repeats. ``meets`` are the jobs with which
     it has a link in common; a job that meets nobody takes what it takes alone.
@@ -76,7 +77,7 @@ class JobShare:
     worst_slow_down: float
     steps_averaged: int
     steps_left_out: int
-    halves_pct: float
+    half_pct: float
     drift_steps: float
     meets: str
 
@@ -181,9 +182,6 @@ class ShareReport(Report):
     """Jobs in their order, the links on which they meet, and utilities, the greatest first."""
 
     schema: ClassVar[str] = "twofold/share/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.sharing:print_share"
-    paged_by: ClassVar[str] = "experiments.output.pages.sharing:share"
-    drawn_by: ClassVar[str] = "experiments.output.figures_of_jobs:share"
 
     bases: tuple[Baseline, ...]
     cluster: Cluster
@@ -223,8 +221,8 @@ class ShareReport(Report):
         return tuple(self._job(number) for number in range(len(self.placed)))
 
     def _job(self, number: int) -> JobShare:
-        base, placed, found = self.bases[number], self.placed[number], self.sharing.jobs[number]
-        steps, alone = found.steps, found.alone.makespan
+        base, placed, job = self.bases[number], self.placed[number], self.sharing.jobs[number]
+        steps, alone = job.steps, job.alone.makespan
         return JobShare(
             job=placed.name,
             trace=base.loaded.trace,
@@ -242,9 +240,9 @@ class ShareReport(Report):
             worst_slow_down=steps.worst / alone,
             steps_averaged=steps.count,
             steps_left_out=steps.first,
-            halves_pct=100 * steps.halves,
+            half_pct=100 * steps.halves,
             drift_steps=steps.drift,
-            meets=", ".join(self.placed[other].name for other in found.meets),
+            meets=", ".join(self.placed[met].name for met in job.meets),
         )
 
     @property
@@ -266,12 +264,12 @@ class ShareReport(Report):
         parts: list[LinkPart] = [
             {
                 "job": placed.name,
-                "bytes_per_step": float(found.alone.link_bytes[index]),
+                "bytes_per_step": float(job.alone.link_bytes[index]),
                 "utilisation": float(share),
-                "lost_s": found.lost.get(index, 0.0),
+                "lost_s": job.lost.get(index, 0.0),
             }
-            for placed, found, share in zip(self.placed, self.sharing.jobs, used, strict=True)
-            if found.alone.link_bytes[index] > 0
+            for placed, job, share in zip(self.placed, self.sharing.jobs, used, strict=True)
+            if job.alone.link_bytes[index] > 0
         ]
         return MetLink(
             link=f"{link.source} -> {link.target}",
@@ -301,23 +299,29 @@ class ShareReport(Report):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the answer doubtful, as sentences."""
-        own = [warning for base in dict.fromkeys(self.bases) for warning in base.warnings]
+        of_bases = [warning for base in dict.fromkeys(self.bases) for warning in base.warnings]
         return (
-            *dict.fromkeys(own),
+            *dict.fromkeys(of_bases),
             *(
-                f"{', '.join(one['jobs'])}: {one['note']}"
-                for one in self.together
-                if not one["settled"]
+                f"{', '.join(change['jobs'])}: {change['note']}"
+                for change in self.together
+                if not change["settled"]
             ),
         )
 
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import sharing  # numbers need none of it
+
+        return sharing.share(self)
+
     def summary(self) -> str:
         """Say the answer in a few words."""
-        told = [
+        losses = [
             f"{row.job} {format_quantity(row.step_s, 's')} ({row.slow_down:.3f}x)"
             for row in self.jobs
         ]
-        return f"{self.cluster.name}, {self.seating.placement}: {', '.join(told)}"
+        return f"{self.cluster.name}, {self.seating.placement}: {', '.join(losses)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -329,15 +333,15 @@ def _settled_note(how: Steady, slowest: str) -> str:
     if how.cycle:
         times = f"{how.cycle} steps" if how.cycle > 1 else "every step"
         return f"everything repeats after {times} of {slowest}"
-    apart = 100 * max(row.halves for row in how.jobs)
+    half_pct = 100 * max(row.halves for row in how.jobs)
     moved_by = max(row.drift for row in how.jobs)
-    told = (
-        f"means of the window's halves differ by {apart:.2g} % at most, phases against {slowest}"
+    texts = (
+        f"means of the window's halves differ by {half_pct:.2g} % at most, phases against {slowest}"
         f" moved by {moved_by:.2g} steps at most"
     )
     if how.settled:
-        return f"nothing repeats exactly; {told}"
-    return f"not settled: {told}; more --steps may show others, the worst among them"
+        return f"nothing repeats exactly; {texts}"
+    return f"not settled: {texts}; more --steps may show others, the worst among them"
 
 
 @question("share")
@@ -408,33 +412,33 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     >>> [(row.job, round(row.slow_down, 3)) for row in report.jobs], report.jobs[0].meets
     ([('gpu-dp2-tp4:1', 1.163), ('gpu-dp2-tp4:2', 1.163)], 'gpu-dp2-tp4:2')
     """
-    asked = _resources(resources)
+    named = _resources(resources)
     check_factor(factor)
     window = _window(steps, warm_up)
     files = job_files(traces)
     begins = _begins(starts or {}, list(files))
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     settings = _checked(settings or Settings())
-    own, of_network = _told_apart(settings.what_ifs)
-    known = _bases(files, machine, replace(settings, what_ifs=own), watch)
-    bases = tuple(known[file] for file in files.values())
+    own_changes, of_network = _split_changes(settings.what_ifs)
+    bases_by_file = _bases(files, machine, replace(settings, what_ifs=own_changes), watch)
+    bases = tuple(bases_by_file[file] for file in files.values())
     sizes = {name: base.scenario.ranks for name, base in zip(files, bases, strict=True)}
     seating = seated(sizes, machine, str(placement), nodes=place_on, seed=seed)
     scenarios, faults = _with_faults(
         _on_seats([base.scenario for base in bases], seating), of_network
     )
-    placed = tuple(PlacedJob(*one) for one in zip(files, scenarios, begins, strict=True))
+    placed = tuple(PlacedJob(*seat) for seat in zip(files, scenarios, begins, strict=True))
     together = shared(placed, window, keep=keep, watch=watch)
     report = ShareReport(
         bases, machine, seating, placed, together, factor, (), settings=settings, faults=faults
     )
-    utilities = [_utility(report, name, window, watch) for name in asked]
-    utilities.sort(key=lambda one: np.inf if one.utility_pct is None else -one.utility_pct)
-    read = Inputs(tuple(map(Path, known)), _file_of(placement))
+    utilities = [_utility(report, name, window, watch) for name in named]
+    utilities.sort(key=lambda seat: np.inf if seat.utility_pct is None else -seat.utility_pct)
+    read = Inputs(tuple(map(Path, bases_by_file)), _file_of(placement))
     return replace(report, utilities=tuple(utilities), inputs=read)
 
 
-def _told_apart(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split_changes(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tell changes of each job from those with parts of the network, which all jobs share.
 
     Raises
@@ -442,7 +446,7 @@ def _told_apart(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
     WhatIfError
         If one change is of both.
     """
-    own: list[str] = []
+    of_jobs: list[str] = []
     of_network: list[str] = []
     for text in what_ifs:
         parts = parse_change(text).parts
@@ -452,8 +456,8 @@ def _told_apart(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
                 f"what-if {text!r}: of jobs that share, write changes of their steps and of parts"
                 " of the network as what-ifs of their own"
             )
-        (of_network if of_parts else own).append(text)
-    return tuple(own), tuple(of_network)
+        (of_network if of_parts else of_jobs).append(text)
+    return tuple(of_jobs), tuple(of_network)
 
 
 def _with_faults(
@@ -462,29 +466,30 @@ def _with_faults(
     """Break the one network of all jobs, and say what that touched; errors as ``Change.apply``."""
     if not changes:
         return list(scenarios), ()
-    first, made = changed(scenarios[0], map(parse_change, changes))
-    found = [first]
+    first, changes_made = changed(scenarios[0], map(parse_change, changes))
+    scenarios_changed = [first]
     for scenario in scenarios[1:]:
         after, _ = changed(scenario, map(parse_change, changes))
-        found.append(replace(after, _site=first.site))
+        scenarios_changed.append(replace(after, _site=first.site))
     notes: list[WhatIfNote] = [
-        {"change": text, "note": one.note} for text, one in zip(changes, made, strict=True)
+        {"change": text, "note": change.note}
+        for text, change in zip(changes, changes_made, strict=True)
     ]
-    return found, tuple(notes)
+    return scenarios_changed, tuple(notes)
 
 
 def _bases(
     files: Mapping[str, str], cluster: Cluster, settings: Settings, watch: Watch
 ) -> dict[str, Baseline]:
     """Read and replay each trace once, by its path."""
-    found: dict[str, Baseline] = {}
+    bases: dict[str, Baseline] = {}
     for name, file in files.items():
-        if file not in found:
+        if file not in bases:
             try:
-                found[file] = baseline(file, cluster, settings, watch)
+                bases[file] = baseline(file, cluster, settings, watch)
             except ClusterError as error:
                 raise ClusterError(f"job {name}: {error}") from error
-    return found
+    return bases
 
 
 def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
@@ -519,11 +524,11 @@ def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
         raise SettingsError("jobs that share: name two traces or more; 'TRACE x2' is two of one")
     names = [_job_name(file) for file in files]
     often, seen = Counter(names), Counter[str]()
-    found = {}
+    named_files = {}
     for name, file in zip(names, files, strict=True):
         seen[name] += 1
-        found[f"{name}:{seen[name]}" if often[name] > 1 else name] = file
-    return found
+        named_files[f"{name}:{seen[name]}" if often[name] > 1 else name] = file
+    return named_files
 
 
 def _job_name(file: str) -> str:
@@ -555,9 +560,9 @@ def _window(steps: int, warm_up: int) -> Window:
 
 def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[float]:
     """Return when each job begins (s)."""
-    found = dict.fromkeys(names, 0.0)
+    begins = dict.fromkeys(names, 0.0)
     for name, time in starts.items():
-        if name not in found:
+        if name not in begins:
             raise SettingsError(f"start of job {one_of(name, names)}")
         try:
             value = parse_quantity(time, "s") if isinstance(time, str) else float(time)
@@ -565,8 +570,8 @@ def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[flo
             raise SettingsError(f"start of job {name}: {error}") from error
         if not 0 <= value < np.inf:
             raise SettingsError(f"start of job {name}: {time!r} is no time from 0 on")
-        found[name] = value
-    return list(found.values())
+        begins[name] = value
+    return list(begins.values())
 
 
 def _checked(settings: Settings) -> Settings:
@@ -582,12 +587,12 @@ def _checked(settings: Settings) -> Settings:
 
 def _on_seats(scenarios: Sequence[Scenario], seating: Seating) -> list[Scenario]:
     """Put jobs on their seats, on one network built for all where their libraries are the same."""
-    found: list[Scenario] = []
+    seated: list[Scenario] = []
     for scenario, seats in zip(scenarios, seating.seats.values(), strict=True):
         workload = moved(scenario.whole().workload, seats, seating.ranks)
-        site = found[0].site if found else None
-        found.append(replace(scenario, workload=workload, nodes=None, _site=site))
-    return found
+        site = seated[0].site if seated else None
+        seated.append(replace(scenario, workload=workload, nodes=None, _site=site))
+    return seated
 
 
 def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -> SharedUtility:
@@ -595,8 +600,8 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
     first, factor = report.placed[0].scenario, report.factor
     now, then = value_of(first, resource), value_of(first, resource, factor)
     why = [
-        not_used(found.alone, placed.scenario, resource)
-        for placed, found in zip(report.placed, report.sharing.jobs, strict=True)
+        not_used(job.alone, placed.scenario, resource)
+        for placed, job in zip(report.placed, report.sharing.jobs, strict=True)
     ]
     if all(why) and not (resource == "scale_up.size" and factor < 1):
         return SharedUtility(resource, now, then, None, [], "; ".join(dict.fromkeys(why)))
@@ -609,12 +614,12 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
     better = shared(placed, shorter, watch=lambda what: watch(f"{resource}: {what}"))
     rows: list[JobUtility] = [
         {
-            "job": one.name,
+            "job": placed_job.name,
             "step_s": after.steps.mean,
             "utility_pct": utility_pct(before.steps.mean, after.steps.mean),
             "alone_utility_pct": utility_pct(before.alone.makespan, after.alone.makespan),
         }
-        for one, before, after in zip(placed, report.sharing.jobs, better.jobs, strict=True)
+        for placed_job, before, after in zip(placed, report.sharing.jobs, better.jobs, strict=True)
     ]
     ranks = [len(seats) for seats in report.seating.seats.values()]
     weighed = sum(n * row["utility_pct"] for n, row in zip(ranks, rows, strict=True)) / sum(ranks)
@@ -626,10 +631,10 @@ def _utility(report: ShareReport, resource: str, window: Window, watch: Watch) -
 
 def _changed(placed: Sequence[PlacedJob], resource: str, factor: float) -> list[PlacedJob]:
     """Change all jobs' scenarios, which share a network again where they did."""
-    change, found = better(resource, factor), list[PlacedJob]()
-    for one in placed:
-        scenario = change.apply(one.scenario).scenario
-        if found:
-            scenario = replace(scenario, _site=found[0].scenario.site)
-        found.append(replace(one, scenario=scenario))
-    return found
+    change, changed_jobs = better(resource, factor), list[PlacedJob]()
+    for placed_job in placed:
+        scenario = change.apply(placed_job.scenario).scenario
+        if changed_jobs:
+            scenario = replace(scenario, _site=changed_jobs[0].scenario.site)
+        changed_jobs.append(replace(placed_job, scenario=scenario))
+    return changed_jobs

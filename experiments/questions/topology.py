@@ -5,15 +5,16 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
+from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.routing_notes import policy_of
-from simulator.quantities import parse_quantity
+from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.cluster.graphs import is_graph_file
-from topologies.properties import LinksOf, links_by_resource
-from topologies.spec import Summary, parse_topology, summary
+from topologies.properties import LinksOf, Summary, links_by_resource, summary
+from topologies.spec import parse_topology
 from topologies.throughput import Throughput
 from topologies.throughput import throughput as carry
 
@@ -61,8 +62,6 @@ class TopologyReport(Report):
     """A topology, its counts and figures; ``rows`` holds the one summary."""
 
     schema: ClassVar[str] = "twofold/topology/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_topology"
-    drawn_by: ClassVar[str] = "experiments.output.figures:topology"
 
     network: Topology
     rows: tuple[Summary, ...]
@@ -95,6 +94,12 @@ class TopologyReport(Report):
             "routing": self.routing,
             "throughput": None if self.carried is None else _throughput(self.carried),
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.topology(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""

@@ -12,17 +12,18 @@ from typing import ClassVar, Unpack
 import numpy as np
 
 from collectives.files.measured_calls import Layout
-from experiments.baseline import Baseline, Settings, Watch, replayed
-from experiments.costing.calibration import calibrated_cluster, fit_kinds
+from experiments.baseline import Baseline, Settings, replayed
+from experiments.calibration.calibration import calibrated_cluster, fit_kinds
+from experiments.output.document import Document
 from experiments.provenance import ClusterIdentity, Head, Inputs, identity
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.settings import EVERY as EVERY
-from experiments.settings import SettingsOptions
+from experiments.settings import EVERY, SettingsOptions, Watch
+from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.measured_collectives import CallError, ErrorClass, by_class, errors_of
 from experiments.validation.measured_points import read_points
 from experiments.validation.predicted_points import PointError, points_of, recording_of
-from simulator.errors import CalibrationError, TwofoldError, WhatIfError
+from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
@@ -39,11 +40,11 @@ class StepError:
 
     ``model_pct`` is with the cluster's figures alone, ``trace_pct`` with the step's own transfers,
     ``left_out_pct`` with a calibration on the trace's other steps (None where there are none, or
-    they cannot tell). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls of
-    how far a call's start and end on a rank are off, with the cluster's figures;
+    they cannot be fitted). ``call_start_s`` and ``call_end_s`` are the medians over ranks and calls
+    of how far a call's start and end on a rank are off, with the cluster's figures;
     ``communication_error_pct`` and ``pinned_pct`` say of the same replay how far calls' transfers
     are off in the median, and what of its critical path reacts to no resource
-    (:mod:`experiments.confidence`). ``note`` says why a step was not answered.
+    (:mod:`experiments.priors.doubts`). ``note`` says why a step was not answered.
     """
 
     trace: str
@@ -84,6 +85,7 @@ class ValidateAnswer(Head):
     median_points_apart: float | None
     calls: list[CallError]
     call_errors: list[ErrorClass]
+    error_summary: ErrorSummary | None
     notes: list[str]
 
 
@@ -92,8 +94,6 @@ class ValidationReport(Report):
     """Steps in the order of the traces; points, or calls, in the order of what gave them."""
 
     schema: ClassVar[str] = "twofold/validate/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.networks:print_validation"
-    drawn_by: ClassVar[str] = "experiments.output.figures:validation"
 
     steps: tuple[StepError, ...]
     settings: Settings
@@ -121,13 +121,36 @@ class ValidationReport(Report):
             "median_points_apart": self.median("points_apart"),
             "calls": list(self.calls),
             "call_errors": list(self.call_errors),
+            "error_summary": self.error_summary,
             "notes": list(self.notes),
         }
 
     @property
     def call_errors(self) -> tuple[ErrorClass, ...]:
         """Errors of calls by kind and class of sizes."""
-        return tuple(by_class((one.kind, one.size_bytes, one.error_pct) for one in self.calls))
+        return tuple(by_class((call.kind, call.size_bytes, call.error_pct) for call in self.calls))
+
+    @property
+    def error_summary(self) -> ErrorSummary | None:
+        """Errors of the points or calls, if that was asked for, else of the replayed steps."""
+        return error_summary(self._predictions())
+
+    def _predictions(self) -> Iterator[Prediction]:
+        for point in self.points:
+            if point.error_pct is not None:
+                name = f"{Path(point.trace).name} {point.what_if}".strip()
+                yield Prediction(name, point.error_pct, point.is_inside)
+        for call in self.calls:
+            yield Prediction(f"{call.kind} at {call.place}", call.error_pct)
+        for step in self.steps:
+            if step.model_pct is not None:
+                yield Prediction(f"{Path(step.trace).name} step {step.step}", step.model_pct)
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import validation  # numbers need none of it
+
+        return validation.validation(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -149,8 +172,8 @@ class ValidationReport(Report):
         """Median of the absolute values in a column, of the rows that have one."""
         rows: Sequence[object] = (*self.steps, *self.points)
         values = [getattr(row, column) for row in rows if hasattr(row, column)]
-        known = [abs(value) for value in values if value is not None]
-        return float(np.median(known)) if known else None
+        magnitudes = [abs(value) for value in values if value is not None]
+        return float(np.median(magnitudes)) if magnitudes else None
 
 
 @question("validate", usual=lambda: _EVERY_STEP)
@@ -199,12 +222,12 @@ def validate(  # noqa: PLR0913 - the options of the command
         raise WhatIfError("nothing to validate: name a trace, or a table of measured points")
     pairs = [_pair(trace, cluster) for trace in traces]
     others = [_pair(trace, cluster) for trace in predict]
-    known = tuple({where.name: where for _, where in (*pairs, *others)}.values())
+    clusters = tuple({where.name: where for _, where in (*pairs, *others)}.values())
     if others:
         points = [row for pair in pairs for row in recording_of(pair, others, settings, watch)]
-        return ValidationReport((), settings, known, tuple(points))
+        return ValidationReport((), settings, clusters, tuple(points))
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
-    return ValidationReport(tuple(rows), settings, known)
+    return ValidationReport(tuple(rows), settings, clusters)
 
 
 def _of_calls(
@@ -227,17 +250,17 @@ def _against(
     watch: Watch,
 ) -> ValidationReport:
     usual = cluster.name if isinstance(cluster, Cluster) else cluster
-    asked = [point for table in tables for point in read_points(table, usual)]
-    answers = list(points_of(asked, settings, watch))
-    known = {where.name: where for _, where in answers if where is not None}
-    files = (*map(Path, tables), *(Path(point.cluster) for point in asked))
+    points = [point for table in tables for point in read_points(table, usual)]
+    answers = list(points_of(points, settings, watch))
+    clusters = {where.name: where for _, where in answers if where is not None}
+    files = (*map(Path, tables), *(Path(point.cluster) for point in points))
     return ValidationReport(
         (),
         settings,
-        tuple(known.values()),
+        tuple(clusters.values()),
         tuple(row for row, _ in answers),
         inputs=Inputs(
-            tuple(point.trace for point in asked if point.trace.exists()),
+            tuple(point.trace for point in points if point.trace.exists()),
             tuple(file for file in files if file.exists()),
         ),
     )
@@ -268,8 +291,8 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
         except TwofoldError as error:
             yield _refused(path, cluster, number, error)
     for number, base in bases.items():
-        others = [other for other in bases if other != number]
-        yield _row(base, cluster, [bases[other] for other in others], watch)
+        others = [step for step in bases if step != number]
+        yield _row(base, cluster, [bases[step] for step in others], watch)
 
 
 def _numbers(coverage: Coverage, settings: Settings) -> list[str]:
@@ -316,7 +339,7 @@ def _left_out(
     if not others:
         return None
     try:
-        fits = fit_kinds([other.scenario for other in others])
+        fits = fit_kinds([base_step.scenario for base_step in others])
     except CalibrationError:
         return None
     fitted = calibrated_cluster(cluster, fits, "the other steps")

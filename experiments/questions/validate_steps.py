@@ -6,18 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from experiments.baseline import Settings, Watch
-from experiments.costing.step_prior import size_class
+from experiments.baseline import Settings
+from experiments.evaluate.generated_steps import simulated
+from experiments.output.document import Document
+from experiments.priors.steps import size_class
 from experiments.provenance import Head, Inputs
 from experiments.question import question
-from experiments.questions.generate import plan_on, simulated
+from experiments.questions.generate import plan_on
 from experiments.report import Report, Rows
-from experiments.validation.linear_series import LinearSeries, linear_series
+from experiments.settings import Watch
+from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
-from experiments.validation.step_pairs import PairErrors, pair_errors
-from simulator.errors import TwofoldError, WhatIfError
+from experiments.validation.step_pairs import LinearSeries, PairErrors, linear_series, pair_errors
+from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster, load_cluster
 
 
@@ -76,6 +77,7 @@ class ValidateStepsAnswer(Head):
     pairs_without_linear: list[PairErrors]
     median_error_pct: float | None
     p90_error_pct: float | None
+    error_summary: ErrorSummary | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -83,7 +85,6 @@ class StepsReport(Report):
     """Predictions in the order of the tables' rows; ``asked`` are the rows that were read."""
 
     schema: ClassVar[str] = "twofold/validate_steps/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.predicted_steps:print_steps"
 
     steps: tuple[StepPrediction, ...]
     asked: tuple[MeasuredStep | UnreadStep, ...]
@@ -98,7 +99,7 @@ class StepsReport(Report):
     @property
     def pairs(self) -> tuple[PairErrors, ...]:
         """How far off the ratios of steps are that differ in one thing."""
-        times = [one.predicted_step_s for one in self.steps]
+        times = [step.predicted_step_s for step in self.steps]
         return pair_errors(self.asked, times)
 
     @property
@@ -109,13 +110,18 @@ class StepsReport(Report):
     @property
     def pairs_without_linear(self) -> tuple[PairErrors, ...]:
         """Errors of pairs of the other sources."""
-        left_out = {one.source for one in self.linear}
-        kept = [
-            (asked, one.predicted_step_s)
-            for asked, one in zip(self.asked, self.steps, strict=True)
+        left_out = {step.source for step in self.linear}
+        others = [
+            (asked, step.predicted_step_s)
+            for asked, step in zip(self.asked, self.steps, strict=True)
             if asked.source not in left_out
         ]
-        return pair_errors([asked for asked, _ in kept], [time for _, time in kept])
+        return pair_errors([asked for asked, _ in others], [time for _, time in others])
+
+    @property
+    def error_summary(self) -> ErrorSummary | None:
+        """Errors of all steps."""
+        return error_summary(_predictions(self.steps))
 
     def answer(self) -> "ValidateStepsAnswer":
         """Return the JSON answer."""
@@ -129,13 +135,20 @@ class StepsReport(Report):
             "pairs_without_linear": list(self.pairs_without_linear),
             "median_error_pct": whole.median_pct,
             "p90_error_pct": whole.p90_pct,
+            "error_summary": self.error_summary,
         }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import validation  # numbers need none of it
+
+        return validation.predicted_steps(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
         whole = self.errors[0]
-        said = "none answered" if whole.median_pct is None else f"median {whole.median_pct:.2f} %"
-        return f"{len(self.steps)} steps: {said}, {whole.refused} refused"
+        median = "none answered" if whole.median_pct is None else f"median {whole.median_pct:.2f} %"
+        return f"{len(self.steps)} steps: {median}, {whole.refused} refused"
 
     def table(self) -> Rows:
         """Return the CSV answer: a row per step."""
@@ -197,17 +210,17 @@ def validate_steps(
     if workers < 1:
         raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
     settings = Settings(engine=engine)
-    asked = [step for table in tables for step in read_steps(table, cluster)]
+    rows = [step for table in tables for step in read_steps(table, cluster)]
     if framework is not None:
-        asked = [_run_by(step, framework) for step in asked]
+        rows = [_run_by(step, framework) for step in rows]
     predict = partial(predicted, settings=settings)
-    answers = _mapped(asked, predict, workers, watch)
-    clusters = (Path(one.cluster) for one in asked)
+    answers = _mapped(rows, predict, workers, watch)
+    clusters = (Path(row.cluster) for row in rows)
     return StepsReport(
         tuple(answers),
-        tuple(asked),
+        tuple(rows),
         settings,
-        inputs=Inputs(files=(*map(Path, tables), *(one for one in clusters if one.is_file()))),
+        inputs=Inputs(files=(*map(Path, tables), *(row for row in clusters if row.is_file()))),
     )
 
 
@@ -275,22 +288,22 @@ def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
 
 
 def _mapped(
-    asked: Sequence[MeasuredStep | UnreadStep],
+    rows: Sequence[MeasuredStep | UnreadStep],
     predict: Callable[[MeasuredStep | UnreadStep], StepPrediction],
     workers: int,
     watch: Watch,
 ) -> list[StepPrediction]:
     """Predict all rows, in order, the progress being that of the table."""
-    if workers > 1 and len(asked) > 1:
-        from experiments.evaluate.workers import asked as ask  # one process does without
+    if workers > 1 and len(rows) > 1:
+        from experiments.evaluate.workers import ask_all  # one process does without
 
-        return ask(asked, predict, workers, watch, "steps")
-    progress = watch(f"{len(asked)} steps")
+        return ask_all(rows, predict, workers, watch, "steps")
+    progress = watch(f"{len(rows)} steps")
     answers = []
-    for step in asked:
+    for step in rows:
         answers.append(predict(step))
         if progress is not None:
-            progress(len(answers), len(asked))
+            progress(len(answers), len(rows))
     return answers
 
 
@@ -325,14 +338,19 @@ def _grouped(steps: Sequence[StepPrediction]) -> Iterator[StepErrors]:
 
 
 def _errors(by: str, value: str, steps: Sequence[StepPrediction]) -> StepErrors:
-    signed = np.array([one.error_pct for one in steps if one.error_pct is not None])
-    off = np.abs(signed)
+    summary = error_summary(_predictions(steps))
     return StepErrors(
         by=by,
         value=value,
         steps=len(steps),
-        refused=sum(bool(one.refused) for one in steps),
-        median_pct=float(np.median(off)) if len(off) else None,
-        p90_pct=float(np.quantile(off, 0.9)) if len(off) else None,
-        signed_pct=float(np.median(signed)) if len(off) else None,
+        refused=sum(bool(step.refused) for step in steps),
+        median_pct=None if summary is None else summary.median_pct,
+        p90_pct=None if summary is None else summary.p90_pct,
+        signed_pct=None if summary is None else summary.bias_pct,
     )
+
+
+def _predictions(steps: Sequence[StepPrediction]) -> Iterator[Prediction]:
+    for step in steps:
+        if step.error_pct is not None:
+            yield Prediction(step.id, step.error_pct)

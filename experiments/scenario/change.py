@@ -6,15 +6,17 @@ what a value of the cluster is multiplied (:class:`Multiplied`). Whoever asks ma
 function from a scenario to another.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from experiments.scenario.scenario import Scenario
-from simulator.edits.ops import Mask
-from simulator.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
-from simulator.quantities import format_quantity
+from simulator.support.arrays import Mask
+from simulator.support.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
+from simulator.support.quantities import format_quantity
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 from topologies import changed as changed_cluster
@@ -196,16 +198,16 @@ class Faulty:
         site, before = scenario.site, scenario.faults
         fault = chosen(site.intact, self.fault, lots(before), site.home)
         after = replace(scenario, faults=(*before, fault))
-        found = after.site.broken
-        return Changed(after, found.notes[-1], (_REROUTED,) if found.rerouted else ())
+        broken = after.site.broken
+        return Changed(after, broken.notes[-1], (_REROUTED,) if broken.rerouted else ())
 
     def drawn(self, seed: int, draw: int) -> "Faulty":
         """Return a draw by lot of a seed, if the change has none of its own; else the change."""
         lot = self.fault.part
         if not isinstance(lot, Drawn):
             return self
-        own = replace(lot, seed=seed if lot.seed is None else lot.seed, draw=draw)
-        return Faulty(replace(self.fault, part=own))
+        lot_drawn = replace(lot, seed=seed if lot.seed is None else lot.seed, draw=draw)
+        return Faulty(replace(self.fault, part=lot_drawn))
 
     @property
     def is_drawn(self) -> bool:
@@ -277,8 +279,10 @@ class Change:
 
     def drawn(self, seed: int, draw: int) -> "Change":
         """Return one of the many: draw number ``draw`` of a seed, where none is written."""
-        own = (part.drawn(seed, draw) if isinstance(part, Faulty) else part for part in self.parts)
-        return replace(self, parts=tuple(own))
+        parts = (
+            part.drawn(seed, draw) if isinstance(part, Faulty) else part for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
 
     def seed(self, usual: int) -> int:
         """Return the seed of its draws: the first that is written, else the usual one."""
@@ -320,11 +324,60 @@ class Change:
 
 def changed(scenario: Scenario, changes: Iterable[Change]) -> tuple[Scenario, tuple[Changed, ...]]:
     """Apply changes one after the other; returns what became of each, too. Errors as ``apply``."""
-    made: list[Changed] = []
+    outcomes: list[Changed] = []
     for change in changes:
-        made.append(change.apply(scenario))
-        scenario = made[-1].scenario
-    return scenario, tuple(made)
+        outcomes.append(change.apply(scenario))
+        scenario = outcomes[-1].scenario
+    return scenario, tuple(outcomes)
+
+
+def by_values(before: Scenario, after: Scenario) -> Change | None:
+    """Return the change of the cluster's values alone that makes one scenario of another.
+
+    Parameters
+    ----------
+    before, after
+        Of one step.
+
+    Returns
+    -------
+    Change or None
+        None where they differ in anything else: the step, where its ranks are, another fabric.
+    """
+    same = (
+        after.workload is before.workload
+        and (after.nodes, after.forced, after.faults)
+        == (before.nodes, before.forced, before.faults)
+        and (after.slow_down, after.kernel_error) == (before.slow_down, before.kernel_error)
+    )
+    values, now = resource_values(before.cluster), resource_values(after.cluster)
+    if not same or values.keys() != now.keys():
+        return None
+    parts = tuple(
+        Multiplied(name, now[name] / values[name]) for name in values if now[name] != values[name]
+    )
+    change = Change(parts=parts)
+    try:
+        cluster = change.apply(before).scenario.cluster
+    except TwofoldError:
+        return None
+    return change if _agree(_described(cluster), _described(after.cluster)) else None
+
+
+def _described(cluster: Cluster) -> dict[str, Any]:
+    """Return all that a cluster's file says but its name and where figures are from."""
+    return cluster.model_dump(exclude={"name", "description", "sources"})
+
+
+def _agree(left: object, right: object) -> bool:
+    """Whether two descriptions agree, floats but for rounding."""
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-12)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_agree(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_agree, left, right))
+    return left == right
 
 
 def _said_times(factor: float) -> str:
@@ -341,8 +394,10 @@ def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
     values, unit = resource_values(cluster), unit_of_value(resource)
     kinds = by_kind(cluster, resource, values)
     if kinds and differing(kinds):
-        told = [f"{_say_quantity(value * by, unit)} ({one})" for one, value in kinds.items()]
-        return ", ".join(told)
+        by_kind_text = [
+            f"{_say_quantity(value * by, unit)} ({kind})" for kind, value in kinds.items()
+        ]
+        return ", ".join(by_kind_text)
     low, high = resource_range(cluster).get(resource, (values[resource],) * 2)
     most = _say_quantity(values[resource] * by, unit)
     return most if low >= high else f"{_say_quantity(low * by, unit)} to {most}"

@@ -3,26 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from experiments.scenario.change import Changed, Edited, Multiplied, say_ops, unit_of_value
-from experiments.scenario.resources import check_factor
 from experiments.scenario.scenario import Scenario
-from simulator.edits.ops import Mask, durations_scaled
-from simulator.errors import WhatIfError
-from simulator.names import did_you_mean
-from simulator.quantities import parse_quantity
+from experiments.scenario.words import check_factor
+from simulator.accelerators import Accelerator
+from simulator.edits.ops import durations_scaled
+from simulator.support.arrays import Mask
+from simulator.support.errors import WhatIfError
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import parse_quantity
 from simulator.topology import SCALE_OUT
 from simulator.workload import Floats, What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields
 from topologies.cluster.kinds import by_kind, differing
-from topologies.cluster.schema import Accelerator, kinds_of
-
-if TYPE_CHECKING:
-    from traces.generate.kernel_times import Accelerator as Chip
+from topologies.cluster.schema import AcceleratorTable, from_data_sheet, kinds_of
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""
@@ -63,15 +61,27 @@ def other_cluster(name: str) -> Edited:
     path = Path(name)
     if path.exists() and not path.is_file():  # a pipe is read once, a device without end
         raise WhatIfError(f"{path}: cannot be read as a cluster: it is no file")
-    other = load_cluster(name)
+    target = load_cluster(name)
 
     def apply(scenario: Scenario) -> Changed:
-        known = {**scenario.cluster.calibration, **other.calibration}
-        after = other.model_copy(update={"calibration": known})
-        nodes = None if other.is_one_graph else scenario.nodes  # a graph has none
-        note = f"{scenario.cluster.name} → {other.name}; compute and host times as recorded"
+        calibration = {**scenario.cluster.calibration, **target.calibration}
+        after = target.model_copy(update={"calibration": calibration})
+        nodes = None if target.is_one_graph else scenario.nodes  # a graph has none
+        note = f"{scenario.cluster.name} → {target.name}; compute and host times as recorded"
         timed_on = scenario.timed_on or scenario.cluster
         return Changed(replace(scenario, cluster=after, nodes=nodes, timed_on=timed_on), note)
+
+    return Edited(apply, is_network=True)
+
+
+def moved_to(scenario: Scenario) -> Edited:
+    """Put a step where another scenario of it runs: on its cluster, nodes and faults."""
+
+    def apply(before: Scenario) -> Changed:
+        after = replace(
+            before, cluster=scenario.cluster, nodes=scenario.nodes, faults=scenario.faults
+        )
+        return Changed(after, f"{before.cluster.name} → {scenario.cluster.name}")
 
     return Edited(apply, is_network=True)
 
@@ -94,7 +104,7 @@ def other_routing(policy: str) -> Edited:
     def apply(scenario: Scenario) -> Changed:
         before = scenario.cluster
         after = with_fields(before, {f"{SCALE_OUT}.routing": policy}, f"routing {policy}")
-        was, now = (getattr(one.scale_out, "policy", "none") for one in (before, after))
+        was, now = (getattr(cluster.scale_out, "policy", "none") for cluster in (before, after))
         return Changed(replace(scenario, cluster=after), f"{SCALE_OUT} routing {was} → {now}")
 
     return Edited(apply, is_network=True)
@@ -106,13 +116,13 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
     Each is scaled by ``max(f/P', b/B') / max(f/P, b/B)``, of its FLOPs ``f`` and bytes ``b``, the
     peaks ``P`` for 16-bit floats and the memory bandwidths ``B`` (Williams, Waterman and
     Patterson, CACM 52, 2009): what it fell short of the one roofline, it falls short of the
-    other. Where the trace tells no FLOPs and no bytes, kernels are recognised
+    other. Where the trace has no FLOPs and no bytes, kernels are recognised
     (:mod:`experiments.scenario.recognised`). Where kinds of node differ ``P`` and ``B`` are those
     of the rank's own; with ``kind`` only that kind's are replaced. The network, and how its library
     chooses, stay as they are. Behind ``cluster NAME`` kernels still last as on the accelerator on
     which they were timed, so that one is replaced.
     """
-    other = _named(name)
+    chip = _named(name)
 
     def apply(scenario: Scenario) -> Changed:
         _check_timed(scenario, kind)
@@ -120,52 +130,56 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
             scenario = scenario.whole()  # copies sit on nodes of other kinds
         workload, cluster = scenario.workload, scenario.cluster
         if workload.flops is None and workload.traffic is None:
-            return _recognised(scenario, other, kind)
-        from traces.generate.kernel_times.within import COMPARED, kernel_error
+            return _recognised(scenario, chip, kind)
+        from traces.generate.kernel_times.times import COMPARED, kernel_error
 
         none = np.zeros(len(workload))
         flops = none if workload.flops is None else np.nan_to_num(workload.flops)
         traffic = none if workload.traffic is None else np.nan_to_num(workload.traffic)
-        known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
-        chips, before = _own(scenario, known, flops, traffic)
+        is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
+        chips, before = _recorded_times(scenario, is_known, flops, traffic)
         if kind is not None:
-            known &= _of_kind(scenario, kind)
+            is_known &= _of_kind(scenario, kind)
             chips = [kinds_of(cluster)[kind].accelerator.name]
-        if not known.any():
-            raise WhatIfError("the trace tells of no kernel how many FLOPs or bytes it has")
-        after = _roofline(other, flops, traffic)
-        ratio = np.divide(after, before, out=np.ones(len(workload)), where=known)
-        kept = int(((workload.what == What.COMPUTE) & ~known).sum())
-        note = f"{' and '.join(chips)} → {other.name}: {say_ops(workload, known)}; {kept:,} "
+        if not is_known.any():
+            raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
+        after = _roofline(chip, flops, traffic)
+        ratio = np.divide(after, before, out=np.ones(len(workload)), where=is_known)
+        unscaled = int(((workload.what == What.COMPUTE) & ~is_known).sum())
+        note = f"{' and '.join(chips)} → {chip.name}: {say_ops(workload, is_known)}; {unscaled:,} "
         note += "of unknown work kept" if kind is None else "of other kinds or unknown work kept"
-        faster = durations_scaled(workload, known, ratio)
-        unsure = np.where(known & (after != before), kernel_error(COMPARED).shared, 0.0)
+        faster = durations_scaled(workload, is_known, ratio)
+        unsure = np.where(is_known & (after != before), kernel_error(COMPARED).shared, 0.0)
         error = scenario.kernel_error + _together(faster, unsure)
-        made = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
-        return Changed(replace(made, cluster=_with(cluster, other, kind)), note)
+        after_scenario = replace(scenario, workload=faster, kernel_error=error, timed_on=None)
+        return Changed(replace(after_scenario, cluster=_with(cluster, chip, kind)), note)
 
     return Edited(apply)
 
 
-def _recognised(scenario: Scenario, other: Accelerator, kind: str | None) -> Changed:
+def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) -> Changed:
     """Scale kernels that are recognised, each by the table of its kind."""
     from experiments.scenario.recognised import ratios, recognise, unsure_by
 
     workload, cluster = scenario.workload, scenario.cluster
     ratio, unsure, chips = np.ones(len(workload)), np.zeros(len(workload)), []
     kernels = recognise(workload, scenario.trace)
-    asked = np.ones(len(workload), dtype=np.bool_) if kind is None else _of_kind(scenario, kind)
+    is_concerned = (
+        np.ones(len(workload), dtype=np.bool_) if kind is None else _of_kind(scenario, kind)
+    )
     for members, chip in _chips(scenario):
-        mine = asked & (workload.rank >= members.start) & (workload.rank < members.stop)
-        if mine.any():
-            ratio[mine] = ratios(kernels, _chip(chip), _chip(other))[mine]
-            unsure[mine] = unsure_by(kernels, _chip(chip), _chip(other))[mine]
+        of_members = (
+            is_concerned & (workload.rank >= members.start) & (workload.rank < members.stop)
+        )
+        if of_members.any():
+            ratio[of_members] = ratios(kernels, _chip(chip), _chip(target))[of_members]
+            unsure[of_members] = unsure_by(kernels, _chip(chip), _chip(target))[of_members]
             chips.append(chip.name)
-    scaled = durations_scaled(workload, asked & kernels.scaled, ratio)
-    note = f"{' and '.join(dict.fromkeys(chips))} → {other.name}: {kernels.told()}"
+    scaled = durations_scaled(workload, is_concerned & kernels.scaled, ratio)
+    note = f"{' and '.join(dict.fromkeys(chips))} → {target.name}: {kernels.told()}"
     error = scenario.kernel_error + _together(scaled, unsure)
-    made = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
-    return Changed(replace(made, cluster=_with(cluster, other, kind)), note)
+    after = replace(scenario, workload=scaled, kernel_error=error, timed_on=None)
+    return Changed(replace(after, cluster=_with(cluster, target, kind)), note)
 
 
 def _together(workload: Workload, unsure: Floats) -> float:
@@ -174,29 +188,27 @@ def _together(workload: Workload, unsure: Floats) -> float:
     return float(lasting @ unsure / lasting.sum()) if lasting.any() else 0.0
 
 
-def _chip(chip: Accelerator) -> "Chip":
+def _chip(chip: AcceleratorTable) -> Accelerator:
     """Return an accelerator as tables of kernels know it."""
-    from traces.generate.kernel_times import Accelerator as Chip
-
     if chip.memory_bandwidth is None or not any(half in chip.peak for half in _HALVES):
         raise WhatIfError(f"the cluster does not give {chip.name}'s peak or memory bandwidth")
-    return Chip(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
+    return Accelerator(chip.name, dict(chip.peak), chip.memory_bandwidth, chip.generation or "")
 
 
-def _own(
-    scenario: Scenario, known: Mask, flops: Floats, traffic: Floats
+def _recorded_times(
+    scenario: Scenario, is_known: Mask, flops: Floats, traffic: Floats
 ) -> tuple[list[str], Floats]:
     """Names of the ranks' accelerators, and the least time of each op on its own (s)."""
     workload = scenario.workload
     least, chips = np.zeros(len(workload)), []
     for members, chip in _chips(scenario):
-        mine = known & (workload.rank >= members.start) & (workload.rank < members.stop)
-        least[mine] = _roofline(chip, flops[mine], traffic[mine])
+        of_members = is_known & (workload.rank >= members.start) & (workload.rank < members.stop)
+        least[of_members] = _roofline(chip, flops[of_members], traffic[of_members])
         chips.append(chip.name)
     return list(dict.fromkeys(chips)), least
 
 
-def _chips(scenario: Scenario) -> Iterator[tuple[range, Accelerator]]:
+def _chips(scenario: Scenario) -> Iterator[tuple[range, AcceleratorTable]]:
     """Yield ranks, and the accelerator on which their kernels last as they do."""
     if scenario.timed_on is not None:
         yield range(scenario.ranks), scenario.timed_on.accelerator
@@ -220,27 +232,27 @@ def _of_kind(scenario: Scenario, kind: str) -> Mask:
     cluster, rank = scenario.cluster, scenario.workload.rank
     if kind not in cluster.node_kinds:
         hint = did_you_mean(kind, cluster.node_kinds)
-        known = ", ".join(cluster.node_kinds) or "nodes of one kind only"
-        raise WhatIfError(f"{cluster.name} has no nodes of kind {kind!r}; {hint}it has {known}")
+        kinds = ", ".join(cluster.node_kinds) or "nodes of one kind only"
+        raise WhatIfError(f"{cluster.name} has no nodes of kind {kind!r}; {hint}it has {kinds}")
     parts = place(cluster, scenario.ranks, scenario.nodes).parts
-    found = [part.placement.members for part in parts if part.kind == kind]
-    if not found:
+    members = [part.placement.members for part in parts if part.kind == kind]
+    if not members:
         raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
-    return np.asarray((rank >= found[0].start) & (rank < found[0].stop))
+    return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
 
 
-def _with(cluster: Cluster, other: Accelerator, kind: str | None) -> Cluster:
+def _with(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:
     """Return the cluster with another accelerator, of one kind of node or of all."""
 
-    def like(own: Accelerator) -> Accelerator:
-        return other.model_copy(update={"generation": own.generation})
+    def like(current: AcceleratorTable) -> AcceleratorTable:
+        return chip.model_copy(update={"generation": current.generation})
 
     views = kinds_of(cluster)
     kinds = {
-        name: one.model_copy(update={"accelerator": like(views[name].accelerator)})
+        name: node_kind.model_copy(update={"accelerator": like(views[name].accelerator)})
         if kind in (None, name)
-        else one
-        for name, one in cluster.node_kinds.items()
+        else node_kind
+        for name, node_kind in cluster.node_kinds.items()
     }
     sources = {
         field: source
@@ -253,7 +265,7 @@ def _with(cluster: Cluster, other: Accelerator, kind: str | None) -> Cluster:
     return cluster.model_copy(update=update)
 
 
-def _roofline(chip: Accelerator, flops: Floats, traffic: Floats) -> Floats:
+def _roofline(chip: AcceleratorTable, flops: Floats, traffic: Floats) -> Floats:
     """Least time of each op on an accelerator (s)."""
     peak = next((chip.peak[half] for half in _HALVES if half in chip.peak), None)
     if (peak is None and flops.any()) or (chip.memory_bandwidth is None and traffic.any()):
@@ -261,21 +273,11 @@ def _roofline(chip: Accelerator, flops: Floats, traffic: Floats) -> Floats:
     return np.maximum(flops / (peak or 1.0), traffic / (chip.memory_bandwidth or 1.0))
 
 
-def _named(name: str) -> Accelerator:
-    """Find an accelerator by the beginning of its name, by a cluster's name, or in its file."""
-    names = catalog()
-    if name in names or name.endswith((".yaml", ".yml")):
+def _named(name: str) -> AcceleratorTable:
+    """Find an accelerator by its name, by a cluster's name, or in a cluster's file."""
+    if name in catalog() or name.endswith((".yaml", ".yml")):
         return load_cluster(name).accelerator
-    known = [load_cluster(one).accelerator for one in names]
-    found = [chip for chip in known if chip.name.lower().startswith(name.lower())]
-    if not found:
-        choices = ", ".join(sorted({chip.name for chip in known}))
-        raise WhatIfError(f"{name!r} is no accelerator; choose from {choices}, or a cluster")
-    if any((chip.peak, chip.memory_bandwidth) != _work(found[0]) for chip in found):
-        several = ", ".join(sorted({chip.name for chip in found}))
-        raise WhatIfError(f"accelerator {name!r} may be any of {several}")
-    return found[0]
-
-
-def _work(chip: Accelerator) -> tuple[dict[str, float], float | None]:
-    return chip.peak, chip.memory_bandwidth
+    try:
+        return AcceleratorTable.model_validate(from_data_sheet(name)[0])
+    except ValueError as error:
+        raise WhatIfError(f"{str(error).removeprefix('accelerator: ')}, or a cluster") from error

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from experiments.scenario.change import Faulty
 from experiments.scenario.words import Word, factor_of, near
-from simulator.errors import WhatIfError
-from simulator.names import same_name
+from simulator.support.errors import WhatIfError
+from simulator.support.names import same_name
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeNamed, Part, SwitchNamed
 

@@ -44,7 +44,7 @@ joined by ``and`` applies together, in order.
 
 from collections.abc import Callable
 
-from experiments.scenario import calls, cluster, faults, ops
+from experiments.scenario import cluster, faults, ops
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     Change,
@@ -64,8 +64,8 @@ from experiments.scenario.words import (
     ranks_of,
     words_of,
 )
-from simulator.errors import TwofoldError, WhatIfError
-from simulator.names import same_name
+from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.names import same_name
 from topologies.cluster.kinds import split_resource
 
 GRAMMAR = (
@@ -137,7 +137,7 @@ def _part(clause: Clause) -> Part:
     if last.is_one_of("drop"):
         return _drop(clause)
     if len(clause.words) == 1:
-        raise WhatIfError(f"say what is to become of {first.text!r}")
+        raise WhatIfError(f"say what to do with {first.text!r}")
     return _scale(clause)
 
 
@@ -151,9 +151,9 @@ def _scale(clause: Clause) -> Part:
         which = calls_named(named[0]) if len(named) == 2 else CallsNamed()
         if which is None:
             raise WhatIfError(f"{named[0].text!r} is no kind of call")
-        act = calls.scale_bytes if named[-1].text == "bytes" else calls.scale_time
+        act = ops.scale_bytes if named[-1].text == "bytes" else ops.scale_time
         return act(which, factor)
-    name = _one(named)
+    name = _only_word(named)
     resource = _resource(name)
     if resource is not None:
         clause.for_all_ranks()
@@ -164,14 +164,14 @@ def _scale(clause: Clause) -> Part:
 
 
 def _drop(clause: Clause) -> Part:
-    name = _one(clause.words[:-1])
+    name = _only_word(clause.words[:-1])
     if _resource(name) is not None:
         raise WhatIfError(f"{name.text!r} cannot be dropped")
     which = calls_named(name)
     if which is None:
         return ops.drop(name, clause.ranks)
     clause.for_all_ranks()
-    return calls.drop_calls(which)
+    return ops.drop_calls(which)
 
 
 def _spread(clause: Clause) -> Part:
@@ -180,7 +180,7 @@ def _spread(clause: Clause) -> Part:
     which = calls_named(named[0]) if len(named) == 1 else None
     if which is None or which.kind not in (None, "all_to_all"):
         raise WhatIfError("an imbalance is one of all_to_all, of which a label may be named")
-    return calls.spread_unevenly(which, how.text)
+    return ops.spread_unevenly(which, how.text)
 
 
 def _set(clause: Clause) -> Part:
@@ -201,7 +201,7 @@ def _fuse(clause: Clause) -> Part:
 
 def _algorithm(clause: Clause) -> Part:
     clause.for_all_ranks()
-    return calls.force(" ".join(word.text for word in clause.words[1:]))
+    return ops.force(" ".join(word.text for word in clause.words[1:]))
 
 
 def _overlap(clause: Clause) -> Part:
@@ -272,14 +272,11 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "routing": _network("routing", cluster.other_routing),
 }
 
-_LABELLED: dict[str, Callable[[Clause], Part]] = {
-    REPLICAS: _replicas,
-    _ACCELERATOR: _accelerator,
-}
+_LABELLED: dict[str, Callable[[Clause], Part]] = {REPLICAS: _replicas, _ACCELERATOR: _accelerator}
 """What may have a label behind its first word."""
 
 
-def _one(named: "list[Word] | tuple[Word, ...]") -> Word:
+def _only_word(named: "list[Word] | tuple[Word, ...]") -> Word:
     """Refuse none and several words where one is meant."""
     if len(named) == 1 and named[0].text:
         return named[0]
@@ -297,15 +294,15 @@ def _resource(name: Word) -> str | None:
     if name.quoted:
         return None
     plain, kind = split_resource(name.text)
-    found = same_name(plain, CLUSTER_RESOURCES)
-    if found is not None and kind is not None:
-        tier, _, field = found.partition(".")
+    resource = same_name(plain, CLUSTER_RESOURCES)
+    if resource is not None and kind is not None:
+        tier, _, field = resource.partition(".")
         return f"{tier}@{kind}.{field}"
-    if found is None and kind is None and is_of_links(name.text):
+    if resource is None and kind is None and is_of_links(name.text):
         return name.text  # of links that a graph names, if the cluster has such
-    tiers = {one.partition(".")[0] for one in CLUSTER_RESOURCES}
-    if found is None and same_name(plain.partition(".")[0], tiers):
+    tiers = {name_of_resource.partition(".")[0] for name_of_resource in CLUSTER_RESOURCES}
+    if resource is None and same_name(plain.partition(".")[0], tiers):
         close = near(plain, tuple(CLUSTER_RESOURCES))
         hint = f"; did you mean {close!r}?" if close else ""
         raise WhatIfError(f"{name.text!r} is not a resource of a cluster{hint}")
-    return found
+    return resource

@@ -1,9 +1,12 @@
-"""Changes to what the ranks do: ops durations_scaled, dropped and fused, overlap, stragglers."""
+"""Changes to what the ranks do: ops and calls scaled, dropped and fused, overlap, stragglers."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
+from collectives.libraries.planners import parse_rule
+from collectives.machine import choose
 from experiments.scenario.change import (
     CLUSTER_RESOURCES,
     Changed,
@@ -13,15 +16,16 @@ from experiments.scenario.change import (
     say_ops,
     say_ranks,
 )
-from experiments.scenario.resources import PARTS
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.words import Word, matches, near
-from simulator.edits.one_call import one_call_per_rank
-from simulator.edits.ops import Mask, dropped, durations_scaled, evened, fused, lags_scaled
-from simulator.edits.overlap import with_full_overlap, without_overlap
-from simulator.errors import WhatIfError
-from simulator.names import did_you_mean
-from simulator.quantities import format_quantity
+from experiments.scenario.words import PARTS, CallsNamed, Word, matches, near
+from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
+from simulator.edits.overlap import one_call_per_rank, with_full_overlap, without_overlap
+from simulator.imbalance import parse_imbalance
+from simulator.shares import inputs, largest
+from simulator.support.arrays import Mask
+from simulator.support.errors import WhatIfError
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import format_quantity
 from simulator.workload import What, Workload
 
 OPS = {"compute": What.COMPUTE, "host": What.HOST, "copy": What.COPY}
@@ -107,7 +111,7 @@ def overlap(how: str) -> Edited:
 
 def _no_overlap(scenario: Scenario) -> Changed:
     workload = without_overlap(scenario.workload)
-    note = f"{say_count(len(workload.calls), 'call')} in line with what their ranks compute"
+    note = f"{say_count(len(workload.calls), 'call')} serialised with the kernels of their ranks"
     return Changed(replace(scenario, workload=workload), note)
 
 
@@ -141,11 +145,11 @@ def without_stragglers(scenario: Scenario) -> Changed:
     """Let like ops of all ranks take the median time, and all ranks start with the first."""
     workload = scenario.workload
     if len(workload.ranks) < 2:
-        raise WhatIfError("only one rank is traced: nothing tells whether it is a straggler")
+        raise WhatIfError("only one rank is traced: so it cannot be compared with others")
     done = evened(workload)
-    own = int((workload.what < What.COLLECTIVE).sum())
+    local = int((workload.what < What.COLLECTIVE).sum())
     late = format_quantity(done.latest, "s")
-    note = f"{done.ops:,} of {own:,} ops evened over {done.ranks} ranks, starts by up to {late}"
+    note = f"{done.ops:,} of {local:,} ops evened over {done.ranks} ranks, starts by up to {late}"
     return Changed(replace(scenario, workload=done.workload), note)
 
 
@@ -153,28 +157,28 @@ def _scale_lags(scenario: Scenario, name: str, factor: float, ranks: Ranks) -> C
     workload = scenario.workload
     edges = workload.edges
     source = edges.source
-    found = (workload.what[source] == What.HOST) == (name == LAUNCH)
-    found &= (edges.lag > 0) & _on(workload, ranks)[source]
-    if not found.any():
+    is_scaled = (workload.what[source] == What.HOST) == (name == LAUNCH)
+    is_scaled &= (edges.lag > 0) & _on(workload, ranks)[source]
+    if not is_scaled.any():
         raise WhatIfError(_NO_LAGS[name])
     leaving = np.zeros(len(workload), dtype=bool)
-    leaving[source[found]] = True
-    note = f"{say_count(int(found.sum()), name.rstrip('s'))} on {say_ranks(workload, leaving)}"
-    return Changed(replace(scenario, workload=lags_scaled(workload, found, factor)), note)
+    leaving[source[is_scaled]] = True
+    note = f"{say_count(int(is_scaled.sum()), name.rstrip('s'))} on {say_ranks(workload, leaving)}"
+    return Changed(replace(scenario, workload=lags_scaled(workload, is_scaled, factor)), note)
 
 
 def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
     """Find the ops that a word or a pattern names: the device's, the host's if there are none."""
     if name.is_one_of(*OPS):
-        found = workload.part == OPS[name.text]
-        if not found.any():
+        named = workload.part == OPS[name.text]
+        if not named.any():
             raise WhatIfError(f"there are no ops to count as {name.text!r} in this step")
     else:
-        found = _matching(workload, name.text)
-    here: Mask = found & _on(workload, ranks)
-    if not here.any():
+        named = _matching(workload, name.text)
+    chosen: Mask = named & _on(workload, ranks)
+    if not chosen.any():
         raise WhatIfError(f"{name.text!r} is nothing that these ranks do")
-    return here
+    return chosen
 
 
 def _matching(workload: Workload, pattern: str) -> Mask:
@@ -208,8 +212,124 @@ def _on(workload: Workload, ranks: Ranks) -> Mask:
     if ranks is None:
         return np.ones(len(workload), dtype=bool)
     if strangers := sorted(set(ranks) - set(workload.ranks)):
-        there = f"{workload.ranks[0]} to {workload.ranks[-1]}"
-        known = f"{len(workload.ranks)} ranks, {there}"
-        raise WhatIfError(f"rank {strangers[0]} is not in the trace, which has {known}")
-    here: Mask = np.isin(workload.rank, ranks)
-    return here
+        span = f"{workload.ranks[0]} to {workload.ranks[-1]}"
+        ranks_there = f"{len(workload.ranks)} ranks, {span}"
+        raise WhatIfError(f"rank {strangers[0]} is not in the trace, which has {ranks_there}")
+    on_ranks: Mask = np.isin(workload.rank, ranks)
+    return on_ranks
+
+
+def scale_bytes(named: CallsNamed, factor: float) -> Edited:
+    """Multiply the sizes of calls; one of unknown size keeps its measured time."""
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        chosen = _select_calls(workload, named)
+        size = workload.calls.size
+        unknown = int(np.isnan(size[chosen]).sum())
+        if unknown == chosen.sum():
+            raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
+        note = f"; {unknown:,} of unknown size as they were" if unknown else ""
+        after = workload.with_calls(size=np.where(chosen, size * factor, size))
+        return Changed(replace(scenario, workload=after), _say(workload, chosen) + note)
+
+    return Edited(apply)
+
+
+def scale_time(named: CallsNamed, factor: float) -> Edited:
+    """Multiply what calls cost, whatever they cost."""
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        chosen = _select_calls(workload, named)
+        costs = workload.calls.factor
+        after = workload.with_calls(factor=np.where(chosen, costs * factor, costs))
+        return Changed(replace(scenario, workload=after), _say(workload, chosen))
+
+    return Edited(apply)
+
+
+def spread_unevenly(named: CallsNamed, text: str) -> Edited:
+    """Spread the bytes of all-to-alls unevenly over pairs: no byte more or less in all.
+
+    All ranks of a group choose alike, as :meth:`simulator.imbalance.Imbalance.of_ranks` has it;
+    a call that is the way back takes as long. One of unknown size keeps its measured time.
+    """
+    imbalance = parse_imbalance(text)
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        chosen = _select_calls(workload, CallsNamed("all_to_all", named.label))
+        sized = chosen & ~np.isnan(workload.calls.size)
+        if not sized.any():
+            raise WhatIfError(f"the sizes of {named} are unknown: they cost what was measured")
+        size = workload.calls.size.copy()
+        shares = list(workload.calls.shares) or [None] * len(size)
+        for index in np.flatnonzero(sized).tolist():
+            call = workload.call_view(index)
+            mean = inputs(call.size, call.shares)
+            _, shares[index] = imbalance.of_ranks(len(call.group.ranks))
+            size[index] = largest(mean, shares[index])
+        after = workload.with_calls(size=size, shares=tuple(shares))
+        unsized = int(chosen.sum() - sized.sum())
+        note = f"; {unsized:,} of unknown size as they were" if unsized else ""
+        return Changed(replace(scenario, workload=after), _say(workload, chosen) + note)
+
+    return Edited(apply)
+
+
+def drop_calls(named: CallsNamed) -> Edited:
+    """Let calls not happen: nobody launches them, nobody waits for members."""
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        chosen = _select_calls(workload, named)
+        after = replace(scenario, workload=calls_dropped(workload, chosen))
+        return Changed(after, _say(workload, chosen))
+
+    return Edited(apply)
+
+
+def force(rule: str) -> Edited:
+    """Force an algorithm on the calls that a rule names (:mod:`collectives.libraries.planners`)."""
+    forced = parse_rule(rule)
+
+    def apply(scenario: Scenario) -> Changed:
+        workload = scenario.workload
+        views = [workload.call_view(call) for call in range(len(workload.calls))]
+        met = [choose([forced], call) is not None for call in views]
+        if not any(met):
+            raise WhatIfError(f"no call is one of {rule!r}; {_calls_of_step(workload)}")
+        note = _say(workload, np.array(met, dtype=bool))
+        return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
+
+    return Edited(apply)
+
+
+def _select_calls(workload: Workload, named: CallsNamed) -> Mask:
+    views = [workload.call_view(call) for call in range(len(workload.calls))]
+    chosen = np.array(
+        [
+            named.kind in (None, call.kind)
+            and (named.label is None or matches(call.group.label, named.label))
+            for call in views
+        ],
+        dtype=bool,
+    )
+    if not chosen.any():
+        raise WhatIfError(f"no call is one of {str(named)!r}; {_calls_of_step(workload)}")
+    return chosen
+
+
+def _say(workload: Workload, calls: Mask) -> str:
+    """Count calls in words: ``24 all_reduce of tp[4]``, at most three kinds of them."""
+    views = [workload.call_view(call) for call in np.flatnonzero(calls).tolist()]
+    counts = Counter(f"{call.kind} of {call.group}" for call in views)
+    parts = [f"{number:,} {what}" for what, number in counts.most_common(3)]
+    return ", ".join(parts) + (", …" if len(counts) > len(parts) else "")
+
+
+def _calls_of_step(workload: Workload) -> str:
+    if not len(workload.calls):
+        return "the step has no calls"
+    return f"the step has {_say(workload, np.ones(len(workload.calls), dtype=bool))}"

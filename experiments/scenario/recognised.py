@@ -2,9 +2,9 @@
 
 A kernel whose operator's sizes the profile has (``record_shapes=True``) has a shape, and scales
 from one accelerator to another as the tables of measured kernels say
-(:mod:`traces.generate.kernel_times`). One that only its name tells of scales as what the two reach
-of their memory bandwidths, if it passes over elements or has few rows, as in decoding, and of their
-peaks, if it multiplies matrices of many. Any other lasts as long as it did.
+(:mod:`traces.generate.kernel_times`). One that is recognised by its name alone scales as what the
+two reach of their memory bandwidths, if it passes over elements or has few rows, as in decoding,
+and of their peaks, if it multiplies matrices of many. Any other lasts as long as it did.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.edits.ops import Mask
-from simulator.errors import TraceError, WhatIfError, WorkloadError
+from simulator.support.arrays import Mask
+from simulator.support.errors import TraceError, WhatIfError, WorkloadError
 from simulator.workload import NOT_RECORDED, Floats, What, Workload
 from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
-from traces.generate.kernel_times.kernel_names import (
+from traces.generate.kernel_times.families import (
     UNSIZED_ATTENTION,
     UNSIZED_PRODUCTS,
     has_few_rows,
     is_elementwise,
     kind_by_name,
 )
-from traces.generate.kernel_times.rates import (
+from traces.generate.kernel_times.machines import (
     COMPUTE_EFFICIENCY,
     MEMORY_EFFICIENCY,
     REACHED_MEMORY,
     REACHED_PEAK,
 )
 from traces.generate.kernel_times.shapes import LAUNCHED
-from traces.generate.kernel_times.within import COMPARED, kernel_error
+from traces.generate.kernel_times.times import COMPARED, kernel_error
 
 _KEPT, _BY_PEAK, _BY_MEMORY, _BY_SHAPE, _FEW_ROWS = range(5)
 LEAST_KNOWN = 0.5
@@ -104,7 +104,7 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
         If of less than half of the computing time the kernels are recognised, by shape or by name.
     """
     computing = (workload.what == What.COMPUTE) & ~_stands_in(workload)
-    known, why = _shapes_of(trace)
+    shape_of, why = _shapes_of(trace)
     numbers: dict[Shape, int] = {}
     shape = np.full(len(workload), -1, dtype=np.int64)
     how = np.full(len(workload), _KEPT, dtype=np.int64)
@@ -112,17 +112,17 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     by_name = _by_names(workload, computing)
     for op in np.flatnonzero(computing).tolist():
         name = int(workload.name[op])
-        found = known.get((workload.names[name], round(1e9 * float(lasted[op]))))
-        if found is None:
+        kernel_shape = shape_of.get((workload.names[name], round(1e9 * float(lasted[op]))))
+        if kernel_shape is None:
             how[op] = by_name[name]
         else:
             how[op] = _BY_SHAPE
-            shape[op] = numbers.setdefault(found, len(numbers))
+            shape[op] = numbers.setdefault(kernel_shape, len(numbers))
     duration = np.where(computing, workload.duration, 0.0)
     ops = RecognisedOps(tuple(numbers), shape, how, duration)
     if ops.share < LEAST_KNOWN:
         raise WhatIfError(
-            "the trace tells of no op how many FLOPs or bytes it has, and only"
+            "the trace gives no op's FLOPs or bytes, and only"
             f" {100 * ops.share:.0f} % of the computing time is of kernels that are recognised;"
             f" the longest that are not: {_longest_kept(workload, ops)}{why}"
         )
@@ -130,15 +130,15 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
 
 
 def _longest_kept(workload: Workload, ops: RecognisedOps) -> str:
-    kept = np.where(ops.scaled, 0.0, ops.duration)
-    time = np.bincount(workload.name, kept, minlength=len(workload.names))
+    unscaled = np.where(ops.scaled, 0.0, ops.duration)
+    time = np.bincount(workload.name, unscaled, minlength=len(workload.names))
     names = [workload.names[name] for name in np.argsort(-time)[:3] if time[name] > 0]
     return ", ".join(names)
 
 
 def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
     """Shapes of the kernels of a trace, none where it is no profile of PyTorch, and why."""
-    from traces.kernels import kernel_shapes
+    from traces.load import kernel_shapes
 
     try:
         return (kernel_shapes(Path(trace)), "") if trace else ({}, "")
@@ -155,18 +155,20 @@ def _stands_in(workload: Workload) -> Mask:
 def _by_names(workload: Workload, computing: Mask) -> list[int]:
     """By what kernels of each name scale.
 
-    Products and attention whose names do not tell whether they have few rows are as most of those
+    Products and attention whose names do not say whether they have few rows are as most of those
     whose names do, by time.
     """
     time = np.bincount(
         workload.name[computing], workload.duration[computing], minlength=len(workload.names)
     )
     few = [has_few_rows(name) if _is_product(name) else None for name in workload.names]
-    told = [sum(time[i] for i, one in enumerate(few) if one is value) for value in (True, False)]
-    usual = told[0] > told[1]
+    times = [
+        sum(time[i] for i, is_few in enumerate(few) if is_few is value) for value in (True, False)
+    ]
+    usual = times[0] > times[1]
     return [
-        _by_name(name, usual if one is None else one)
-        for name, one in zip(workload.names, few, strict=True)
+        _by_name(name, usual if is_few is None else is_few)
+        for name, is_few in zip(workload.names, few, strict=True)
     ]
 
 
@@ -180,7 +182,7 @@ def _by_name(name: str, few: bool) -> int:  # noqa: FBT001 - one of two ways to 
     return _BY_MEMORY if is_elementwise(name) else _KEPT
 
 
-def ratios(kernels: RecognisedOps, own: Accelerator, other: Accelerator) -> Floats:
+def ratios(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
     """Return by what the duration of each op is multiplied on another accelerator.
 
     Raises
@@ -189,43 +191,43 @@ def ratios(kernels: RecognisedOps, own: Accelerator, other: Accelerator) -> Floa
         If a peak that a shape needs is not known of either.
     """
     ratio = np.ones(len(kernels.how))
-    peaks = [_reached_peak(chip) for chip in (own, other)]
-    memory = _reached_memory(own) / _reached_memory(other)
+    peaks = [_reached_peak(chip) for chip in (recorded, target)]
+    memory = _reached_memory(recorded) / _reached_memory(target)
     if peaks[0] and peaks[1]:
         ratio[kernels.how == _BY_PEAK] = peaks[0] / peaks[1]
     ratio[np.isin(kernels.how, (_BY_MEMORY, _FEW_ROWS))] = memory
     by_shape = np.ones(len(kernels.shapes))
-    before, after = _times(own), _times(other)
+    before, after = _times(recorded), _times(target)
     for number, shape in enumerate(kernels.shapes):
         try:
             by_shape[number] = _seconds(after, shape) / _seconds(before, shape)
         except WorkloadError:
             # A type of which a peak is not given, such as fp32: as the memory's bandwidths compare.
             by_shape[number] = memory
-    known = kernels.how == _BY_SHAPE
-    ratio[known] = by_shape[kernels.shape[known]]
+    is_shaped = kernels.how == _BY_SHAPE
+    ratio[is_shaped] = by_shape[kernels.shape[is_shaped]]
     return ratio
 
 
-def unsure_by(kernels: RecognisedOps, own: Accelerator, other: Accelerator) -> Floats:
+def unsure_by(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -> Floats:
     """Return the standard deviation of the logarithm of :func:`ratios`, by op; 0 of what is kept.
 
     That of a shape follows from how it is known on both accelerators, of any other from how well
-    times compare as rooflines do (:mod:`traces.generate.kernel_times.within`).
+    times compare as rooflines do (:mod:`traces.generate.kernel_times.times`).
     """
     unsure = np.zeros(len(kernels.how))
-    if own == other:
+    if recorded == target:
         return unsure
     compared = kernel_error(COMPARED).shared
     unsure[kernels.how != _KEPT] = compared
     by_shape = np.full(len(kernels.shapes), compared)
-    before, after = _times(own), _times(other)
+    before, after = _times(recorded), _times(target)
     for number, shape in enumerate(kernels.shapes):
         try:
-            known = {times.time(shape).origin for times in (before, after)}
+            origins = {times.time(shape).origin for times in (before, after)}
         except WorkloadError:
             continue
-        if "roofline" not in known:
+        if "roofline" not in origins:
             by_shape[number] = hypot(
                 *(kernel_error(times.time(shape).origin).shared for times in (before, after))
             )

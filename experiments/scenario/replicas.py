@@ -11,9 +11,10 @@ from experiments.scenario.change import Changed, Edited, say_count
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import DataParallel, data_parallel, of_shards, say_groups
-from simulator.edits.ops import Mask, durations_scaled
+from simulator.edits.ops import durations_scaled
 from simulator.edits.replicas import ReplicaLayout, resized
-from simulator.errors import WhatIfError
+from simulator.support.arrays import Mask
+from simulator.support.errors import WhatIfError
 from simulator.workload import KINDS, What, Workload
 from topologies import Cluster, place
 
@@ -40,7 +41,7 @@ class Replicas:
     outermost: bool = False
 
 
-def replicas(asked: Replicas) -> Edited:
+def replicas(request: Replicas) -> Edited:
     """Let data-parallel groups have ``factor`` times the members; the other groups as recorded.
 
     :mod:`simulator.analysis.data_parallel` finds the groups, :mod:`simulator.edits.replicas` says
@@ -50,19 +51,19 @@ def replicas(asked: Replicas) -> Edited:
     def apply(scenario: Scenario) -> Changed:
         scenario = scenario.whole()
         workload = scenario.workload
-        found = data_parallel(workload, _named(workload, asked.label))
-        if asked.factor == 1:
-            return Changed(scenario, f"{say_groups(workload, found.primary)} as they are")
-        layout = _layout(workload, found, asked)
+        groups = data_parallel(workload, _named(workload, request.label))
+        if request.factor == 1:
+            return Changed(scenario, f"{say_groups(workload, groups.primary)} as they are")
+        layout = _layout(workload, groups, request)
         nodes = _nodes(scenario, layout.job_ranks)
         _check_fits(scenario.cluster, layout.job_ranks, nodes)
-        larger = resized(workload, found.grows, layout)
-        larger = _shards_reduced(larger, workload, found, asked.factor)
-        updates = _sharded_updates(larger, workload, found)
-        larger = durations_scaled(larger, updates, 1 / asked.factor)
+        larger = resized(workload, groups.grows, layout)
+        larger = _shards_reduced(larger, workload, groups, request.factor)
+        updates = _sharded_updates(larger, workload, groups)
+        larger = durations_scaled(larger, updates, 1 / request.factor)
         after = replace(scenario, workload=larger, nodes=nodes)
-        note = _note(scenario, after, found, layout)
-        return Changed(after, note, _assumed(larger, asked, layout, updates))
+        note = _note(scenario, after, groups, layout)
+        return Changed(after, note, _assumed(larger, request, layout, updates))
 
     return Edited(apply)
 
@@ -71,29 +72,31 @@ def _named(workload: Workload, label: str | None) -> list[int] | None:
     """Find the groups of a label, or of a label and size: ``dp``, ``group[2]``."""
     if label is None:
         return None
-    found = [
+    numbers = [
         number
         for number, group in enumerate(workload.groups)
         if matches(group.label or "group", label) or matches(str(group), label)
     ]
-    if not found:
-        there = say_groups(workload, range(len(workload.groups))) or "none"
-        raise WhatIfError(f"no group is called {label!r}; the step has {there}")
-    return found
+    if not numbers:
+        names = say_groups(workload, range(len(workload.groups))) or "none"
+        raise WhatIfError(f"no group is called {label!r}; the step has {names}")
+    return numbers
 
 
-def _layout(workload: Workload, found: DataParallel, asked: Replicas) -> ReplicaLayout:
+def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> ReplicaLayout:
     """Refuse factors by which groups do not have a whole number of members."""
-    factor = Fraction(asked.factor).limit_denominator(_MOST_RANKS)
+    factor = Fraction(request.factor).limit_denominator(_MOST_RANKS)
     ranks = workload.job_ranks
-    block = ranks if asked.outermost else found.block
-    sizes = {len(workload.groups[group].ranks): group for group in found.primary}
+    block = ranks if request.outermost else groups.block
+    sizes = {len(workload.groups[group].ranks): group for group in groups.primary}
     for size, group in sizes.items():
         if (size * factor).denominator != 1 or (block * factor).denominator != 1:
-            whole = next(one for one in range(size, 0, -1) if size % one == 0 and one < size)
+            whole = next(
+                divisor for divisor in range(size, 0, -1) if size % divisor == 0 and divisor < size
+            )
             raise WhatIfError(
-                f"x{asked.factor:g} of {workload.groups[group]} is {float(size * factor):g} ranks:"
-                f" choose a factor that gives whole groups, such as x{whole / size:g} or x2"
+                f"x{request.factor:g} of {workload.groups[group]} is {float(size * factor):g}"
+                f" ranks: choose a factor that gives whole groups, such as x{whole / size:g} or x2"
             )
     if ranks * factor > _MOST_RANKS:
         raise WhatIfError(f"{float(ranks * factor):,.0f} ranks are more than {_MOST_RANKS:,}")
@@ -125,10 +128,10 @@ def _check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
 
 
 def _shards_reduced(
-    larger: Workload, before: Workload, found: DataParallel, factor: float
+    larger: Workload, before: Workload, groups: DataParallel, factor: float
 ) -> Workload:
     """Let groups that reduce shards reduce smaller ones."""
-    labels = {before.groups[group].label for group in of_shards(before, found)}
+    labels = {before.groups[group].label for group in of_shards(before, groups)}
     shards = np.array([group.label in labels for group in larger.groups], dtype=bool)
     if not shards.any():
         return larger
@@ -136,10 +139,10 @@ def _shards_reduced(
     return larger.with_calls(size=np.where(shards[larger.calls.group], size / factor, size))
 
 
-def _sharded_updates(larger: Workload, before: Workload, found: DataParallel) -> Mask:
+def _sharded_updates(larger: Workload, before: Workload, groups: DataParallel) -> Mask:
     """Which kernels update weights of which each rank has a shard: the groups scatter gradients."""
     calls = before.calls
-    scattered = found.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
+    scattered = groups.grows[calls.group] & (calls.kind == _SHARDING) & (calls.size >= _TENSORS)
     named = np.array([bool(_OPTIMISER.search(name)) for name in larger.names], dtype=bool)
     if not scattered.any() or not named.any():
         return np.zeros(len(larger), dtype=bool)
@@ -147,36 +150,36 @@ def _sharded_updates(larger: Workload, before: Workload, found: DataParallel) ->
     return updates
 
 
-def _note(before: Scenario, after: Scenario, found: DataParallel, layout: ReplicaLayout) -> str:
-    """Say which groups grow, by what they were told, and to how many ranks on how many nodes."""
+def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: ReplicaLayout) -> str:
+    """Say which groups grow and how they were recognised, and to how many ranks and nodes."""
     times = layout.grown / layout.block
     grown = dict.fromkeys(
         f"{before.workload.groups[group]} → {len(before.workload.groups[group].ranks) * times:g}"
-        for group in _first(found.primary, np.flatnonzero(found.grows).tolist())
+        for group in _first(groups.primary, np.flatnonzero(groups.grows).tolist())
     )
     nodes = place(after.cluster, after.ranks, after.nodes).nodes
     copies = after.ranks - len(np.unique(layout.stand_in()))
-    said = [
-        f"{', '.join(grown)} ({found.why})",
+    parts = [
+        f"{', '.join(grown)} ({groups.why})",
         f"{before.ranks:,} → {after.ranks:,} ranks on {say_count(nodes, 'node')}",
     ]
     if copies:
-        said.append(f"{copies:,} are copies of those recorded")
-    kept = [number for number, grows in enumerate(found.grows.tolist()) if not grows]
-    if kept:
-        said.append(f"{say_groups(before.workload, kept)} as recorded")
-    return "; ".join(said)
+        parts.append(f"{copies:,} are copies of those recorded")
+    unchanged = [number for number, grows in enumerate(groups.grows.tolist()) if not grows]
+    if unchanged:
+        parts.append(f"{say_groups(before.workload, unchanged)} as recorded")
+    return "; ".join(parts)
 
 
 def _first(some: Sequence[int], others: Sequence[int]) -> list[int]:
-    return [*some, *(one for one in others if one not in some)]
+    return [*some, *(number for number in others if number not in some)]
 
 
 def _assumed(
-    larger: Workload, asked: Replicas, layout: ReplicaLayout, updates: Mask
+    larger: Workload, request: Replicas, layout: ReplicaLayout, updates: Mask
 ) -> tuple[str, ...]:
     """Say what is taken for granted of the job that was not recorded."""
-    share = 1 / asked.factor
+    share = 1 / request.factor
     where = (
         "replicas are outermost: copies are on nodes behind those recorded"
         if layout.block == layout.ranks

@@ -5,6 +5,7 @@ half the latency.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,20 +20,22 @@ from experiments.scenario.change import (
     unit_of_value,
 )
 from experiments.scenario.scenario import Scenario
-from simulator.errors import WhatIfError
-from simulator.names import did_you_mean, same_name
+from experiments.scenario.words import PARTS
+from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.names import did_you_mean, same_name
 from simulator.timeline import Timeline
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from simulator.workload import What
 from topologies import Cluster, resource_values
+from topologies.cluster.bill import Bill, bill_of
+from topologies.cluster.changed import changed
 from topologies.cluster.kinds import by_kind, differing, split_resource
+from topologies.cluster.prices import NETWORK_PARTS
 
 RANKS = {"compute": What.COMPUTE, "host": What.HOST}
 """Resources of the ranks, and which ops they make faster; copies are the memory's and the bus's."""
 RESOURCES = (*CLUSTER_RESOURCES, *RANKS)
 """Every resource one can ask about, by name."""
-MOST = 1e6
-"""The greatest factor: beyond it floats, not the cluster, make the answer."""
 
 
 def better(resource: str, factor: float = 2.0) -> Change:
@@ -71,18 +74,6 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     return better(resource, factor).apply(scenario).scenario
 
 
-def check_factor(factor: float) -> None:
-    """Refuse a factor that nothing can be multiplied by, before anything is read.
-
-    Raises
-    ------
-    WhatIfError
-        If it is not a number between the bounds.
-    """
-    if not 1 / MOST <= factor <= MOST:
-        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
-
-
 def check_resource(name: str) -> str:
     """Return the resource that a text spells: ``scale-out.bandwidth``.
 
@@ -101,12 +92,12 @@ def check_resource(name: str) -> str:
     plain, kind = split_resource(name)
     if kind is not None and (tier := same_name(plain, CLUSTER_RESOURCES)):
         return f"{tier.partition('.')[0]}@{kind}.{tier.partition('.')[2]}"
-    found = same_name(name, RESOURCES)
-    if found is None and is_of_links(name):
-        return name  # whether a graph has such links only the cluster can tell
-    if found is None:
+    resource = same_name(name, RESOURCES)
+    if resource is None and is_of_links(name):
+        return name  # only the cluster knows whether a graph has such links
+    if resource is None:
         raise WhatIfError(_unknown(name, RESOURCES))
-    return found
+    return resource
 
 
 def every_resource(cluster: Cluster) -> tuple[str, ...]:
@@ -122,37 +113,17 @@ def check_resources(names: Iterable[str], cluster: Cluster) -> None:
     WhatIfError
         With what the cluster has, and the nearest of them.
     """
-    known = every_resource(cluster)
+    choices = every_resource(cluster)
     for name in names:
-        if name not in known:
-            raise WhatIfError(f"{cluster.name}: {_unknown(name, known)}")
+        if name not in choices:
+            raise WhatIfError(f"{cluster.name}: {_unknown(name, choices)}")
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown(name: str, choices: Sequence[str]) -> str:
     part, _, number = name.partition(".")
     meant = PARTS.get(part.lower(), part)
-    hint = did_you_mean(f"{meant}.{number}" if number and "." not in meant else meant, known)
-    return f"{name!r} is not a resource; {hint}choose from {', '.join(known)}"
-
-
-PARTS = {
-    "nvlink": SCALE_UP,
-    "nvswitch": SCALE_UP,
-    "xgmi": SCALE_UP,
-    "ici": SCALE_UP,
-    "network": SCALE_OUT,
-    "infiniband": SCALE_OUT,
-    "ib": SCALE_OUT,
-    "roce": SCALE_OUT,
-    "ethernet": SCALE_OUT,
-    "efa": SCALE_OUT,
-    "nic": "nics_per_node",
-    "nics": "nics_per_node",
-    "gpu": "compute",
-    "flops": "compute",
-    "cpu": "host",
-}
-"""Parts of a cluster as people call them, and what the resources that belong to them are called."""
+    hint = did_you_mean(f"{meant}.{number}" if number and "." not in meant else meant, choices)
+    return f"{name!r} is not a resource; {hint}choose from {', '.join(choices)}"
 
 
 def factor_means(resource: str) -> str:
@@ -216,7 +187,7 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
     resource = split_resource(resource)[0]
     workload = scenario.workload
     if resource == "compute":
-        return "" if (workload.what == What.COMPUTE).any() else "no kernels: the host computes"
+        return "" if (workload.what == What.COMPUTE).any() else "no kernels; the host computes"
     if resource == "host":
         return "" if (workload.part == What.HOST).any() else "no host ops in the trace"
     if not len(workload.calls):
@@ -248,7 +219,7 @@ def _no_traffic(scenario: Scenario, tier: str) -> str:
     if tier == SCALE_UP:
         return "no traffic inside a scale-up domain"
     if tier == PCIE and scenario.cluster.pcie is None:
-        return "the cluster gives no PCIe: ranks reach their NICs unhindered"
+        return "the cluster file has no PCIe, so it limits nothing"
     return _one_domain(scenario)
 
 
@@ -257,3 +228,41 @@ def _one_domain(scenario: Scenario) -> str:
     if scenario.ranks <= per_node:
         return "one node: no scale-out traffic"
     return "one scale-up domain: no scale-out traffic"
+
+
+PRICED = ("scale_out.bandwidth", "scale_out.nics_per_node")
+"""Resources of which more is more, or dearer, parts of the network. What an accelerator, a host or
+a scale-up fabric of twice the speed would cost nobody publishes."""
+
+
+class ExtraParts(NamedTuple):
+    """What is paid (USD) and drawn by working parts (W, the whole site) besides what is there."""
+
+    cost: float
+    power: float
+
+
+def extra_parts(scenario: Scenario, resource: str, factor: float) -> ExtraParts | None:
+    """Return what ``factor`` times of a resource adds to the bill of a scenario's cluster.
+
+    None where no price says so: of a resource that has none (:data:`PRICED`), and where the cluster
+    cannot have as much.
+    """
+    if resource not in PRICED:
+        return None
+    try:
+        better = changed(scenario.cluster, resource, factor)
+        before, after = (
+            _network(bill_of(cluster, scenario.ranks, scenario.nodes))
+            for cluster in (scenario.cluster, better)
+        )
+    except TwofoldError:
+        return None
+    return ExtraParts(after.cost - before.cost, after.power - before.power)
+
+
+def _network(bill: Bill) -> ExtraParts:
+    """Return what the network of a bill costs and draws; of its parts everything is known."""
+    lines = [line for line in bill.lines if line.part in NETWORK_PARTS]
+    drawn = sum(line.power[1] for line in lines if line.power is not None)
+    return ExtraParts(sum(line.cost or 0.0 for line in lines), bill.overhead * drawn)

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
-from simulator.analytic.contention import meeting
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
+from simulator.engine.overlaps import meeting
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
-from simulator.errors import DeadlockError
 from simulator.folding.copies import (
     WrittenOut,
     enough_at_rest,
@@ -21,25 +20,22 @@ from simulator.folding.copies import (
     everyone,
     written_out,
 )
-from simulator.folding.known_folds import Folds
+from simulator.folding.fold import Folds
+from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
 from topologies import Cluster, build, place
-from topologies.cluster.islands import islands
+from topologies.cluster.placement import islands
 from topologies.faults import Broken, Fault, broken
 from topologies.part_names import Ints, homes
 
 if TYPE_CHECKING:
     from simulator.engine.replays import Replays
 
-AUTO = "auto"
-"""Stands for the engine that is enough."""
 _NO_LIBRARY = "none"
-READABLE, COMPILED = "flow", "fluid"
-"""The engine that states the model of shared links, and its twin that answers many points."""
-FOLDING = ("flow", "fluid", "analytic")
-"""Engines that can be given the ranks that stand for all; ``transfer`` is the reference."""
+FOLDING = ("flow", "analytic")
+"""Engines that can be given the ranks that stand for all; ``simpy`` simulates every transfer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +69,7 @@ class Site:
 
     Scenarios that differ in their workload or engine only share one, so that the network is built
     once, and what planning finds out on it lives as long as it is asked about. ``carrier`` is the
-    library that carried out the calls of the trace, "" where that is not told. ``faults`` are what
+    library that carried out the calls of the trace, "" where that is unknown. ``faults`` are what
     is wrong with single parts of the network. ``findings`` are shared by all sites that were
     made of each other.
     """
@@ -88,7 +84,7 @@ class Site:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process builds again."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def is_that_of(self, scenario: "Scenario") -> bool:
         """Whether a scenario's job runs here."""
@@ -101,7 +97,7 @@ class Site:
         ) and (self.cluster is scenario.cluster or self.cluster == scenario.cluster)
 
     @staticmethod
-    def of(scenario: "Scenario", known: "Site | None") -> "Site":
+    def of(scenario: "Scenario", similar: "Site | None") -> "Site":
         """Return the site of a scenario; of one that is known but for its faults the network."""
         library = scenario.workload.library
         site = Site(
@@ -111,10 +107,10 @@ class Site:
             scenario.forced,
             library,
             scenario.faults,
-            Findings() if known is None else known.findings,
+            Findings() if similar is None else similar.findings,
         )
-        if known is not None and known._is_but_for_faults(scenario):
-            site.__dict__.update({"intact": known.intact} if "intact" in known.__dict__ else {})
+        if similar is not None and similar._is_but_for_faults(scenario):
+            site.__dict__.update({"intact": similar.intact} if "intact" in similar.__dict__ else {})
         return site
 
     @cached_property
@@ -215,12 +211,11 @@ class Scenario:
     ``fold`` ranks that do the same in the same place are simulated once
     (:mod:`simulator.folding.fold`), which changes no answer; the timeline says what was folded.
     None: where it pays. ``faults`` are links, NICs, nodes and switches of the network that are slow
-    or down; they stay with the job when the cluster is changed. ``contended`` is the engine that
-    ``auto`` stands for where links are shared. ``trace`` is where the workload was recorded, "" of
-    one that was made. ``kernel_error`` is the standard deviation of the logarithm of what kernels
-    take together, as far as a model and no recording says it (a generated step, another
-    accelerator): 0 of what was recorded. ``timed_on`` is the cluster on whose accelerators kernels
-    last as they do, None for ``cluster``.
+    or down; they stay with the job when the cluster is changed. ``trace`` is where the workload was
+    recorded, "" of one that was made. ``kernel_error`` is the standard deviation of the logarithm
+    of what kernels take together, as far as a model and no recording says it (a generated step,
+    another accelerator): 0 of what was recorded. ``timed_on`` is the cluster on whose accelerators
+    kernels last as they do, None for ``cluster``.
     """
 
     workload: Workload
@@ -231,7 +226,6 @@ class Scenario:
     slow_down: float = 0.0
     fold: bool | None = False
     faults: tuple[Fault, ...] = ()
-    contended: str = "flow"
     trace: str = ""
     kernel_error: float = 0.0
     timed_on: Cluster | None = None
@@ -273,10 +267,10 @@ class Scenario:
         return self.site.costs.planner
 
     def run(self, progress: Progress | None = None) -> Timeline:
-        """Simulate it; ``auto`` is ``analytic`` where no calls meet on a link.
+        """Simulate it.
 
         The timeline's workload has the durations that kernels turned out to have. Of ranks that are
-        copies it has those that tell the times of all.
+        copies it has those whose times are those of all.
         """
         if self.workload.copies is not None:
             enough = self._enough(self.engine)
@@ -289,22 +283,18 @@ class Scenario:
                 self.workload,
                 self.slow_down,
             )
-        if self.engine == AUTO:
-            timeline = replace(self, engine="analytic").run(progress)
-            meets = self.calls_that_meet(timeline)
-            return replace(self, engine=self.contended).run(progress) if meets else timeline
         if self.fold is not False:
             return self._folded(progress)
         return self._simulated(self.workload, progress)
 
     def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
         """Simulate a workload in place of the scenario's."""
-        if self.engine == COMPILED:
+        if self.engine == "flow":
             return self.site.findings.replays.timeline(workload, self.costs(), progress)
         return simulate_on(workload, self.costs(), engine=self.engine, progress=progress)
 
     def at_rest(self) -> "Scenario":
-        """Return the scenario with as many copies as, without contention, tell the times of all."""
+        """Return the scenario with as many copies as, without contention, have the times of all."""
         if self.workload.copies is None:
             return self
         return replace(self, workload=self._enough("analytic").workload)
@@ -314,10 +304,10 @@ class Scenario:
         return replace(self, workload=written_out(self.workload))
 
     def _enough(self, engine: str) -> WrittenOut:
-        """Write out the ranks that tell the times of all."""
+        """Write out the ranks whose times are those of all."""
         if engine == "analytic":
             return enough_at_rest(self.workload, self.costs())
-        if engine in (*FOLDING, AUTO):
+        if engine in FOLDING:
             return enough_for_flow(self.workload, self.costs(), self.seen)
         return everyone(self.workload)
 

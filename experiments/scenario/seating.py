@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ClusterError, SettingsError, shown
-from simulator.names import one_of, same_name
-from simulator.yaml_text import parse_yaml
+from simulator.support.errors import ClusterError, SettingsError, shown
+from simulator.support.names import one_of, same_name
+from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster
 from topologies.cluster.schema import kinds_of
 
@@ -104,12 +104,12 @@ def seated(
     >>> seated({"a": 4, "b": 8}, machine, "striped").seats["a"].tolist()
     [1, 4, 9, 12]
     """
-    known = same_name(placement, _PLACEMENTS)
-    if known is None:
+    name = same_name(placement, _PLACEMENTS)
+    if name is None:
         return _from_file(jobs, cluster, placement)
     slots, ranks = cluster.ranks_per_node, sum(jobs.values())
     # Whole nodes per job may need one node more than all ranks together.
-    count = nodes or (_packed_nodes(jobs, slots, cluster.nodes) if known == PACKED else 0)
+    count = nodes or (_packed_nodes(jobs, slots, cluster.nodes) if name == PACKED else 0)
     count = count or -(-ranks // slots)
     if count > cluster.nodes:
         limit = f"{cluster.name} has {cluster.nodes} nodes of {slots}"
@@ -117,21 +117,21 @@ def seated(
             raise ClusterError(f"{nodes} nodes were asked for, and {limit}")
         count = cluster.nodes
     _check_room(jobs, count, slots, cluster.name)
-    seats = _PLACEMENTS[known](jobs, count, slots, seed)
-    return _on_nodes_of_one_size(Seating(count, slots, seats, known), cluster)
+    seats = _PLACEMENTS[name](jobs, count, slots, seed)
+    return _on_nodes_of_one_size(Seating(count, slots, seats, name), cluster)
 
 
 def _on_nodes_of_one_size(seating: Seating, cluster: Cluster) -> Seating:
     """Refuse nodes with other slots than the first: seats are numbered by as many for each."""
-    alike = 0
+    same_size = 0
     for kind in kinds_of(cluster).values():
         if kind.ranks_per_node != seating.slots:
             break
-        alike += kind.nodes
-    if seating.nodes > alike:
+        same_size += kind.nodes
+    if seating.nodes > same_size:
         raise ClusterError(
             f"{cluster.name}: jobs that share sit on nodes of one size, and only its first"
-            f" {alike} nodes have {seating.slots} slots, not all {seating.nodes} asked for"
+            f" {same_size} nodes have {seating.slots} slots, not all {seating.nodes} asked for"
         )
     return seating
 
@@ -141,8 +141,8 @@ def _check_room(jobs: Sizes, nodes: int, slots: int, where: str) -> None:
     free = nodes * slots
     for name, ranks in jobs.items():
         if ranks > free:
-            beside = [other for other in jobs if other != name][:_NAMED]
-            others = f" beside {', '.join(beside)}" if free < nodes * slots else ""
+            neighbours = [job for job in jobs if job != name][:_NAMED]
+            others = f" beside {', '.join(neighbours)}" if free < nodes * slots else ""
             raise ClusterError(
                 f"job {name} does not fit{others}: it needs {ranks} ranks, and {free} of"
                 f" {nodes * slots} are free ({where}: {nodes} node{'s' * (nodes != 1)} of {slots})"
@@ -169,7 +169,7 @@ def _packed_nodes(jobs: Sizes, slots: int, most: int) -> int:
 
 def _packed(jobs: Sizes, nodes: int, slots: int, _: int) -> dict[str, Seats]:
     free = np.ones((nodes, slots), dtype=bool)
-    found: dict[str, Seats] = {}
+    seats_of: dict[str, Seats] = {}
     for name, ranks in jobs.items():
         left = free.sum(axis=1)
         room = (
@@ -179,9 +179,9 @@ def _packed(jobs: Sizes, nodes: int, slots: int, _: int) -> dict[str, Seats]:
             room = np.flatnonzero(left)
         chosen = np.zeros_like(free)
         chosen[room] = free[room]
-        found[name] = np.flatnonzero(chosen)[:ranks]
-        free.flat[found[name]] = False
-    return found
+        seats_of[name] = np.flatnonzero(chosen)[:ranks]
+        free.flat[seats_of[name]] = False
+    return seats_of
 
 
 def _striped(jobs: Sizes, nodes: int, slots: int, _: int) -> dict[str, Seats]:
@@ -191,13 +191,13 @@ def _striped(jobs: Sizes, nodes: int, slots: int, _: int) -> dict[str, Seats]:
     used = -(-total // nodes)
     order = [node * slots + slot for node in range(nodes) for slot in range(min(used, slots))]
     dealt = np.zeros(len(sizes), dtype=np.int64)
-    found: dict[str, list[int]] = {name: [] for name in names}
+    seats_of: dict[str, list[int]] = {name: [] for name in names}
     for turn, seat in enumerate(order[:total], start=1):
         behind = np.where(dealt < sizes, sizes * turn - dealt * total, -total * total)
         job = int(np.argmax(behind))
         dealt[job] += 1
-        found[names[job]].append(seat)
-    return {name: np.array(seats, dtype=np.int64) for name, seats in found.items()}
+        seats_of[names[job]].append(seat)
+    return {name: np.array(seats, dtype=np.int64) for name, seats in seats_of.items()}
 
 
 def _random(jobs: Sizes, nodes: int, slots: int, seed: int) -> dict[str, Seats]:
@@ -216,8 +216,8 @@ PLACEMENTS = tuple(_PLACEMENTS)
 def _from_file(jobs: Sizes, cluster: Cluster, placement: str) -> Seating:
     path = Path(placement)
     if path.suffix.lower() not in _FILES:
-        known = one_of(placement, PLACEMENTS)
-        raise SettingsError(f"placement {known}, nor a file that ends in {', '.join(_FILES)}")
+        choices = one_of(placement, PLACEMENTS)
+        raise SettingsError(f"placement {choices}, nor a file that ends in {', '.join(_FILES)}")
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
@@ -291,24 +291,24 @@ def _checked(
     rows: Sequence[_Row], jobs: Sizes, cluster: Cluster
 ) -> tuple[int, int, Mapping[str, Seats]]:
     """Refuse what is not one seat for each rank, each its own; say which nodes that takes."""
-    taken: dict[int, _Row] = {}
-    found: dict[str, dict[int, int]] = {name: {} for name in jobs}
+    row_at: dict[int, _Row] = {}
+    seat_of: dict[str, dict[int, int]] = {name: {} for name in jobs}
     for row in rows:
         _check_range(row, jobs, cluster)
-        if row.rank in found[row.job]:
+        if row.rank in seat_of[row.job]:
             raise ClusterError(f"{row.where}: rank {row.rank} of job {row.job} is seated twice")
-        if (other := taken.setdefault(row.seat, row)) is not row:
-            sits = f"rank {other.rank} of job {other.job}"
+        if (earlier := row_at.setdefault(row.seat, row)) is not row:
+            sits = f"rank {earlier.rank} of job {earlier.job}"
             raise ClusterError(f"{row.where}: seat {row.seat} is taken by {sits}")
-        found[row.job][row.rank] = row.seat
+        seat_of[row.job][row.rank] = row.seat
     for name, ranks in jobs.items():
-        _check_all_seated(name, [rank for rank in range(ranks) if rank not in found[name]], rows)
+        _check_all_seated(name, [rank for rank in range(ranks) if rank not in seat_of[name]], rows)
     slots = cluster.ranks_per_node
     seats = {
-        name: np.array([found[name][rank] for rank in range(ranks)], dtype=np.int64)
+        name: np.array([seat_of[name][rank] for rank in range(ranks)], dtype=np.int64)
         for name, ranks in jobs.items()
     }
-    return max(taken, default=0) // slots + 1, slots, seats
+    return max(row_at, default=0) // slots + 1, slots, seats
 
 
 def _check_range(row: _Row, jobs: Sizes, cluster: Cluster) -> None:

@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from simulator.errors import QuantityError, WhatIfError, WorkloadError
 from simulator.imbalance import parse_imbalance
-from simulator.names import did_you_mean
-from simulator.quantities import parse_quantity
+from simulator.support.errors import QuantityError, WhatIfError, WorkloadError
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import parse_quantity
 from simulator.workload import KINDS, kind_named
 
 _WORD = re.compile(r"\S+")

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from experiments.scenario.resources import check_factor
-from simulator.errors import WhatIfError
-from simulator.names import nearest
+from simulator.support.errors import WhatIfError
+from simulator.support.names import nearest
+from simulator.topology import SCALE_OUT, SCALE_UP
 from simulator.workload import KINDS, kind_named
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
@@ -14,6 +14,26 @@ _NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"
 _FACTOR = re.compile(f"x{_NUMBER}(?:/{_NUMBER})?")
 _CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
+PARTS = {
+    "nvlink": SCALE_UP,
+    "nvswitch": SCALE_UP,
+    "xgmi": SCALE_UP,
+    "ici": SCALE_UP,
+    "network": SCALE_OUT,
+    "infiniband": SCALE_OUT,
+    "ib": SCALE_OUT,
+    "roce": SCALE_OUT,
+    "ethernet": SCALE_OUT,
+    "efa": SCALE_OUT,
+    "nic": "nics_per_node",
+    "nics": "nics_per_node",
+    "gpu": "compute",
+    "flops": "compute",
+    "cpu": "host",
+}
+"""Parts of a cluster as people call them, and what the resources that belong to them are called."""
+MOST = 1e6
+"""The greatest factor: beyond it floats, not the cluster, make the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +82,10 @@ class CallsNamed:
 
 def words_of(text: str) -> list[Word]:
     """Split at spaces; what stands in quotes is one word."""
-    found = []
+    words = []
     for double, single, bare in _WORD.findall(text):
-        found.append(Word(bare) if bare else Word(double or single, quoted=True))
-    return found
+        words.append(Word(bare) if bare else Word(double or single, quoted=True))
+    return words
 
 
 def factor_of(word: Word) -> float:
@@ -86,6 +106,18 @@ def factor_of(word: Word) -> float:
     factor = float(match[1]) / over
     check_factor(factor)
     return factor
+
+
+def check_factor(factor: float) -> None:
+    """Refuse a factor that nothing can be multiplied by, before anything is read.
+
+    Raises
+    ------
+    WhatIfError
+        If it is not a number between the bounds.
+    """
+    if not 1 / MOST <= factor <= MOST:
+        raise WhatIfError(f"factor {factor:g} is not a number from {1 / MOST:g} to {MOST:g}")
 
 
 def ranks_of(word: Word) -> tuple[int, ...]:
@@ -125,12 +157,12 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def near(text: str, known: tuple[str, ...]) -> str | None:
+def near(text: str, choices: tuple[str, ...]) -> str | None:
     """Return the known word that a misspelt one is nearest to."""
-    found = nearest(text, known)
-    return found[0] if found else None
+    close = nearest(text, choices)
+    return close[0] if close else None
 
 
-def _like(text: str, known: tuple[str, ...]) -> str:
-    found = near(text, known)
-    return f"; did you mean {found!r}?" if found else ""
+def _like(text: str, choices: tuple[str, ...]) -> str:
+    close = near(text, choices)
+    return f"; did you mean {close!r}?" if close else ""

@@ -1,6 +1,6 @@
 """The JSON Schema of every answer, as it ships, and how it is made from the answer's type.
 
-``twofold schema COMMAND`` prints one. After an answer's type has changed,
+``twofold system schema COMMAND`` prints one. After an answer's type has changed,
 ``python -m experiments.schemas.schema`` writes the files beside this one anew; a test holds them
 against the types. A change that breaks a reader counts up the number in ``Report.schema``.
 """
@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, get_type_hints
 
 from experiments.report import Report
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 
 
 def schema_names() -> tuple[str, ...]:
@@ -67,20 +67,19 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def reports() -> dict[str, type[Report]]:
     """Return the reports of all questions by the names of their schemas."""
-    from experiments import (
-        questions,  # all that commands import: slow, and shipped schemas do without
-        studies,
-    )
+    # All that commands import: slow, and shipped schemas do without.
+    from experiments import points, questions, studies
 
-    found = {}
-    rooms = [
-        (room, module) for room in (questions, studies) for module in iter_modules(room.__path__)
+    reports = {}
+    rooms = (questions, points, studies)
+    modules = [
+        f"{room.__name__}.{part.name}" for room in rooms for part in iter_modules(room.__path__)
     ]
-    for room, module in rooms:
-        for value in vars(import_module(f"{room.__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Report) and value is not Report:
-                found[value.schema.split("/")[1]] = value
-    return dict(sorted(found.items()))
+    for module in modules:
+        for value in vars(import_module(module)).values():
+            if isinstance(value, type) and issubclass(value, Report) and hasattr(value, "schema"):
+                reports[value.schema.split("/")[1]] = value
+    return dict(sorted(reports.items()))
 
 
 def schema_of_report(report: type[Report]) -> dict[str, Any]:
@@ -88,8 +87,8 @@ def schema_of_report(report: type[Report]) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     answer = get_type_hints(report.answer)["return"]
-    made = TypeAdapter(answer).json_schema(mode="serialization")
-    return {"$schema": _DRAFT, "$id": report.schema, **_closed(made, report.schema)}
+    schema = TypeAdapter(answer).json_schema(mode="serialization")
+    return {"$schema": _DRAFT, "$id": report.schema, **_closed(schema, report.schema)}
 
 
 def schema_of_study_file() -> dict[str, Any]:
@@ -109,33 +108,33 @@ def schema_of_cluster() -> dict[str, Any]:
 def _untitled(value: Any) -> Any:
     """Leave out pydantic's titles, and join the lines of descriptions."""
     if isinstance(value, list):
-        return [_untitled(one) for one in value]
+        return [_untitled(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: _untitled(one) for key, one in value.items() if not _is_title(key, one)}
-    if isinstance(kept.get("description"), str):
-        kept["description"] = " ".join(kept["description"].split())
-    return kept
+    fields = {key: _untitled(item) for key, item in value.items() if not _is_title(key, item)}
+    if isinstance(fields.get("description"), str):
+        fields["description"] = " ".join(fields["description"].split())
+    return fields
 
 
 def _closed(value: Any, schema: str) -> Any:
     """Demand the fields that are named and no others, and say which schema an answer names."""
     if isinstance(value, list):
-        return [_closed(one, schema) for one in value]
+        return [_closed(item, schema) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: _closed(one, schema) for key, one in value.items() if not _is_title(key, one)}
-    properties = kept.get("properties")
-    if isinstance(properties, dict) and kept.get("type") == "object":
-        kept["additionalProperties"] = False
-        kept["required"] = list(properties)
-        for one in properties.values():
-            one.pop("default", None)
+    fields = {key: _closed(item, schema) for key, item in value.items() if not _is_title(key, item)}
+    properties = fields.get("properties")
+    if isinstance(properties, dict) and fields.get("type") == "object":
+        fields["additionalProperties"] = False
+        fields["required"] = list(properties)
+        for item in properties.values():
+            item.pop("default", None)
         if {"schema", "version", "command"} <= properties.keys():
             properties["schema"] = {"const": schema}
-    if "description" in kept and isinstance(kept["description"], str):
-        kept["description"] = " ".join(kept["description"].split())
-    return kept
+    if "description" in fields and isinstance(fields["description"], str):
+        fields["description"] = " ".join(fields["description"].split())
+    return fields
 
 
 def _is_title(key: str, value: object) -> bool:
@@ -145,9 +144,9 @@ def _is_title(key: str, value: object) -> bool:
 
 def main() -> None:
     """Write all schemas."""
-    made = {name: schema_of_report(report) for name, report in reports().items()}
-    made |= {"cluster": schema_of_cluster(), "study_file": schema_of_study_file()}
-    for name, schema in made.items():
+    schemas = {name: schema_of_report(report) for name, report in reports().items()}
+    schemas |= {"cluster": schema_of_cluster(), "study_file": schema_of_study_file()}
+    for name, schema in schemas.items():
         (_FOLDER / f"{name}.json").write_text(json.dumps(schema, indent=1) + "\n", "utf-8")
 
 

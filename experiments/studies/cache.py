@@ -5,20 +5,23 @@ never stale; when it outgrows its limit, those that were not asked for longest g
 cannot use it (no home, a full disk, a broken file) computes everything and says so.
 """
 
-import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from math import isnan, nan
 from pathlib import Path
+from typing import ClassVar
 
-from experiments.studies.points.answers import Answer
-from experiments.studies.points.uncertainty import Move
-from simulator.errors import OutputError, StudyError
-from simulator.quantities import parse_quantity
+from experiments.output.document import Document
+from experiments.provenance import Head
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.studies.placed import Answer
+from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of
+from simulator.support.errors import OutputError, StudyError
+from simulator.support.quantities import parse_quantity
 
 ENVIRONMENT = "TWOFOLD_CACHE"
 """Variable that names the cache's directory; empty: none is used."""
@@ -29,9 +32,6 @@ _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
-ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL"
-"""Columns of an answer; ``moves`` as JSON, empty where it was not asked for."""
-COLUMNS = "key, step, busy, refused, moves"
 _FORMAT = 2
 """Of the tables: counts up when their columns change, and a file of another is emptied."""
 _TABLES = f"""
@@ -45,9 +45,9 @@ def cache_folder() -> Path | None:
 
     None where the variable is empty: no cache is used.
     """
-    given = os.environ.get(ENVIRONMENT)
-    if given is not None:
-        return Path(given) if given else None
+    variable = os.environ.get(ENVIRONMENT)
+    if variable is not None:
+        return Path(variable) if variable else None
     home = os.environ.get("XDG_CACHE_HOME")
     try:
         return Path(home) / "twofold" if home else Path.home() / ".cache" / "twofold"
@@ -79,24 +79,23 @@ class Cache:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         """Return the answers that are known, by key."""
-        found: dict[bytes, Answer] = {}
+        answers: dict[bytes, Answer] = {}
         with _reported(self.file):
             for begin in range(0, len(keys), _AT_ONCE):
                 few = keys[begin : begin + _AT_ONCE]
                 marks = ",".join("?" * len(few))
                 rows = self._base.execute(
-                    f"SELECT {COLUMNS} FROM answers WHERE key IN ({marks})",
-                    few,
+                    f"SELECT {COLUMNS} FROM answers WHERE key IN ({marks})", few
                 )
-                found |= {key: answer_of(*rest) for key, *rest in rows}
-            if found:
+                answers |= {key: answer_of(*rest) for key, *rest in rows}
+            if answers:
                 now = int(time.time())
                 with self._writing():
                     self._base.executemany(
                         "UPDATE answers SET used = ? WHERE key = ? AND used < ?",
-                        ((now, key, now - 3600) for key in found),
+                        ((now, key, now - 3600) for key in answers),
                     )
-        return found
+        return answers
 
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
         """Keep answers; what is there already stays."""
@@ -104,7 +103,7 @@ class Cache:
         with _reported(self.file), self._writing():
             self._base.executemany(
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?)",
-                ((key, *row_of(one), now) for key, one in answers),
+                ((key, *row_of(answer), now) for key, answer in answers),
             )
 
     def usage(self) -> Usage:
@@ -164,34 +163,6 @@ class Cache:
         self._base.execute("COMMIT")
 
 
-def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
-    """Make tables where there are none; those of another version of the program go first."""
-    (known,) = base.execute("PRAGMA user_version").fetchone()
-    if known == version:
-        return
-    base.execute("BEGIN IMMEDIATE")
-    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    for (name,) in names:
-        base.execute(f'DROP TABLE "{name}"')
-    for statement in filter(str.strip, tables.split(";")):
-        base.execute(statement)
-    base.execute(f"PRAGMA user_version = {version}")
-    base.execute("COMMIT")
-
-
-def answer_of(step: float | None, busy: float | None, refused: str, moves: str) -> Answer:
-    """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing."""
-    found = tuple(Move(*one) for one in json.loads(moves)) if moves else ()
-    return Answer(nan if step is None else step, nan if busy is None else busy, refused, found)
-
-
-def row_of(answer: Answer) -> tuple[float | None, float | None, str, str]:
-    """Return how a row of a table has an answer."""
-    step, busy = (None if isnan(one) else one for one in (answer.step, answer.busy))
-    moves = [(one.source, one.longer, one.shorter) for one in answer.moves]
-    return step, busy, answer.refused, json.dumps(moves) if moves else ""
-
-
 def limit_of(text: str) -> float:
     """Read a limit: ``2 GB``.
 
@@ -227,3 +198,96 @@ def _reported(path: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OutputError(f"{path}: the cache cannot be used: {reason}") from error
+
+
+class CacheAnswer(Head):
+    """The cache: where, how many answers, bytes on disk and at most, and how many were removed."""
+
+    folder: str
+    answers: int
+    bytes: int
+    limit_bytes: float
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRow:
+    """The cache as a row."""
+
+    folder: str
+    answers: int
+    bytes: int
+    limit_bytes: float
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CacheReport(Report):
+    """What is in the cache; ``removed`` is how many answers were thrown out just now."""
+
+    schema: ClassVar[str] = "twofold/cache/1"
+
+    usage: Usage
+    removed: int = 0
+
+    def answer(self) -> CacheAnswer:
+        """Return the JSON answer."""
+        row = self._row()
+        return {
+            **self.head(),
+            "folder": row.folder,
+            "answers": row.answers,
+            "bytes": row.bytes,
+            "limit_bytes": row.limit_bytes,
+            "removed": row.removed,
+        }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.studies import document  # numbers need none of it
+
+        return document.cache(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        return f"{self.usage.entries:,} answers in {self.usage.folder}"
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return CacheRow, (self._row(),)
+
+    def _row(self) -> CacheRow:
+        usage = self.usage
+        return CacheRow(str(usage.folder), usage.entries, usage.bytes, usage.limit, self.removed)
+
+
+@question("cache")
+def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
+    """Say what is in the cache of studies' answers; limit it, or empty it.
+
+    Parameters
+    ----------
+    limit
+        How many bytes it may take from now on: ``2 GB``. What was not asked for longest goes.
+    clear
+        Whether to throw out all answers.
+
+    Returns
+    -------
+    CacheReport
+        Where it is, what is in it, and how many answers were removed.
+
+    Raises
+    ------
+    StudyError
+        If there is to be no cache.
+    TwofoldError
+        If it cannot be used, or the limit is none.
+    """
+    opened = open_cache()
+    if opened is None:
+        raise StudyError(f"{ENVIRONMENT} is empty, so there is no cache: name a directory in it")
+    with opened as answers_cache:
+        removed = answers_cache.trim(limit_of(limit)) if limit is not None else 0
+        removed += answers_cache.trim(0.0) if clear else 0
+        return CacheReport(answers_cache.usage(), removed)

@@ -8,11 +8,13 @@
     value      = NUMBER [UNIT] | NAME | "(" sum ")"
     OPERATOR   = "==" | "!=" | "<=" | ">=" | "<" | ">"
 
-Nothing is evaluated but this grammar. A name is a figure (:mod:`experiments.studies.figures`), a
-dimension, a field of the plan or a value of the cluster. What is added or compared has the same
-unit; a product has the unit of the factor that has one.
+Numbers and names are read first; what is left is Python's own grammar of comparisons, read by
+:mod:`ast`, and nothing else of it is accepted. A name is a figure
+(:mod:`experiments.studies.figures`), a dimension, a field of the plan or a value of the cluster.
+What is added or compared has the same unit; a product has the unit of the factor that has one.
 """
 
+import ast
 import math
 import operator
 import re
@@ -20,22 +22,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from simulator.errors import QuantityError, StudyError
-from simulator.quantities import parse_quantity
+from simulator.support.errors import QuantityError, StudyError
+from simulator.support.quantities import parse_quantity
 
 FITS = "fits"
 BASES = ("s", "B", "B/s", "FLOP/s", "W", "J", "USD")
-"""Base units that numbers in constraints may have, any spelling of :mod:`simulator.quantities`."""
+"""Base units that numbers in constraints may have, any spelling of
+:mod:`simulator.support.quantities`."""
+_NAME = r"(?:[A-Za-zµμ][\w@-]*(?:\.[A-Za-z_]\w*)*(?:/s)?|%)"
 _WORD = re.compile(
-    r"\s*(?:(?P<number>\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?)"
-    r"|(?P<name>[A-Za-zµμ][\w@-]*(?:\.[A-Za-z_]\w*)*(?:/s)?|%)"
-    r"|(?P<sign>==|!=|<=|>=|<|>|[-+*/()]))"
+    rf"\s*(?:(?P<number>\d+(?:,\d{{3}})*(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*(?P<unit>{_NAME}))?"
+    rf"|(?P<name>{_NAME})|(?P<sign>==|!=|<=|>=|<|>|[-+*/()]))"
 )
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    **{ast.Add: "+", ast.Sub: "-"},
+    **{ast.Mult: "*", ast.Div: "/"},
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    **{ast.Eq: "==", ast.NotEq: "!=", ast.LtE: "<="},
+    **{ast.GtE: ">=", ast.Lt: "<", ast.Gt: ">"},
+}
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "==": lambda one, other: math.isclose(one, other, rel_tol=1e-9),
-    "!=": lambda one, other: not math.isclose(one, other, rel_tol=1e-9),
-    "<=": lambda one, other: one <= other or math.isclose(one, other, rel_tol=1e-9),
-    ">=": lambda one, other: one >= other or math.isclose(one, other, rel_tol=1e-9),
+    "==": lambda left, right: math.isclose(left, right, rel_tol=1e-9),
+    "!=": lambda left, right: not math.isclose(left, right, rel_tol=1e-9),
+    "<=": lambda left, right: left <= right or math.isclose(left, right, rel_tol=1e-9),
+    ">=": lambda left, right: left >= right or math.isclose(left, right, rel_tol=1e-9),
     "<": operator.lt,
     ">": operator.gt,
 }
@@ -85,21 +96,21 @@ class Combined:
     """Two numbers, added, subtracted, multiplied or divided."""
 
     sign: str
-    one: "Term"
-    other: "Term"
+    left: "Term"
+    right: "Term"
     unit: str
 
     def of(self, look: Look) -> float:
-        """Compute it; a division by nothing is no number, which meets no constraint."""
-        one, other = self.one.of(look), self.other.of(look)
+        """Compute it; a division by zero is NaN, which meets no constraint."""
+        left, right = self.left.of(look), self.right.of(look)
         if self.sign == "/":
-            return one / other if other else math.nan
-        return {"+": one + other, "-": one - other, "*": one * other}[self.sign]
+            return left / right if right else math.nan
+        return {"+": left + right, "-": left - right, "*": left * right}[self.sign]
 
     def names(self) -> Iterator[str]:
         """Name what both name."""
-        yield from self.one.names()
-        yield from self.other.names()
+        yield from self.left.names()
+        yield from self.right.names()
 
 
 Term = Number | Name | Combined
@@ -110,26 +121,26 @@ class Constraint:
     """What must hold of a point: ``text`` as it was written."""
 
     text: str
-    one: Term
+    left: Term
     sign: str
-    other: Term
+    right: Term
 
     @property
     def names(self) -> frozenset[str]:
         """Names of what it compares."""
-        return frozenset((*self.one.names(), *self.other.names()))
+        return frozenset((*self.left.names(), *self.right.names()))
 
     def holds(self, look: Look) -> bool:
         """Whether it holds where names are these numbers."""
-        return _COMPARE[self.sign](self.one.of(look), self.other.of(look))
+        return _COMPARE[self.sign](self.left.of(look), self.right.of(look))
 
     def excess(self, look: Look) -> float:
         """Return by how much it does not hold, of the size of what is compared; 0 where it does."""
         if self.holds(look):
             return 0.0
-        one, other = self.one.of(look), self.other.of(look)
-        size = max(abs(one), abs(other)) or 1.0
-        off = abs(one - other) / size
+        left, right = self.left.of(look), self.right.of(look)
+        size = max(abs(left), abs(right)) or 1.0
+        off = abs(left - right) / size
         return off if math.isfinite(off) and off > 0 else 1.0
 
 
@@ -166,98 +177,85 @@ def parse_constraint(
     if len(text) > _LONGEST:
         raise StudyError(f"{len(text)} characters are more than {_LONGEST}")
     words = list(_words(text))
-    if len(words) == 2 and words[1] == ("name", FITS):
-        what = words[0][1]
-        if what not in (fits or {}):
-            known = ", ".join(f"{one} {FITS}" for one in fits or {}) or "none"
-            raise StudyError(f"{text!r}: what {FITS} is one of: {known}")
+    if len(words) == 2 and words[1]["name"] == FITS:
+        what = words[0]["name"]
+        if what is None or what not in (fits or {}):
+            choices = ", ".join(f"{name} {FITS}" for name in fits or {}) or "none"
+            raise StudyError(f"{text!r}: what {FITS} is one of: {choices}")
         needed, room = (fits or {})[what]
         return Constraint(text, Name(needed, unit_of(needed)), "<=", Name(room, unit_of(room)))
-    reader = _Reader(text, words, unit_of)
-    found = reader.constraint()
-    if not found.names:
+    constraint = _Reader(text, unit_of).constraint(words)
+    if not constraint.names:
         raise StudyError(f"{text!r} names nothing of a point")
-    return found
+    return constraint
 
 
-def _words(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of a constraint, each with its sort."""
+def _words(text: str) -> "Iterator[re.Match[str]]":
+    """Yield the numbers with their units, names and signs of a constraint."""
     at = 0
     while text[at:].strip():
         match = _WORD.match(text, at)
         if match is None:
             raise StudyError(f"{text!r}: {text[at:].strip()[:20]!r} is no number, name or sign")
-        yield str(match.lastgroup), match[str(match.lastgroup)]
+        yield match
         at = match.end()
 
 
 class _Reader:
-    """Words of a constraint, read from the first to the last."""
+    """Reads the words of a constraint: numbers and names here, what combines them by Python."""
 
-    def __init__(self, text: str, words: list[tuple[str, str]], unit_of: UnitOf) -> None:
-        self._text, self._words, self._unit_of = text, words, unit_of
-        self._at = self._deep = 0
+    def __init__(self, text: str, unit_of: UnitOf) -> None:
+        self._text, self._unit_of = text, unit_of
+        self._operands: dict[str, Number | Name] = {}
 
-    def constraint(self) -> Constraint:
+    def constraint(self, words: "list[re.Match[str]]") -> Constraint:
         """Read a comparison, and nothing behind it."""
-        one = self._sum()
-        sign = self._sign(*_COMPARE)
-        if sign is None:
-            raise self._wrong(f"one of {', '.join(_COMPARE)} belongs here")
-        other = self._sum()
-        if self._at < len(self._words):
-            raise self._wrong("nothing more is expected")
-        self._check_units(one, other, sign)
-        return Constraint(self._text, one, sign, other)
+        code = " ".join(word["sign"] or self._operand(word) for word in words)
+        try:
+            tree = ast.parse(code, mode="eval").body
+        except SyntaxError as error:
+            raise self._wrong(error.msg) from error
+        if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
+            raise self._wrong(f"compare two things, by one of {', '.join(_COMPARE)}")
+        sign = _COMPARISONS[type(tree.ops[0])]
+        left, right = self._term(tree.left), self._term(tree.comparators[0])
+        self._check_units(left, right, sign)
+        return Constraint(self._text, left, sign, right)
 
-    def _sum(self) -> Term:
-        found = self._product()
-        while sign := self._sign("+", "-"):
-            other = self._product()
-            self._check_units(found, other, sign)
-            found = Combined(sign, found, other, found.unit)
-        return found
-
-    def _product(self) -> Term:
-        found = self._value()
-        while sign := self._sign("*", "/"):
-            other = self._value()
-            if other.unit and (found.unit or sign == "/") and found.unit != other.unit:
-                raise self._wrong(f"{found.unit or 'a count'} {sign} {other.unit} has no name here")
-            if found.unit and found.unit == other.unit and sign == "*":
-                raise self._wrong(f"{found.unit} times {other.unit} has no name here")
-            unit = "" if found.unit == other.unit else found.unit or other.unit
-            found = Combined(sign, found, other, unit)
-        return found
-
-    def _value(self) -> Term:
-        if self._sign("("):
-            self._deep += 1
-            if self._deep > 32:
-                raise StudyError(f"{self._text!r}: parentheses nest deeper than 32")
-            inner = self._sum()
-            if not self._sign(")"):
-                raise self._wrong("a parenthesis is not closed")
-            self._deep -= 1
-            return inner
-        sort, word = self._words[self._at] if self._at < len(self._words) else ("", "")
-        if sort == "number":
-            self._at += 1
-            return self._number(word)
-        if sort == "name":
-            self._at += 1
+    def _operand(self, word: "re.Match[str]") -> str:
+        """Read a number or a name, and return the identifier that stands for it."""
+        identifier = f"operand_{len(self._operands)}"
+        if word["number"] is not None:
+            self._operands[identifier] = self._number(word["number"], word["unit"])
+        else:
             try:
-                return Name(word, self._unit_of(word))
+                self._operands[identifier] = Name(word["name"], self._unit_of(word["name"]))
             except StudyError as error:
                 raise StudyError(f"{self._text!r}: {error}") from error
-        raise self._wrong("a number or a name belongs here")
+        return identifier
 
-    def _number(self, word: str) -> Number:
-        value = float(word.replace(",", ""))
-        sort, unit = self._words[self._at] if self._at < len(self._words) else ("", "")
-        if sort != "name":
+    def _term(self, node: ast.expr) -> Term:
+        """Return what a part of the expression is; refuse all but arithmetic of operands."""
+        if isinstance(node, ast.Name):
+            return self._operands[node.id]
+        if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC:
+            raise self._wrong("only + - * / and parentheses combine numbers and names")
+        sign = _ARITHMETIC[type(node.op)]
+        left, right = self._term(node.left), self._term(node.right)
+        if sign in "+-":
+            self._check_units(left, right, sign)
+            return Combined(sign, left, right, left.unit)
+        if right.unit and (left.unit or sign == "/") and left.unit != right.unit:
+            raise self._wrong(f"{left.unit or 'a count'} {sign} {right.unit} has no name here")
+        if left.unit and left.unit == right.unit and sign == "*":
+            raise self._wrong(f"{left.unit} times {right.unit} has no name here")
+        unit = "" if left.unit == right.unit else left.unit or right.unit
+        return Combined(sign, left, right, unit)
+
+    def _number(self, digits: str, unit: str | None) -> Number:
+        value = float(digits.replace(",", ""))
+        if unit is None:
             return Number(value, "")
-        self._at += 1
         if unit == "%":
             return Number(value / 100, "")
         for base in BASES:
@@ -267,24 +265,16 @@ class _Reader:
             f"{self._text!r}: {unit!r} is no unit: write one such as us, GB/s, MW, kUSD"
         )
 
-    def _sign(self, *signs: str) -> str | None:
-        if self._at < len(self._words) and self._words[self._at] in [("sign", s) for s in signs]:
-            self._at += 1
-            return self._words[self._at - 1][1]
-        return None
-
-    def _check_units(self, one: Term, other: Term, sign: str) -> None:
-        if one.unit != other.unit:
-            said = [term.unit or "a number without a unit" for term in (one, other)]
+    def _check_units(self, left: Term, right: Term, sign: str) -> None:
+        if left.unit != right.unit:
+            units = [term.unit or "a number without a unit" for term in (left, right)]
             raise StudyError(
-                f"{self._text!r}: {said[0]} {sign} {said[1]}: give both the same unit, "
+                f"{self._text!r}: {units[0]} {sign} {units[1]}: give both the same unit, "
                 "as in 'step_s <= 30 ms' or 'cost <= 1 MUSD'"
             )
 
     def _wrong(self, why: str) -> StudyError:
-        words = [word for _, word in self._words]
-        at = f"at {words[self._at]!r}" if self._at < len(words) else "at its end"
-        return StudyError(f"{self._text!r}: {at}: {why}; write 'gpus == 1024', 'power <= 2 MW'")
+        return StudyError(f"{self._text!r}: {why}; write 'gpus == 1024', 'power <= 2 MW'")
 
 
 def contradiction(constraints: Iterable[Constraint]) -> tuple[str, str] | None:
@@ -305,22 +295,23 @@ def contradiction(constraints: Iterable[Constraint]) -> tuple[str, str] | None:
                 low.get(name, (-math.inf, False, "")), (value, sign == ">", constraint.text)
             )
         if sign in ("==", "<=", "<"):
-            known = high.get(name, (math.inf, False, ""))
-            new = (value, sign == "<", constraint.text)
-            high[name] = min(known, new, key=lambda end: (end[0], not end[1]))
+            before = high.get(name, (math.inf, False, ""))
+            bound = (value, sign == "<", constraint.text)
+            high[name] = min(before, bound, key=lambda end: (end[0], not end[1]))
         if name in low and name in high:
-            (least, above, one), (most, below, other) = low[name], high[name]
+            (least, above, at_least), (most, below, at_most) = low[name], high[name]
             if least > most or (least == most and (above or below)):
-                return (one, other) if one != constraint.text else (other, one)
+                texts = at_least, at_most
+                return texts if at_least != constraint.text else texts[::-1]
     return None
 
 
 def _simple(constraint: Constraint) -> tuple[str, str, float]:
     """Return name, sign and number of a constraint that compares no more; else no sign."""
-    one, other, sign = constraint.one, constraint.other, constraint.sign
-    if isinstance(other, Name) and isinstance(one, Number):
+    left, right, sign = constraint.left, constraint.right, constraint.sign
+    if isinstance(right, Name) and isinstance(left, Number):
         mirrored = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-        one, other, sign = other, one, mirrored.get(sign, sign)
-    if isinstance(one, Name) and isinstance(other, Number):
-        return one.name, sign, other.value
+        left, right, sign = right, left, mirrored.get(sign, sign)
+    if isinstance(left, Name) and isinstance(right, Number):
+        return left.name, sign, right.value
     return "", "", 0.0

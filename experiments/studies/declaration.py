@@ -30,9 +30,9 @@ from experiments.studies.constraints import Constraint, contradiction, parse_con
 from experiments.studies.dimensions import Dimension, DimensionError, parse_dimension, plan_fields
 from experiments.studies.figures import FIGURES, FITS
 from experiments.studies.robust import Goal, check_quantile
-from simulator.errors import SettingsError, StudyError, TwofoldError
-from simulator.names import did_you_mean
-from simulator.yaml_text import Keys, Place, parse_yaml, place_of, places
+from simulator.support.errors import SettingsError, StudyError, TwofoldError
+from simulator.support.names import did_you_mean
+from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
 MOST_POINTS = 1_000_000
 """Points of a grid, and trials of a search: more are a space to search, not to list."""
@@ -89,7 +89,7 @@ class WorkloadEntry(_Table):
             raise ValueError("give either trace or plan")
         for key in ("cluster", "tokens"):
             if self.plan is not None and getattr(self, key) is not None:
-                raise ValueError(f"{key} belongs to a trace; a plan tells it itself")
+                raise ValueError(f"{key} belongs to a trace; a plan says it itself")
         if self.trace is not None and self.ignore_memory:
             raise ValueError("ignore_memory belongs to a plan: a trace was recorded, and fitted")
         return self
@@ -129,8 +129,8 @@ class SearchEntry(_Table):
     @model_validator(mode="after")
     def _belongs(self) -> Self:
         for key, methods in _OF_METHODS.items():
-            given = key in self.model_fields_set
-            if given and self.method not in methods:
+            is_set = key in self.model_fields_set
+            if is_set and self.method not in methods:
                 raise ValueError(f"{key} belongs to {' and '.join(methods)}, not to {self.method}")
         for key in ("trials",) if self.method in _OF_METHODS["trials"] else ():
             if getattr(self, key) is None:
@@ -242,7 +242,7 @@ class StudyFile(_Table):
     )
     confirm: StrictStr | None = Field(
         None,
-        description="The engine that simulates the front again, or none: fluid if not given, where "
+        description="The engine that simulates the front again, or none: flow if not given, where "
         "the analytic engine looks at the space, which knows nothing of shared links.",
     )
 
@@ -268,18 +268,18 @@ class Declaration:
     @property
     def points(self) -> int | None:
         """How many points the space has; None where a dimension is a continuum."""
-        if any(one.span is not None for one in self.dimensions):
+        if any(dimension.span is not None for dimension in self.dimensions):
             return None
-        return math.prod(len(one.levels) for one in self.dimensions)
+        return math.prod(len(dimension.levels) for dimension in self.dimensions)
 
     @property
     def goals(self) -> tuple[Goal, ...]:
         """The objectives, in the order of the file."""
-        made = []
+        goals = []
         for name, raw in self.file.objectives.items():
             way, of = next(iter(raw.items())) if isinstance(raw, dict) else (raw, "")
-            made.append(Goal(name, way, of))
-        return tuple(made)
+            goals.append(Goal(name, way, of))
+        return tuple(goals)
 
     @property
     def ways(self) -> dict[str, str]:
@@ -290,7 +290,7 @@ class Declaration:
     def names(self) -> tuple[str, ...]:
         """What tables and columns call the workloads, each name once."""
         called = [entry.called for entry in self.file.workloads]
-        times = [called[: place + 1].count(name) for place, name in enumerate(called)]
+        times = [called[: position + 1].count(name) for position, name in enumerate(called)]
         return tuple(
             name if time == 1 else f"{name} {time}"
             for name, time in zip(called, times, strict=True)
@@ -300,10 +300,10 @@ class Declaration:
         """Return an error of a field, by the keys that lead to it: with its line and column."""
         return _wrong(self.source, self.known, path, message)
 
-    def path(self, given: str) -> str:
+    def path(self, text: str) -> str:
         """Return a path as seen from the study file, if there is such a file; else the text."""
-        beside = self.folder / given
-        return str(beside) if not Path(given).is_absolute() and beside.exists() else given
+        in_folder = self.folder / text
+        return str(in_folder) if not Path(text).is_absolute() and in_folder.exists() else text
 
 
 def read_study(source: Path | str) -> Declaration:
@@ -333,8 +333,8 @@ def read_study(source: Path | str) -> Declaration:
     if len(data) > _LONGEST:
         raise StudyError(f"{path}: too long for a study, more than {_LONGEST} B")
     content = parse_yaml(data, path, StudyError)
-    known = places(data.decode())
-    return _declared(content, folder=path.parent, source=str(path), known=known)
+    positions = places(data.decode())
+    return _declared(content, folder=path.parent, source=str(path), positions=positions)
 
 
 def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declaration:
@@ -351,40 +351,42 @@ def declare(content: Mapping[str, Any], *, folder: Path | None = None) -> Declar
     >>> found.points
     2
     """
-    return _declared(dict(content), folder=folder or Path(), source="study", known=None)
+    return _declared(dict(content), folder=folder or Path(), source="study", positions=None)
 
 
 def _declared(
-    content: object, *, folder: Path, source: str, known: Mapping[Keys, Place] | None
+    content: object, *, folder: Path, source: str, positions: Mapping[Keys, Place] | None
 ) -> Declaration:
     def wrong(path: Keys, message: str) -> StudyError:
-        return _wrong(source, known, path, message)
+        return _wrong(source, positions, path, message)
 
     if not isinstance(content, dict):
-        told = "empty" if content is None else f"a {type(content).__name__}"
-        raise wrong((), f"a study is a table of fields, but the file is {told}")
+        content_kind = "empty" if content is None else f"a {type(content).__name__}"
+        raise wrong((), f"a study is a table of fields, but the file is {content_kind}")
     try:
         file = StudyFile.model_validate(content)
     except ValidationError as error:
         every = error.errors(include_url=False)
-        unknown = [one for one in every if one["type"] == "extra_forbidden"]
+        unknown = [detail for detail in every if detail["type"] == "extra_forbidden"]
         first = [*unknown, *every][0]  # a misspelt field is missing under its name, too
         raise wrong(_path(first), _complaint(first)) from error
     dimensions = _dimensions(file, wrong)
     settings, confirm = _settings(file, wrong)
     constraints = _constraints(file, dimensions, wrong)
-    made = Declaration(
-        *(file, dimensions, constraints, settings, confirm, folder, source, content, known)
+    declaration = Declaration(
+        *(file, dimensions, constraints, settings, confirm, folder, source, content, positions)
     )
-    _check_objectives(made, wrong)
-    _check_told(made, wrong)
-    _check_search(made, wrong)
-    return made
+    _check_objectives(declaration, wrong)
+    _check_known(declaration, wrong)
+    _check_search(declaration, wrong)
+    return declaration
 
 
-def _wrong(source: str, known: Mapping[Keys, Place] | None, path: Keys, message: str) -> StudyError:
+def _wrong(
+    source: str, positions: Mapping[Keys, Place] | None, path: Keys, message: str
+) -> StudyError:
     """Make an error of a field: where it is in the file, if there is one."""
-    line, column = (0, 0) if known is None else place_of(path, known)
+    line, column = (0, 0) if positions is None else place_of(path, positions)
     at = f"line {line}, column {column}: " if line else ""
     field = ".".join(map(str, path))
     return StudyError(f"{source}: {at}{field + ': ' if field else ''}{message}")
@@ -392,28 +394,28 @@ def _wrong(source: str, known: Mapping[Keys, Place] | None, path: Keys, message:
 
 def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
     """Read the space."""
-    made: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     for name, raw in file.space.items():
         try:
-            found = parse_dimension(name, raw)
+            dimension = parse_dimension(name, raw)
         except DimensionError as error:
             raise wrong(("space", name, *error.path), str(error)) from error
-        if found.name in made:
-            raise wrong(("space", name), f"{found.name} is given twice")
-        if found.kind == "plan" and all(one.plan is None for one in file.workloads):
+        if dimension.name in dimensions:
+            raise wrong(("space", name), f"{dimension.name} is given twice")
+        if dimension.kind == "plan" and all(workload.plan is None for workload in file.workloads):
             raise wrong(("space", name), "no workload is a plan, whose field this could be")
-        made[found.name] = found
-    if "plan.gpus" in made and "plan.dp" in made:
+        dimensions[dimension.name] = dimension
+    if "plan.gpus" in dimensions and "plan.dp" in dimensions:
         raise wrong(("space", "plan.gpus"), "plan.dp follows from it: leave one of both out")
-    return tuple(made.values())
+    return tuple(dimensions.values())
 
 
 def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
     """Make the settings: a study sweeps with the analytic engine unless it says another."""
     for key in ("workers", "slow_down"):
         if key in file.settings:
-            told = "an option of the command" if key == "workers" else "not for studies"
-            raise wrong(("settings", key), f"{key} is {told}")
+            whose = "an option of the command" if key == "workers" else "not for studies"
+            raise wrong(("settings", key), f"{key} is {whose}")
     try:
         settings = Settings(**{"engine": "analytic", **file.settings})
         confirm = _confirming(file, settings)
@@ -427,12 +429,12 @@ def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
 
 
 def _confirming(file: StudyFile, settings: Settings) -> str | None:
-    """Return the engine that simulates the front again: fluid, where that may tell another step."""
+    """Return the engine that simulates the front again: flow, where its step may differ."""
     if file.confirm is not None:
         return None if file.confirm == "none" else file.confirm
-    told = any(name in FIGURES and FIGURES[name].simulated for name in file.objectives)
+    simulated = any(name in FIGURES and FIGURES[name].simulated for name in file.objectives)
     fronts = file.search.method not in ("bisect", "sensitivity")
-    return "fluid" if settings.engine == "analytic" and told and fronts else None
+    return "flow" if settings.engine == "analytic" and simulated and fronts else None
 
 
 def _constraints(
@@ -448,17 +450,19 @@ def _constraints(
             f"{name!r} is no figure; {did_you_mean(name, units)}there are {_few(units)}"
         )
 
-    made = []
+    constraints = []
     for index, text in enumerate(file.constraints):
         try:
-            made.append(parse_constraint(text, unit_of, FITS))
+            constraints.append(parse_constraint(text, unit_of, FITS))
         except StudyError as error:
             raise wrong(("constraints", index), str(error)) from error
-        against = contradiction(made)
+        against = contradiction(constraints)
         if against is not None:
-            one, other = against
-            raise wrong(("constraints", index), f"no point meets both {one!r} and {other!r}")
-    return tuple(made)
+            left_unit, right_unit = against
+            raise wrong(
+                ("constraints", index), f"no point meets both {left_unit!r} and {right_unit!r}"
+            )
+    return tuple(constraints)
 
 
 def units_of(dimensions: Iterable[Dimension]) -> dict[str, str]:
@@ -468,8 +472,10 @@ def units_of(dimensions: Iterable[Dimension]) -> dict[str, str]:
     units = {name: figure.unit for name, figure in FIGURES.items()}
     units |= {f"plan.{name}": "" for name in plan_fields()}
     units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
-    own = {one.name: _base(one.unit) for one in dimensions if one.is_number}
-    return units | own
+    of_dimensions = {
+        dimension.name: _base(dimension.unit) for dimension in dimensions if dimension.is_number
+    }
+    return units | of_dimensions
 
 
 def _base(unit: str) -> str:
@@ -484,12 +490,19 @@ def _few(names: Iterable[str]) -> str:
     )
 
 
-def _check_objectives(made: Declaration, wrong: Any) -> None:
-    names = {**FIGURES, **{one.name: one for one in made.dimensions if one.is_number}}
-    for goal in made.goals:
+def _check_objectives(declaration: Declaration, wrong: Any) -> None:
+    names = {
+        **FIGURES,
+        **{
+            dimension.name: dimension for dimension in declaration.dimensions if dimension.is_number
+        },
+    }
+    for goal in declaration.goals:
         name = goal.name
         if goal.quantile and not (name in FIGURES and FIGURES[name].simulated):
-            drawn = ", ".join(one for one, figure in FIGURES.items() if figure.simulated)
+            drawn = ", ".join(
+                dimension for dimension, figure in FIGURES.items() if figure.simulated
+            )
             raise wrong(
                 ("objectives", name),
                 f"{name} is known as it is: quantiles are of what is simulated, {drawn}",
@@ -502,18 +515,20 @@ def _check_objectives(made: Declaration, wrong: Any) -> None:
             )
 
 
-def _check_told(made: Declaration, wrong: Any) -> None:
-    """Refuse figures of what no workload tells: tokens of a trace, memory and fields of a plan."""
-    asked: dict[str, Keys] = {name: ("objectives", name) for name in made.file.objectives}
-    for index, constraint in enumerate(made.constraints):
-        new = sorted(constraint.names - asked.keys())
-        asked |= dict.fromkeys(new, ("constraints", index))
-    planned = any(entry.plan is not None for entry in made.file.workloads)
-    for name, path in asked.items():
+def _check_known(declaration: Declaration, wrong: Any) -> None:
+    """Refuse figures of what no workload has: tokens of a trace, memory and fields of a plan."""
+    keys_of: dict[str, Keys] = {name: ("objectives", name) for name in declaration.file.objectives}
+    for index, constraint in enumerate(declaration.constraints):
+        new = sorted(constraint.names - keys_of.keys())
+        keys_of |= dict.fromkeys(new, ("constraints", index))
+    planned = any(entry.plan is not None for entry in declaration.file.workloads)
+    for name, path in keys_of.items():
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
-            raise wrong(path, f"{name}: no workload is a plan, and a trace does not tell")
-    for index, entry in enumerate(made.file.workloads):
-        for name in (one for one in ("tokens_per_s", "energy_per_token") if one in asked):
+            raise wrong(path, f"{name}: no workload is a plan, and a trace does not say")
+    for index, entry in enumerate(declaration.file.workloads):
+        for name in (
+            figure for figure in ("tokens_per_s", "energy_per_token") if figure in keys_of
+        ):
             if entry.trace is not None and entry.tokens is None:
                 raise wrong(
                     ("workloads", index, "trace"),
@@ -522,15 +537,15 @@ def _check_told(made: Declaration, wrong: Any) -> None:
                 )
 
 
-def _check_search(made: Declaration, wrong: Any) -> None:
-    search = made.file.search
-    spans = [one.name for one in made.dimensions if one.span is not None]
+def _check_search(declaration: Declaration, wrong: Any) -> None:
+    search = declaration.file.search
+    spans = [dimension.name for dimension in declaration.dimensions if dimension.span is not None]
     if search.method == "grid":
         if spans:
             raise wrong(
                 ("space", spans[0]), "a grid has no continuum: give steps, or another search.method"
             )
-        points = made.points or 0
+        points = declaration.points or 0
         if points > MOST_POINTS:
             raise wrong(
                 ("space",),
@@ -538,19 +553,22 @@ def _check_search(made: Declaration, wrong: Any) -> None:
                 "nsga2, tpe, sobol or random with trials",
             )
     if search.method == "bisect":
-        _check_bisect(made, wrong)
+        _check_bisect(declaration, wrong)
 
 
-def _check_bisect(made: Declaration, wrong: Any) -> None:
-    search = made.file.search
-    found = [one for one in made.dimensions if one.name == search.over]
-    if not found or not found[0].is_number:
-        numbers = ", ".join(one.name for one in made.dimensions if one.is_number) or "none"
+def _check_bisect(declaration: Declaration, wrong: Any) -> None:
+    search = declaration.file.search
+    matching = [dimension for dimension in declaration.dimensions if dimension.name == search.over]
+    if not matching or not matching[0].is_number:
+        numbers = (
+            ", ".join(dimension.name for dimension in declaration.dimensions if dimension.is_number)
+            or "none"
+        )
         raise wrong(
             ("search", "over"), f"{search.over!r} is no dimension of numbers; there are {numbers}"
         )
-    others = [one for one in made.dimensions if one.name != search.over]
-    if spans := [one.name for one in others if one.span is not None]:
+    others = [dimension for dimension in declaration.dimensions if dimension.name != search.over]
+    if spans := [dimension.name for dimension in others if dimension.span is not None]:
         raise wrong(("space", spans[0]), "bisect goes along one continuum; give this one steps")
     for key in ("loss", "tolerance"):
         try:
@@ -583,16 +601,16 @@ def percentage(text: str) -> float:
 
 
 def _path(detail: ErrorDetails) -> Keys:
-    return tuple(one for one in detail["loc"] if one != "[key]")
+    return tuple(key for key in detail["loc"] if key != "[key]")
 
 
 def _complaint(detail: ErrorDetails) -> str:
     """Say what pydantic found, in this project's words."""
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        known = _fields_at(detail["loc"])
-        hint = did_you_mean(str(detail["loc"][-1]), known)
-        return f"no such field; {hint}accepted: {', '.join(known)}"
+        fields_there = _fields_at(detail["loc"])
+        hint = did_you_mean(str(detail["loc"][-1]), fields_there)
+        return f"no such field; {hint}accepted: {', '.join(fields_there)}"
     if kind == "missing":
         return "missing"
     if kind in ("model_type", "dict_type", "model_attributes_type"):

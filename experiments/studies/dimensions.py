@@ -27,16 +27,17 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
 from experiments.scenario.change import CLUSTER_RESOURCES, is_of_links, unit_of_value
 from experiments.scenario.language import parse_change
-from experiments.scenario.resources import MOST, RANKS
-from simulator.errors import QuantityError, TwofoldError
-from simulator.names import did_you_mean, same_name
-from simulator.quantities import format_quantity, parse_quantity
+from experiments.scenario.resources import RANKS
+from experiments.scenario.words import MOST
+from simulator.support.errors import QuantityError, TwofoldError
+from simulator.support.names import did_you_mean, same_name
+from simulator.support.quantities import format_quantity, parse_quantity
 from topologies.cluster.fabrics import FABRICS
 from topologies.cluster.kinds import split_resource
-from topologies.cluster.schema import Accelerator, Cluster, Host, Library, Pcie, ScaleUp
+from topologies.cluster.schema import AcceleratorTable, Cluster, Host, Library, Pcie, ScaleUp
 from topologies.families.table import SCALE_UP_ROLES, family_named
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Serving, Training
@@ -82,8 +83,8 @@ class Span:
 
     def values(self, steps: int) -> list[float]:
         """Return so many values from end to end."""
-        made = [self.at(step / (steps - 1)) for step in range(steps - 1)] if steps > 1 else []
-        return [*made, self.high]
+        values = [self.at(step / (steps - 1)) for step in range(steps - 1)] if steps > 1 else []
+        return [*values, self.high]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Dimension:
     @property
     def is_number(self) -> bool:
         """Whether its values are numbers."""
-        return self.span is not None or all(isinstance(one, float) for one in self.levels)
+        return self.span is not None or all(isinstance(level, float) for level in self.levels)
 
     @property
     def is_free(self) -> bool:
@@ -161,14 +162,14 @@ def parse_dimension(name: str, raw: object) -> Dimension:
     'x'
     """
     kind, name = _kind(name)
-    made = _KINDS[kind](name, raw)
-    if made.span is None and not made.levels:
+    dimension = _KINDS[kind](name, raw)
+    if dimension.span is None and not dimension.levels:
         raise DimensionError("there is no value: a dimension needs at least one")
     seen: dict[Value, int] = {}
-    for index, level in enumerate(made.levels):
+    for index, level in enumerate(dimension.levels):
         if seen.setdefault(level, index) != index:
-            raise DimensionError(f"{made.say(level)} is given twice", index)
-    return made
+            raise DimensionError(f"{dimension.say(level)} is given twice", index)
+    return dimension
 
 
 def _kind(name: str) -> tuple[str, str]:
@@ -176,24 +177,24 @@ def _kind(name: str) -> tuple[str, str]:
     first, _, rest = name.partition(".")
     if name in ("cluster", "nodes") or first in ("what_if", "algorithm"):
         return (name if name in ("cluster", "nodes") else first), name
-    if found := same_name(name, RANKS):
-        return "speed", found
+    if rank_name := same_name(name, RANKS):
+        return "speed", rank_name
     if name in ("scale_up.topology", "scale_out.topology"):
         return "topology", name
     if first == PLAN and rest in plan_fields():
         return PLAN, name
     plain, kind = split_resource(name)
-    if found := same_name(plain, CLUSTER_RESOURCES):
-        tier, _, number = found.partition(".")
-        return "resource", f"{tier}@{kind}.{number}" if kind else found
+    if rank_name := same_name(plain, CLUSTER_RESOURCES):
+        tier, _, number = rank_name.partition(".")
+        return "resource", f"{tier}@{kind}.{number}" if kind else rank_name
     if name in cluster_fields():
         return "field", name
     if is_of_links(name) and first not in ("scale_up", "scale_out", "pcie"):
         return "resource", name  # of links that a graph names: the cluster will say
-    known = (*CLUSTER_RESOURCES, *RANKS, "cluster", "nodes", "what_if", "algorithm")
-    known += (*cluster_fields(), *(f"{PLAN}.{one}" for one in plan_fields()))
+    kinds = (*CLUSTER_RESOURCES, *RANKS, "cluster", "nodes", "what_if", "algorithm")
+    kinds += (*cluster_fields(), *(f"{PLAN}.{field}" for field in plan_fields()))
     raise DimensionError(
-        f"{name!r} is no dimension; {did_you_mean(name, known)}it is cluster, nodes, what_if, "
+        f"{name!r} is no dimension; {did_you_mean(name, kinds)}it is cluster, nodes, what_if, "
         f"algorithm, a resource ({', '.join((*CLUSTER_RESOURCES, *RANKS))}), another field of a "
         "cluster file (scale_out.topology, scale_out.routing) or a field of a plan (plan.tp)"
     )
@@ -203,23 +204,23 @@ def plan_fields() -> tuple[str, ...]:
     """Return the fields of a plan that a dimension may vary."""
     tables = (Parallelism, Training, Serving)
     return tuple(
-        dict.fromkeys((*OWN_FIELDS, *(one.name for kind in tables for one in fields(kind))))
+        dict.fromkeys((*OWN_FIELDS, *(item.name for kind in tables for item in fields(kind))))
     )
 
 
 def cluster_fields() -> tuple[str, ...]:
     """Return the fields of a cluster file that a dimension may set, by their names with dots."""
-    found = ["ranks_per_node", "collective_overhead"]
+    names = ["ranks_per_node", "collective_overhead"]
     for tier, tables in _TABLES.items():
-        found += [f"{tier}.{one}" for table in tables for one in table.model_fields]
-    return tuple(dict.fromkeys(found))
+        names += [f"{tier}.{field}" for table in tables for field in table.model_fields]
+    return tuple(dict.fromkeys(names))
 
 
 _TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "scale_up": (ScaleUp,),
     "scale_out": tuple(FABRICS.values()),
     "pcie": (Pcie,),
-    "accelerator": (Accelerator,),
+    "accelerator": (AcceleratorTable,),
     "host": (Host,),
     "library": (Library,),
 }
@@ -234,7 +235,7 @@ def _resource(name: str, raw: object) -> Dimension:
     read = _count if unit not in _UNITS else _quantity(unit)
     levels, span = _numbers(raw, read)
     if unit not in _UNITS:
-        levels = tuple(_whole(one) for one in levels)
+        levels = tuple(_whole(level) for level in levels)
     shown = unit if unit in _UNITS else ""
     return Dimension(name, "resource", levels, span, shown)
 
@@ -251,10 +252,10 @@ def _factors(raw: dict[str, object]) -> tuple[Value, ...]:
     unknown = sorted(raw.keys() - {"factors"})
     if unknown:
         raise DimensionError(f"{unknown[0]!r} does not stand beside factors", unknown[0])
-    given = raw["factors"]
-    if not isinstance(given, list):
-        raise DimensionError(f"{given!r}: write a list of numbers", "factors")
-    return tuple(_each(given, _factor, "factors"))
+    factors = raw["factors"]
+    if not isinstance(factors, list):
+        raise DimensionError(f"{factors!r}: write a list of numbers", "factors")
+    return tuple(_each(factors, _factor, "factors"))
 
 
 def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value, ...], Span | None]:
@@ -296,47 +297,47 @@ def _listed(raw: object) -> list[object]:
 
 
 def _each(raw: Sequence[object], read: Callable[[object], float], *path: int | str) -> list[float]:
-    found = []
-    for index, one in enumerate(raw):
+    values = []
+    for index, item in enumerate(raw):
         try:
-            found.append(read(one))
+            values.append(read(item))
         except (QuantityError, DimensionError) as error:
             raise DimensionError(str(error), *path, index) from error
-    return found
+    return values
 
 
 def _quantity(unit: str) -> Callable[[object], float]:
-    def read(one: object) -> float:
-        if isinstance(one, int | float):
+    def read(item: object) -> float:
+        if isinstance(item, int | float):
             raise DimensionError(
-                f"{one!r} has no unit: write one, or {{factors: [{one!r}]}} for times as good"
+                f"{item!r} has no unit: write one, or {{factors: [{item!r}]}} for times as good"
             )
-        value = parse_quantity(one, unit)
+        value = parse_quantity(item, unit)
         if not value > 0:
-            raise DimensionError(f"{one!r} is not positive")
+            raise DimensionError(f"{item!r} is not positive")
         return value
 
     return read
 
 
-def _factor(one: object) -> float:
-    number = _number(one)
+def _factor(item: object) -> float:
+    number = _number(item)
     if not 1 / MOST <= number <= MOST:
         raise DimensionError(f"factor {number:g} is not a number from {1 / MOST:g} to {MOST:g}")
     return number
 
 
-def _count(one: object) -> float:
-    number = _number(one)
+def _count(item: object) -> float:
+    number = _number(item)
     if not number >= 1 or not math.isfinite(number):
-        raise DimensionError(f"{one!r} is no number of things")
+        raise DimensionError(f"{item!r} is no number of things")
     return number
 
 
-def _number(one: object) -> float:
-    if isinstance(one, bool) or not isinstance(one, int | float):
-        raise DimensionError(f"{one!r} is no number")
-    return float(one)
+def _number(item: object) -> float:
+    if isinstance(item, bool) or not isinstance(item, int | float):
+        raise DimensionError(f"{item!r} is no number")
+    return float(item)
 
 
 def _whole(value: Value) -> float:
@@ -350,7 +351,7 @@ def _nodes(name: str, raw: object) -> Dimension:
     levels, span = _numbers(raw, _count)
     if span is not None:
         raise DimensionError("nodes are whole: give steps, or a list")
-    return Dimension(name, "nodes", tuple(_whole(one) for one in levels))
+    return Dimension(name, "nodes", tuple(_whole(level) for level in levels))
 
 
 def _texts(kind: str) -> Callable[[str, object], Dimension]:
@@ -358,14 +359,14 @@ def _texts(kind: str) -> Callable[[str, object], Dimension]:
 
     def read(name: str, raw: object) -> Dimension:
         levels: list[Value] = []
-        for index, one in enumerate(_listed(raw)):
-            if not isinstance(one, str) or not one.strip():
-                raise DimensionError(f"{one!r} is no text", index)
+        for index, item in enumerate(_listed(raw)):
+            if not isinstance(item, str) or not item.strip():
+                raise DimensionError(f"{item!r} is no text", index)
             try:
-                _READ.get(kind, str)(one if one != NONE else "")
+                _READ.get(kind, str)(item if item != NONE else "")
             except TwofoldError as error:
                 raise DimensionError(str(error), index) from error
-            levels.append(one)
+            levels.append(item)
         return Dimension(name, kind, tuple(levels))
 
     return read
@@ -380,37 +381,37 @@ _READ: dict[str, Callable[[str], object]] = {
 
 def _topologies(name: str, raw: object) -> Dimension:
     levels: list[Value] = []
-    for index, one in enumerate(_listed(raw)):
-        table = isinstance(one, dict) and [*map(type, one.values())] == [dict]
-        if not (isinstance(one, str) or (isinstance(one, dict) and table)):
+    for index, item in enumerate(_listed(raw)):
+        table = isinstance(item, dict) and [*map(type, item.values())] == [dict]
+        if not (isinstance(item, str) or (isinstance(item, dict) and table)):
             raise DimensionError(
-                f"{one!r} is no topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
+                f"{item!r} is no topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
                 index,
             )
-        _check_topology(name.partition(".")[0], one, index)
-        levels.append(one if isinstance(one, str) else json.dumps(one, sort_keys=True))
+        _check_topology(name.partition(".")[0], item, index)
+        levels.append(item if isinstance(item, str) else json.dumps(item, sort_keys=True))
     return Dimension(name, "topology", tuple(levels))
 
 
-def _check_topology(tier: str, one: str | dict[str, Any], index: int) -> None:
+def _check_topology(tier: str, item: str | dict[str, Any], index: int) -> None:
     """Refuse a family that there is not, and fields that it does not have; a file is read later."""
-    family, given = (one, {}) if isinstance(one, str) else next(iter(one.items()))
-    known = {*SCALE_UP_ROLES} if tier == "scale_up" else {*map(str, FABRICS)}
-    if isinstance(one, str) and not set(one) & set("/\\."):
-        family = one.partition(":")[0]
-    plain = isinstance(one, dict) or not set(family) & set("/\\.")
-    if plain and family not in known and (given or family_named(family) is None):
+    family, parameters = (item, {}) if isinstance(item, str) else next(iter(item.items()))
+    families = {*SCALE_UP_ROLES} if tier == "scale_up" else {*map(str, FABRICS)}
+    if isinstance(item, str) and not set(item) & set("/\\."):
+        family = item.partition(":")[0]
+    plain = isinstance(item, dict) or not set(family) & set("/\\.")
+    if plain and family not in families and (parameters or family_named(family) is None):
         raise DimensionError(
-            f"{family!r} is no topology of {tier}; {did_you_mean(family, known)}"
-            f"there are {', '.join(sorted(known))}, specs such as fat_tree:8, and files of graphs",
+            f"{family!r} is no topology of {tier}; {did_you_mean(family, families)}"
+            f"there are {', '.join(sorted(families))}, specs such as fat_tree:8, and graph files",
             index,
         )
-    tables = (ScaleUp,) if tier == "scale_up" else (FABRICS[family],) if given else ()
-    for field, value in given.items():
+    tables = (ScaleUp,) if tier == "scale_up" else (FABRICS[family],) if parameters else ()
+    for field, value in parameters.items():
         if field == "ports" and tier == "scale_out":
             continue
         if not any(field in table.model_fields for table in tables):
-            names = [one for table in tables for one in table.model_fields if one != "topology"]
+            names = [item for table in tables for item in table.model_fields if item != "topology"]
             raise DimensionError(
                 f"{family} has no field {field!r}; {did_you_mean(str(field), names)}"
                 f"accepted: {', '.join(names)}, ports",
@@ -474,13 +475,15 @@ def _plan(name: str, raw: object) -> Dimension:
 def _plain(raw: object) -> tuple[Value, ...]:
     """Read values that another file would have: numbers stay numbers, all else is text or JSON."""
     listed = _listed(raw)
-    if listed and all(isinstance(one, int | float) and not isinstance(one, bool) for one in listed):
-        return tuple(float(one) for one in listed)  # type: ignore[arg-type]
+    if listed and all(
+        isinstance(item, int | float) and not isinstance(item, bool) for item in listed
+    ):
+        return tuple(float(item) for item in listed)  # type: ignore[arg-type]
     levels: list[Value] = []
-    for index, one in enumerate(listed):
-        if one is None or isinstance(one, list | dict):
-            raise DimensionError(f"{one!r} is no value of a field", index)
-        levels.append(one if isinstance(one, str) else json.dumps(one))
+    for index, item in enumerate(listed):
+        if item is None or isinstance(item, list | dict):
+            raise DimensionError(f"{item!r} is no value of a field", index)
+        levels.append(item if isinstance(item, str) else json.dumps(item))
     return tuple(levels)
 
 

@@ -9,26 +9,27 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.cache import Cache
 from experiments.studies.constraints import Constraint, parse_constraint
 from experiments.studies.declaration import Declaration
-from experiments.studies.executors.executor import Run
-from experiments.studies.figures import FIGURES, FITS, Job, number_at
-from experiments.studies.front import hypervolume, pareto
-from experiments.studies.points.answers import Answer, Chunk
-from experiments.studies.points.placed import Base, Placed
+from experiments.studies.figures import FIGURES, FITS, Job, hypervolume, number_at, pareto
+from experiments.studies.placed import Answer, Base, Chunk, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
 from experiments.studies.robust import CHOSEN, Draws, drawn, kept, quantile
 from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
 from simulator.engine.simulate import Progress
-from simulator.errors import ClusterError, OutputError, StudyError, TwofoldError
+from simulator.support.errors import ClusterError, OutputError, StudyError, TwofoldError
 from simulator.workload import Floats
+
+if TYPE_CHECKING:
+    from experiments.studies.cache import Cache
+    from experiments.studies.executor import Run
 
 CHUNK = 512
 """Points that a worker is handed at once, of the engine that asks many at once; of others one."""
@@ -102,9 +103,9 @@ class Explorer:
 
     study: Declaration
     bases: Sequence[Base]
-    run: Run
+    run: "Run"
     store: Store | None = None
-    cache: Cache | None = None
+    cache: "Cache | None" = None
     progress: Progress | None = None
     note: Callable[[str], None] = lambda _: None
     known: Mapping[bytes, Answer] = field(default_factory=dict)
@@ -120,10 +121,10 @@ class Explorer:
         self._shares = [base.weight / total for base in self.bases]
         wanted = self._wanted()
         self._figures = tuple(
-            name for name, one in FIGURES.items() if not one.asked or name in wanted
+            name for name, figure in FIGURES.items() if not figure.asked or name in wanted
         )
-        self._early = [one for one in self.study.constraints if not _simulated(one)]
-        self._late = [one for one in self.study.constraints if _simulated(one)]
+        self._early = [figure for figure in self.study.constraints if not _simulated(figure)]
+        self._late = [figure for figure in self.study.constraints if _simulated(figure)]
         if any(base.plan is not None for base in self.bases):
             self._early.append(parse_constraint(_FITS, lambda name: FIGURES[name].unit, FITS))
         self._written, self._shown = 0, time.monotonic()
@@ -145,18 +146,18 @@ class Explorer:
         TwofoldError
             If the study's directory cannot be written.
         """
-        found = self._searched()
+        outcome = self._searched()
         if self.store is not None:
             self.store.finish(len(self.results))
         if not self.results.feasible.any():
             raise StudyError(f"{self.study.source}: {self._nothing()}")
-        explored = judged(self.study, self.results, found, Counts(**self._counts))
+        explored = judged(self.study, self.results, outcome, Counts(**self._counts))
         front = explored.front
         explored = replace(explored, kept=self._kept(front), chosen=tuple(self._chosen()))
         if self.store is not None and self._robust:
-            chosen = [asdict(one) for one in explored.chosen]
-            told = {"front": [*front], "kept": [*explored.kept], "chosen": chosen}
-            self.store.write_drawn(told)
+            chosen = [asdict(point) for point in explored.chosen]
+            summary = {"front": [*front], "kept": [*explored.kept], "chosen": chosen}
+            self.store.write_drawn(summary)
         if self.study.confirm is None:
             return explored
         confirmed = tuple(self._confirmed(self._spread(front), self.study.confirm))
@@ -170,9 +171,9 @@ class Explorer:
             while True:
                 batch = method.send(self._rows(batch))
         except StopIteration as end:
-            found: Found = end.value or Found()
+            outcome: Found = end.value or Found()
         self._write(len(self.results))
-        return found
+        return outcome
 
     def _rows(self, batch: Sequence[Coordinates]) -> list[Row]:
         """Say what a batch of points becomes, and keep it."""
@@ -195,10 +196,10 @@ class Explorer:
 
         When it is complete it is written anew: as if nobody had.
         """
-        there = len(self.results) - self._written
-        if self.store is None or not there or time.monotonic() - self._shown < PARTLY:
+        unwritten = len(self.results) - self._written
+        if self.store is None or not unwritten or time.monotonic() - self._shown < PARTLY:
             return
-        if self.store.written(self._written) < there:
+        if self.store.written(self._written) < unwritten:
             self.store.write(self.results, self._written, len(self.results))
         self._shown = time.monotonic()
 
@@ -206,17 +207,17 @@ class Explorer:
         points = [self._placed(at) for at in batch]
         engine = self.study.settings.engine
         uncertain = bool(self._robust)
-        asked = [point.asked(engine, uncertain=uncertain) for point in points]
+        wanted = [point.asked(engine, uncertain=uncertain) for point in points]
         rows: list[Row] = []
 
         def take() -> None:
             """Add points, in their order, as far as all of their answers have come."""
-            while len(rows) < len(points) and asked[len(rows)].keys() <= self._known.keys():
+            while len(rows) < len(points) and wanted[len(rows)].keys() <= self._known.keys():
                 rows.append(self._row(points[len(rows)], self._known, engine))
                 self.results.add(rows[-1])
             self._write_partly()
 
-        every = {key: one for few in asked for key, one in few.items()}
+        every = {key: placed for few in wanted for key, placed in few.items()}
         self._answered(every, engine, uncertain=uncertain, came=take)
         take()
         return rows
@@ -231,12 +232,12 @@ class Explorer:
                 kept_draws.frombytes(np.full(self._draws.count, math.nan).tobytes())
             return {}
         factors = [self._draws.factors(job.moves) for job in jobs]
-        found = {}
+        quantiles = {}
         for goal in self._robust:
             values = drawn(goal.name, jobs, factors)
             self._drawn[goal.name].frombytes(values.tobytes())
-            found[goal.column] = float(quantile(values, goal.quantile, goal.way))
-        return found
+            quantiles[goal.column] = float(quantile(values, goal.quantile, goal.way))
+        return quantiles
 
     def _tables(self, rows: NDArray[np.intp]) -> dict[str, Floats]:
         """Return what was drawn of each figure at some points, shape ``(points, draws)``."""
@@ -293,14 +294,14 @@ class Explorer:
         self, constraints: Iterable[Constraint], at: Coordinates, jobs: Sequence[Job]
     ) -> tuple[str, float]:
         """Return the first constraint that is not met, and by how much all are not."""
-        own = {
-            one.name: float(one.value(coordinate))
-            for one, coordinate in zip(self.study.dimensions, at, strict=True)
-            if one.is_number
+        of_dimensions = {
+            dimension.name: float(dimension.value(coordinate))
+            for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
+            if dimension.is_number
         }
 
         def look(name: str) -> float:
-            return own[name] if name in own else number_at(jobs, name)
+            return of_dimensions[name] if name in of_dimensions else number_at(jobs, name)
 
         refused, excess = "", 0.0
         for constraint in constraints:
@@ -319,65 +320,67 @@ class Explorer:
     ) -> tuple[Row, Sequence[Job] | None]:
         """Say what became of a point, with its jobs where they were simulated."""
         nothing = (math.nan,) * len(self.bases)
-        own = self._own(point.at)
+        of_dimensions = self._own(point.at)
         if point.refused:
-            before = [name for name, one in FIGURES.items() if not one.simulated]
+            before = [name for name, figure in FIGURES.items() if not figure.simulated]
             early = self._computed(point.jobs, before) if point.jobs else {}
-            return Row(point.at, nothing, own | early, point.refused, point.excess), None
+            return Row(point.at, nothing, of_dimensions | early, point.refused, point.excess), None
         uncertain = bool(self._robust) and engine == self.study.settings.engine
-        found = [answers[_key(job.placed, engine, uncertain=uncertain)] for job in point.jobs]
-        steps = tuple(one.step for one in found)
-        if why := next((one.refused for one in found if one.refused), ""):
-            return Row(point.at, steps, own, why, _IMPOSSIBLE), None
+        job_answers = [answers[_key(job.placed, engine, uncertain=uncertain)] for job in point.jobs]
+        steps = tuple(figure.step for figure in job_answers)
+        if why := next((figure.refused for figure in job_answers if figure.refused), ""):
+            return Row(point.at, steps, of_dimensions, why, _IMPOSSIBLE), None
         jobs = [
-            replace(job, step=one.step, busy=one.busy, moves=one.moves)
-            for job, one in zip(point.jobs, found, strict=True)
+            replace(job, step=figure.step, busy=figure.busy, moves=figure.moves)
+            for job, figure in zip(point.jobs, job_answers, strict=True)
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
-        return Row(point.at, steps, own | self._computed(jobs, FIGURES), refused, excess), jobs
+        return Row(
+            point.at, steps, of_dimensions | self._computed(jobs, FIGURES), refused, excess
+        ), jobs
 
     def _own(self, at: Coordinates) -> dict[str, float]:
         """Return the objectives that are dimensions."""
         goals = self.study.file.objectives
         return {
-            one.name: float(one.value(coordinate))
-            for one, coordinate in zip(self.study.dimensions, at, strict=True)
-            if one.name in goals
+            dimension.name: float(dimension.value(coordinate))
+            for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
+            if dimension.name in goals
         }
 
     def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:
         """Compute figures of these names; one that nobody asked for may be unknown."""
-        found, wanted = {}, self._wanted()
-        for name in (one for one in self._figures if one in names):
+        values, wanted = {}, self._wanted()
+        for name in (figure_name for figure_name in self._figures if figure_name in names):
             try:
-                found[name] = FIGURES[name].of(jobs)
+                values[name] = FIGURES[name].of(jobs)
             except StudyError:
                 if name in wanted:
                     raise
-        return found
+        return values
 
     def _wanted(self) -> set[str]:
-        names = {name for one in self.study.constraints for name in one.names}
+        names = {name for constraint in self.study.constraints for name in constraint.names}
         return names | set(self.study.file.objectives)
 
     def _answered(
         self,
-        asked: dict[bytes, Placed],
+        placed_by_key: dict[bytes, Placed],
         engine: str,
         *,
         uncertain: bool = False,
         came: Callable[[], None] = lambda: None,
     ) -> dict[bytes, Answer]:
         """Find answers, and compute those that are nowhere; ``came`` is called as they come."""
-        missing = [key for key in asked if key not in self._known]
-        self._count("stored", sum(key in self._stored for key in asked))
+        missing = [key for key in placed_by_key if key not in self._known]
+        self._count("stored", sum(key in self._stored for key in placed_by_key))
         if missing and self.cache is not None:
-            found = self.cache.find(missing)
-            self._take(found)
-            self._count("cached", len(found))
-            missing = [key for key in missing if key not in found]
+            cached = self.cache.find(missing)
+            self._take(cached)
+            self._count("cached", len(cached))
+            missing = [key for key in missing if key not in cached]
         self._count("computed", len(missing))
-        chunks, keys = _chunks(missing, asked, engine, uncertain=uncertain)
+        chunks, keys = _chunks(missing, placed_by_key, engine, uncertain=uncertain)
         done = len(self.results)
         for number, answers in self.run(chunks):
             self._take(dict(zip(keys[number], answers, strict=True)))
@@ -386,12 +389,12 @@ class Explorer:
             if self.progress is not None:
                 self.progress(done, max(self._expected(), done))
             came()
-        return {key: self._known[key] for key in asked}
+        return {key: self._known[key] for key in placed_by_key}
 
-    def _take(self, found: dict[bytes, Answer]) -> None:
-        self._known |= found
+    def _take(self, answers: dict[bytes, Answer]) -> None:
+        self._known |= answers
         if self.store is not None:
-            self.store.keep(found.items())
+            self.store.keep(answers.items())
 
     def _cache(self, keys: Sequence[bytes], answers: Sequence[Answer]) -> None:
         """Keep answers for other studies; a cache that fails is left out from then on."""
@@ -415,35 +418,37 @@ class Explorer:
         first = self.results.column(self.study.goals[0].column)
         along = sorted(front, key=lambda number: (first[number], number))
         places = np.linspace(0, len(along) - 1, min(CONFIRMED, len(along)))
-        return [along[place] for place in np.unique(places.round().astype(np.intp)).tolist()]
+        return [along[position] for position in np.unique(places.round().astype(np.intp)).tolist()]
 
     def _nothing(self) -> str:
         """Say why no point is left."""
         counts: dict[str, int] = {}
         for why in self.results.refused:
             counts[why] = counts.get(why, 0) + 1
-        most = sorted(counts.items(), key=lambda one: -one[1])
-        told = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
+        most = sorted(counts.items(), key=lambda item: -item[1])
+        reasons = "; ".join(f"{count:,} by {why!r}" for why, count in most[:3])
         more = f"; and {len(most) - 3} other reasons" if len(most) > 3 else ""
-        return f"none of {len(self.results):,} points can be: refused are {told}{more}"
+        return f"none of {len(self.results):,} points can be: refused are {reasons}{more}"
 
     def confirmed_before(self, front: Sequence[int]) -> tuple[Confirmed, ...]:
         """Return what the engine that confirms has answered of a front, as far as that is known."""
         engine = self.study.confirm
         if engine is None:
             return ()
-        asked = {
+        keys_of = {
             number: self._placed(self.results.coordinates(number)).asked(engine)
             for number in self._spread(front)
         }
-        known = [number for number, keys in asked.items() if set(keys) <= self._stored]
-        return tuple(self._confirmed(known, engine))
+        confirmed = [number for number, keys in keys_of.items() if set(keys) <= self._stored]
+        return tuple(self._confirmed(confirmed, engine))
 
     def _confirmed(self, front: Sequence[int], engine: str) -> Iterator[Confirmed]:
         """Simulate points of the front with another engine."""
         points = [self._placed(self.results.coordinates(number)) for number in front]
-        asked = {key: one for point in points for key, one in point.asked(engine).items()}
-        answers = self._answered(asked, engine)
+        placed_by_key = {
+            key: placed for point in points for key, placed in point.asked(engine).items()
+        }
+        answers = self._answered(placed_by_key, engine)
         for number, point in zip(front, points, strict=True):
             row = self._row(point, answers, engine)
             before = float(self.results.column("step_s")[number])
@@ -458,7 +463,7 @@ def objectives_of(study: Declaration, results: Results) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def judged(study: Declaration, results: Results, found: Found, counts: Counts) -> Explored:
+def judged(study: Declaration, results: Results, outcome: Found, counts: Counts) -> Explored:
     """Find the front of results, what it covers, and the best point of each objective.
 
     Parameters
@@ -467,7 +472,7 @@ def judged(study: Declaration, results: Results, found: Found, counts: Counts) -
         Whose objectives there are.
     results
         All points, of which one at least is feasible.
-    found, counts
+    outcome, counts
         What the search found besides, and where answers came from.
     """
     columns = objectives_of(study, results)
@@ -480,7 +485,7 @@ def judged(study: Declaration, results: Results, found: Found, counts: Counts) -
     least = columns[list(front)].argmin(axis=0).tolist()
     best = {goal.column: front[at] for goal, at in zip(study.goals, least, strict=True)}
     worst = tuple((reference * np.array([goal.sign for goal in study.goals])).tolist())
-    return Explored(results, front, best, volume, worst, found, counts)
+    return Explored(results, front, best, volume, worst, outcome, counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,25 +510,25 @@ def _key(placed: Placed, engine: str, *, uncertain: bool) -> bytes:
 
 
 def _chunks(
-    missing: Sequence[bytes], asked: dict[bytes, Placed], engine: str, *, uncertain: bool
+    missing: Sequence[bytes], placed_by_key: dict[bytes, Placed], engine: str, *, uncertain: bool
 ) -> tuple[list[Chunk], dict[int, list[bytes]]]:
     """Put what has to be computed together by site; each chunk has a number."""
     by_site: dict[str, list[bytes]] = {}
     for key in missing:
-        by_site.setdefault(asked[key].site.key, []).append(key)
+        by_site.setdefault(placed_by_key[key].site.key, []).append(key)
     most = CHUNK if engine == "analytic" else 1
     chunks: list[Chunk] = []
     keys: dict[int, list[bytes]] = {}
-    for alike in by_site.values():
-        for begin in range(0, len(alike), most):
-            few = alike[begin : begin + most]
+    for site_keys in by_site.values():
+        for begin in range(0, len(site_keys), most):
+            few = site_keys[begin : begin + most]
             number = len(chunks)
-            points = tuple(asked[key].numbers for key in few)
-            chunks.append(Chunk(number, asked[few[0]].site, points, engine, uncertain))
+            points = tuple(placed_by_key[key].numbers for key in few)
+            chunks.append(Chunk(number, placed_by_key[few[0]].site, points, engine, uncertain))
             keys[number] = few
     return chunks, keys
 
 
 def _simulated(constraint: Constraint) -> bool:
-    """Whether a constraint is about what only a simulation tells."""
+    """Whether a constraint needs a simulation."""
     return any(name in FIGURES and FIGURES[name].simulated for name in constraint.names)

@@ -3,6 +3,8 @@
 A figure is a function from the jobs of a point, one per workload, to a number in a base unit; it
 stands in :data:`FIGURES` under the name that study files use. One that is ``simulated`` needs the
 steps' times; any other is known before, and a constraint on it refuses a point unsimulated.
+
+Below them the Pareto front: points that no other beats in everything, and what it covers.
 """
 
 import math
@@ -10,10 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.studies.points.placed import Placed
-from experiments.studies.points.uncertainty import Move
-from simulator.errors import StudyError
-from simulator.quantities import format_quantity
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.studies.placed import Move, Placed
+from simulator.support.errors import StudyError
+from simulator.support.quantities import format_quantity
+from simulator.workload import Floats
 from topologies import Cluster, place, resource_values
 
 
@@ -55,7 +60,7 @@ class Job:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of a step of the whole job; None where a trace does not tell."""
+        """Tokens of a step of the whole job; None of a trace."""
         return self.placed.site.tokens
 
 
@@ -87,7 +92,7 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
     Raises
     ------
     StudyError
-        If a trace does not tell its tokens.
+        If it is a trace, whose tokens are unknown.
     """
     for job in jobs:
         if job.tokens is None:
@@ -114,11 +119,11 @@ def memory(jobs: Sequence[Job]) -> float:
     Raises
     ------
     StudyError
-        If no workload is a plan: a trace does not tell.
+        If no workload is a plan: a trace has none.
     """
     needed = [job.placed.site.memory for job in jobs if job.placed.site.memory is not None]
     if not needed:
-        raise StudyError("memory: no workload is a plan, and a trace does not tell")
+        raise StudyError("memory: no workload is a plan, and a trace does not say")
     return max(needed)
 
 
@@ -165,7 +170,7 @@ def energy_per_token(jobs: Sequence[Job]) -> float:
     Raises
     ------
     StudyError
-        If a trace does not tell its tokens.
+        If it is a trace, whose tokens are unknown.
     """
     return energy_per_step(jobs) / (tokens_per_s(jobs) * step_s(jobs))
 
@@ -238,3 +243,71 @@ def number_at(jobs: Sequence[Job], name: str) -> float:
         elif first != "plan" and name in (values := resource_values(job.cluster)):
             return float(values[name])
     raise StudyError(f"{name} is no number of this point")
+
+
+Mask = NDArray[np.bool_]
+
+
+def pareto(values: Floats) -> Mask:
+    """Say which points no other is at least as good as in all objectives and better in one.
+
+    Parameters
+    ----------
+    values
+        Shape ``(points, objectives)``; less is better. Of points that are equal in everything the
+        first is on the front.
+
+    Returns
+    -------
+    ndarray of bool
+        Shape ``(points,)``.
+
+    Examples
+    --------
+    >>> pareto(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, 3.0], [3.0, 1.0]])).tolist()
+    [True, True, False, True]
+    """
+    on_front = np.zeros(len(values), dtype=np.bool_)
+    left = np.lexsort(values.T[::-1])  # none behind a point beats it
+    while len(left):
+        best = left[0]
+        on_front[best] = True
+        left = left[(values[left] < values[best]).any(axis=1)]
+    return on_front
+
+
+def hypervolume(values: Floats, reference: Floats) -> float:
+    """Return the volume between points and a reference that is worse in every objective.
+
+    The measure of E. Zitzler and L. Thiele ("Multiobjective optimization using evolutionary
+    algorithms", PPSN V, 1998), by slicing along the last objective.
+
+    Parameters
+    ----------
+    values
+        Shape ``(points, objectives)``; less is better. Points that are not better than the
+        reference in every objective count nothing.
+    reference
+        Shape ``(objectives,)``.
+
+    Examples
+    --------
+    >>> hypervolume(np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([3.0, 3.0]))
+    3.0
+    """
+    inside = values[(values < reference).all(axis=1)]
+    return _volume(inside[pareto(inside)], reference) if len(inside) else 0.0
+
+
+def _volume(values: Floats, reference: Floats) -> float:
+    if len(reference) == 1:
+        return float(reference[0] - values.min()) if len(values) else 0.0
+    order = np.argsort(values[:, -1], kind="stable")
+    ends = np.append(values[order, -1], reference[-1])
+    volume = 0.0
+    for count in range(1, len(order) + 1):
+        thick = ends[count] - ends[count - 1]
+        if thick > 0:
+            slab = values[order[:count], :-1]
+            volume += float(thick) * _volume(slab[pareto(slab)], reference[:-1])
+    return volume

@@ -10,13 +10,15 @@ import numpy as np
 
 from experiments.studies.dimensions import Dimension, Value
 from experiments.studies.figures import FIGURES, figure_of
-from simulator.errors import StudyError
+from simulator.support.errors import StudyError
 from simulator.timeline import Timeline
 from simulator.workload import Floats
 from topologies.cluster.bill import Bill
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from experiments.intervals.interval import Interval
 
 Coordinates = tuple[float, ...]
 """Of a point, one for each dimension: a level's index, or a number of a continuum."""
@@ -78,15 +80,15 @@ class Results:
         """Return a figure, or a dimension of numbers, of all points."""
         if name in self._numbers:
             return np.array(self._numbers[name])
-        place = [one.name for one in self.dimensions].index(name)
-        dimension, coordinates = self.dimensions[place], np.array(self._coordinates[place])
+        index = [axis.name for axis in self.dimensions].index(name)
+        dimension, coordinates = self.dimensions[index], np.array(self._coordinates[index])
         if dimension.span is not None:
             return coordinates
         return np.array(dimension.levels, dtype=np.float64)[coordinates.astype(np.intp)]
 
-    def coordinates_of(self, place: int) -> Floats:
+    def coordinates_of(self, index: int) -> Floats:
         """Return where all points are on a dimension, by its place."""
-        return np.array(self._coordinates[place])
+        return np.array(self._coordinates[index])
 
     def coordinates(self, number: int) -> Coordinates:
         """Return where a point is."""
@@ -121,13 +123,13 @@ class Results:
         columns["feasible"] = pa.array(feasible, pa.bool_())
         columns["refused_by"] = pa.array(self.refused[first:last], pa.string())
         for name, column in self._numbers.items():
-            columns.setdefault(name, _known(column[first:last]))
+            columns.setdefault(name, _finite(column[first:last]))
         if len(self.workloads) > 1:
             for name, column in zip(self.workloads, self._steps, strict=True):
-                columns[f"step_s {name}"] = _known(column[first:last])
-        units = {one.name: one.unit for one in self.dimensions}
+                columns[f"step_s {name}"] = _finite(column[first:last])
+        units = {axis.name: axis.unit for axis in self.dimensions}
         figures = {name: figure_of(name) for name in self.figures}
-        units |= {name: one.unit for name, one in figures.items() if one is not None}
+        units |= {name: axis.unit for name, axis in figures.items() if axis is not None}
         fields = [
             pa.field(name, column.type, metadata={"unit": units.get(name, "")})
             for name, column in columns.items()
@@ -157,6 +159,8 @@ class PointDetails:
 
     ``bill`` is None where it cannot be made. ``utilities`` are the greatest first. ``timeline`` is
     the step by the study's engine; of a plan whose ranks are alike it has those that stand for all.
+    ``saved_pct`` is what it saves of the recorded step (% of it), and ``interval`` what is open of
+    that; None of a plan.
     """
 
     point: int
@@ -166,6 +170,8 @@ class PointDetails:
     bill: Bill | None
     utilities: tuple[PointUtility, ...]
     timeline: Timeline
+    saved_pct: float | None = None
+    interval: "Interval | None" = None
 
 
 def results_of(
@@ -190,19 +196,19 @@ def results_of(
     StudyError
         If a column is missing, or has a value that the dimension does not.
     """
-    there = set(table.column_names)
-    names = tuple(name for name in FIGURES if name in there)
-    names = tuple(name for name in names if name not in {one.name for one in dimensions})
-    found = Results(tuple(dimensions), tuple(workloads), (*names, *drawn))
-    for column, dimension in zip(found._coordinates, dimensions, strict=True):
+    columns_there = set(table.column_names)
+    names = tuple(name for name in FIGURES if name in columns_there)
+    names = tuple(name for name in names if name not in {axis.name for axis in dimensions})
+    results = Results(tuple(dimensions), tuple(workloads), (*names, *drawn))
+    for column, dimension in zip(results._coordinates, dimensions, strict=True):
         column.frombytes(_coordinates_of(dimension, _column(table, dimension.name)).tobytes())
     steps = [f"step_s {name}" for name in workloads] if len(workloads) > 1 else ["step_s"]
-    for column, name in zip(found._steps, steps, strict=True):
+    for column, name in zip(results._steps, steps, strict=True):
         column.frombytes(_numbers_of(_column(table, name)).tobytes())
-    for name, column in found._numbers.items():
+    for name, column in results._numbers.items():
         column.frombytes(_numbers_of(_column(table, name)).tobytes())
-    found.refused += _column(table, "refused_by").to_pylist()
-    return found
+    results.refused += _column(table, "refused_by").to_pylist()
+    return results
 
 
 def _column(table: "pa.Table", name: str) -> "pa.ChunkedArray":
@@ -221,7 +227,7 @@ def _coordinates_of(dimension: Dimension, column: "pa.ChunkedArray") -> Floats:
     if dimension.span is not None:
         return _numbers_of(column)
     values = _numbers_of(column) if dimension.is_number else np.array(column.to_pylist(), object)
-    levels = {level: place for place, level in enumerate(dimension.levels)}
+    levels = {level: index for index, level in enumerate(dimension.levels)}
     distinct, which = np.unique(values, return_inverse=True)
     unknown = [value for value in distinct.tolist() if value not in levels]
     if unknown:
@@ -235,7 +241,10 @@ def _coordinates_of(dimension: Dimension, column: "pa.ChunkedArray") -> Floats:
 
 def values_at(dimensions: Sequence[Dimension], coordinates: Coordinates) -> dict[str, Value]:
     """Return the values at coordinates, by the names of dimensions."""
-    return {one.name: one.value(at) for one, at in zip(dimensions, coordinates, strict=True)}
+    return {
+        dimension.name: dimension.value(at)
+        for dimension, at in zip(dimensions, coordinates, strict=True)
+    }
 
 
 def _values(dimension: Dimension, column: "array[float]") -> "pa.Array":
@@ -250,7 +259,7 @@ def _values(dimension: Dimension, column: "array[float]") -> "pa.Array":
     return pa.array(list(texts), pa.string())
 
 
-def _known(column: "array[float]") -> "pa.Array":
+def _finite(column: "array[float]") -> "pa.Array":
     import pyarrow as pa
 
     numbers = np.array(column)

@@ -1,10 +1,10 @@
 """Objectives that are quantiles of what a step may be, and how often a point stays on the front.
 
 A step is drawn :data:`DRAWS` times: its logarithm is moved by every source that leaves it open
-(:mod:`experiments.studies.points.uncertainty`), each by a normal number of its own. All points take
+(:mod:`experiments.studies.answers`), each by a normal number of its own. All points take
 the same numbers for the same source (common random numbers: P. Glasserman, D. D. Yao, Management
 Science 38, 1992), so that what they share does not blur how they compare. Numbers of a source are
-one from each of as many equally likely intervals, in an order that its name alone tells (M. D.
+one from each of as many equally likely intervals, in an order that depends on its name alone (M. D.
 McKay et al., Technometrics 21, 1979): a study has the same draws wherever it is computed.
 """
 
@@ -16,10 +16,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from experiments.costing.levels import WITHIN_95
+from experiments.priors.errors import WITHIN_95
 from experiments.studies.figures import FIGURES, Job
-from experiments.studies.points.uncertainty import Move
-from simulator.errors import StudyError
+from experiments.studies.placed import Move
+from simulator.support.errors import StudyError
 from simulator.workload import Floats
 
 DRAWS = 200
@@ -78,11 +78,11 @@ def quantile(values: Floats, name: str, way: str) -> Floats:
     1.0
     """
     if name == "worst":
-        found = values.max(axis=-1) if way == "min" else values.min(axis=-1)
+        result = values.max(axis=-1) if way == "min" else values.min(axis=-1)
     else:
         share = 0.5 if name == "median" else int(name[1:]) / 100
-        found = np.quantile(values, share, axis=-1)
-    return np.asarray(found, dtype=np.float64)
+        result = np.quantile(values, share, axis=-1)
+    return np.asarray(result, dtype=np.float64)
 
 
 @dataclass(eq=False)
@@ -98,16 +98,16 @@ class Draws:
             seed = int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "little")
             order = np.random.default_rng(seed).permutation(self.count)
             normal = NormalDist()
-            levels = [normal.inv_cdf((place + 0.5) / self.count) for place in range(self.count)]
+            levels = [normal.inv_cdf((index + 0.5) / self.count) for index in range(self.count)]
             self._known[source] = np.array(levels)[order]
         return self._known[source]
 
     def factors(self, moves: Sequence[Move]) -> Floats:
         """By what a step is multiplied in each draw."""
         logs = np.zeros(self.count)
-        for one in moves:
-            by = self.of(one.source) / WITHIN_95
-            logs += np.where(by >= 0, by * one.longer, -by * one.shorter)
+        for move in moves:
+            by = self.of(move.source) / WITHIN_95
+            logs += np.where(by >= 0, by * move.longer, -by * move.shorter)
         return np.asarray(np.exp(logs), dtype=np.float64)
 
 
@@ -115,7 +115,7 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
     """Return a simulated figure in each draw of the jobs' steps; kernels work as long in all.
 
     Every such figure is made of the mean step, of tokens, which are known, and of the energy of a
-    step, which grows by as much with each second: two steps tell it of all.
+    step, which grows by as much with each second: two steps show it of all.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def kept(values: Floats, tables: Mapping[int, Floats], front: Sequence[int]) -> 
         now = values.copy()
         for number, table in tables.items():
             now[:, number] = table[:, draw]
-        for place, row in enumerate(front):
+        for index, row in enumerate(front):
             no_worse = (now <= now[row]).all(axis=1)
-            stays[place] += not (now[no_worse] < now[row]).any()
+            stays[index] += not (now[no_worse] < now[row]).any()
     shares: list[float] = (stays / count).tolist()
     return shares

@@ -19,7 +19,7 @@ import numpy as np
 from experiments.studies.declaration import Declaration, percentage
 from experiments.studies.dimensions import Dimension
 from experiments.studies.results import Coordinates, Row
-from simulator.errors import StudyError
+from simulator.support.errors import StudyError, pip_install
 from simulator.workload import Floats
 
 SLAB = 4096
@@ -77,8 +77,8 @@ Method = Callable[[Declaration], Batches]
 
 def grid(study: Declaration) -> Batches:
     """Look at every combination, the last dimension fastest."""
-    every = product(*(range(len(one.levels)) for one in study.dimensions))
-    while batch := [tuple(map(float, one)) for one in islice(every, SLAB)]:
+    every = product(*(range(len(dimension.levels)) for dimension in study.dimensions))
+    while batch := [tuple(map(float, dimension)) for dimension in islice(every, SLAB)]:
         yield batch
     return Found()
 
@@ -135,7 +135,8 @@ def _distinct(study: Declaration, draws: Iterator[Floats]) -> Batches:
 def _at(study: Declaration, shares: Floats) -> Coordinates:
     """Return the coordinates of a point of the unit cube."""
     return tuple(
-        one.coordinate(float(share)) for one, share in zip(study.dimensions, shares, strict=True)
+        dimension.coordinate(float(share))
+        for dimension, share in zip(study.dimensions, shares, strict=True)
     )
 
 
@@ -149,25 +150,25 @@ def nsga2(study: Declaration) -> Batches:
     size = search.batch or max(_LEAST, min(_POPULATION, _trials(study) // _GENERATIONS))
     sampler = _breeder()(spaces, population_size=size, seed=search.seed)
     rng = np.random.default_rng(search.seed)
-    known: dict[Coordinates, Row] = {}
+    rows_by_point: dict[Coordinates, Row] = {}
     idle = 0
-    while len(known) < _trials(study) and idle < _IDLE:
-        asked = _optuna().create_study(directions=_directions(study), sampler=sampler)
-        sampler.begin(asked)
-        batch = [asked.ask(spaces) for _ in range(size)]
-        places = [_coordinates(one, spaces) for one in batch]
-        new = [at for at in dict.fromkeys(places) if at not in known]
-        for at in _strangers(study, rng, {*known, *new}, math.ceil(size / _NEW) - len(new)):
-            asked.enqueue_trial(_parameters(at, spaces))
-            batch.append(asked.ask(spaces))
+    while len(rows_by_point) < _trials(study) and idle < _IDLE:
+        optuna_study = _optuna().create_study(directions=_directions(study), sampler=sampler)
+        sampler.begin(optuna_study)
+        batch = [optuna_study.ask(spaces) for _ in range(size)]
+        places = [_coordinates(trial, spaces) for trial in batch]
+        new = [at for at in dict.fromkeys(places) if at not in rows_by_point]
+        for at in _strangers(study, rng, {*rows_by_point, *new}, math.ceil(size / _NEW) - len(new)):
+            optuna_study.enqueue_trial(_parameters(at, spaces))
+            batch.append(optuna_study.ask(spaces))
             places.append(at)
             new.append(at)
         idle = 0 if new else idle + 1
-        if new := new[: _trials(study) - len(known)]:
+        if new := new[: _trials(study) - len(rows_by_point)]:
             rows = yield new
-            known |= dict(zip(new, rows, strict=True))
-        _tell_all(asked, batch, [known.get(at) for at in places], study)
-        sampler.end(asked)
+            rows_by_point |= dict(zip(new, rows, strict=True))
+        _tell_all(optuna_study, batch, [rows_by_point.get(at) for at in places], study)
+        sampler.end(optuna_study)
     return Found()
 
 
@@ -175,32 +176,32 @@ def _strangers(
     study: Declaration, rng: np.random.Generator, seen: set[Coordinates], count: int
 ) -> list[Coordinates]:
     """Draw points that were not seen; fewer where the space seems to have no more."""
-    found: dict[Coordinates, None] = {}
+    new: dict[Coordinates, None] = {}
     for _ in range(_IDLE * count):
         at = _at(study, rng.random(len(study.dimensions)))
         if at not in seen:
-            found[at] = None
-        if len(found) == count:
+            new[at] = None
+        if len(new) == count:
             break
-    return list(found)
+    return list(new)
 
 
 def tpe(study: Declaration) -> Batches:
     """Ask where good points are likelier than bad ones (J. Bergstra et al., NIPS 2011)."""
     search, spaces = study.file.search, _spaces(study)
     sampler = _optuna().samplers.TPESampler(seed=search.seed, constant_liar=True)
-    asked = _optuna().create_study(directions=_directions(study), sampler=sampler)
-    known: dict[Coordinates, Row] = {}
+    optuna_study = _optuna().create_study(directions=_directions(study), sampler=sampler)
+    rows_by_point: dict[Coordinates, Row] = {}
     idle = 0
-    while len(known) < _trials(study) and idle < _IDLE:
-        batch = [asked.ask(spaces) for _ in range(search.batch or _TPE_BATCH)]
-        places = [_coordinates(one, spaces) for one in batch]
-        new = [at for at in dict.fromkeys(places) if at not in known]
+    while len(rows_by_point) < _trials(study) and idle < _IDLE:
+        batch = [optuna_study.ask(spaces) for _ in range(search.batch or _TPE_BATCH)]
+        places = [_coordinates(trial, spaces) for trial in batch]
+        new = [at for at in dict.fromkeys(places) if at not in rows_by_point]
         idle = 0 if new else idle + 1
-        if new := new[: _trials(study) - len(known)]:
+        if new := new[: _trials(study) - len(rows_by_point)]:
             rows = yield new
-            known |= dict(zip(new, rows, strict=True))
-        _tell_all(asked, batch, [known.get(at) for at in places], study)
+            rows_by_point |= dict(zip(new, rows, strict=True))
+        _tell_all(optuna_study, batch, [rows_by_point.get(at) for at in places], study)
     return Found()
 
 
@@ -216,17 +217,17 @@ def _breeder() -> Any:
     class Breeder(_optuna().samplers.NSGAIISampler):  # type: ignore[misc]
         def __init__(self, spaces: dict[str, Any], **others: Any) -> None:
             super().__init__(**others)
-            self._bred = {name: one for name, one in spaces.items() if not one.single()}
+            self._bred = {name: space for name, space in spaces.items() if not space.single()}
             self._parents: list[Any] = []
 
-        def begin(self, asked: Any) -> None:
+        def begin(self, optuna_study: Any) -> None:
             """Put the parents into the study of a generation."""
-            asked.add_trials(self._parents)
-            self._parents = asked.get_trials(deepcopy=False)
+            optuna_study.add_trials(self._parents)
+            self._parents = optuna_study.get_trials(deepcopy=False)
 
-        def end(self, asked: Any) -> None:
+        def end(self, optuna_study: Any) -> None:
             """Choose parents among those of a generation and its children."""
-            self._parents = self.select_parent(asked, 1)
+            self._parents = self.select_parent(optuna_study, 1)
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
             del study, trial
@@ -249,7 +250,7 @@ def _breeder() -> Any:
 
 
 def _spaces(study: Declaration) -> dict[str, Any]:
-    return {one.name: _distribution(one) for one in study.dimensions}
+    return {dimension.name: _distribution(dimension) for dimension in study.dimensions}
 
 
 def _directions(study: Declaration) -> list[str]:
@@ -264,37 +265,37 @@ def _parameters(at: Coordinates, spaces: dict[str, Any]) -> dict[str, Any]:
     """Return coordinates as Optuna has them: of a level its whole number."""
     levels = _optuna().distributions.FloatDistribution
     return {
-        name: value if isinstance(one, levels) else int(value)
-        for value, (name, one) in zip(at, spaces.items(), strict=True)
+        name: value if isinstance(space, levels) else int(value)
+        for value, (name, space) in zip(at, spaces.items(), strict=True)
     }
 
 
 def _tell_all(
-    asked: Any, batch: Sequence[Any], rows: Sequence[Row | None], study: Declaration
+    optuna_study: Any, batch: Sequence[Any], rows: Sequence[Row | None], study: Declaration
 ) -> None:
     for trial, row in zip(batch, rows, strict=True):
-        _tell(asked, trial, row, [goal.column for goal in study.goals])
+        _tell(optuna_study, trial, row, [goal.column for goal in study.goals])
 
 
-def _tell(asked: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:
+def _tell(optuna_study: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:
     optuna = _optuna()
     trial.set_constraint("excess", 1.0 if row is None else row.excess)
     if row is None:
-        asked.tell(trial, state=optuna.trial.TrialState.FAIL)
+        optuna_study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return
     values = [row.figures.get(name, math.nan) for name in goals]
-    asked.tell(trial, [0.0 if math.isnan(one) else one for one in values])
+    optuna_study.tell(trial, [0.0 if math.isnan(value) else value for value in values])
 
 
 def _distribution(dimension: Dimension) -> Any:
     """Say to Optuna what a dimension is: numbers in order, or names without any."""
-    found = _optuna().distributions
+    distributions = _optuna().distributions
     if dimension.span is not None:
         span = dimension.span
-        return found.FloatDistribution(span.low, span.high, log=span.log)
+        return distributions.FloatDistribution(span.low, span.high, log=span.log)
     if dimension.is_number and list(dimension.levels) == sorted(dimension.levels, key=float):
-        return found.IntDistribution(0, len(dimension.levels) - 1)
-    return found.CategoricalDistribution(range(len(dimension.levels)))
+        return distributions.IntDistribution(0, len(dimension.levels) - 1)
+    return distributions.CategoricalDistribution(range(len(dimension.levels)))
 
 
 def bisect(study: Declaration) -> Batches:
@@ -304,19 +305,22 @@ def bisect(study: Declaration) -> Batches:
     value of which less is better, the greatest is found in the same way by its factors.
     """
     search = study.file.search
-    names = [one.name for one in study.dimensions]
+    names = [dimension.name for dimension in study.dimensions]
     along = names.index(str(search.over))
     loss, tolerance = percentage(search.loss or "2 %"), percentage(search.tolerance or "1 %")
     line = _line(study.dimensions[along])
-    rest = [one for place, one in enumerate(study.dimensions) if place != along]
-    others = [tuple(map(float, at)) for at in product(*(range(len(one.levels)) for one in rest))]
+    rest = [dimension for index, dimension in enumerate(study.dimensions) if index != along]
+    others = [
+        tuple(map(float, at))
+        for at in product(*(range(len(dimension.levels)) for dimension in rest))
+    ]
     halvings = [_Halving(at, along, line, loss, tolerance) for at in others]
-    while batch := list(dict.fromkeys(at for one in halvings for at in one.asks())):
+    while batch := list(dict.fromkeys(at for dimension in halvings for at in dimension.asks())):
         rows = yield batch
-        known = dict(zip(batch, rows, strict=True))
-        for one in halvings:
-            one.tell(known)
-    return Found(thresholds=tuple(one.found() for one in halvings))
+        rows_by_point = dict(zip(batch, rows, strict=True))
+        for dimension in halvings:
+            dimension.tell(rows_by_point)
+    return Found(thresholds=tuple(dimension.found() for dimension in halvings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +333,10 @@ class _Line:
     def middle(self, low: float, high: float, tolerance: float) -> float | None:
         """Return the place between two; None where they are as near as is asked."""
         if self.places:
-            one, other = self.places.index(low), self.places.index(high)
-            return self.places[(one + other) // 2] if other - one > 1 else None
+            low_index, high_index = self.places.index(low), self.places.index(high)
+            return (
+                self.places[(low_index + high_index) // 2] if high_index - low_index > 1 else None
+            )
         close = high <= low * (1 + tolerance) if low > 0 else high - low <= tolerance * high
         between = math.sqrt(low * high) if low > 0 else (low + high) / 2
         return None if close else between
@@ -365,19 +371,19 @@ class _Halving:
         elif (middle := self._middle()) is not None:
             yield self._point(middle)
 
-    def tell(self, known: dict[Coordinates, Row]) -> None:
+    def tell(self, rows_by_point: dict[Coordinates, Row]) -> None:
         """Take what became of the points that were asked for."""
         if not self._begun:
             self._begun = True
-            best = known[self._point(self._high)]
+            best = rows_by_point[self._point(self._high)]
             self._best = self._step = (
                 best.figures.get("step_s", math.nan) if not best.refused else math.nan
             )
-            low = known[self._point(self._low)]
+            low = rows_by_point[self._point(self._low)]
             if self._keeps(low):
                 self._high, self._step, self._at_end = self._low, low.figures["step_s"], True
         elif (middle := self._middle()) is not None:
-            row = known[self._point(middle)]
+            row = rows_by_point[self._point(middle)]
             if self._keeps(row):
                 self._high, self._step = middle, row.figures["step_s"]
             else:
@@ -387,8 +393,12 @@ class _Halving:
         """Return the threshold."""
         if math.isnan(self._best):
             return Threshold(self._others, None, math.nan, math.nan)
-        place = self._high
-        value = self._line.values[self._line.places.index(place)] if self._line.places else place
+        threshold = self._high
+        value = (
+            self._line.values[self._line.places.index(threshold)]
+            if self._line.places
+            else threshold
+        )
         return Threshold(self._others, value, self._step, self._best, self._at_end)
 
     def _keeps(self, row: Row) -> bool:
@@ -400,15 +410,19 @@ class _Halving:
             return None
         return self._line.middle(self._low, self._high, self._tolerance)
 
-    def _point(self, place: float) -> Coordinates:
-        return (*self._others[: self._along], place, *self._others[self._along :])
+    def _point(self, level: float) -> Coordinates:
+        return (*self._others[: self._along], level, *self._others[self._along :])
 
 
 def sensitivity(study: Declaration) -> Batches:
     """Look at the points of Saltelli's design, and compute Sobol indices of every objective."""
     stats, search = _scipy(), study.file.search
-    own = [one for one in study.dimensions if one.span is not None or len(one.levels) > 1]
-    count = len(own)
+    varied = [
+        dimension
+        for dimension in study.dimensions
+        if dimension.span is not None or len(dimension.levels) > 1
+    ]
+    count = len(varied)
     if not count:
         raise StudyError(f"{study.source}: sensitivity needs a dimension of several values")
     samples = 2 ** int(math.log2(max(_trials(study) // (count + 2), 1)))
@@ -419,12 +433,12 @@ def sensitivity(study: Declaration) -> Batches:
         )
     engine = stats.qmc.Sobol(2 * count, scramble=True, rng=np.random.default_rng(search.seed))
     drawn = engine.random(samples)
-    one, other = drawn[:, :count], drawn[:, count:]
-    crossed = np.repeat(one[None], count, axis=0)
-    for place in range(count):
-        crossed[place, :, place] = other[:, place]
-    shares = np.concatenate([one, other, *crossed])
-    points = [_place(study, own, row) for row in shares]
+    dimension, second = drawn[:, :count], drawn[:, count:]
+    crossed = np.repeat(dimension[None], count, axis=0)
+    for column in range(count):
+        crossed[column, :, column] = second[:, column]
+    shares = np.concatenate([dimension, second, *crossed])
+    points = [_coordinates_at(study, varied, row) for row in shares]
     figures: dict[Coordinates, Row] = {}
     distinct = list(dict.fromkeys(points))
     for begin in range(0, len(distinct), SLAB):
@@ -439,31 +453,34 @@ def sensitivity(study: Declaration) -> Batches:
         )
     return Found(
         sensitivity=tuple(
-            _indices(stats, name, own, [figures[at].figures[name] for at in points], samples)
+            _indices(stats, name, varied, [figures[at].figures[name] for at in points], samples)
             for name in (goal.column for goal in study.goals)
         )
     )
 
 
-def _place(study: Declaration, own: Sequence[Dimension], shares: Floats) -> Coordinates:
-    drawn = {one.name: one.coordinate(float(share)) for one, share in zip(own, shares, strict=True)}
-    return tuple(drawn.get(one.name, 0.0) for one in study.dimensions)
+def _coordinates_at(study: Declaration, varied: Sequence[Dimension], shares: Floats) -> Coordinates:
+    drawn = {
+        dimension.name: dimension.coordinate(float(share))
+        for dimension, share in zip(varied, shares, strict=True)
+    }
+    return tuple(drawn.get(dimension.name, 0.0) for dimension in study.dimensions)
 
 
 def _indices(
-    stats: Any, objective: str, own: Sequence[Dimension], values: Sequence[float], samples: int
+    stats: Any, objective: str, varied: Sequence[Dimension], values: Sequence[float], samples: int
 ) -> Sensitivity:
     """Compute the indices from the values of the design: of both samples, and of the crossed."""
-    count = len(own)
+    count = len(varied)
     table = np.array(values).reshape(count + 2, 1, samples)
-    names = tuple(one.name for one in own)
+    names = tuple(dimension.name for dimension in varied)
     if np.ptp(table) <= 1e-12 * np.abs(table).max():
         nothing = (0.0,) * count
         return Sensitivity(objective, names, nothing, nothing)
-    found = stats.sobol_indices(
+    indices = stats.sobol_indices(
         func={"f_A": table[0], "f_B": table[1], "f_AB": table[2:]}, n=samples
     )
-    first, total = found.first_order.ravel(), found.total_order.ravel()
+    first, total = indices.first_order.ravel(), indices.total_order.ravel()
     return Sensitivity(objective, names, tuple(first.tolist()), tuple(total.tolist()))
 
 
@@ -478,7 +495,7 @@ def _optuna() -> Any:
             import optuna
     except ImportError as error:
         raise StudyError(
-            "search.method nsga2 and tpe need Optuna: pip install 'twofold[search]'"
+            f"search.method nsga2 and tpe need Optuna: {pip_install('optuna')}"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
@@ -489,7 +506,7 @@ def _scipy() -> Any:
         from scipy import stats
     except ImportError as error:
         raise StudyError(
-            "search.method sobol and sensitivity need SciPy: pip install 'twofold[search]'"
+            f"search.method sobol and sensitivity need SciPy: {pip_install('scipy')}"
         ) from error
     return stats
 

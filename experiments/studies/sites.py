@@ -16,26 +16,24 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from collectives.libraries.rules import parse_rule
-from experiments.costing.calibration import with_calibration
+from collectives.libraries.planners import parse_rule
+from experiments.calibration.calibration import with_calibration
+from experiments.evaluate.generated_steps import accelerator_of, memory_on, with_own_rates
 from experiments.provenance import identity
-from experiments.questions.generate import accelerator_of, with_own_rates
-from experiments.questions.memory import memory_on
 from experiments.scenario.change import Multiplied, Scaled, is_of_links
 from experiments.scenario.language import parse_change
-from experiments.scenario.resources import RANKS, better, check_factor
+from experiments.scenario.resources import RANKS, better
+from experiments.scenario.words import check_factor
 from experiments.settings import Settings
 from experiments.studies.declaration import Declaration
 from experiments.studies.dimensions import NONE, Dimension, Value, as_written
-from experiments.studies.points.code_identity import code_identity
-from experiments.studies.points.placed import Base, Placed, Site, digest
-from simulator.errors import StudyError, TwofoldError, WhatIfError
+from experiments.studies.placed import Base, Placed, Site, code_identity, digest
 from simulator.imbalance import parse_imbalance
-from simulator.quantities import parse_quantity
+from simulator.support.errors import StudyError, TwofoldError, WhatIfError
+from simulator.support.quantities import parse_quantity
 from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
 from topologies.cluster.catalog import complaints
-from topologies.cluster.changed import with_fields
-from topologies.cluster.fabric_sizes import fabric_fields
+from topologies.cluster.changed import fabric_fields, with_fields
 from topologies.cluster.kinds import by_kind, differing
 from traces.generate.memory import fullest, memory_of
 from traces.generate.model import load_model
@@ -54,11 +52,15 @@ class Sites:
         self._study, self._bases = declaration, bases
         self._known: dict[tuple[object, ...], Site | TwofoldError] = {}
         self._clusters: dict[str, Cluster] = {}
-        own = [one for one in declaration.dimensions if _is_number(one)]
-        self._numbers = own
-        self._structure = [one for one in declaration.dimensions if one not in own]
-        for one in (one for one in declaration.dimensions if one.kind == "cluster"):
-            for name in one.levels:  # a name that is none is no point's fault
+        numbers = [dimension for dimension in declaration.dimensions if _is_number(dimension)]
+        self._numbers = numbers
+        self._structure = [
+            dimension for dimension in declaration.dimensions if dimension not in numbers
+        ]
+        for dimension in (
+            dimension for dimension in declaration.dimensions if dimension.kind == "cluster"
+        ):
+            for name in dimension.levels:  # a name that is none is no point's fault
                 self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
@@ -82,29 +84,39 @@ class Sites:
             If the point cannot be: the plan does not fit, the cluster has no such value.
         """
         base = self._bases[index]
-        mine = [one for one in self._structure if one.kind != "plan" or base.plan is not None]
-        key = (index, *(values[one.name] for one in mine))
+        structure = [
+            dimension
+            for dimension in self._structure
+            if dimension.kind != "plan" or base.plan is not None
+        ]
+        key = (index, *(values[dimension.name] for dimension in structure))
         if key not in self._known:
             try:
-                self._known[key] = self._site(index, {one: values[one.name] for one in mine})
+                self._known[key] = self._site(
+                    index, {dimension: values[dimension.name] for dimension in structure}
+                )
             except TwofoldError as error:
                 self._known[key] = error
         site = self._known[key]
         if isinstance(site, TwofoldError):
             raise site
-        numbers = [_number(site, one, float(values[one.name])) for one in self._numbers]
+        numbers = [
+            _number(site, dimension, float(values[dimension.name])) for dimension in self._numbers
+        ]
         return Placed(site, tuple(numbers))
 
     def _site(self, index: int, values: Mapping[Dimension, Value]) -> Site:
         base, study = self._bases[index], self._study
         settings = self._settings(values)
         cluster = self._cluster(base, values)
-        tiers = {one.name.partition(".")[0] for one in values if one.kind == "topology"}
-        for one, value in values.items():
-            if one.kind in ("resource", "factor"):
-                cluster = _resized(cluster, one, float(value))
-            elif one.kind == "field" and one.name.partition(".")[0] not in tiers:
-                cluster = with_fields(cluster, {one.name: as_written(value)}, one.name)
+        tiers = {
+            dimension.name.partition(".")[0] for dimension in values if dimension.kind == "topology"
+        }
+        for dimension, value in values.items():
+            if dimension.kind in ("resource", "factor"):
+                cluster = _resized(cluster, dimension, float(value))
+            elif dimension.kind == "field" and dimension.name.partition(".")[0] not in tiers:
+                cluster = with_fields(cluster, {dimension.name: as_written(value)}, dimension.name)
         plan = None if base.plan is None else _plan(base.plan, values, study)
         if plan is not None:
             plan = _at_rates_of(plan, cluster, settings.nodes)
@@ -113,11 +125,11 @@ class Sites:
             if plan is None
             else (plan.parallelism.ranks, settings.nodes)
         )
-        for one, value in values.items():
-            if one.kind == "topology":
+        for dimension, value in values.items():
+            if dimension.kind == "topology":
                 needed = place(cluster, ranks, nodes).nodes
-                fields = _fields_of(one.name.partition(".")[0], values)
-                cluster = _with_topology(cluster, one.name, str(value), needed, study, fields)
+                fields = _fields_of(dimension.name.partition(".")[0], values)
+                cluster = _with_topology(cluster, dimension.name, str(value), needed, study, fields)
         place(cluster, ranks, nodes)
         if base.scenario is not None:
             cluster = with_calibration(cluster, base.scenario.cluster.calibration)
@@ -125,7 +137,7 @@ class Sites:
         memory, room = (None, None) if plan is None else _memory(plan, base)
         content = [
             *(FORMAT, code_identity(), base.identity, identity(cluster)["sha256"]),
-            *(None if plan is None else _said(plan), _asked(settings)),
+            *(None if plan is None else _plan_key(plan), _settings_key(settings)),
         ]
         return Site(
             *(index, base.name, cluster, settings, ranks, nodes, tokens, plan),
@@ -134,7 +146,9 @@ class Sites:
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
         """Return the cluster that a point names, the study's, or the one of the recording."""
-        named = next((str(value) for one, value in values.items() if one.kind == "cluster"), None)
+        named = next(
+            (str(value) for dimension, value in values.items() if dimension.kind == "cluster"), None
+        )
         named = named or self._study.file.cluster
         if named is None:
             if base.scenario is None:
@@ -151,12 +165,12 @@ class Sites:
         """Return the study's settings with a point's nodes, what-ifs and algorithms."""
         settings = self._study.settings
         what_ifs, algorithms, nodes = [*settings.what_ifs], [*settings.algorithms], settings.nodes
-        for one, value in values.items():
-            if one.kind == "nodes":
+        for dimension, value in values.items():
+            if dimension.kind == "nodes":
                 nodes = int(float(value))
-            elif one.kind == "what_if" and value != NONE:
+            elif dimension.kind == "what_if" and value != NONE:
                 what_ifs.append(str(value))
-            elif one.kind == "algorithm" and value != NONE:
+            elif dimension.kind == "algorithm" and value != NONE:
                 algorithms.insert(0, str(value))
         for text in what_ifs:
             parse_change(text)
@@ -172,9 +186,9 @@ def _number(site: Site, dimension: Dimension, value: float) -> Multiplied | Scal
     if dimension.kind == "factor":
         (number,) = better(dimension.name, value).split()[1]
         return number
-    there = _value_of(site.cluster, dimension.name)
-    check_factor(value / there)
-    return Multiplied(dimension.name, times=value / there)
+    present = _value_of(site.cluster, dimension.name)
+    check_factor(value / present)
+    return Multiplied(dimension.name, times=value / present)
 
 
 def _is_number(dimension: Dimension) -> bool:
@@ -200,8 +214,8 @@ def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
     """Return a cluster with another number of things: of a domain's ranks, of NICs."""
     factor = value
     if dimension.kind == "resource":
-        there = _value_of(cluster, dimension.name)
-        factor = value / there
+        present = _value_of(cluster, dimension.name)
+        factor = value / present
     elif dimension.name.endswith("latency"):
         factor = 1 / value
     check_factor(factor)
@@ -211,7 +225,9 @@ def _resized(cluster: Cluster, dimension: Dimension, value: float) -> Cluster:
 def _fields_of(tier: str, values: Mapping[Dimension, Value]) -> dict[str, object]:
     """Return what a point says of a tier whose topology it changes: of the new one, not the old."""
     named = (
-        (one.name.partition("."), value) for one, value in values.items() if one.kind == "field"
+        (dimension.name.partition("."), value)
+        for dimension, value in values.items()
+        if dimension.kind == "field"
     )
     return {field: as_written(value) for (first, _, field), value in named if first == tier}
 
@@ -232,21 +248,23 @@ def _with_topology(
     if tier == "scale_out" and cluster.scale_out is None:
         raise WhatIfError(f"{cluster.name} has no scale_out, whose topology this could be")
     if text.startswith("{"):
-        ((family, given),) = json.loads(text).items()
+        ((family, parameters),) = json.loads(text).items()
     else:
-        family, given = text, {}
-    given = {**given, **fields}
-    sized = fabric_fields(family, cluster, needed, given) if tier == "scale_out" else None
-    if sized is None and not given:
+        family, parameters = text, {}
+    parameters = {**parameters, **fields}
+    sized = fabric_fields(family, cluster, needed, parameters) if tier == "scale_out" else None
+    if sized is None and not parameters:
         return with_topology(cluster, f"{tier}={study.path(family)}", needed)
     if sized is None:
-        made = with_topology(cluster, f"{tier}={study.path(family)}", needed)
-        return with_fields(made, {f"{tier}.{key}": one for key, one in given.items()}, name)
+        changed = with_topology(cluster, f"{tier}={study.path(family)}", needed)
+        return with_fields(
+            changed, {f"{tier}.{key}": value for key, value in parameters.items()}, name
+        )
     fabric, room = sized
     data = cluster.model_dump(mode="json", exclude_unset=True)
     keep = ("nics_per_node", "bandwidth", "latency", "efficiency", "hop_latency", "link")
-    kept = {key: one for key, one in data[tier].items() if key in keep}
-    data |= {tier: kept | fabric, "name": f"{cluster.name} ({tier} {family})", "sources": {}}
+    kept_fields = {key: value for key, value in data[tier].items() if key in keep}
+    data |= {tier: kept_fields | fabric, "name": f"{cluster.name} ({tier} {family})", "sources": {}}
     data["nodes"] = int(min(cluster.nodes, room))
     try:
         return Cluster.model_validate(data)
@@ -270,30 +288,32 @@ def _plan(
     plan: GenerationPlan, values: Mapping[Dimension, Value], study: Declaration
 ) -> GenerationPlan:
     """Return a plan with the fields of a point."""
-    given: dict[str, Any] = {
-        one.name.partition(".")[2]: as_written(value)
-        for one, value in values.items()
-        if one.kind == "plan"
+    field_changes: dict[str, Any] = {
+        dimension.name.partition(".")[2]: as_written(value)
+        for dimension, value in values.items()
+        if dimension.kind == "plan"
     }
     changes: dict[str, Any] = {}
-    ranks = given.pop("gpus", None)
+    ranks = field_changes.pop("gpus", None)
     for name, read in _READ.items():
-        if name in given:
-            changes[name] = read(given.pop(name), study)
-    degrees = {one.name for one in dataclass_fields(plan.parallelism)}
-    own = {name: given.pop(name) for name in list(given) if name in degrees}
+        if name in field_changes:
+            changes[name] = read(field_changes.pop(name), study)
+    degrees = {dimension.name for dimension in dataclass_fields(plan.parallelism)}
+    degrees_given = {
+        name: field_changes.pop(name) for name in list(field_changes) if name in degrees
+    }
     if ranks is not None:
-        own["dp"] = _replicas(plan, own, int(ranks))
-    for name in given.keys() - {one.name for one in dataclass_fields(plan.run)}:
+        degrees_given["dp"] = _replicas(plan, degrees_given, int(ranks))
+    for name in field_changes.keys() - {dimension.name for dimension in dataclass_fields(plan.run)}:
         raise WhatIfError(f"plan.{name}: {plan} is for {type(plan.run).__name__.lower()}")
-    changes["parallelism"] = replace(plan.parallelism, **own)
-    changes["run"] = replace(plan.run, **given)
+    changes["parallelism"] = replace(plan.parallelism, **degrees_given)
+    changes["run"] = replace(plan.run, **field_changes)
     return replace(plan, **changes, replicas=None)
 
 
-def _replicas(plan: GenerationPlan, own: Mapping[str, Any], ranks: int) -> int:
+def _replicas(plan: GenerationPlan, degrees: Mapping[str, Any], ranks: int) -> int:
     """Return ``dp`` for a number of accelerators."""
-    p = replace(plan.parallelism, **{**own, "dp": 1, "ep": 1})
+    p = replace(plan.parallelism, **{**degrees, "dp": 1, "ep": 1})
     if ranks % p.ranks:
         raise WhatIfError(
             f"{ranks:,} accelerators are not a multiple of tp {p.tp} x cp {p.cp} x pp {p.pp}"
@@ -311,12 +331,12 @@ _READ: dict[str, Any] = {
 
 def _at_rates_of(plan: GenerationPlan, cluster: Cluster, nodes: int | None) -> GenerationPlan:
     """Return a plan whose kernels take the rates of a cluster's accelerator."""
-    own = plan.accelerator
+    accelerator = plan.accelerator
     rates = accelerator_of(
         cluster,
         plan.run.precision,
-        compute_efficiency=own.compute_efficiency,
-        memory_efficiency=own.memory_efficiency,
+        compute_efficiency=accelerator.compute_efficiency,
+        memory_efficiency=accelerator.memory_efficiency,
     )
     own_memory = replace(plan, accelerator=rates, others=(), memory=memory_on(cluster))
     return with_own_rates(own_memory, cluster, nodes)
@@ -328,21 +348,25 @@ def _memory(plan: GenerationPlan, base: Base) -> tuple[float, float | None]:
     Where a compiler repeats computations until the step fits there is what is needed.
     """
     needed = fullest(memory_of(plan)).total
-    sizes = [one.size for one in (plan.memory, *(o.memory for o in plan.others)) if one is not None]
+    sizes = [
+        capacity.size
+        for capacity in (plan.memory, *(o.memory for o in plan.others))
+        if capacity is not None
+    ]
     if base.ignore_memory or not sizes:
         return needed, None
     return needed, max(min(sizes), needed) if fits(plan) else min(sizes)
 
 
-def _said(plan: GenerationPlan) -> list[str]:
+def _plan_key(plan: GenerationPlan) -> list[str]:
     """Say which step a plan is: memory does not change it."""
-    others = tuple(replace(one, memory=None) for one in plan.others)
-    alike = replace(plan, memory=None, others=others)
-    own = None if alike.kernels is None else alike.kernels.rows
-    return [plan_text(alike), repr(alike.imbalance), repr(own)]
+    others = tuple(replace(part, memory=None) for part in plan.others)
+    without_memory = replace(plan, memory=None, others=others)
+    rows = None if without_memory.kernels is None else without_memory.kernels.rows
+    return [plan_text(without_memory), repr(without_memory.imbalance), repr(rows)]
 
 
-def _asked(settings: Settings) -> list[object]:
+def _settings_key(settings: Settings) -> list[object]:
     """Return what of the settings a step depends on, with the content of files that are named."""
     texts = [*settings.algorithms, *settings.what_ifs]
     named = sorted({word for text in texts for word in re.split(r"[\s=,'\"]+", text) if word})

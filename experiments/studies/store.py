@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from experiments.files import writing
-from experiments.studies.cache import ANSWER, COLUMNS, answer_of, make_tables, row_of
-from experiments.studies.points.answers import Answer
-from simulator.errors import OutputError, StudyError, TwofoldError
+from experiments.studies.placed import Answer, Move
+from simulator.support.errors import OutputError, StudyError, TwofoldError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +52,9 @@ _EVERY = 0.25
 _PATIENCE = 30.0
 _FORMAT = 2
 """Of the index's tables; one of another format is made anew."""
+ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL"
+"""Columns of an answer; ``moves`` as JSON, empty where it was not asked for."""
+COLUMNS = "key, step, busy, refused, moves"
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS points (number INTEGER PRIMARY KEY, refused_by TEXT NOT NULL,
@@ -98,7 +101,7 @@ class Store:
             with reported(self.folder), self._writing():
                 self._base.executemany(
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
-                    ((key, *row_of(one)) for key, one in self._waiting),
+                    ((key, *row_of(answer)) for key, answer in self._waiting),
                 )
             self._waiting.clear()
         self._committed = time.monotonic()
@@ -137,7 +140,7 @@ class Store:
                     path.unlink()
 
     def write_drawn(self, drawn: Mapping[str, Any]) -> None:
-        """Write what draws tell of the points; of other points it tells nothing."""
+        """Write what draws say of the points; it holds for no other points."""
         self._write_text(DRAWN, json.dumps(drawn, indent=2, sort_keys=True) + "\n")
 
     def write_inputs(self, inputs: Mapping[str, Any]) -> bool:
@@ -145,11 +148,11 @@ class Store:
         text = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
         with reported(self.folder):
             path = self.folder / INPUTS
-            other = path.exists() and path.read_text("utf-8") != text
-            if other:
+            differs = path.exists() and path.read_text("utf-8") != text
+            if differs:
                 (self.folder / DRAWN).unlink(missing_ok=True)
         self._write_text(INPUTS, text)
-        return other
+        return differs
 
     def write_origin(self, origin: Path) -> None:
         """Write from which folder paths are taken, as seen from this one, so that both may move."""
@@ -257,8 +260,8 @@ def answers_in(folder: Path) -> dict[bytes, Answer]:
         reported(folder),
         closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base,
     ):
-        (known,) = base.execute("PRAGMA user_version").fetchone()
-        if known != _FORMAT:
+        (version,) = base.execute("PRAGMA user_version").fetchone()
+        if version != _FORMAT:
             return {}
         rows = base.execute(f"SELECT {COLUMNS} FROM answers")
         return {key: answer_of(*rest) for key, *rest in rows}
@@ -318,39 +321,39 @@ def check_folder(folder: Path, study: Written) -> None:
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is no directory: name another with --directory")
     try:
-        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
         raise OutputError(f"{folder}: cannot be read: {_reason(error)}") from error
-    if STUDY not in there:
-        if others := sorted(there - {_LOCK} - {name for name in there if name.endswith(".part")}):
+    if STUDY not in names:
+        if others := sorted(names - {_LOCK} - {name for name in names if name.endswith(".part")}):
             raise StudyError(
                 f"{folder}: holds {others[0]} and is no study's directory: name a new or empty one"
             )
         return
-    from simulator.yaml_text import parse_yaml
+    from simulator.support.yaml_text import parse_yaml
 
     path = folder / STUDY
     with reported(folder):
-        known = parse_yaml(path.read_bytes(), path, StudyError)
-    if known != study.content:
+        recorded = parse_yaml(path.read_bytes(), path, StudyError)
+    if recorded != study.content:
         raise StudyError(
-            f"{folder}: holds another study, {_difference(known, study.content)}: "
+            f"{folder}: holds another study, {_difference(recorded, study.content)}: "
             "name another directory"
         )
 
 
-def _difference(known: object, content: Mapping[str, Any]) -> str:
+def _difference(recorded: object, content: Mapping[str, Any]) -> str:
     """Say in what two studies differ."""
-    if not isinstance(known, dict):
+    if not isinstance(recorded, dict):
         return "and no table of fields"
-    if known.get("name") != content.get("name"):
-        return repr(known.get("name"))
-    for key in (*content, *known):
-        one, other = known.get(key), content.get(key)
-        if one != other and isinstance(one, dict) and isinstance(other, dict):
-            inner = next(name for name in (*one, *other) if one.get(name) != other.get(name))
+    if recorded.get("name") != content.get("name"):
+        return repr(recorded.get("name"))
+    for key in (*content, *recorded):
+        before, after = recorded.get(key), content.get(key)
+        if before != after and isinstance(before, dict) and isinstance(after, dict):
+            inner = next(name for name in (*before, *after) if before.get(name) != after.get(name))
             return f"which differs in {key}.{inner}"
-        if one != other:
+        if before != after:
             return f"which differs in {key}"
     return "in other words"
 
@@ -386,3 +389,31 @@ def reported(folder: Path) -> Iterator[None]:
 
 def _reason(error: OSError | sqlite3.Error) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
+    """Make tables where there are none; those of another version of the program go first."""
+    (found_version,) = base.execute("PRAGMA user_version").fetchone()
+    if found_version == version:
+        return
+    base.execute("BEGIN IMMEDIATE")
+    names = base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in names:
+        base.execute(f'DROP TABLE "{name}"')
+    for statement in filter(str.strip, tables.split(";")):
+        base.execute(statement)
+    base.execute(f"PRAGMA user_version = {version}")
+    base.execute("COMMIT")
+
+
+def answer_of(step: float | None, busy: float | None, refused: str, moves: str) -> Answer:
+    """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing."""
+    all_moves = tuple(Move(*move) for move in json.loads(moves)) if moves else ()
+    return Answer(nan if step is None else step, nan if busy is None else busy, refused, all_moves)
+
+
+def row_of(answer: Answer) -> tuple[float | None, float | None, str, str]:
+    """Return how a row of a table has an answer."""
+    step, busy = (None if isnan(value) else value for value in (answer.step, answer.busy))
+    moves = [(value.source, value.longer, value.shorter) for value in answer.moves]
+    return step, busy, answer.refused, json.dumps(moves) if moves else ""

@@ -10,19 +10,20 @@ from typing import Any, ClassVar
 
 from typing_extensions import TypedDict
 
-from experiments.baseline import Watch, baseline
+from experiments.baseline import baseline
+from experiments.output.document import Document
 from experiments.provenance import Head, InputFile, Inputs, version
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.settings import Watch
 from experiments.studies.cache import Cache, open_cache
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
-from experiments.studies.executors.executor import executor_of
+from experiments.studies.executor import executor_of
 from experiments.studies.explore import Chosen, Explored, Explorer
-from experiments.studies.points.code_identity import code_identity
-from experiments.studies.points.placed import Base
+from experiments.studies.placed import Base, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from simulator.errors import OutputError, TwofoldError
+from simulator.support.errors import OutputError, TwofoldError
 from topologies import load_cluster
 from traces.generate.plan import files_named, read_plan
 
@@ -125,14 +126,12 @@ class StudyAnswer(Head):
 class StudyReport(Report):
     """What a study found; ``explored`` has all points as columns.
 
-    Read back from its directory (:func:`experiments.studies.kept.report.report`) it has points that
+    Read back from its directory (:func:`experiments.studies.report.report`) it has points that
     were looked at closely (``details``), what is to be known of that (``notes``), and the files
     that were ``read`` when points were computed.
     """
 
     schema: ClassVar[str] = "twofold/study/1"
-    printed_by: ClassVar[str] = "experiments.output.tables.studies:print_study"
-    paged_by: ClassVar[str] = "experiments.output.pages.studies:study"
 
     study: Declaration
     explored: Explored
@@ -147,8 +146,8 @@ class StudyReport(Report):
         """Points of the front, the best in the first objective first."""
         results, goals = self.explored.results, self.study.goals
         columns = {goal.column: results.column(goal.column) for goal in goals}
-        kept = dict(zip(self.explored.front, self.explored.kept, strict=False))
-        confirmed = {one.point: one for one in self.explored.confirmed}
+        kept_by_point = dict(zip(self.explored.front, self.explored.kept, strict=False))
+        confirmed = {confirmation.point: confirmation for confirmation in self.explored.confirmed}
         rows = []
         for number in self.explored.front:
             again = confirmed.get(number)
@@ -156,8 +155,12 @@ class StudyReport(Report):
                 point=number,
                 values=results.values(number),
                 objectives={name: float(column[number]) for name, column in columns.items()},
-                best_of=[name for name, one in self.explored.best.items() if one == number],
-                kept_pct=None if number not in kept else 100 * kept[number],
+                best_of=[
+                    name
+                    for name, confirmation in self.explored.best.items()
+                    if confirmation == number
+                ],
+                kept_pct=None if number not in kept_by_point else 100 * kept_by_point[number],
             )
             if again is not None:
                 row = replace(row, confirmed_step_s=again.step, longer_pct=again.longer_pct)
@@ -171,28 +174,37 @@ class StudyReport(Report):
         counts: dict[str, int] = {}
         for why in filter(None, self.explored.results.refused):
             counts[why] = counts.get(why, 0) + 1
-        most = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return [{"reason": why, "points": count} for why, count in most]
 
     @property
     def free(self) -> list[str]:
         """Dimensions that no bill follows, where cost or power is an objective or bounded."""
-        named = {name for one in self.study.constraints for name in one.names}
+        named = {name for constraint in self.study.constraints for name in constraint.names}
         if not {"cost", "power"} & (named | set(self.study.file.objectives)):
             return []
         goals = set(self.study.file.objectives)
-        several = (one for one in self.study.dimensions if one.span or len(one.levels) > 1)
-        return [one.name for one in several if one.is_free and one.name not in goals]
+        several = (
+            constraint
+            for constraint in self.study.dimensions
+            if constraint.span or len(constraint.levels) > 1
+        )
+        return [
+            constraint.name
+            for constraint in several
+            if constraint.is_free and constraint.name not in goals
+        ]
 
     @property
     def thresholds(self) -> list[ThresholdAnswer]:
         """What ``bisect`` found, a row for each combination of the other dimensions."""
         over = self.study.file.search.over
-        others = [one for one in self.study.dimensions if one.name != over]
+        others = [dimension for dimension in self.study.dimensions if dimension.name != over]
         return [
             {
                 "values": {
-                    one.name: one.value(at) for one, at in zip(others, row.others, strict=True)
+                    dimension.name: dimension.value(at)
+                    for dimension, at in zip(others, row.others, strict=True)
                 },
                 "least": row.value,
                 "step_s": row.step if row.value is not None else None,
@@ -235,11 +247,11 @@ class StudyReport(Report):
             "thresholds": self.thresholds,
             "sensitivity": [
                 {
-                    "objective": one.objective,
-                    "first": dict(zip(one.dimensions, one.first, strict=True)),
-                    "total": dict(zip(one.dimensions, one.total, strict=True)),
+                    "objective": indices.objective,
+                    "first": dict(zip(indices.dimensions, indices.first, strict=True)),
+                    "total": dict(zip(indices.dimensions, indices.total, strict=True)),
                 }
-                for one in explored.found.sensitivity
+                for indices in explored.found.sensitivity
             ],
             "computed": explored.counts.computed,
             "stored": explored.counts.stored,
@@ -249,7 +261,7 @@ class StudyReport(Report):
 
     def table(self) -> Rows:
         """Return the CSV answer: the front, a column per dimension and objective."""
-        dimensions = [one.name for one in self.study.dimensions]
+        dimensions = [dimension.name for dimension in self.study.dimensions]
         objectives = [goal.column for goal in self.study.goals]
         names = tuple(dict.fromkeys((*objectives, *dimensions)))
         columns = ["point", *(re.sub(r"[.@ ]", "_", name) for name in names)]
@@ -264,6 +276,12 @@ class StudyReport(Report):
             for row in self.front
         ]
         return kind, rows
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.studies import document  # numbers need none of it
+
+        return document.study(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""
@@ -346,20 +364,20 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     if folder is not None:
         check_folder(folder, written)
     _check_named(declared)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         bases, workloads = read_workloads(declared, watch)
-        store = None if folder is None else held.enter_context(open_store(folder, written, note))
+        store = None if folder is None else stack.enter_context(open_store(folder, written, note))
         if store is not None:
             store.write_origin(declared.folder)
         if store is not None and store.write_inputs(_inputs_of(declared, bases)):
             note(f"{folder}: what the study reads has changed: points that hang on it are new")
-        kept = _cache(held, note) if cache else None
-        run = held.enter_context(executor(bases))
+        answers_cache = _cache(stack, note) if cache else None
+        run = stack.enter_context(executor(bases))
         explored = Explorer(
-            declared, bases, run, store, kept, watch(declared.file.name), note
+            declared, bases, run, store, answers_cache, watch(declared.file.name), note
         ).explore()
-        if kept is not None:
-            _trim(kept, note)
+        if answers_cache is not None:
+            _trim(answers_cache, note)
     inputs = Inputs(*_files(declared))
     return StudyReport(declared, explored, tuple(workloads), folder, inputs=inputs)
 
@@ -375,12 +393,16 @@ def _check_named(declared: Declaration) -> None:
     named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
     for index, entry in enumerate(declared.file.workloads):
         for key in ("trace", "plan"):
-            given = getattr(entry, key)
-            if given is not None and not Path(declared.path(given)).exists():
-                raise declared.wrong(("workloads", index, key), f"{given}: there is no such file")
+            value = getattr(entry, key)
+            if value is not None and not Path(declared.path(value)).exists():
+                raise declared.wrong(("workloads", index, key), f"{value}: there is no such file")
         named.append((("workloads", index, "cluster"), entry.cluster))
-    for one in (one for one in declared.dimensions if one.kind == "cluster"):
-        named += [(("space", one.name, at), str(level)) for at, level in enumerate(one.levels)]
+    for dimension in (
+        dimension for dimension in declared.dimensions if dimension.kind == "cluster"
+    ):
+        named += [
+            (("space", dimension.name, at), str(level)) for at, level in enumerate(dimension.levels)
+        ]
     for path, name in named:
         try:
             if name is not None:
@@ -389,29 +411,29 @@ def _check_named(declared: Declaration) -> None:
             raise declared.wrong(path, str(error)) from error
 
 
-def _written(declared: Declaration, given: Mapping[str, Any] | Path | str) -> Written:
+def _written(declared: Declaration, content: Mapping[str, Any] | Path | str) -> Written:
     """Return the study as its directory keeps it: of Python's words the YAML."""
     import yaml
 
-    if isinstance(given, Mapping):
+    if isinstance(content, Mapping):
         text = yaml.safe_dump(dict(declared.content), sort_keys=False, allow_unicode=True)
         return Written(yaml.safe_load(text), text)
-    return Written(declared.content, Path(given).read_text("utf-8"))
+    return Written(declared.content, Path(content).read_text("utf-8"))
 
 
-def _cache(held: ExitStack, note: Callable[[str], None]) -> Cache | None:
+def _cache(stack: ExitStack, note: Callable[[str], None]) -> Cache | None:
     """Open the cache; where it cannot be used, go on without and say so."""
     try:
         opened = open_cache()
-        return None if opened is None else held.enter_context(opened)
+        return None if opened is None else stack.enter_context(opened)
     except OutputError as error:
         note(f"{error}; going on without it")
         return None
 
 
-def _trim(kept: Cache, note: Callable[[str], None]) -> None:
+def _trim(answers_cache: Cache, note: Callable[[str], None]) -> None:
     try:
-        kept.trim()
+        answers_cache.trim()
     except OutputError as error:
         note(str(error))
 
@@ -426,7 +448,7 @@ def read_workloads(
     TwofoldError
         If one cannot be read, or not be replayed where it was recorded.
     """
-    bases, told = [], []
+    bases, notes = [], []
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
         base, answer = (
             _planned(declared, entry, name)
@@ -434,15 +456,15 @@ def read_workloads(
             else _recorded(declared, entry, name, watch)
         )
         bases.append(base)
-        told.append(answer)
-    return bases, told
+        notes.append(answer)
+    return bases, notes
 
 
 def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
     path = Path(declared.path(str(entry.plan)))
     plan = read_plan(path)
     base = Base(name, entry.weight, "plan", plan=plan, ignore_memory=entry.ignore_memory)
-    return base, _said(base, recorded=False, measured=None, error=None)
+    return base, _workload(base, recorded=False, measured=None, error=None)
 
 
 def _recorded(
@@ -452,30 +474,31 @@ def _recorded(
     path = declared.path(str(entry.trace))
     where = entry.cluster or declared.file.cluster or _first_cluster(declared)
     settings = replace(declared.settings, what_ifs=(), algorithms=(), engine="analytic")
-    found = baseline(path, None if where is None else declared.path(where), settings, watch)
+    replayed = baseline(path, None if where is None else declared.path(where), settings, watch)
     read = Inputs(traces=(Path(path),)).hashed()
-    files = sorted((Path(one["path"]).name, one["sha256"]) for one in read)
-    said = [files, settings.step, settings.replicate, settings.collective_cost]
+    files = sorted((Path(file_entry["path"]).name, file_entry["sha256"]) for file_entry in read)
+    identity = [files, settings.step, settings.replicate, settings.collective_cost]
     if settings.kernels is not None:
-        said.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
+        identity.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
     base = Base(
-        *(name, entry.weight, repr(said), found.recorded),
+        *(name, entry.weight, repr(identity), replayed.recorded),
         tokens=entry.tokens,
-        step=found.timeline.makespan,
-        told=found.told_calls(found.recorded.at_rest().workload),
+        step=replayed.timeline.makespan,
+        told=replayed.told_calls(replayed.recorded.at_rest().workload),
+        baseline=replayed,
     )
-    measured = None if found.error is None else found.loaded.measured_step
-    error = None if found.error is None else 100 * found.error
-    return base, _said(base, recorded=True, measured=measured, error=error)
+    measured = None if replayed.error is None else replayed.loaded.measured_step
+    error = None if replayed.error is None else 100 * replayed.error
+    return base, _workload(base, recorded=True, measured=measured, error=error)
 
 
 def _first_cluster(declared: Declaration) -> str | None:
     """Return the first cluster of the space: where a trace was recorded, if nothing says it."""
-    named = [one for one in declared.dimensions if one.kind == "cluster"]
+    named = [dimension for dimension in declared.dimensions if dimension.kind == "cluster"]
     return str(named[0].levels[0]) if named else None
 
 
-def _said(
+def _workload(
     base: Base, *, recorded: bool, measured: float | None, error: float | None
 ) -> WorkloadAnswer:
     return {
@@ -490,16 +513,16 @@ def _said(
 def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return the traces that a study reads, and the other files."""
     entries = declared.file.workloads
-    traces = tuple(Path(declared.path(one.trace)) for one in entries if one.trace)
-    plans = [Path(declared.path(one.plan)) for one in entries if one.plan]
+    traces = tuple(Path(declared.path(entry.trace)) for entry in entries if entry.trace)
+    plans = [Path(declared.path(entry.plan)) for entry in entries if entry.plan]
     named = [path for plan in plans for path in files_named(plan)]
-    clusters = [one.levels for one in declared.dimensions if one.kind == "cluster"]
+    clusters = [entry.levels for entry in declared.dimensions if entry.kind == "cluster"]
     where = [str(level) for levels in clusters for level in levels]
-    where += [one.cluster for one in entries if one.cluster]
+    where += [entry.cluster for entry in entries if entry.cluster]
     where += [declared.file.cluster] if declared.file.cluster else []
-    own = [Path(declared.source)] if Path(declared.source).is_file() else []
-    found = [path for path in map(Path, map(declared.path, where)) if path.is_file()]
-    return traces, tuple(dict.fromkeys((*own, *plans, *named, *found)))
+    declared_file = [Path(declared.source)] if Path(declared.source).is_file() else []
+    paths = [path for path in map(Path, map(declared.path, where)) if path.is_file()]
+    return traces, tuple(dict.fromkeys((*declared_file, *plans, *named, *paths)))
 
 
 def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
@@ -509,7 +532,7 @@ def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
     folder = Path(os.path.abspath(declared.folder))  # noqa: PTH100 - links are kept
     read = Inputs(traces, tuple(path for path in files if path != Path(declared.source))).hashed()
     listed = [
-        {**one, "path": os.path.relpath(os.path.abspath(one["path"]), folder)}  # noqa: PTH100
-        for one in read
+        {**entry, "path": os.path.relpath(os.path.abspath(entry["path"]), folder)}  # noqa: PTH100
+        for entry in read
     ]
     return {"version": version(), "source": code_identity(), "files": listed}

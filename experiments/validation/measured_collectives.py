@@ -8,7 +8,14 @@ import numpy as np
 
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import Layout
-from experiments.costing.modelled_calls import check_one_machine, check_unit, modelled
+from experiments.calibration.log_fitting import LogFit
+from experiments.calibration.modelled_calls import (
+    ModelledCall,
+    check_one_machine,
+    check_unit,
+    modelled,
+)
+from experiments.validation.errors import Prediction, error_summary
 from topologies import Cluster
 
 KIB, MIB = 2**10, 2**20
@@ -75,18 +82,18 @@ def errors_of(
     check_one_machine(answered)
     rows = [
         CallError(
-            kind=one.call.kind,
-            nodes=one.call.nodes,
-            ranks=one.call.ranks,
-            size_bytes=one.call.size,
-            algorithm=one.algorithm,
-            protocol=one.protocol,
-            measured_s=one.call.time,
-            modelled_s=one.time,
-            error_pct=100 * (one.time / one.call.time - 1),
-            place=one.call.place,
+            kind=answer.call.kind,
+            nodes=answer.call.nodes,
+            ranks=answer.call.ranks,
+            size_bytes=answer.call.size,
+            algorithm=answer.algorithm,
+            protocol=answer.protocol,
+            measured_s=answer.call.time,
+            modelled_s=answer.time,
+            error_pct=100 * (answer.time / answer.call.time - 1),
+            place=answer.call.location,
         )
-        for one in answered
+        for answer in answered
     ]
     return rows, [*(note for log in logs for note in log.notes), *left_out]
 
@@ -104,15 +111,107 @@ def by_class(rows: Iterable[tuple[str, float, float]]) -> Iterator[ErrorClass]:
     table = [(kind, size_class(size), abs(error)) for kind, size, error in rows]
     kinds = sorted({kind for kind, *_ in table})
     for kind in [*kinds, *([ALL] if len(kinds) > 1 else [])]:
-        of_kind = [(sizes, error) for one, sizes, error in table if kind in (ALL, one)]
+        of_kind = [(sizes, error) for name, sizes, error in table if kind in (ALL, name)]
         for sizes in (*SIZES, ALL):
-            errors = [error for one, error in of_kind if sizes in (ALL, one)]
-            if errors:
+            summary = error_summary(
+                Prediction(kind, error) for name, error in of_kind if sizes in (ALL, name)
+            )
+            if summary is not None:
                 yield ErrorClass(
                     kind=kind,
                     sizes=sizes,
-                    calls=len(errors),
-                    median_pct=float(np.median(errors)),
-                    p90_pct=float(np.quantile(errors, 0.9)),
-                    worst_pct=max(errors),
+                    calls=summary.rows,
+                    median_pct=summary.median_pct,
+                    p90_pct=summary.p90_pct,
+                    worst_pct=summary.worst[0].error_pct,
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class LogCall:
+    """Equal calls of the logs (``calls`` of them) beside what the model says; errors in %.
+
+    ``measured_s`` is their median, ``cluster_s`` the cluster's time, ``fitted_s`` the calibrated
+    one's; ``left_out_pct`` is the error of a calibration that has not seen them.
+    """
+
+    kind: str
+    nodes: int | None
+    ranks: int
+    size_bytes: float
+    calls: int
+    measured_s: float
+    cluster_s: float
+    fitted_s: float
+    cluster_pct: float
+    fitted_pct: float
+    left_out_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogErrors:
+    """Absolute errors (%) of a kind and class of sizes: of the cluster, and left out one by one."""
+
+    kind: str
+    sizes: str
+    calls: int
+    cluster_median_pct: float
+    fitted_median_pct: float
+    left_out_median_pct: float
+    left_out_p90_pct: float
+    left_out_worst_pct: float
+
+
+def log_calls(
+    fit: LogFit, answered: Sequence[ModelledCall], calibrated: Cluster
+) -> Iterator[LogCall]:
+    """Hold each call against the cluster before and after; bytes alone are no call."""
+    first = {
+        (call.call.kind, call.call.ranks, call.domains, call.call.size): call
+        for call in reversed(answered)
+        if not call.call.streamed
+    }
+    calls = fit.calls
+    keys = zip(
+        calls.kind.tolist(),
+        calls.ranks.tolist(),
+        calls.domains.tolist(),
+        calls.size.tolist(),
+        strict=True,
+    )
+    rows = [(at, first[key]) for at, key in enumerate(keys) if not calls.bare[at]]
+    after, _ = modelled([call.call for _, call in rows], calibrated)
+    for (at, before), fitted in zip(rows, after, strict=True):
+        took = float(calls.took[at])
+        yield LogCall(
+            kind=before.call.kind,
+            nodes=before.call.nodes,
+            ranks=before.call.ranks,
+            size_bytes=before.call.size,
+            calls=int(calls.count[at]),
+            measured_s=took,
+            cluster_s=before.time,
+            fitted_s=fitted.time,
+            cluster_pct=100 * (before.time / took - 1),
+            fitted_pct=100 * (fitted.time / took - 1),
+            left_out_pct=100 * float(fit.left_out[at]),
+        )
+
+
+def log_errors(calls: Sequence[LogCall]) -> Iterator[LogErrors]:
+    """Sum up errors by kind and class of sizes."""
+    columns: dict[str, list[ErrorClass]] = {
+        name: list(by_class((call.kind, call.size_bytes, getattr(call, name)) for call in calls))
+        for name in ("cluster_pct", "fitted_pct", "left_out_pct")
+    }
+    for before, fitted, left_out in zip(*columns.values(), strict=True):
+        yield LogErrors(
+            kind=before.kind,
+            sizes=before.sizes,
+            calls=before.calls,
+            cluster_median_pct=before.median_pct,
+            fitted_median_pct=fitted.median_pct,
+            left_out_median_pct=left_out.median_pct,
+            left_out_p90_pct=left_out.p90_pct,
+            left_out_worst_pct=left_out.worst_pct,
+        )

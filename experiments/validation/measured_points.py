@@ -8,17 +8,15 @@ recording itself: the utilities of its other points are against that one. Other 
 read.
 """
 
-import csv
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
-from experiments.scenario.resources import RANKS, better, check_factor, check_resource
-from simulator.errors import TraceError, WhatIfError
-from topologies import catalog
+from experiments.scenario.resources import RANKS, better, check_resource
+from experiments.scenario.words import check_factor
+from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 
 COLUMNS_OF_CHANGE = ("what_if", "resource", "factor")
 """Columns that say what was changed: the first, or the other two."""
@@ -50,37 +48,22 @@ def read_points(path: Path | str, usual: Path | str | None = None) -> list[Measu
         If the file cannot be read, or a row is wrong: with file, line and field.
     """
     source = Path(path)
-    try:
-        with source.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            points = [
-                _point(row, source, f"{source}, line {reader.line_num}", usual) for row in reader
-            ]
-    except (OSError, UnicodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(f"{source}: cannot be read as a table of points: {reason}") from error
-    if not points:
-        raise TraceError(f"{source}: a table of measured points has a row per point; it has none")
-    return points
+    return read_rows(source, "point", lambda row, line: _point(row, source, line, usual))
 
 
-def _point(
-    row: Mapping[str, str | None], source: Path, place: str, usual: Path | str | None
-) -> MeasuredPoint:
-    trace = _text(row, "trace")
+def _point(row: Row, source: Path, line: str, usual: Path | str | None) -> MeasuredPoint:
+    trace = text(row, "trace")
     if not trace:
-        raise TraceError(f"{place}: trace: missing; name the recording, beside this file")
-    where = _text(row, "cluster")
-    cluster = _beside(source, where) if where else usual
-    if cluster is None:
-        raise TraceError(f"{place}: cluster: missing; name it here, or with --cluster for all rows")
+        raise TraceError(f"{line}: trace: missing; name the recording, beside this file")
     try:
+        cluster = cluster_named(row, source, usual)
         change, what_if, factor = _change(row)
-    except WhatIfError as error:
-        raise TraceError(f"{place}: {error}") from error
-    measured = _seconds(row, "measured_step_s", place)
-    if not measured:
-        raise TraceError(f"{place}: measured_step_s: missing; how long the step took there (s)")
+        measured = seconds(row, "measured_step_s")
+        scatter = seconds(row, "measured_mad_s", may_be_zero=True)
+    except TwofoldError as error:
+        raise TraceError(f"{line}: {error}") from error
+    if measured is None:
+        raise TraceError(f"{line}: measured_step_s: missing; how long the step took there (s)")
     return MeasuredPoint(
         trace=source.parent / trace,
         cluster=cluster,
@@ -88,40 +71,14 @@ def _point(
         what_if=what_if,
         factor=factor,
         measured=measured,
-        scatter=_seconds(row, "measured_mad_s", place),
-        place=place,
+        scatter=scatter,
+        place=line,
     )
 
 
-def _text(row: Mapping[str, str | None], name: str) -> str:
-    return (row.get(name) or "").strip()
-
-
-def _beside(source: Path, name: str) -> str | Path:
-    """Find a cluster: a name of the catalogue, or a file beside the table."""
-    return name if name in catalog() else source.parent / name
-
-
-def _seconds(row: Mapping[str, str | None], name: str, place: str) -> float | None:
-    text = _text(row, name)
-    if not text:
-        return None
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise TraceError(f"{place}: {name}: {text!r} is not a time in seconds")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _change(row: Mapping[str, str | None]) -> tuple[Change | None, str, float | None]:
+def _change(row: Row) -> tuple[Change | None, str, float | None]:
     """Read what a row changes: as a change, as text, and as a factor if it is one."""
-    what_if, resource, factor = (_text(row, name) for name in COLUMNS_OF_CHANGE)
+    what_if, resource, factor = (text(row, name) for name in COLUMNS_OF_CHANGE)
     if what_if and (resource or factor):
         raise WhatIfError("what_if and resource or factor are given: write one or the other")
     if what_if:
@@ -130,7 +87,7 @@ def _change(row: Mapping[str, str | None]) -> tuple[Change | None, str, float | 
         return None, "", 1.0
     if not resource or not factor:
         raise WhatIfError("resource and factor, or what_if: write what was changed; factor 1: none")
-    value = _number(factor)
+    value = number(factor)
     check_factor(value)
     resource = check_resource(resource)
     if value == 1:

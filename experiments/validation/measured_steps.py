@@ -12,18 +12,17 @@ for the name of one. Other columns are not read.
 A row that cannot be read is kept with the reason, line and column: the others are answered.
 """
 
-import csv
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from simulator.errors import TraceError, TwofoldError
-from simulator.names import one_of
-from simulator.quantities import bytes_per_element
-from topologies import catalog
+from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
+from simulator.support.errors import TraceError, TwofoldError
+from simulator.support.names import one_of
+from simulator.support.quantities import bytes_per_element
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import RECIPES, Attention, Training
@@ -83,30 +82,23 @@ def read_steps(
         If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
     """
     source = Path(path)
-    try:
-        with source.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            _check_columns(reader.fieldnames or (), source)
-            steps = [
-                _step(row, source, f"{source}, line {reader.line_num}", usual) for row in reader
-            ]
-    except (OSError, UnicodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(f"{source}: cannot be read as a table of steps: {reason}") from error
-    if not steps:
-        raise TraceError(f"{source}: a table of measured steps has a row per step; it has none")
-    return steps
+    return read_rows(
+        source,
+        "step",
+        lambda row, line: _step(row, source, line, usual),
+        lambda columns: _check_columns(columns, source),
+    )
 
 
-def framework_of(row: Mapping[str, str | None], zero: int, accelerator: str) -> str:
+def framework_of(row: Row, zero: int, accelerator: str) -> str:
     """Return the framework that a row names, or that its source and notes name.
 
     A row that names none ran what is usual for it: MaxText on a TPU, FSDP2 where weights are
     sharded over replicas, Megatron-LM else.
     """
-    told = " ".join(_text(row, name) for name in ("source", "notes")).lower()
+    words = " ".join(text(row, name) for name in ("source", "notes")).lower()
     for pattern, name in _NAMED:
-        if re.search(pattern, told):
+        if re.search(pattern, words):
             return name
     if accelerator.lower().startswith("tpu"):
         return "maxtext"
@@ -128,8 +120,8 @@ NVIDIA's dgxc-benchmarking runs NeMo where a recipe names nothing else.
 """
 
 
-def _check_columns(names: object, source: Path) -> None:
-    columns = {str(name).strip() for name in names or ()}  # type: ignore[attr-defined]
+def _check_columns(names: Sequence[str], source: Path) -> None:
+    columns = {name.strip() for name in names}
     if "model" not in columns and not columns.issuperset(_SHAPE):
         missing = ", ".join(name for name in ("model", *_SHAPE) if name not in columns)
         raise TraceError(
@@ -139,61 +131,46 @@ def _check_columns(names: object, source: Path) -> None:
 
 
 def _step(
-    row: Mapping[str, str | None], source: Path, place: str, usual: Path | str | None
+    row: Row, source: Path, line_of_file: str, usual: Path | str | None
 ) -> MeasuredStep | UnreadStep:
-    line = place.rpartition(" ")[2]
-    name = _text(row, "id") or f"line {line}"
-    told = (name, _text(row, "source"), _text(row, "accelerator"))
+    line = line_of_file.rpartition(" ")[2]
+    name = text(row, "id") or f"line {line}"
+    labels = (name, text(row, "source"), text(row, "accelerator"))
     measured = None
     try:
-        measured = _seconds(row, "step_s")
-        return _read(row, told, _cluster(row, source, usual), measured, place)
+        measured = seconds(row, "step_s")
+        return _read(row, labels, cluster_named(row, source, usual), measured, line_of_file)
     except (TwofoldError, ValueError) as error:
-        reason = f"{place}: {_reason(error)}"
-        return UnreadStep(*told, _text(row, "cluster"), measured, place, reason)
+        reason = f"{line_of_file}: {_reason(error)}"
+        return UnreadStep(*labels, text(row, "cluster"), measured, line_of_file, reason)
 
 
 def _read(
-    row: Mapping[str, str | None],
-    told: tuple[str, str, str],
-    cluster: str | Path,
-    measured: float | None,
-    place: str,
+    row: Row, labels: tuple[str, str, str], cluster: str | Path, measured: float | None, line: str
 ) -> MeasuredStep:
     parallelism = _parallelism(row)
-    ran_by = _framework(row, parallelism.zero, told[2])
+    ran_by = _framework(row, parallelism.zero, labels[2])
     return MeasuredStep(
-        *told,
+        *labels,
         cluster=cluster,
         model=_model(row),
         parallelism=parallelism,
         run=_training(row, parallelism, ran_by),
         framework=ran_by,
         measured=measured,
-        place=place,
+        place=line,
     )
 
 
-def _framework(row: Mapping[str, str | None], zero: int, accelerator: str) -> str:
-    given = _text(row, "framework")
-    return given or framework_of(row, zero, accelerator)
+def _framework(row: Row, zero: int, accelerator: str) -> str:
+    framework = text(row, "framework")
+    return framework or framework_of(row, zero, accelerator)
 
 
-def _cluster(row: Mapping[str, str | None], source: Path, usual: Path | str | None) -> str | Path:
-    """Find a cluster: a name of the catalogue, or a file beside the table."""
-    where = _text(row, "cluster")
-    if not where:
-        if usual is None:
-            raise TraceError("cluster: missing; name it here, or with --cluster for all rows")
-        return usual
-    beside = source.parent / where
-    return where if where in catalog() or not beside.is_file() else beside
-
-
-def _model(row: Mapping[str, str | None]) -> Model:
+def _model(row: Row) -> Model:
     """Return the model of a row: the shape that it gives, or the card that it names."""
-    name = _text(row, "model")
-    if not any(_text(row, column) for column in _SHAPE):
+    name = text(row, "model")
+    if not any(text(row, column) for column in _SHAPE):
         if name not in model_names():
             raise TraceError(f"model: {one_of(name, model_names())}; or give {', '.join(_SHAPE)}")
         return load_model(name)
@@ -216,7 +193,7 @@ def _model(row: Mapping[str, str | None]) -> Model:
     )
 
 
-def _experts(row: Mapping[str, str | None]) -> Experts | None:
+def _experts(row: Row) -> Experts | None:
     if not (count := _positive(row, "experts")):
         return None
     return Experts(
@@ -228,7 +205,7 @@ def _experts(row: Mapping[str, str | None]) -> Experts | None:
     )
 
 
-def _parallelism(row: Mapping[str, str | None]) -> Parallelism:
+def _parallelism(row: Row) -> Parallelism:
     degrees = {name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")}
     zero = _number(row, "zero", 0)
     parallelism = Parallelism(
@@ -245,13 +222,13 @@ def _parallelism(row: Mapping[str, str | None]) -> Parallelism:
     return parallelism
 
 
-def _training(row: Mapping[str, str | None], parallelism: Parallelism, framework: str) -> Training:
-    precision = _text(row, "precision") or "bf16"
+def _training(row: Row, parallelism: Parallelism, framework: str) -> Training:
+    precision = text(row, "precision") or "bf16"
     choices: dict[str, str] = {
-        name: value for name in ("gradient", "scores", "recompute") if (value := _text(row, name))
+        name: value for name in ("gradient", "scores", "recompute") if (value := text(row, name))
     }
     if framework == "fsdp2" and choices.get("recompute") == "selective":
-        choices["recompute"] = "op"  # what torchtitan calls selective, if not told by layers
+        choices["recompute"] = "op"  # what torchtitan calls selective, if layers are not given
     attention = _attention(row)
     for name in ("precision", "gradient"):
         _check_dtype(row, name)
@@ -268,78 +245,57 @@ def _training(row: Mapping[str, str | None], parallelism: Parallelism, framework
     )
 
 
-def _attention(row: Mapping[str, str | None]) -> Attention:
-    """Return the kernels of attention: as told, else those that compute as many scores.
+def _attention(row: Row) -> Attention:
+    """Return the kernels of attention: as given, else those that compute as many scores.
 
     Kernels that leave out what a causal mask hides are fused; those that do not write the scores.
     """
-    given = _text(row, "attention")
-    if given:
-        return cast("Attention", given)
-    return "unfused" if _text(row, "scores") != "causal" else "flash"
+    attention = text(row, "attention")
+    if attention:
+        return cast("Attention", attention)
+    return "unfused" if text(row, "scores") != "causal" else "flash"
 
 
-def _check_dtype(row: Mapping[str, str | None], name: str) -> None:
-    if (text := _text(row, name)) and not (name == "precision" and text in RECIPES):
+def _check_dtype(row: Row, name: str) -> None:
+    if (cell := text(row, name)) and not (name == "precision" and cell in RECIPES):
         try:
-            bytes_per_element(text)
+            bytes_per_element(cell)
         except TwofoldError as error:
             raise TraceError(f"{name}: {error}") from error
 
 
-def _text(row: Mapping[str, str | None], name: str) -> str:
-    return (row.get(name) or "").strip()
-
-
-def _number(row: Mapping[str, str | None], name: str, usual: int | None = None) -> int:
-    text = _text(row, name)
-    if not text:
+def _number(row: Row, name: str, usual: int | None = None) -> int:
+    cell = text(row, name)
+    if not cell:
         if usual is None:
             raise TraceError(f"{name}: missing; give a whole number")
         return usual
-    value = _converted(text, float)
-    if value is None or not math.isfinite(value) or value != int(value) or value < 0:
-        raise TraceError(f"{name}: {text!r} is not a whole number of 0 or more")
+    value = number(cell)
+    if not math.isfinite(value) or value != int(value) or value < 0:
+        raise TraceError(f"{name}: {cell!r} is not a whole number of 0 or more")
     return int(value)
 
 
-def _count(row: Mapping[str, str | None], name: str, usual: int | None = None) -> int:
+def _count(row: Row, name: str, usual: int | None = None) -> int:
     value = _number(row, name, usual)
     if value < 1:
         raise TraceError(f"{name}: {value} must be at least 1")
     return value
 
 
-def _positive(row: Mapping[str, str | None], name: str) -> int | None:
+def _positive(row: Row, name: str) -> int | None:
     """Read a count that may be left out: nothing and 0 say that there is none."""
     return _number(row, name, 0) or None
 
 
-def _flag(row: Mapping[str, str | None], name: str) -> bool:
-    text = _text(row, name).lower()
-    if text not in _FLAGS:
-        raise TraceError(f"{name}: {text!r} is neither 1 nor 0")
-    return _FLAGS[text]
+def _flag(row: Row, name: str) -> bool:
+    cell = text(row, name)
+    if cell.lower() not in _FLAGS:
+        raise TraceError(f"{name}: {cell.lower()!r} is neither 1 nor 0")
+    return _FLAGS[cell.lower()]
 
 
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
-
-
-def _seconds(row: Mapping[str, str | None], name: str) -> float | None:
-    text = _text(row, name)
-    if not text:
-        return None
-    value = _converted(text, float)
-    if value is None or not 0 < value < math.inf:
-        raise TraceError(f"{name}: {text!r} is not a time in seconds, more than 0")
-    return value
-
-
-def _converted(text: str, to: Callable[[str], float]) -> float | None:
-    try:
-        return to(text)
-    except ValueError:
-        return None
 
 
 def _reason(error: Exception) -> str:
@@ -348,6 +304,6 @@ def _reason(error: Exception) -> str:
     if details is None:
         return " ".join(str(error).split())
     return "; ".join(
-        f"{'.'.join(map(str, one['loc'])) or 'model'}: {one['msg']}"
-        for one in details(include_url=False)
+        f"{'.'.join(map(str, detail['loc'])) or 'model'}: {detail['msg']}"
+        for detail in details(include_url=False)
     )

@@ -11,21 +11,22 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.baseline import Baseline, Settings, Watch, replayed
-from experiments.costing.calibration import (
+from experiments.baseline import Baseline, Settings, replayed
+from experiments.calibration.calibration import (
     calibrated_cluster,
     check_replay,
     fit_kinds,
     with_calibration,
 )
-from experiments.evaluate.design_points import steps
+from experiments.evaluate.design_points import Answered, steps
+from experiments.intervals.interval import interval
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
-from experiments.settings import EVERY
+from experiments.settings import EVERY, Watch
 from experiments.validation.measured_points import MeasuredPoint
-from simulator.errors import TwofoldError
-from simulator.workload import KINDS, Workload
+from simulator.support.errors import TwofoldError
+from simulator.workload import KINDS, UNKNOWN, Workload
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
 from traces.core.loaded import Loaded
@@ -41,7 +42,8 @@ class PointError:
     ``calibrated_s`` with a calibration on the recording; neither sees what was measured at the
     point. ``network_only_s`` is, of a second recording, its own step with its calls as the first
     one shows them. Errors are in % of what was measured; utilities (%) are against the recording's
-    network, measured against measured there, and ``points_apart`` is predicted minus measured.
+    network, measured against measured there, and ``points_apart`` is predicted minus measured;
+    ``interval_pct`` is half of the 95 % interval of the predicted one (points of the step).
     What there is not is None; ``note`` says why.
     """
 
@@ -62,13 +64,21 @@ class PointError:
     utility_predicted_pct: float | None = None
     points_apart: float | None = None
     note: str = ""
+    interval_pct: float | None = None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the utility that was measured is within the 95 % interval of the predicted."""
+        if self.points_apart is None or self.interval_pct is None:
+            return None
+        return abs(self.points_apart) <= self.interval_pct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
     """A recording replayed on its cluster: with the cluster's figures, and calibrated on itself.
 
-    ``calibrated`` is None where the recording cannot tell, and ``why`` says why.
+    ``calibrated`` is None where the recording cannot be fitted, and ``why`` says why.
     """
 
     base: Baseline
@@ -103,14 +113,15 @@ class Recording:
         if point.change is None:
             again = None if self.calibrated is None else self.calibrated.timeline.makespan
             return _compared(row, self.base.timeline.makespan, again)
-        asked, calibrated = (point.what_if, point.change), None
+        named_change, calibrated = (point.what_if, point.change), None
         try:
-            predicted = _changed(self.base, asked, watch)
+            predicted = _changed(self.base, named_change, watch)
+            width = interval(self.base, predicted).interval_pct
             if self.calibrated is not None:
-                calibrated = _changed(self.calibrated, asked, watch)
+                calibrated = _changed(self.calibrated, named_change, watch).step
         except TwofoldError as error:
             return _noted(row, str(error))
-        row = _compared(row, predicted, calibrated)
+        row = replace(_compared(row, predicted.step, calibrated), interval_pct=width)
         return _with_utility(row, recorded, self.base.timeline.makespan)
 
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
@@ -120,37 +131,41 @@ class Recording:
         other has times the ranks; ``network_only_s`` takes the other's own step, and needs only
         the same library.
         """
-        mine, row = self.base.loaded, _second(self, loaded, cluster)
-        apart = _differences(mine.workload, loaded.workload)
-        if apart:
-            row = _noted(row, apart)
-        times = loaded.workload.job_ranks / mine.workload.job_ranks
+        first, row = self.base.loaded, _second(self, loaded, cluster)
+        difference = _differences(first.workload, loaded.workload)
+        if difference:
+            row = _noted(row, difference)
+        times = loaded.workload.job_ranks / first.workload.job_ranks
         change = Change() if times == 1 else parse_change(f"replicas x{times:g}")
         row = self._moved(row, cluster, change, watch)
-        measured = None if self.base.error is None else mine.measured_step
+        measured = None if self.base.error is None else first.measured_step
         row = _with_utility(row, measured, self.base.timeline.makespan)
         if self.calibrated is None or row.measured_s is None:
             return row
         fitted = with_calibration(cluster, self.calibrated.scenario.cluster.calibration)
         try:
-            own = replayed(lambda _: loaded, fitted, self.base.settings, watch).timeline.makespan
+            own_step = replayed(
+                lambda _: loaded, fitted, self.base.settings, watch
+            ).timeline.makespan
         except TwofoldError as error:
             return _noted(row, str(error))
         return replace(
-            row, network_only_s=own, network_only_error_pct=_error_pct(own, row.measured_s)
+            row,
+            network_only_s=own_step,
+            network_only_error_pct=_error_pct(own_step, row.measured_s),
         )
 
     def _moved(self, row: PointError, cluster: Cluster, change: Change, watch: Watch) -> PointError:
         """Put this recording's step on another cluster and change it, plain and calibrated."""
         try:
-            there = change.apply(self.base.on(cluster)).scenario
-            predicted = there.run(watch(cluster.name)).makespan
+            scenario = change.apply(self.base.on(cluster)).scenario
+            predicted = scenario.run(watch(cluster.name)).makespan
             calibrated = None
             if self.calibrated is not None:
-                known = self.calibrated.scenario.cluster.calibration
-                fitted = self.base.on(with_calibration(cluster, known))
-                there = change.apply(fitted).scenario
-                calibrated = there.run(watch(f"{cluster.name}, calibrated")).makespan
+                calibration = self.calibrated.scenario.cluster.calibration
+                fitted = self.base.on(with_calibration(cluster, calibration))
+                scenario = change.apply(fitted).scenario
+                calibrated = scenario.run(watch(f"{cluster.name}, calibrated")).makespan
         except TwofoldError as error:
             return _noted(row, str(error))
         return _compared(row, predicted, calibrated)
@@ -218,8 +233,8 @@ def _of_one_step(settings: Settings) -> Settings:
 
 def _calibrated(base: Baseline, read: OpenTrace, watch: Watch) -> Cluster:
     """Calibrate a cluster on all steps of the recording that it is the cluster of."""
-    found = base.loaded.coverage.steps
-    numbers = [str(number) for number in found] or [base.loaded.coverage.step]
+    recorded = base.loaded.coverage.steps
+    numbers = [str(number) for number in recorded] or [base.loaded.coverage.step]
     scenarios = [
         replayed(
             read,
@@ -233,10 +248,10 @@ def _calibrated(base: Baseline, read: OpenTrace, watch: Watch) -> Cluster:
     return calibrated_cluster(base.scenario.cluster, fits, base.loaded.trace)
 
 
-def _changed(base: Baseline, asked: tuple[str, Change], watch: Watch) -> float:
-    """Step time with a named change (s)."""
-    ((step, _),), _ = steps(base, [asked], watch)
-    return step
+def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:
+    """Answer a named change of a step."""
+    (answered,) = steps(base, [named_change], watch)
+    return answered
 
 
 def _compared(row: PointError, predicted: float, calibrated: float | None) -> PointError:
@@ -310,13 +325,16 @@ def _words(trace: str, cluster: Cluster) -> str:
     return f"{Path(trace).name} on {cluster.name}"
 
 
-def _differences(one: Workload, other: Workload) -> str:
+def _differences(first: Workload, second: Workload) -> str:
     """Say what makes two recordings differ besides their networks; "" if nothing is seen."""
-    if one.job_ranks != other.job_ranks:
-        return f"{one.job_ranks:,} ranks against {other.job_ranks:,}: predicted with other replicas"
-    counts = [np.bincount(step.calls.kind, minlength=len(KINDS)) for step in (one, other)]
+    if first.job_ranks != second.job_ranks:
+        return (
+            f"{first.job_ranks:,} ranks against {second.job_ranks:,}: predicted with other replicas"
+        )
+    names = (*KINDS, UNKNOWN)
+    counts = [np.bincount(step.calls.kind, minlength=len(names)) for step in (first, second)]
     unlike = np.flatnonzero(counts[0] != counts[1])
     if not len(unlike):
         return ""
-    told = (f"{counts[0][kind]:,} {KINDS[kind]} against {counts[1][kind]:,}" for kind in unlike)
-    return f"is it the same program? {', '.join(told)}"
+    counted = (f"{counts[0][kind]:,} {names[kind]} against {counts[1][kind]:,}" for kind in unlike)
+    return f"is it the same program? {', '.join(counted)}"

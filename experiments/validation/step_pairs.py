@@ -2,14 +2,20 @@
 
 A planner asks what tensor parallelism or recomputation would change. So a pair's ratio of times is
 held against the ratio of predictions; what both steps have in common cancels.
+
+Sources whose steps lie on lines were extended by a rule, not measured one by one. Steps that differ
+in the number of micro-batches alone grow by as much for each, but no clock tells it to a hundredth
+of a per cent: pipelines fill, hosts and clocks waver. Such steps say little of what steps take, and
+nothing of how much they scatter.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from experiments.validation.errors import Prediction, error_summary
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep
 
 
@@ -24,13 +30,13 @@ class PairErrors:
 
 
 def pair_errors(
-    asked: Sequence[MeasuredStep | UnreadStep], predicted: Sequence[float | None]
+    rows: Sequence[MeasuredStep | UnreadStep], predicted: Sequence[float | None]
 ) -> tuple[PairErrors, ...]:
     """Return the errors of pairs, by what they differ in.
 
     Parameters
     ----------
-    asked
+    rows
         Rows of tables.
     predicted
         Time of each by prediction (s); None where there is none.
@@ -41,25 +47,19 @@ def pair_errors(
         Of each thing of which there are pairs. Steps that differ in it alone are put in the order
         of its values, and neighbours compared; all on the same source, the accelerator's apart.
     """
-    known = [
+    answered = [
         (facts(step), step.measured, time)
-        for step, time in zip(asked, predicted, strict=True)
+        for step, time in zip(rows, predicted, strict=True)
         if isinstance(step, MeasuredStep) and step.measured is not None and time is not None
     ]
-    found = []
+    pairs = []
     for what, (value, follow) in _DIFFER.items():
-        off = _off(known, value, follow)
-        if off:
-            absolute = np.abs(off)
-            found.append(
-                PairErrors(
-                    what,
-                    len(off),
-                    100 * float(np.median(absolute)),
-                    100 * float(np.quantile(absolute, 0.9)),
-                )
-            )
-    return tuple(found)
+        summary = error_summary(
+            Prediction(what, 100 * error) for error in _errors(answered, value, follow)
+        )
+        if summary is not None:
+            pairs.append(PairErrors(what, summary.rows, summary.median_pct, summary.p90_pct))
+    return tuple(pairs)
 
 
 _DIFFER: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -98,14 +98,14 @@ def facts(step: MeasuredStep) -> dict[str, Hashable]:
     }
 
 
-def _off(known: Sequence[_Known], value: str, follow: Sequence[str]) -> list[float]:
+def _errors(answered: Sequence[_Known], value: str, follow: Sequence[str]) -> list[float]:
     groups: dict[Hashable, list[_Known]] = {}
-    for one in known:
-        same = tuple(one[0][name] for name in one[0] if name != value and name not in follow)
-        groups.setdefault(same, []).append(one)
+    for row in answered:
+        same = tuple(row[0][name] for name in row[0] if name != value and name not in follow)
+        groups.setdefault(same, []).append(row)
     errors = []
     for group in groups.values():
-        ordered = sorted(group, key=lambda one: str(one[0][value]).rjust(_DIGITS))
+        ordered = sorted(group, key=lambda row: str(row[0][value]).rjust(_DIGITS))
         errors += [
             (after[2] / before[2]) / (after[1] / before[1]) - 1
             for before, after in pairwise(ordered)
@@ -116,3 +116,61 @@ def _off(known: Sequence[_Known], value: str, follow: Sequence[str]) -> list[flo
 
 _DIGITS = 12
 """Places that numbers are padded to, so that they sort as numbers."""
+
+
+_FEWEST = 3
+"""Steps of a series: a line goes through any two."""
+_EXACT = 1e-4
+"""Part of the longest step that others are off the line at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSeries:
+    """A source of which all series of steps over the number of micro-batches lie on lines."""
+
+    source: str
+    steps: int
+    series: int
+
+
+def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeries, ...]:
+    """Return the sources whose steps were extended by a rule.
+
+    Parameters
+    ----------
+    rows
+        Rows of tables.
+
+    Returns
+    -------
+    tuple of LinearSeries
+        Of each source with series of three steps or more that differ in the global batch alone, all
+        of which lie on a line to 0.01 % of the longest step; ``steps`` are all of the source's.
+    """
+    return tuple(_linear(rows))
+
+
+def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]:
+    measured = [
+        steps for steps in rows if isinstance(steps, MeasuredStep) and steps.measured is not None
+    ]
+    for source in dict.fromkeys(steps.source for steps in measured):
+        of_source = [steps for steps in measured if steps.source == source]
+        series = [steps for steps in _series(of_source) if len(steps) >= _FEWEST]
+        if series and all(_on_a_line(steps) for steps in series):
+            yield LinearSeries(source, len(of_source), len(series))
+
+
+def _series(steps: Sequence[MeasuredStep]) -> list[dict[int, float]]:
+    """Group steps that differ in the global batch alone: times (s) by it."""
+    groups: dict[object, dict[int, float]] = {}
+    for step in steps:
+        same = tuple(value for name, value in facts(step).items() if name != "global_batch")
+        groups.setdefault(same, {})[step.run.global_batch] = step.measured or 0.0
+    return list(groups.values())
+
+
+def _on_a_line(times: dict[int, float]) -> bool:
+    batches, seconds = np.array(list(times)), np.array(list(times.values()))
+    line = np.polyval(np.polyfit(batches, seconds, 1), batches)
+    return bool(np.abs(seconds - line).max() <= _EXACT * seconds.max())

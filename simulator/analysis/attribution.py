@@ -1,4 +1,12 @@
-"""Where the step went: by the critical path, and by what each rank did. Both add up to it."""
+"""Where the step went: by the critical path, by what each rank did, and by op. Each adds up to it.
+
+An instant of a rank counts for what comes first of: kernels, copies, calls that move, calls that
+wait for other ranks, the host at work, launches on their way, host threads on which nothing is seen
+at work. What is left is time before the rank's first op, after its last, or idle.
+:func:`rank_parts` adds that up by rank, :func:`account` op by op: where several ops of one sort run
+at once, they share the instant equally. On a rank without kernels the host is what computes, and
+comes first.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Segment
-from simulator.analysis.metrics import Intervals, cover, length, moves, rank_times, union
+from simulator.analysis.metrics import Intervals, cover, length, moves, rank_times, step_time, union
 from simulator.engine.simulate import Costs
-from simulator.timeline import Timeline
-from simulator.workload import UNEXPLAINED_HOST, Floats, What
+from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.timeline import RunTimes, Timeline
+from simulator.workload import IN_PART, UNEXPLAINED_HOST, What, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class PathPart:
 
 
 def path_parts(timeline: Timeline, path: list[Segment]) -> list[PathPart]:
-    """Put the critical path down to causes, the largest first; they add up to the makespan."""
+    """Attribute the critical path to causes, the largest first; they add up to the makespan."""
     totals: dict[tuple[str, str], float] = {}
     costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
     for segment in path:
@@ -83,12 +92,12 @@ def stretches(timeline: Timeline, path: list[Segment]) -> list[Stretch]:
     """Merge what follows on the critical path with like rank, lane, name and use of time."""
     workload = timeline.workload
 
-    def alike(segment: Segment) -> tuple[int, str, str, str]:
+    def key_of(segment: Segment) -> tuple[int, str, str, str]:
         op = workload.op(segment.op)
         return op.rank, op.lane, segment.what, op.name
 
     rows = []
-    for key, run in groupby(path, alike):
+    for key, run in groupby(path, key_of):
         segments = list(run)
         start = segments[0].start
         rows.append(Stretch(*key, start, segments[-1].end - start, len(segments)))
@@ -154,39 +163,39 @@ def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Flo
 def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     """Spans of time by what covers them; a later one counts where no earlier one does."""
     workload, start, end = timeline.workload, timeline.start, timeline.end
-    mine = workload.ops_of(rank)
-    what = workload.what[mine]
+    ops_of_rank = workload.ops_of(rank)
+    what = workload.what[ops_of_rank]
     for name, kind in ((COMPUTE, What.COMPUTE), (COPY, What.COPY)):
-        ops = mine[what == kind]
+        ops = ops_of_rank[what == kind]
         yield name, _spans(start[ops], end[ops])
-    calls = mine[what >= What.COLLECTIVE]
+    calls = ops_of_rank[what >= What.COLLECTIVE]
     yield from _exposed(timeline, calls)
     begun = np.maximum(start[calls], timeline.call_start[workload.call[calls]])
     yield WAITING, _spans(start[calls], begun)
-    host = mine[workload.part[mine] == What.HOST]
+    host = ops_of_rank[workload.part[ops_of_rank] == What.HOST]
     yield HOST, _spans(start[host], end[host])
-    device = mine[what != What.HOST]
+    device = ops_of_rank[what != What.HOST]
     launch = timeline.released_by[device]
     launched = (launch >= 0) & (workload.what[launch] == What.HOST)
     yield LAUNCH, _spans(end[launch[launched]], start[device[launched]])
-    silent = mine[(what == What.HOST) & (workload.part[mine] != What.HOST)]
+    silent = ops_of_rank[(what == What.HOST) & (workload.part[ops_of_rank] != What.HOST)]
     yield UNEXPLAINED_HOST, _spans(start[silent], end[silent])
-    first, last, makespan = start[mine].min(), end[mine].max(), timeline.makespan
+    first, last, makespan = start[ops_of_rank].min(), end[ops_of_rank].max(), timeline.makespan
     yield BEFORE, np.array([[0.0, first]])
     yield AFTER, np.array([[last, makespan]])
     yield IDLE, np.array([[0.0, makespan]])
 
 
-def _exposed(timeline: Timeline, ops: NDArray[np.int64]) -> Iterator[tuple[str, Intervals]]:
+def _exposed(timeline: Timeline, ops: Longs) -> Iterator[tuple[str, Intervals]]:
     """Spans in which a rank's calls move, by kind and group in order of their first call."""
     workload = timeline.workload
     calls = workload.call[ops]
     begun, over = moves(timeline, ops)
     key = workload.calls.group[calls].astype(np.int64) * 256 + workload.calls.kind[calls]
     for kind_and_group in dict.fromkeys(key[np.argsort(begun, kind="stable")].tolist()):
-        mine = key == kind_and_group
-        call = workload.call_view(int(calls[mine][0]))
-        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[mine], over[mine])
+        of_kind = key == kind_and_group
+        call = workload.call_view(int(calls[of_kind][0]))
+        yield f"{EXPOSED}{call.kind} {call.group}", _spans(begun[of_kind], over[of_kind])
 
 
 def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
@@ -199,9 +208,9 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
     workload, names = timeline.workload, timeline.topology.resources
     totals = np.zeros(len(names))
     for rank, row in zip(workload.ranks, rank_times(timeline), strict=True):
-        mine = workload.ops_of(rank)
-        busy = mine[(workload.what[mine] == What.COMPUTE) | (workload.what[mine] == What.COPY)]
-        calls = workload.call[mine[workload.what[mine] >= What.COLLECTIVE]]
+        ops = workload.ops_of(rank)
+        busy = ops[(workload.what[ops] == What.COMPUTE) | (workload.what[ops] == What.COPY)]
+        calls = workload.call[ops[workload.what[ops] >= What.COLLECTIVE]]
         begun, over = timeline.call_start[calls], timeline.call_end[calls]
         hidden = cover(union(timeline.start[busy], timeline.end[busy]), begun, over)
         alone = np.maximum(0.0, over - begun - hidden)
@@ -218,3 +227,159 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
 
 def _spans(start: Floats, end: Floats) -> Intervals:
     return np.stack([start, end], axis=1)
+
+
+COMMUNICATION = "communication"
+"""A call that moves while its rank computes nothing: exposed communication."""
+USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
+"""Uses of time that belong to ops."""
+REST = (BEFORE, AFTER, IDLE)
+"""Uses of time that belong to a rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """Time by use (s): ``of_op[use]`` of each op, ``of_rank[use]`` of each of the ranks.
+
+    ``lasted[use]`` is how long each op was at it, whatever else went on; NaN where it was not.
+    Mean over ranks of all together is ``step``.
+    """
+
+    workload: Workload
+    step: float
+    of_op: dict[str, Floats]
+    lasted: dict[str, Floats]
+    of_rank: dict[str, Floats]
+
+    def totals(self) -> dict[str, float]:
+        """Mean over ranks of each use (s); they add up to the step."""
+        ranks = max(1, len(self.workload.ranks))
+        columns = {**self.of_op, **self.of_rank}
+        return {use: float(column.sum()) / ranks for use, column in columns.items()}
+
+
+def account(run: RunTimes) -> Account:
+    """Attribute every instant of every rank to an op, or to none.
+
+    Parameters
+    ----------
+    run
+        A simulated timeline, or what was measured (:func:`simulator.timeline.measured`).
+
+    Returns
+    -------
+    Account
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.timeline import measured
+    >>> builder = WorkloadBuilder(job_ranks=1)
+    >>> for lane, times in (("stream 7", (1.0, 3.0)), ("stream 9", (2.0, 4.0))):
+    ...     _ = builder.op(
+    ...         What.COMPUTE, rank=0, lane=lane, name="gemm", duration=2.0, measured=times
+    ...     )
+    >>> found = account(measured(builder.build()))
+    >>> found.of_op["compute"].tolist(), found.totals()["not started"]
+    ([1.5, 1.5], 1.0)
+    """
+    workload, step = run.workload, step_time(run)
+    spans = _uses(run)
+    of_op = {use: np.zeros(len(workload)) for use in USES}
+    of_rank = {use: np.zeros(len(workload.ranks)) for use in REST}
+    for number, rank in enumerate(workload.ranks):
+        ops = workload.ops_of(rank)
+        instants = _Instants(ops, spans, step)
+        for use in _order(workload, ops):
+            of_op[use][ops] = instants.taken(use)
+        first, last = run.start[ops].min(), run.end[ops].max()
+        for use, column in zip(REST, instants.left(first, last), strict=True):
+            of_rank[use][number] = column
+    lasted = {use: end - start for use, (start, end) in spans.items()}
+    return Account(workload, step, of_op, lasted, of_rank)
+
+
+def _order(workload: Workload, ops: NDArray[np.intp]) -> tuple[str, ...]:
+    if (workload.what[ops] == What.COMPUTE).any():
+        return USES
+    return (HOST, *(use for use in USES if use != HOST))
+
+
+_Spans = dict[str, tuple[Floats, Floats]]
+
+
+def _uses(run: RunTimes) -> _Spans:
+    """When each op is at each use (s); NaN where it never is."""
+    workload = run.workload
+    what, part = workload.what, workload.part
+    start, end = run.start, run.end
+    # What a kernel had done when another started lies beside the whole: it counts there.
+    partial = np.array([name == IN_PART for name in workload.names], dtype=bool)
+    kernels = (what == What.COMPUTE) & ~partial[workload.name]
+    calls = np.flatnonzero(workload.call >= 0)
+    begun, over = np.full((2, len(workload)), np.nan)
+    begun[calls], over[calls] = moves(run, calls)
+    by = _released_by(run)
+    launched = (what != What.HOST) & (by >= 0) & (what[by] == What.HOST)
+    silent = (what == What.HOST) & (part != What.HOST)
+
+    def where(mask: Mask, first: Floats, last: Floats) -> tuple[Floats, Floats]:
+        first = np.where(mask, first, np.nan)
+        return first, np.where(mask, np.maximum(first, last), np.nan)
+
+    return {
+        COMPUTE: where(kernels, start, end),
+        COPY: where(what == What.COPY, start, end),
+        COMMUNICATION: where(workload.call >= 0, begun, over),
+        WAITING: where(workload.call >= 0, start, begun),
+        HOST: where(part == What.HOST, start, end),
+        LAUNCH: where(launched, end[by], start),
+        UNEXPLAINED_HOST: where(silent, start, end),
+    }
+
+
+def _released_by(run: RunTimes) -> Ints:
+    """Which op let each op start (-1: none); as measured, the last to end of those it waits for."""
+    if isinstance(run, Timeline):
+        return run.released_by
+    edges = run.workload.edges
+    source = edges.source
+    order = np.lexsort((-source, run.end[source], edges.target))
+    last = np.full(len(run.workload), -1, dtype=np.int32)
+    last[edges.target[order]] = source[order]  # the last of each target stays
+    return last
+
+
+class _Instants:
+    """The time of a rank between any two starts or ends, and what of it is taken."""
+
+    def __init__(self, ops: NDArray[np.intp], spans: _Spans, step: float) -> None:
+        self._spans = {use: (start[ops], end[ops]) for use, (start, end) in spans.items()}
+        times = np.concatenate([time for both in self._spans.values() for time in both])
+        self._step = step
+        self._bounds = np.unique(np.concatenate([[0.0, step], times[~np.isnan(times)]]))
+        self._length = np.diff(self._bounds)
+        self._free = np.ones(len(self._length), dtype=bool)
+
+    def taken(self, use: str) -> Floats:
+        """Give what is free to the ops at a use; return how much each gets (s)."""
+        start, end = self._spans[use]
+        occurs = ~np.isnan(start)
+        first = np.searchsorted(self._bounds, start[occurs])
+        last = np.searchsorted(self._bounds, end[occurs])
+        count = len(self._bounds)
+        busy = np.cumsum(np.bincount(first, minlength=count) - np.bincount(last, minlength=count))
+        used = busy[:-1] > 0
+        each = np.where(used & self._free, self._length / np.maximum(busy[:-1], 1), 0.0)
+        until = np.concatenate([[0.0], np.cumsum(each)])
+        self._free &= ~used
+        seconds = np.zeros(len(start))
+        seconds[occurs] = until[last] - until[first]
+        return seconds
+
+    def left(self, first: float, last: float) -> tuple[float, float, float]:
+        """Return what nothing has taken (s): before the first op, after the last, between."""
+        free = np.where(self._free, self._length, 0.0)
+        before = float(free[self._bounds[1:] <= first].sum())
+        after = float(free[self._bounds[:-1] >= last].sum())
+        return before, after, float(free.sum()) - before - after

@@ -9,18 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.hot import hot_loop
+from simulator.support.arrays import Floats, Ints
+from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import (
-    KINDS,
-    LAUNCH_DELAY,
-    UNEXPLAINED_HOST,
-    Floats,
-    Ints,
-    What,
-    Workload,
-    by_appearance,
-)
+from simulator.workload import KINDS, LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload, by_appearance
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
@@ -75,11 +67,11 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     """
     if not len(timeline.end):
         return []
-    segments = (one for one in _backwards(timeline) if one.end > one.start)
-    return [_told_apart(timeline, segment) for segment in segments][::-1]
+    segments = (part for part in _backwards(timeline) if part.end > part.start)
+    return [_with_cause(timeline, segment) for segment in segments][::-1]
 
 
-def _told_apart(timeline: Timeline, segment: Segment) -> Segment:
+def _with_cause(timeline: Timeline, segment: Segment) -> Segment:
     """Tell the host at work from a silent thread, and a gap from a delay behind a launch."""
     workload = timeline.workload
     if segment.what == "host" and workload.part[segment.op] != What.HOST:
@@ -198,7 +190,7 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
     It is as long as it was recorded, however good the resources get; what else there is of the path
     reacts. To ``compute`` react kernels; to ``host``, host ops in which something is seen at work
     and the latency of launches; to a tier's bandwidth and latency, what a call spends on its links.
-    These causes are pinned:
+    These causes are insensitive:
 
     ``copy``
         Copies between host and device memory, or inside one: no resource stands for either.

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.engine.propagate import LocalTimes
-from simulator.errors import WorkloadError
-from simulator.workload import KINDS, Floats, What, Workload
-
-Mask = NDArray[np.bool_]
+from simulator.support.arrays import Floats, Mask
+from simulator.support.errors import WorkloadError
+from simulator.workload import KINDS, What, Workload
 
 DATA = frozenset({"dp", "ddp", "fsdp", "fsdp2", "hsdp", "edp", "zero", "data", "replicate"})
 """Words of a label that say data parallel: PyTorch's device meshes (``mesh_dp``, ``dp_replicate``),
@@ -48,12 +46,12 @@ of the step stands for the last.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataParallel:
-    """Groups that grow with the number of replicas, and by what they were told.
+    """Groups that grow with the number of replicas, and how they were found.
 
-    ``primary`` are the groups by which replicas are told apart, ``grows`` has shape ``(groups,)``:
-    besides them those that have whole primary groups as members. ``block`` is the least number of
-    ranks in a row such that each primary group lies inside one such block. ``why`` says how they
-    were told.
+    ``primary`` are the groups whose members are replicas of each other. ``grows``, shape
+    ``(groups,)``, marks these and those that have whole primary groups as members. ``block`` is the
+    least number of ranks in a row such that each primary group lies inside one such block. ``why``
+    says how they were found.
     """
 
     primary: tuple[int, ...]
@@ -68,7 +66,7 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     Parameters
     ----------
     workload
-        A step; its groups are told by label, else by what they reduce and when.
+        A step; its groups are found by label, else by what they reduce and when.
     named
         Groups that somebody names, as indices into ``workload.groups``: taken as they are.
 
@@ -89,18 +87,18 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     ...             call=call)
     >>> found = data_parallel(builder.build())
     >>> found.grows.tolist(), found.block, found.why
-    ([False, True], 4, 'told by their names')
+    ([False, True], 4, 'by their names')
     """
     collectives = workload.calls.group[workload.calls.kind != _MESSAGE]
     calling = np.bincount(collectives, minlength=len(workload.groups)) > 0
     several = [len(group.ranks) > 1 for group in workload.groups]
     candidates = np.flatnonzero(calling & np.array(several, dtype=bool)).tolist()
-    primary, why = _by_name(workload, candidates), "told by their names"
+    primary, why = _by_name(workload, candidates), "by their names"
     if named is not None:
         primary, why = _as_named(workload, candidates, named), "as named"
     by_label = named is not None or bool(primary)
     if not by_label:
-        primary, why = _by_reductions(workload, candidates), "told by what they reduce, and when"
+        primary, why = _by_reductions(workload, candidates), "by what they reduce, and when"
     if not primary:
         raise WorkloadError(_untold(workload, candidates))
     _check_crossing(workload, primary, may_nest=by_label)
@@ -108,16 +106,16 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     return DataParallel(tuple(primary), grows, _block(workload, primary), why)
 
 
-def of_shards(workload: Workload, found: DataParallel) -> list[int]:
+def of_shards(workload: Workload, groups: DataParallel) -> list[int]:
     """Find groups that do not grow, over which shards are reduced that those that grow hold.
 
     With more shards what they reduce is smaller (HSDP: replicas of groups that shard).
     """
     words = [words_of_label(group.label) for group in workload.groups]
-    if not any(words[group] & _SHARD for group in found.primary):
+    if not any(words[group] & _SHARD for group in groups.primary):
         return []
-    grows = found.grows.tolist()
-    return [number for number, one in enumerate(words) if one & _REPLICATE and not grows[number]]
+    grows = groups.grows.tolist()
+    return [at for at, label in enumerate(words) if label & _REPLICATE and not grows[at]]
 
 
 def words_of_label(label: str) -> frozenset[str]:
@@ -170,10 +168,10 @@ def _by_reductions(workload: Workload, candidates: Sequence[int]) -> list[int]:
     first: dict[tuple[str, int, int], float] = {}
     reducing: dict[int, tuple[str, int, int]] = {}
     for group in candidates:
-        one = workload.groups[group]
+        view = workload.groups[group]
         begun = _reductions(workload, group, start)
-        if one.label.lower() in _UNNAMED and len(begun) and step > 0:
-            family = reducing[group] = (one.label, len(one.ranks), one.ranks[1] - one.ranks[0])
+        if view.label.lower() in _UNNAMED and len(begun) and step > 0:
+            family = reducing[group] = (view.label, len(view.ranks), view.ranks[1] - view.ranks[0])
             until = float(begun[-1]) if len(begun) > 1 else step
             first[family] = min(float(begun[0]) / until, first.get(family, 1.0))
     return [group for group, family in reducing.items() if first[family] >= _FORWARD]
@@ -185,13 +183,15 @@ def _reductions(workload: Workload, group: int, start: Floats) -> Floats:
     One rank that something else held up, or that went ahead, says nothing of the program.
     """
     calls = workload.calls
-    mine = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
-    size = np.nan_to_num(calls.size[mine])
-    tensors = mine[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
+    reductions = np.flatnonzero((calls.group == group) & np.isin(calls.kind, _REDUCTIONS))
+    size = np.nan_to_num(calls.size[reductions])
+    tensors = reductions[size >= max(_SIZEABLE, _OF_GREATEST * size.max(initial=0.0))]
     ops = np.flatnonzero(np.isin(workload.call, tensors) & (workload.what >= What.COLLECTIVE))
     ops = ops[np.argsort(workload.call[ops], kind="stable")]
-    own = np.split(start[ops], np.flatnonzero(np.diff(workload.call[ops])) + 1) if len(ops) else []
-    return np.sort([np.median(one) for one in own])
+    starts = (
+        np.split(start[ops], np.flatnonzero(np.diff(workload.call[ops])) + 1) if len(ops) else []
+    )
+    return np.sort([np.median(members) for members in starts])
 
 
 def _without_communication(workload: Workload) -> tuple[Floats, float]:
@@ -207,20 +207,20 @@ def _without_communication(workload: Workload) -> tuple[Floats, float]:
 def _check_crossing(workload: Workload, primary: Sequence[int], *, may_nest: bool) -> None:
     """Refuse groups that share some ranks: they lie along different dimensions of the job.
 
-    Of those told by their names one may be part of another (Megatron's data-parallel groups with
+    Of groups found by their names one may be part of another (Megatron's data-parallel groups with
     and without context parallelism, those of experts); of others it is not known what that means.
     """
     sets = {group: frozenset(workload.groups[group].ranks) for group in primary}
     different = list(dict.fromkeys(sets.values()))
-    for number, one in enumerate(different):
-        for other in different[number + 1 :]:
-            nested = (one <= other or other <= one) and may_nest
-            if one & other and not nested:
+    for number, first in enumerate(different):
+        for second in different[number + 1 :]:
+            nested = (first <= second or second <= first) and may_nest
+            if first & second and not nested:
                 crossing = say_groups(
-                    workload, [group for group in primary if sets[group] in (one, other)]
+                    workload, [group for group in primary if sets[group] in (first, second)]
                 )
                 raise WorkloadError(
-                    f"it cannot be told which groups are data parallel: {crossing} have ranks in"
+                    f"cannot determine which groups are data parallel: {crossing} have ranks in"
                     f" common; {_name_one(workload, primary)}"
                 )
 
@@ -250,16 +250,16 @@ def _block(workload: Workload, primary: Sequence[int]) -> int:
 def _untold(workload: Workload, candidates: Sequence[int]) -> str:
     if not candidates:
         return "no group of several ranks makes a call: there is nothing to reduce over replicas"
-    there = say_groups(workload, candidates)
+    names = say_groups(workload, candidates)
     return (
-        f"it cannot be told which groups are data parallel: none of {there} is"
+        f"cannot determine which groups are data parallel: none of {names} is"
         " called so, nor reduces tensors only after the forward pass;"
         f" {_name_one(workload, candidates)}"
     )
 
 
 def _name_one(workload: Workload, groups: Sequence[int]) -> str:
-    label = next((workload.groups[one].label for one in groups if workload.groups[one].label), "")
+    label = next(filter(None, (workload.groups[group].label for group in groups)), "")
     return f"name them, as in 'replicas@{_quotable(label)} x4'"
 
 

@@ -1,20 +1,118 @@
 """Two runs side by side: what each class of ops adds to the step of either, and the difference.
 
-Parts are means over ranks of :mod:`simulator.analysis.account`, so those of a run add up to its
-step, and the differences to the difference of the steps. Runs may have different ops and different
-numbers of ranks: classes are found by name (:mod:`simulator.analysis.op_classes`).
+Parts are means over ranks of :func:`simulator.analysis.attribution.account`, so those of a run add
+up to its step, and the differences to the difference of the steps. Runs may have different ops and
+different numbers of ranks: two recordings of a program rarely agree in every name, since tile
+sizes, template arguments and numbers change with sizes and versions. A name that both runs have is
+a class. Of the others, those that agree without template arguments and parameters are one class,
+then those that agree without numbers. What is left has no counterpart.
 """
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.analysis.account import COMMUNICATION, REST, USES, Account
-from simulator.analysis.attribution import WAITING
-from simulator.analysis.change_parts import where
-from simulator.analysis.op_classes import CALLS, OPS, classes
+from simulator.analysis.attribution import COMMUNICATION, REST, USES, WAITING, Account
+from simulator.analysis.path_integral import where
+from simulator.support.arrays import Longs
 from simulator.workload import Workload
+
+_NUMBERS = re.compile(r"\d+")
+_OF_GROUP = re.compile(r"\[\d+\]$")
+
+Coarser = Callable[[str], str]
+"""From a name to a pattern that it fits, in which ``*`` stands for what was left out."""
+
+
+def without_arguments(name: str) -> str:
+    """Leave out template arguments and parameters, whatever is nested in them.
+
+    Examples
+    --------
+    >>> without_arguments("void at::add_kernel<float, Op<2> >(int, Args<3>)")
+    'void at::add_kernel*'
+    >>> without_arguments("void (anonymous namespace)::softmax<4>(float*)")
+    'void (anonymous namespace)::softmax*'
+    """
+    letters, depth = [], 0
+    rest = name.replace("(anonymous namespace)", "\0")
+    for letter in rest:
+        if letter in "<(":
+            if not depth:
+                letters.append("*")
+            depth += 1
+        elif letter in ">)" and depth:
+            depth -= 1
+        elif not depth:
+            letters.append(letter)
+    plain = re.sub(r"\*[\s*]*\*|\*\s+$", "*", "".join(letters))
+    return plain.replace("\0", "(anonymous namespace)")
+
+
+def without_numbers(name: str) -> str:
+    """Leave out arguments and every number: ``gemm_128x64_tn`` is ``gemm_*x*_tn``.
+
+    Examples
+    --------
+    >>> without_numbers("ampere_sgemm_128x64_tn"), without_numbers("fusion.12")
+    ('ampere_sgemm_*x*_tn', 'fusion.*')
+    """
+    return _NUMBERS.sub("*", without_arguments(name))
+
+
+def without_size(name: str) -> str:
+    """Leave out how many ranks a group has: ``all_reduce dp[8]`` is ``all_reduce dp``."""
+    return _OF_GROUP.sub("", name)
+
+
+def _label_without_numbers(name: str) -> str:
+    return _NUMBERS.sub("*", without_size(name))
+
+
+def _kind(name: str) -> str:
+    return name.partition(" ")[0]
+
+
+OPS: tuple[Coarser, ...] = (without_arguments, without_numbers)
+"""How names of ops are made coarser."""
+CALLS: tuple[Coarser, ...] = (without_size, _label_without_numbers, _kind)
+"""How kinds and groups of calls are."""
+
+
+def classes(
+    first: Iterable[str], second: Iterable[str], coarser: Iterable[Coarser]
+) -> dict[str, str]:
+    """Return the class of every name of two runs.
+
+    Parameters
+    ----------
+    first, second
+        Names that occur in either.
+    coarser
+        What is tried in turn on names that only one of them has.
+
+    Returns
+    -------
+    dict
+        From name to class: the name itself, or a pattern that the names of the class fit.
+
+    Examples
+    --------
+    >>> found = classes(["gemm_128x64", "add<4>", "old"], ["gemm_64x64", "add<4>", "new"], OPS)
+    >>> [found[name] for name in ("gemm_64x64", "add<4>", "old")]
+    ['gemm_*x*', 'add<4>', 'old']
+    """
+    only_first, only_second = set(first), set(second)
+    class_of = {name: name for name in only_first & only_second}
+    only_first, only_second = only_first - only_second, only_second - only_first
+    for make in coarser:
+        both = set(map(make, only_first)) & set(map(make, only_second))
+        joined = {name for name in only_first | only_second if make(name) in both}
+        class_of |= {name: make(name) for name in joined}
+        only_first, only_second = only_first - joined, only_second - joined
+    return class_of | {name: name for name in only_first | only_second}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +156,12 @@ def compared(a: Account, b: Account) -> list[Compared]:
     """
     rows = []
     for use in USES:
-        mine, theirs = _by_name(a, use), _by_name(b, use)
-        found = classes(mine, theirs, CALLS if use in (COMMUNICATION, WAITING) else OPS)
-        mine, theirs = _merged(mine, found), _merged(theirs, found)
+        of_a, of_b = _by_name(a, use), _by_name(b, use)
+        class_of = classes(of_a, of_b, CALLS if use in (COMMUNICATION, WAITING) else OPS)
+        of_a, of_b = _merged(of_a, class_of), _merged(of_b, class_of)
         rows += [
-            Compared(use, name, mine.get(name, _NOTHING), theirs.get(name, _NOTHING))
-            for name in dict.fromkeys([*mine, *theirs])
+            Compared(use, name, of_a.get(name, _NOTHING), of_b.get(name, _NOTHING))
+            for name in dict.fromkeys([*of_a, *of_b])
         ]
     for use in REST:
         of_ranks = (float(of.of_rank[use].sum()) / max(1, len(of.workload.ranks)) for of in (a, b))
@@ -85,31 +183,32 @@ def _by_name(of: Account, use: str) -> dict[str, OfClass]:
     lasts = np.bincount(which, weights=of.lasted[use][ops], minlength=len(names))
     adds = np.bincount(which, weights=of.of_op[use][ops] / ranks, minlength=len(names))
     return {
-        names[at]: _of(int(count[at]), float(lasts[at]), float(adds[at]))
+        names[at]: _of_class(int(count[at]), float(lasts[at]), float(adds[at]))
         for at in np.flatnonzero(count).tolist()
     }
 
 
-def _of(count: int, lasted: float, adds: float) -> OfClass:
+def _of_class(count: int, lasted: float, adds: float) -> OfClass:
     return OfClass(count, lasted / count, adds)
 
 
 def _merged(of: dict[str, OfClass], into: dict[str, str]) -> dict[str, OfClass]:
     """Add classes up."""
     totals: dict[str, tuple[int, float, float]] = {}
-    for name, one in of.items():
+    for name, entry in of.items():
         count, lasted, adds = totals.get(into[name], (0, 0.0, 0.0))
-        longer = one.count * (one.lasts_s or 0.0)
-        totals[into[name]] = count + one.count, lasted + longer, adds + one.adds_s
-    return {name: _of(*total) for name, total in totals.items()}
+        longer = entry.count * (entry.lasts_s or 0.0)
+        totals[into[name]] = count + entry.count, lasted + longer, adds + entry.adds_s
+    return {name: _of_class(*total) for name, total in totals.items()}
 
 
-def call_names(workload: Workload) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def call_names(workload: Workload) -> tuple[Longs, tuple[str, ...]]:
     """Name every call by kind and group: an index per call, and the names."""
     calls = workload.calls
     groups = len(workload.groups)
     key = calls.kind.astype(np.int64) * groups + calls.group
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    found: dict[str, int] = {}
-    of_key = [found.setdefault(where(workload, call), len(found)) for call in first.tolist()]
-    return np.array(of_key, dtype=np.int64)[number.ravel()], tuple(found)
+    number_of: dict[str, int] = {}
+    names = [where(workload, call) for call in first.tolist()]
+    of_key = [number_of.setdefault(name, len(number_of)) for name in names]
+    return np.array(of_key, dtype=np.int64)[number.ravel()], tuple(number_of)

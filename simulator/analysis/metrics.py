@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Longs
 from simulator.timeline import RunTimes
 from simulator.workload import What
 
@@ -21,7 +22,7 @@ Intervals = NDArray[np.float64]
 """Disjoint intervals, sorted, shape ``(n, 2)``: start and end (s)."""
 
 
-def union(start: NDArray[np.float64], end: NDArray[np.float64]) -> Intervals:
+def union(start: Floats, end: Floats) -> Intervals:
     """Disjoint intervals that cover the same time, sorted, shape ``(n, 2)``.
 
     Examples
@@ -54,9 +55,7 @@ def united(first: Intervals, second: Intervals) -> Intervals:
     return union(both[:, 0], both[:, 1])
 
 
-def cover(
-    intervals: Intervals, start: NDArray[np.float64], end: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def cover(intervals: Intervals, start: Floats, end: Floats) -> Floats:
     """How much of each span from ``start`` to ``end`` disjoint intervals cover (s).
 
     Examples
@@ -68,7 +67,7 @@ def cover(
     return _covered_before(intervals, end) - _covered_before(intervals, start)
 
 
-def _covered_before(intervals: Intervals, time: NDArray[np.float64]) -> NDArray[np.float64]:
+def _covered_before(intervals: Intervals, time: Floats) -> Floats:
     if not len(intervals):
         return np.zeros(len(time))
     lengths = intervals[:, 1] - intervals[:, 0]
@@ -232,8 +231,8 @@ def load_imbalance(run: RunTimes) -> float | None:
     kernel of the step runs on it. None where nothing computes, and of a single rank.
     """
     workload, kernels = run.workload, _kernels(run)
-    own = [kernels[workload.rank[kernels] == rank] for rank in workload.ranks]
-    compute = [length(_spans(run, ops)) for ops in own]
+    kernels_by_rank = [kernels[workload.rank[kernels] == rank] for rank in workload.ranks]
+    compute = [length(_spans(run, ops)) for ops in kernels_by_rank]
     mean = float(np.mean(compute)) if len(compute) > 1 else 0.0
     return max(0.0, max(compute) / mean - 1) if mean > 0 else None
 
@@ -350,16 +349,16 @@ def dominant_kernel(run: RunTimes) -> DominantKernel | None:
     return DominantKernel(workload.names[most], min(1.0, float(spent[most]) / total))
 
 
-def _kernels(run: RunTimes) -> NDArray[np.int64]:
+def _kernels(run: RunTimes) -> Longs:
     """Kernels that the step launched, each once: not what a stream had left of the step before."""
     return np.flatnonzero((run.workload.what == What.COMPUTE) & run.workload.own)
 
 
-def _ops_by_rank(run: RunTimes) -> list[NDArray[np.int64]]:
+def _ops_by_rank(run: RunTimes) -> list[Longs]:
     return [run.workload.ops_of(rank) for rank in run.workload.ranks]
 
 
-def _device_ops(run: RunTimes) -> list[NDArray[np.int64]]:
+def _device_ops(run: RunTimes) -> list[Longs]:
     """Kernels of each rank: those of its own, and those of calls where it has others."""
     workload, kernels = run.workload, _kernels(run)
     computes = np.zeros(len(workload), dtype=np.bool_)
@@ -379,19 +378,19 @@ def _share_of_step(run: RunTimes, seconds: list[float]) -> float:
 
 def _rank_time(run: RunTimes, rank: int) -> RankTime:
     workload = run.workload
-    mine = workload.ops_of(rank)
-    what = workload.what[mine]
-    kernels = _spans(run, mine[what == What.COMPUTE])
-    copies = _spans(run, mine[what == What.COPY])
-    calls = mine[what >= What.COLLECTIVE]
+    ops = workload.ops_of(rank)
+    what = workload.what[ops]
+    kernels = _spans(run, ops[what == What.COMPUTE])
+    copies = _spans(run, ops[what == What.COPY])
+    calls = ops[what >= What.COLLECTIVE]
     compute = united(kernels, copies)
     begun, over = moves(run, calls)
     moving = union(begun, over)
     waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
     return RankTime(
         rank=rank,
-        start=float(run.start[mine].min()),
-        end=float(run.end[mine].max()),
+        start=float(run.start[ops].min()),
+        end=float(run.end[ops].max()),
         compute=length(compute),
         communication=length(moving),
         exposed_communication=_alone(moving, compute),
@@ -400,7 +399,7 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
     )
 
 
-def moves(run: RunTimes, ops: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def moves(run: RunTimes, ops: Longs) -> tuple[Floats, Floats]:
     """When the calls of ops move for their ranks (s): from a call's start to the end of the op.
 
     An eager message moves also before its receiver comes, and no longer if that comes after it.
@@ -412,7 +411,7 @@ def moves(run: RunTimes, ops: NDArray[np.int64]) -> tuple[NDArray[np.float64], N
     return begun, np.maximum(begun, np.where(late, run.call_end[call], run.end[ops]))
 
 
-def _spans(run: RunTimes, ops: NDArray[np.int64]) -> Intervals:
+def _spans(run: RunTimes, ops: Longs) -> Intervals:
     return union(run.start[ops], run.end[ops])
 
 

@@ -1,4 +1,4 @@
-"""A difference between two steps of one graph, put down to what changed: parts that add up to it.
+"""A difference between two steps of one graph, attributed to what changed: parts that add up to it.
 
 Two timelines of the same ops and edges differ in how long ops, launch latencies and calls take.
 Let all of these go from their values in one to those in the other together, in a straight line.
@@ -20,17 +20,20 @@ value like the others. Where several ways are equally long the engine's is taken
 op with the lowest index.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.analysis.critical_path import Released, ended_with, ops_on_path
 from simulator.engine.propagate import LocalTimes
-from simulator.errors import WorkloadError
+from simulator.engine.simulate import Costs
+from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import Edges, Floats, Workload
+from simulator.workload import Edges, What, Workload
 
 _GAP = 1e-9
 """A piece is straight if no way is longer by this share of the step: what rounding leaves of it."""
@@ -77,7 +80,7 @@ class _Values:
     cost: Floats
 
     @staticmethod
-    def of(timeline: Timeline) -> "_Values":
+    def from_timeline(timeline: Timeline) -> "_Values":
         workload = timeline.workload
         joined = workload.members > 0
         moved = np.where(joined, timeline.call_end - timeline.call_start, 0.0)
@@ -85,27 +88,27 @@ class _Values:
             workload.duration, workload.ready, workload.edges.lag, workload.calls.late, moved
         )
 
-    def towards(self, other: "_Values", share: float) -> "_Values":
+    def towards(self, end: "_Values", share: float) -> "_Values":
         """Values on the straight line to others."""
 
-        def between(mine: Floats, theirs: Floats) -> Floats:
-            return mine + share * (theirs - mine)
+        def between(first: Floats, last: Floats) -> Floats:
+            return first + share * (last - first)
 
         return _Values(
-            between(self.duration, other.duration),
-            between(self.ready, other.ready),
-            between(self.lag, other.lag),
-            between(self.late, other.late),
-            between(self.cost, other.cost),
+            between(self.duration, end.duration),
+            between(self.ready, end.ready),
+            between(self.lag, end.lag),
+            between(self.late, end.late),
+            between(self.cost, end.cost),
         )
 
-    def same_ops(self, other: "_Values") -> bool:
+    def same_ops(self, values: "_Values") -> bool:
         """Whether only the calls differ."""
         return (
-            np.array_equal(self.duration, other.duration)
-            and np.array_equal(self.ready, other.ready)
-            and np.array_equal(self.lag, other.lag)
-            and np.array_equal(self.late, other.late)
+            np.array_equal(self.duration, values.duration)
+            and np.array_equal(self.ready, values.ready)
+            and np.array_equal(self.lag, values.lag)
+            and np.array_equal(self.late, values.late)
         )
 
 
@@ -118,10 +121,10 @@ class _Point:
 
     at: float
     step: float
-    left: NDArray[np.int32]
-    call: NDArray[np.int32]
-    arrived: NDArray[np.int32]
-    before: NDArray[np.int32]
+    left: Ints
+    call: Ints
+    arrived: Ints
+    before: Ints
     slope: float
 
     def line(self, at: float) -> float:
@@ -130,7 +133,7 @@ class _Point:
 
 
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
-    """Put the difference of two steps, ``changed`` less ``base``, down to what differs in them.
+    """Attribute the difference of two steps, ``changed`` less ``base``, to what differs in them.
 
     Parameters
     ----------
@@ -167,8 +170,8 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
     >>> path_integral(base, changed).duration.tolist()
     [-2.0, 0.0]
     """
-    _check_alike(base.workload, changed.workload)
-    way = _Way(base.workload, _Values.of(base), _Values.of(changed))
+    _check_same_graph(base.workload, changed.workload)
+    way = _Way(base.workload, _Values.from_timeline(base), _Values.from_timeline(changed))
     first, last = way.point(0.0), way.point(1.0)
     for point, timeline in ((first, base), (last, changed)):
         if abs(point.step - timeline.makespan) > _GAP * max(timeline.makespan, 1e-9):
@@ -179,13 +182,13 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
     return way.integral(first, last)
 
 
-def _check_alike(one: Workload, other: Workload) -> None:
+def _check_same_graph(base: Workload, changed: Workload) -> None:
     same = (
-        np.array_equal(one.what, other.what)
-        and np.array_equal(one.rank, other.rank)
-        and np.array_equal(one.call, other.call)
-        and np.array_equal(one.edges.offset, other.edges.offset)
-        and np.array_equal(one.edges.target, other.edges.target)
+        np.array_equal(base.what, changed.what)
+        and np.array_equal(base.rank, changed.rank)
+        and np.array_equal(base.call, changed.call)
+        and np.array_equal(base.edges.offset, changed.edges.offset)
+        and np.array_equal(base.edges.target, changed.edges.target)
     )
     if not same:
         raise WorkloadError("the two steps are not the same graph of ops and calls")
@@ -245,46 +248,46 @@ class _Way:
         slopes: list[tuple[float, float]] = []
         points = 3
         while waiting:
-            off, _, one, other, middle = heappop(waiting)
-            corner = one.at if middle is None else middle.at
+            off, _, low, high, middle = heappop(waiting)
+            corner = low.at if middle is None else middle.at
             if middle is None or -off <= gap or points >= _PIECES:
                 for point, start, width in (
-                    (one, one.at, corner - one.at),
-                    (other, corner, other.at - corner),
+                    (low, low.at, corner - low.at),
+                    (high, corner, high.at - corner),
                 ):
                     if width > 0:
                         self._add(parts, point, width)
                         slopes.append((start, point.slope))
                 continue
-            self._meet(waiting, one, middle, points)
-            self._meet(waiting, middle, other, points)
+            self._meet(waiting, low, middle, points)
+            self._meet(waiting, middle, high, points)
             points += 2
         return replace(parts, pieces=_pieces(slopes, gap))
 
     def _meet(
         self,
         waiting: list[tuple[float, float, _Point, _Point, _Point | None]],
-        one: _Point,
-        other: _Point,
+        low: _Point,
+        high: _Point,
         points: int,
     ) -> None:
         """Find where the lines of two ends meet, and how far the step is off them there."""
-        width = other.at - one.at
-        bend = other.slope - one.slope
+        width = high.at - low.at
+        bend = high.slope - low.slope
         level = bend <= 0 or width <= 0
         if level:
             # Parallel lines of one step: the same way, or two of one length.
-            heappush(waiting, (0.0, one.at, one, other, self._half(one, other)))
+            heappush(waiting, (0.0, low.at, low, high, self._half(low, high)))
             return
-        corner = (one.line(one.at) - other.line(one.at)) / bend + one.at
-        corner = min(max(corner, one.at), other.at)
-        middle = self.point(corner) if points < _PIECES else replace(one, at=corner)
-        off = max(0.0, middle.step - max(one.line(corner), other.line(corner)))
-        heappush(waiting, (-off, one.at, one, other, middle))
+        corner = (low.line(low.at) - high.line(low.at)) / bend + low.at
+        corner = min(max(corner, low.at), high.at)
+        middle = self.point(corner) if points < _PIECES else replace(low, at=corner)
+        off = max(0.0, middle.step - max(low.line(corner), high.line(corner)))
+        heappush(waiting, (-off, low.at, low, high, middle))
 
     @staticmethod
-    def _half(one: _Point, other: _Point) -> _Point:
-        return replace(one, at=(one.at + other.at) / 2)
+    def _half(low: _Point, high: _Point) -> _Point:
+        return replace(low, at=(low.at + high.at) / 2)
 
     def _slope(self, point: _Point) -> float:
         """How much longer a way is at the end of the line than at its beginning (s)."""
@@ -297,10 +300,10 @@ class _Way:
             + change.ready[point.arrived[point.before < 0]].sum()
         )
 
-    def _edges(self, before: NDArray[np.int32], arrived: NDArray[np.int32]) -> NDArray[np.int64]:
+    def _edges(self, before: Ints, arrived: Ints) -> Longs:
         """Return the edges that a way takes."""
-        taken = before >= 0
-        key = before[taken].astype(np.int64) * max(1, len(self._workload)) + arrived[taken]
+        by_edge = before >= 0
+        key = before[by_edge].astype(np.int64) * max(1, len(self._workload)) + arrived[by_edge]
         return self._order[np.searchsorted(self._key, key, sorter=self._order)]
 
     def _nothing(self) -> Parts:
@@ -339,3 +342,169 @@ def _pieces(slopes: list[tuple[float, float]], gap: float) -> int:
 
 
 _NOTHING = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))
+
+
+CONTENTION = "contention"
+"""What a call takes beyond its time on an idle network."""
+SOFTWARE = "software"
+_ROUNDING = 1e-12
+"""What subtracting times leaves of nothing, as a share of them: a call of 1 ms begins at up to 1 s,
+where floats are 1e-16 s apart."""
+_BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
+_NO_MODULE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePart:
+    """What a change saves (s) of ``what``; more time than before is negative.
+
+    ``what`` is ``communication``, ``compute``, ``copy``, ``host``, ``launch``, ``gap``, ``drain``,
+    ``absent ranks`` or ``not ready``. ``name`` is an op's, or of communication kind and group;
+    ``cause`` of communication a resource's latency or bandwidth, ``software`` or ``contention``.
+    """
+
+    what: str
+    name: str
+    cause: str
+    seconds: float
+
+
+def parts_by_cause(base: Timeline, changed: Timeline, parts: Parts) -> list[ChangePart]:
+    """Put what a change saves down to kinds and groups of calls and names of ops.
+
+    The largest first, without those of no time; they add up to what the step saves.
+    """
+    totals: dict[tuple[str, str, str], float] = defaultdict(float)
+    for key, seconds in (*_of_calls(base, changed, parts), *_of_ops(base.workload, parts)):
+        totals[key] -= seconds
+    rows = (ChangePart(*key, seconds) for key, seconds in totals.items() if seconds)
+    return sorted(rows, key=lambda row: -abs(row.seconds))
+
+
+def parts_by_module(workload: Workload, parts: Parts) -> dict[str, float]:
+    """Put what a change saves (s) down to modules; "" has what is of no known module.
+
+    A call counts for the module of the op by which the critical path leaves it.
+    """
+    every = _by_op(workload, parts, parts.moving + parts.late)
+    if workload.module is None:
+        return {_NO_MODULE: -float(every.sum())}
+    seconds = np.bincount(
+        workload.module + 1, weights=every, minlength=len(workload.modules) + 1
+    ).tolist()
+    names = (_NO_MODULE, *workload.modules)
+    saved = {name: -time for name, time in zip(names, seconds, strict=True) if time}
+    return dict(sorted(saved.items(), key=lambda item: -abs(item[1])))
+
+
+def parts_by_rank(workload: Workload, parts: Parts) -> dict[int, float]:
+    """Put what a change saves (s) down to ranks; a call counts for its members in equal parts.
+
+    What is local counts for the rank that is on the critical path. Of ranks that are equally late
+    that is the lowest, so that a balanced job has all of its compute on one rank.
+    """
+    joined = np.flatnonzero(workload.call >= 0)
+    call = workload.call[joined]
+    of_call = np.bincount(
+        call, weights=(parts.moving + parts.late)[joined], minlength=len(workload.calls)
+    )
+    of_member = np.zeros(len(workload))
+    of_member[joined] = of_call[call] / workload.members[call]
+    every = _by_op(workload, parts, of_member)
+    seconds = np.bincount(workload.rank, weights=every, minlength=workload.job_ranks)
+    return {rank: -float(seconds[rank]) for rank in workload.ranks}
+
+
+def _by_op(workload: Workload, parts: Parts, of_calls: Floats) -> Floats:
+    """All parts by op (s): what an edge's lag changes counts for the op that waits."""
+    every = parts.duration + parts.ready + of_calls
+    np.add.at(every, workload.edges.target, parts.lag)
+    return every
+
+
+_Keyed = tuple[tuple[str, str, str], float]
+
+
+def _of_ops(workload: Workload, parts: Parts) -> Iterator[_Keyed]:
+    """Parts of ops and of edges (s): durations, launches and gaps, begins."""
+    is_call = workload.call >= 0
+    for what, word in _BUSY.items():
+        yield from _named(workload, np.where(workload.what == what, parts.duration, 0.0), word)
+    yield from _of_kinds(workload, np.where(is_call, parts.duration, 0.0), "drain")
+    yield from _of_kinds(workload, parts.late, "absent ranks")
+    yield from _named(workload, parts.ready, "not ready")
+    source = workload.edges.source
+    by_host = workload.what[source] == What.HOST
+    for word, edges in (("launch", by_host), ("gap", ~by_host)):
+        before = np.zeros(len(workload))
+        np.add.at(before, workload.edges.target[edges], parts.lag[edges])
+        yield from _named(workload, before, word)
+
+
+def _named(workload: Workload, seconds: Floats, what: str) -> Iterator[_Keyed]:
+    """Add up by the names of ops."""
+    ops = np.flatnonzero(seconds)
+    total = np.bincount(workload.name[ops], weights=seconds[ops], minlength=len(workload.names))
+    for name in np.flatnonzero(total).tolist():
+        yield (what, workload.names[name], ""), float(total[name])
+
+
+def _of_kinds(workload: Workload, seconds: Floats, what: str) -> Iterator[_Keyed]:
+    """Add up by kind and group of the calls that ops belong to."""
+    for op in np.flatnonzero(seconds).tolist():
+        yield (what, where(workload, int(workload.call[op])), ""), float(seconds[op])
+
+
+def where(workload: Workload, call: int) -> str:
+    """Name a call by its kind and its group: ``all_reduce tp[4]``."""
+    view = workload.call_view(call)
+    return f"{view.kind} {view.group}"
+
+
+def _of_calls(base: Timeline, changed: Timeline, parts: Parts) -> Iterator[_Keyed]:
+    """Parts of the calls' time by cause (s)."""
+    workload = base.workload
+    joined = np.flatnonzero(parts.call_share)
+    share = np.bincount(
+        workload.call[joined], weights=parts.call_share[joined], minlength=len(workload.calls)
+    )
+    now, then = _CallTimes(base), _CallTimes(changed)
+    for call in np.flatnonzero(share).tolist():
+        before, after = now.causes(call), then.causes(call)
+        kind = where(workload, call)
+        for cause in {**before, **after}:
+            change = after.get(cause, 0.0) - before.get(cause, 0.0)
+            yield ("communication", kind, cause), float(share[call]) * change
+
+
+class _CallTimes:
+    """Why the calls of a timeline take as long as they do."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._costs = Costs(timeline.topology, lambda call, _: timeline.plans[call.index])
+
+    def causes(self, call: int) -> dict[str, float]:
+        """Time of a call by cause (s); they add up to what it took."""
+        timeline = self._timeline
+        latency = np.zeros(len(timeline.topology.resources) + 1)
+        bandwidth = np.zeros(len(timeline.topology.resources))
+        for load in self._costs.loads(timeline.workload.call_view(call)):
+            latency += load.latency_of
+            if load.amount:
+                bandwidth[timeline.topology.resource[load.bottleneck]] += load.transfer
+        factor = float(timeline.workload.calls.factor[call])
+        took = float(timeline.call_end[call] - timeline.call_start[call])
+        names = timeline.topology.resources
+        causes = {
+            **_scaled(names, latency[:-1], factor, "latency"),
+            **_scaled(names, bandwidth, factor, "bandwidth"),
+            SOFTWARE: factor * float(latency[-1]),
+        }
+        beyond = took - sum(causes.values())
+        return {**causes, CONTENTION: beyond if abs(beyond) > _ROUNDING * took else 0.0}
+
+
+def _scaled(names: tuple[str, ...], seconds: Floats, factor: float, word: str) -> dict[str, float]:
+    pairs = zip(names, seconds.tolist(), strict=True)
+    return {f"{name} {word}": factor * time for name, time in pairs}

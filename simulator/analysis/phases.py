@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.support.arrays import Longs
 from simulator.timeline import RunTimes
 from simulator.workload import Workload
 
@@ -44,11 +45,11 @@ def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | 
     for phase in phases:
         by_rank.setdefault(phase.rank, []).append(phase)
     latencies = [_of_rank(run, _outermost(ranges)) for _, ranges in sorted(by_rank.items())]
-    known = [latency for latency in latencies if latency is not None]
-    if not known:
+    measured = [latency for latency in latencies if latency is not None]
+    if not measured:
         return None
-    per_token = [latency.tpot for latency in known if latency.tpot is not None]
-    return ServingLatency(max(latency.ttft for latency in known), max(per_token, default=None))
+    per_token = [latency.tpot for latency in measured if latency.tpot is not None]
+    return ServingLatency(max(latency.ttft for latency in measured), max(per_token, default=None))
 
 
 def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
@@ -71,12 +72,12 @@ def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
     return start + (end - start) * (time - begun) / (over - begun)
 
 
-def _lane_ops(workload: Workload, rank: int, lane: str) -> NDArray[np.int64]:
+def _lane_ops(workload: Workload, rank: int, lane: str) -> Longs:
     """Ops of a lane in the order in which they were measured."""
     if lane not in workload.lanes:
         return np.empty(0, dtype=np.int64)
-    mine = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
-    ops = np.flatnonzero(mine & ~np.isnan(workload.measured_start))
+    on_lane = (workload.rank == rank) & (workload.lane == workload.lanes.index(lane))
+    ops = np.flatnonzero(on_lane & ~np.isnan(workload.measured_start))
     return ops[np.lexsort((workload.measured_end[ops], workload.measured_start[ops]))]
 
 
@@ -100,9 +101,9 @@ def _at(run: RunTimes, phase: Phase, time: float) -> float | None:
 
 def _outermost(phases: Sequence[Phase]) -> list[Phase]:
     """Drop ranges inside another of the same name; the rest by start."""
-    kept: dict[str, list[Phase]] = {}
+    by_name: dict[str, list[Phase]] = {}
     for phase in sorted(phases, key=lambda phase: (phase.start, -phase.end)):
-        own = kept.setdefault(phase.name, [])
-        if not own or phase.end > own[-1].end:
-            own.append(phase)
-    return sorted((phase for own in kept.values() for phase in own), key=lambda phase: phase.start)
+        outer = by_name.setdefault(phase.name, [])
+        if not outer or phase.end > outer[-1].end:
+            outer.append(phase)
+    return sorted(chain.from_iterable(by_name.values()), key=lambda phase: phase.start)

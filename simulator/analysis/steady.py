@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 
 _LONGEST_CYCLE = 12
 """Steps of the slowest job in a cycle that is looked for."""
@@ -146,8 +146,8 @@ def steady(jobs: Sequence[Steps], window: Window) -> Steady:
     start, stop = bounds[-1 - cycle], bounds[-1]
     rows = []
     for job in jobs:
-        own = _begun(job, start, stop)
-        rows.append(_row(job, own))
+        steps = _begun(job, start, stop)
+        rows.append(_row(job, steps))
     return Steady(tuple(rows), slowest, cycle, settled=True)
 
 
@@ -172,9 +172,9 @@ def find_cycle(jobs: Sequence[Steps], slowest: int, warm_up: int) -> int:
 def _all_step(jobs: Sequence[Steps], start: float, stop: float) -> bool:
     """Whether every job begins a step in a span, and has ended all that it begins there."""
     return all(
-        len(own) > 0 and own[-1] < len(job.length)
+        len(steps) > 0 and steps[-1] < len(job.length)
         for job in jobs
-        for own in [_begun(job, start, stop)]
+        for steps in [_begun(job, start, stop)]
     )
 
 
@@ -221,30 +221,25 @@ def _settled(jobs: Sequence[Steps], window: Window) -> Steady:
     opens, slowest = _opens(jobs, window), _slowest(jobs)
     rows = []
     for job in jobs:
-        own = _counted(job, opens)
-        if not len(own):
+        steps = _counted(job, opens)
+        if not len(steps):
             raise ValueError("a job has done no step that counts")
-        length = np.array(job.length[own.start :])
-        half = len(own) // 2
-        apart = abs(float(length[:half].mean() - length[-half:].mean())) if half else np.inf
+        length = np.array(job.length[steps.start :])
+        half = len(steps) // 2
+        difference = abs(float(length[:half].mean() - length[-half:].mean())) if half else np.inf
         mean = float(length.mean())
         drift = _drift(job, jobs[slowest], opens)
-        rows.append(_row(job, own, apart / mean, drift))
+        rows.append(_row(job, steps, difference / mean, drift))
     still = all(row.halves <= window.close for row in rows)
     swept = all(row.drift >= 1 or row.drift <= _HELD for row in rows)
     return Steady(tuple(rows), slowest, 0, settled=still and swept)
 
 
-def _row(
-    job: Steps,
-    own: range,
-    halves: float = 0.0,
-    drift: float = 0.0,
-) -> SteadyStep:
-    length = np.array(job.length[own.start : own.stop])
+def _row(job: Steps, steps: range, halves: float = 0.0, drift: float = 0.0) -> SteadyStep:
+    length = np.array(job.length[steps.start : steps.stop])
     return SteadyStep(
-        first=own[0],
-        count=len(own),
+        first=steps[0],
+        count=len(steps),
         mean=float(length.mean()),
         least=float(length.min()),
         worst=float(length.max()),

@@ -1,30 +1,295 @@
-"""Lower bounds on the step of a scenario in which calls share links, without simulating it.
+"""Lower bounds on a step in which calls share links, without simulating it.
+
+Under sharing no rate is above the one on idle links, and nothing starts before what it waits for
+ends: so each transfer of a call counts with its time alone, from the end of the longest chain of
+transfers before it, and is followed by the longest chain after it (:func:`least_calls`). That
+bounds
+
+* the call: it is no shorter than the longest chain, nor than what any of its links has to move;
+* each of its links: none of the call's bytes are on it *before* so long after the call's start,
+  they keep it *busy* for their number over its bandwidth, and so much of the call comes *after*.
 
 Whatever shares what, and however fairly, no step is shorter than
 
-* its longest path with every call at the least that it can take
-  (:mod:`simulator.analytic.least_calls`): a call starts when the last of its members has arrived,
-  and all of them go on when it has ended, so a step is a longest path through its calls and ops,
-  and grows with each of them;
+* its longest path with every call at the least that it can take: a call starts when the last of its
+  members has arrived, and all of them go on when it has ended, so a step is a longest path through
+  its calls and ops, and grows with each of them;
 * what any link has to move: not before the longest path to the first of its calls, at no more than
   its bandwidth, and the longest path from its calls comes after (:func:`least_of_links`).
 
+Which algorithm carries out a call does not depend on what else goes on, and is taken as chosen.
 Nothing is said of other steps: a better network may make a step longer where links are shared
-(Graham, Bounds on multiprocessing timing anomalies, 1969), so the bound on each network is found
-on that network. What a call costs may be anything; neither convexity nor monotony is asked for.
+(Graham, Bounds on multiprocessing timing anomalies, 1969), so the bound on each network is found on
+that network. What a call costs may be anything; neither convexity nor monotony is assumed.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
-from simulator.analytic.least_calls import LinkWork
 from simulator.analytic.longest_path import Points, makespans, starts
-from simulator.heap import Heap, pop, push, room
-from simulator.hot import hot_loop
-from simulator.workload import Floats, Offsets
+from simulator.costing.call_costs import Carried, Costs, distinct_calls
+from simulator.costing.link_load import Load, cost
+from simulator.schedule import Plan
+from simulator.support.arrays import (
+    Floats,
+    Ints,
+    Longs,
+    entries_of,
+    offsets,
+    offsets_by_row,
+    row_of_entries,
+)
+from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push, room
+from simulator.topology import Topology
+from simulator.transfers.crowd import Program
+from simulator.transfers.lockstep import keeps_chain
+from simulator.transfers.program import has_transfers, runs_ahead, write
+from simulator.workload import Call, Workload
+
+Indices = NDArray[np.integer]
+
+_ROUNDING = 1e-12
+"""Times that differ by less than this fraction are the same, but for rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkWork:
+    """What calls make of each link, at the least; a row for each call and link it uses.
+
+    Rows ``offset[i]:offset[i + 1]`` are of one link: the ``call`` is under way for ``before`` (s)
+    until its first byte can be there, its bytes keep the link ``busy`` (s), and ``after`` (s) of
+    the call comes after the last of them. Links of which all that is the same stand once.
+    """
+
+    offset: Longs
+    call: Ints
+    before: Floats
+    busy: Floats
+    after: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeastCalls:
+    """Of every call of a workload the least time (s), shape ``(calls,)``, and its work on links.
+
+    A call that nobody takes part in takes 0.
+    """
+
+    time: Floats
+    links: LinkWork
+
+
+class _Least(NamedTuple):
+    """A call's least time (s), and of each of its links what :class:`LinkWork` has."""
+
+    time: float
+    link: Indices
+    before: Floats
+    busy: Floats
+    after: Floats
+
+
+_Judged = dict[tuple[int, ...], tuple[Carried, _Least]]
+"""What was judged of calls that lie alike; a call is kept as long as it is known by addresses."""
+
+
+def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
+    """Return the least that the calls of a workload take, and make of links, under an engine.
+
+    Parameters
+    ----------
+    workload
+        Whose calls; their factors are multiplied in.
+    costs
+        How they are carried out, and what that puts on the links.
+    engine
+        A name of :data:`simulator.engine.simulate.ENGINES`, one under which calls share links.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    first, row = distinct_calls(workload)
+    judged: _Judged = {}
+    least = [_of_call(workload.call_view(index), costs, engine, judged) for index in first]
+    time = np.array([*(call.time for call in least), 0.0])[row] * workload.calls.factor
+    return LeastCalls(time, _by_link(least, row, workload.calls.factor))
+
+
+def _of_call(call: Call, costs: Costs, engine: str, judged: _Judged) -> _Least:
+    """Judge a call, or move what is known of one that lies alike to the links of this one.
+
+    Loads of calls that lie alike share their weights, link by link in the same order
+    (:class:`simulator.costing.call_costs.Costs`).
+    """
+    carried = costs.carried(call)
+    link = np.concatenate([load.link for load in carried.loads])
+    key = id(carried.plan), *(id(load.weight) for load in carried.loads)
+    if key not in judged:
+        least = _judged(call, carried, costs.topology, engine)
+        used, first = np.unique(link, return_index=True)
+        judged[key] = carried, least._replace(link=first[np.searchsorted(used, least.link)])
+    least = judged[key][1]
+    return least._replace(link=link[least.link])
+
+
+def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Least:
+    plan, loads = carried
+    ahead = has_transfers if engine == "simpy" else runs_ahead
+    if plan is None or not plan.schedule.steps or not ahead(plan):
+        return _in_a_row(loads, network)
+    positions = np.array(call.group.ranks, dtype=np.int32)
+    least, alone = (
+        _by_transfers(write(plan, positions, call.size, network), plan, network),
+        cost(loads),
+    )
+    if least.time < alone * (1 - _ROUNDING) and keeps_chain(plan, positions, call.size, network):
+        return least._replace(time=alone)
+    return least
+
+
+def _in_a_row(loads: Sequence[Load], network: Topology) -> _Least:
+    """Judge a call that is one flow after the other, each on all its links."""
+    time = np.cumsum([0.0, *(load.time for load in loads)])
+    parts = []
+    for number, load in enumerate(loads):
+        begin = time[number] + _first_byte(load)
+        busy = load.weight * load.amount / network.bandwidth[load.link]
+        after = np.full(len(busy), time[-1] - time[number + 1])
+        parts.append((load.link, np.full(len(busy), begin), busy, after))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return _of_uses(float(time[-1]), *columns)
+
+
+def _first_byte(load: Load) -> float:
+    """How long a load waits for its first bytes, the least of taking its steps one by one (s)."""
+    waits = 0.0
+    for repeats, latency, amount in load.runs:
+        if amount:
+            return waits + latency
+        waits += repeats * latency
+    return load.latency
+
+
+def _by_transfers(written: Program, plan: Plan, network: Topology) -> _Least:
+    """Judge a call whose ranks go their own ways, by the chains of transfers in it."""
+    of = row_of_entries(written.offset)
+    busy = written.weight * written.amount[of] / network.bandwidth[written.link]
+    lasts = np.zeros(len(written.source))
+    np.maximum.at(lasts, of, busy)
+    lasts += written.latency
+    chains = _Chains.longest_of(written, lasts)
+    repeats = np.repeat(written.repeats, np.diff(written.flows_of_runs))
+    begin = plan.overhead + chains.before + written.latency
+    return _of_uses(
+        plan.overhead + chains.longest,
+        written.link,
+        begin[of],
+        busy * repeats[of],
+        chains.after[of],
+    )
+
+
+def _of_uses(time: float, link: Indices, before: Floats, busy: Floats, after: Floats) -> _Least:
+    """Put what a call does on each link together: the earliest, all, and what is left at last."""
+    used = np.flatnonzero(busy)
+    links, row = np.unique(link[used], return_inverse=True)
+    row = row.ravel()
+    first, last = np.full((2, len(links)), np.inf)
+    np.minimum.at(first, row, before[used])
+    np.minimum.at(last, row, after[used])
+    whole = np.bincount(row, busy[used], len(links)).astype(np.float64)
+    most = float((first + whole + last).max(initial=time))
+    return _Least(most, links, first, whole, last)
+
+
+class _Chains(NamedTuple):
+    """Longest chains of transfers that wait for each other, each alone on its path (s).
+
+    Of every flow, shape ``(flows,)``: what is ``before`` its first repetition, and what comes
+    ``after`` its last one; and the ``longest`` of all.
+    """
+
+    before: Floats
+    after: Floats
+    longest: float
+
+    @staticmethod
+    def longest_of(written: Program, lasts: Floats) -> "_Chains":
+        flows = written.flows_of_runs
+        runs = [
+            (slice(flows[run], flows[run + 1]), repeats)
+            for run, repeats in enumerate(written.repeats.tolist())
+        ]
+        if (written.stride > 1).any():
+            # Like steps are taken several at a time, and how many depends on what the call meets:
+            # nothing is passed on then, for certain, between the repetitions of one run.
+            lasts = lasts * np.repeat(written.repeats, np.diff(flows))
+            runs = [(flow_range, 1) for flow_range, _ in runs]
+        before, longest = _passed(written, lasts, runs)
+        after, _ = _passed(written, lasts, runs[::-1])
+        return _Chains(before, after, longest)
+
+
+def _passed(
+    written: Program, lasts: Floats, runs: Sequence[tuple[slice, int]]
+) -> tuple[Floats, float]:
+    """Start of each flow in the first repetition of its run, and the end of all (s).
+
+    A transfer starts when both its ends have ended all that they send and receive before. Turned
+    round, that is what comes after it. Once a repetition makes all its ranks later by the same, so
+    does every further one: starts are maxima of sums.
+    """
+    start = np.zeros(len(lasts))
+    free = np.zeros(written.ranks)
+    for flows, repeats in runs:
+        source, target = written.source[flows], written.target[flows]
+        ends = np.union1d(source, target)
+        start[flows] = np.maximum(free[source], free[target])
+        for number in range(repeats):
+            end = np.maximum(free[source], free[target]) + lasts[flows]
+            later = free.copy()
+            np.maximum.at(later, source, end)
+            np.maximum.at(later, target, end)
+            passed = (later - free)[ends]
+            free = later
+            if np.ptp(passed) <= _ROUNDING * passed.max():
+                free[ends] += passed.min() * (repeats - 1 - number)
+                break
+    return start, float(free.max(initial=0.0))
+
+
+def _by_link(least: Sequence[_Least], row: NDArray[np.intp], factor: Floats) -> LinkWork:
+    """Write down link by link what distinct calls do there, like links once, and then all calls."""
+    link, before, busy, after = (
+        np.concatenate([np.empty(0), *(getattr(call_least, name) for call_least in least)])
+        for name in ("link", "before", "busy", "after")
+    )
+    distinct = np.repeat(np.arange(len(least)), [len(call_least.link) for call_least in least])
+    order = np.argsort(link, kind="stable")
+    edges = np.flatnonzero(np.diff(link[order], prepend=-1.0, append=-1.0))
+    distinct_links: dict[bytes, NDArray[np.intp]] = {}
+    for first, last in pairwise(edges.tolist()):
+        link_rows = order[first:last]
+        same = b"".join(column[link_rows].tobytes() for column in (distinct, before, busy, after))
+        distinct_links.setdefault(same, link_rows)
+    rows = np.concatenate([np.empty(0, dtype=np.intp), *distinct_links.values()])
+    by_row = np.argsort(row, kind="stable").astype(np.int32)
+    begin = np.searchsorted(row[by_row], np.arange(len(least) + 1))
+    count = np.diff(begin)[distinct[rows]]
+    call = by_row[entries_of(begin, distinct[rows])]
+    ends, rows = offsets(count), np.repeat(rows, count)
+    times = factor[call]
+    offset = ends[offsets(map(len, distinct_links.values()))]
+    return LinkWork(offset, call, before[rows] * times, busy[rows] * times, after[rows] * times)
 
 
 def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | None] = ()) -> Floats:
@@ -50,8 +315,8 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
     for scenario, work in enumerate(links):
         if work is not None:
             at = point[work.call]
-            found = least_of_links(work, head[at, scenario], tail[at, scenario])
-            least[scenario] = max(least[scenario], found)
+            by_links = least_of_links(work, head[at, scenario], tail[at, scenario])
+            least[scenario] = max(least[scenario], by_links)
     return least
 
 
@@ -84,15 +349,15 @@ def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
     7.0
     """
     release, left = head + work.before, work.after + tail
-    of = np.repeat(np.arange(len(work.offset) - 1), np.diff(work.offset))
+    of = row_of_entries(work.offset)
     order = np.lexsort((release, of))
-    given = release[order], work.busy[order], left[order]
-    return _one_machine(work.offset, *given, np.empty(len(order)), room(len(order)))
+    columns = release[order], work.busy[order], left[order]
+    return _one_machine(work.offset, *columns, np.empty(len(order)), room(len(order)))
 
 
 @hot_loop
 def _one_machine(
-    offset: Offsets, release: Floats, busy: Floats, tail: Floats, left: Floats, heap: Heap
+    offset: Longs, release: Floats, busy: Floats, tail: Floats, left: Floats, heap: Heap
 ) -> float:
     """Longest of the preemptive schedules of links; rows of each come in order of release.
 
@@ -121,14 +386,12 @@ def _one_machine(
 def _reversed(graph: Contracted) -> Contracted:
     """Turn every edge round: the start of a call is then what comes after its end."""
     last = len(graph) - 1
-    ends = np.repeat(np.arange(len(graph)), np.diff(graph.offset))
+    ends = row_of_entries(graph.offset)
     order = np.argsort(last - graph.source, kind="stable")
-    offset = np.zeros(len(graph) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(last - graph.source, minlength=len(graph)), out=offset[1:])
     return replace(
         graph,
         call=np.ascontiguousarray(graph.call[::-1]),
-        offset=offset,
+        offset=offsets_by_row(last - graph.source, len(graph)),
         source=(last - ends[order]).astype(np.int32),
         weight=np.ascontiguousarray(graph.weight[order]),
     )

@@ -3,15 +3,16 @@
 A point of the contracted graph is the start of the step, its end, the start of a call, or an op
 where times of different origin meet. All else is on the edges: an edge from ``u`` to ``v`` says
 that ``v`` starts no earlier than its weight after ``u`` (after its *end*, where ``u`` is a call).
-A weight is not a number but one per *part* of time that a what-if scales on its own (host,
+A weight is not a number but one per *part* of time that a what-if scales by itself (host,
 compute, copy) and one for the rest, so the graph is exact whatever the factors are:
 
-* a point that waits for one other only is that one, later; a point that one other only waits for
-  is that one, earlier; the weights add up;
+* a point that waits for a single other point is that one, later; a point for which a single other
+  point waits is that one, earlier; the weights add up;
 * an edge is dropped where another between the same points, or a way over a third, is at least as
   long in every part.
 
-:func:`expand` gives every op its times back once the calls have theirs.
+The hot loops take edges as columns ``source``, ``target`` and ``weight`` of shape
+``(edges, parts)``. :func:`expand` gives every op its times back once the calls have theirs.
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,217 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analytic.reduction import EdgeRows, backwards, direct, forwards, longest, topological
 from simulator.engine.propagate import LocalTimes
-from simulator.errors import DeadlockError
-from simulator.workload import Floats, Ints, Offsets, What, Workload
+from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
+from simulator.support.compiled import hot_loop
+from simulator.support.errors import DeadlockError
+from simulator.support.topological_order import topological_order as order_of
+from simulator.workload import What, Workload
+
+_COMPARED = 32
+"""Edges an edge is compared with at most, so that the work stays linear."""
+
+
+class EdgeRows(NamedTuple):
+    """The edges of each point ``p``: ``edge[offset[p]:offset[p + 1]]``."""
+
+    offset: Longs
+    edge: Longs
+
+
+class _Columns(NamedTuple):
+    source: Ints
+    target: Ints
+    weight: Matrix
+
+
+class _Stand(NamedTuple):
+    """Per point: how many edges enter it, the last of them, what it stands for and how much later.
+
+    A point that is itself stands for itself, 0 later.
+    """
+
+    waits: Ints
+    edge: Longs
+    point: Ints
+    later: Matrix
+
+
+def topological(points: int, source: Ints, target: Ints) -> Ints:
+    """Points in an order along the edges; fewer than all if there is a cycle."""
+    begin = offsets_by_row(source, points)
+    order: Ints = order_of(begin, target[np.argsort(source, kind="stable")])
+    return order
+
+
+def forwards(
+    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
+) -> tuple[Ints, Ints, Matrix]:
+    """Replace points that wait for one other only by that one, and later; the columns are reused.
+
+    ``order`` has the points along the edges, ``fixed`` marks those that are to stay.
+    """
+    points = len(order)
+    stands = _Stand(
+        waits=np.bincount(target, minlength=points).astype(np.int32),
+        edge=np.zeros(points, dtype=np.int64),
+        point=np.arange(points, dtype=np.int32),
+        later=np.zeros((points, weight.shape[1])),
+    )
+    edges = _forwards(order, fixed, stands, _Columns(source, target, weight))
+    return source[:edges], target[:edges], weight[:edges]
+
+
+def backwards(
+    order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
+) -> tuple[Ints, Ints, Matrix]:
+    """Replace points that one other only waits for by that one, and earlier."""
+    turned = np.ascontiguousarray(order[::-1])
+    target, source, weight = forwards(turned, fixed, target, source, weight)
+    return source, target, weight
+
+
+def longest(source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the edges to keep; those between the same points come together, by their first part.
+
+    What two edges are longer than at any factors is never the longest: a mean of both is no
+    shorter. With one scaled part this finds all such edges, with more those that it meets.
+    """
+    needed = np.zeros(len(source), dtype=np.bool_)
+    _longest(_Columns(source, target, weight), np.empty(len(source), dtype=np.int64), needed)
+    return needed
+
+
+def direct(out: Longs, into: EdgeRows, source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the edges that no way over a third point replaces.
+
+    ``out`` is where the edges of each source begin, ``into`` the same by target with their numbers.
+    A dropped edge may still serve as part of such a way: what replaced it is no shorter.
+    """
+    needed = np.ones(len(source), dtype=np.bool_)
+    first = np.full(len(out), -1)
+    _direct(out, into, _Columns(source, target, weight), first, needed)
+    return needed
+
+
+@hot_loop
+def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
+    source, target, weight = edges
+    parts = weight.shape[1]
+    for edge in range(len(source)):
+        stands.edge[target[edge]] = edge
+    # Along the edges: what a point waits for stands for another already, if it does.
+    for point in order:
+        if stands.waits[point] == 1 and not fixed[point]:
+            edge = stands.edge[point]
+            stands.point[point] = stands.point[source[edge]]
+            for part in range(parts):
+                before = stands.later[source[edge], part]
+                stands.later[point, part] = before + weight[edge, part]
+    written = 0  # edges that stay, written over those read: never beyond the one at hand
+    for edge in range(len(source)):
+        if stands.point[target[edge]] == target[edge]:
+            for part in range(parts):
+                weight[written, part] = weight[edge, part] + stands.later[source[edge], part]
+            source[written] = stands.point[source[edge]]
+            target[written] = target[edge]
+            written += 1
+    return written
+
+
+@hot_loop
+def _no_shorter(weight: Matrix, edge: int, than: int) -> bool:
+    for part in range(weight.shape[1]):  # noqa: SIM110  Numba has no generators
+        if weight[edge, part] < weight[than, part]:
+            return False
+    return True
+
+
+@hot_loop
+def _between(weight: Matrix, low: int, middle: int, high: int) -> bool:
+    """Whether some weighted mean of two edges is no shorter than ``middle``."""
+    least, most = 0.0, 1.0  # weights of ``high`` at which the mean is no shorter in all parts
+    for part in range(weight.shape[1]):
+        gain = weight[high, part] - weight[low, part]
+        need = weight[middle, part] - weight[low, part]
+        if gain > 0:
+            least = max(least, need / gain)
+        elif gain < 0:
+            most = min(most, need / gain)
+        elif need > 0:
+            return False
+    return least <= most
+
+
+@hot_loop
+def _longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
+    source, target, weight = edges
+    size = 0
+    for edge in range(len(source)):
+        if size and (source[stack[0]] != source[edge] or target[stack[0]] != target[edge]):
+            for at in range(size):
+                marks[stack[at]] = True
+            size = 0
+        # ``stack`` holds the edges between the two points at hand that are needed so far.
+        needed = True
+        for back in range(1, min(size, _COMPARED) + 1):
+            if _no_shorter(weight, stack[size - back], edge):
+                needed = False
+                break
+        if not needed:
+            continue
+        while size and (
+            _no_shorter(weight, edge, stack[size - 1])
+            or (size > 1 and _between(weight, stack[size - 2], stack[size - 1], edge))
+        ):
+            size -= 1
+        stack[size] = edge
+        size += 1
+    for at in range(size):
+        marks[stack[at]] = True
+
+
+@hot_loop
+def _way_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool:
+    """Whether two edges, one after the other, are no shorter than a third in any part."""
+    for part in range(weight.shape[1]):
+        if weight[first, part] + weight[second, part] < weight[edge, part]:
+            return False
+    return True
+
+
+@hot_loop
+def _direct(  # noqa: C901  a hot loop: a call per edge costs more than its work
+    out: Longs, into: EdgeRows, edges: _Columns, first: Longs, needed: Mask
+) -> None:
+    """Fill ``needed``; ``first`` is scratch: the first edge to each point from the one at hand."""
+    source, target, weight = edges
+    for point in range(len(out) - 1):
+        for edge in range(out[point + 1] - 1, out[point] - 1, -1):
+            first[target[edge]] = edge
+        for edge in range(out[point], out[point + 1]):
+            end = target[edge]
+            last = min(into.offset[end + 1], into.offset[end] + _COMPARED)
+            for at in range(into.offset[end], last):
+                second = into.edge[at]
+                # Edges of a source come sorted by target: those to ``source[second]`` in a row.
+                # Edges of a source come sorted by target: those to ``source[second]`` in a row.
+                leading = first[source[second]]
+                while (
+                    leading >= 0 and leading < out[point + 1] and target[leading] == source[second]
+                ):
+                    if _way_no_shorter(weight, leading, second, edge):
+                        needed[edge] = False
+                        break
+                    leading += 1
+                if not needed[edge]:
+                    break
+        for edge in range(out[point], out[point + 1]):
+            first[target[edge]] = -1
+
 
 PARTS = (What.HOST, What.COMPUTE, What.COPY)
-"""Parts of time that can be told apart; what belongs to none of them is never scaled."""
+"""Parts of time that can be scaled by themselves; the rest never is."""
 
 _ROUNDS = 12
 """Rounds at most: each takes away what the one before made superfluous; four suffice as a rule."""
@@ -53,7 +258,7 @@ class Contracted:
 
     parts: tuple[What, ...]
     call: Ints
-    offset: Offsets
+    offset: Longs
     source: Ints
     weight: Floats
     ops: int
@@ -76,8 +281,8 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     DeadlockError
         If calls wait for each other in a cycle.
     """
-    asked = tuple(sorted(set(parts)))
-    web = _web(workload, asked)
+    scaled = tuple(sorted(set(parts)))
+    web = _web(workload, scaled)
     points = len(workload) + len(workload.calls) + 2
     order = _order(workload, web, points)
     fixed = np.zeros(points, dtype=np.bool_)
@@ -93,7 +298,7 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
                 web = _distinct(fewer)
             first = False
         web = _without(web, points)
-    return _compact(workload, web, order, asked)
+    return _compact(workload, web, order, scaled)
 
 
 def expand(workload: Workload, call_end: Floats) -> tuple[Floats, Floats]:
@@ -130,7 +335,7 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     ]
     column = np.zeros(len(What), dtype=np.intp)
     column[list(parts)] = 1 + np.arange(len(parts))
-    weight: list[Floats] = [np.zeros((len(one), 1 + len(parts))) for one in source]
+    weight: list[Floats] = [np.zeros((len(points), 1 + len(parts))) for points in source]
     host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
     weight[0][np.arange(len(of)), column[workload.part[of]]] += workload.duration[of]
@@ -162,8 +367,8 @@ def _distinct(web: _Web) -> _Web:
     """Drop edges that others between the same points make superfluous."""
     order = _by_ends(web)
     web = _Web(web.source[order], web.target[order], web.weight[order])
-    kept = longest(*web)
-    return _Web(web.source[kept], web.target[kept], web.weight[kept])
+    needed = longest(*web)
+    return _Web(web.source[needed], web.target[needed], web.weight[needed])
 
 
 def _by_ends(web: _Web) -> NDArray[np.intp]:
@@ -183,11 +388,9 @@ def _by_ends(web: _Web) -> NDArray[np.intp]:
 
 def _without(web: _Web, points: int) -> _Web:
     """Drop edges that a way over a third point is no shorter than; edges come sorted by source."""
-    out, into = np.zeros((2, points + 1), dtype=np.int64)
-    np.cumsum(np.bincount(web.source, minlength=points), out=out[1:])
-    np.cumsum(np.bincount(web.target, minlength=points), out=into[1:])
-    kept = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
-    return _Web(web.source[kept], web.target[kept], web.weight[kept])
+    out, into = offsets_by_row(web.source, points), offsets_by_row(web.target, points)
+    needed = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
+    return _Web(web.source[needed], web.target[needed], web.weight[needed])
 
 
 def _compact(workload: Workload, web: _Web, order: Ints, parts: tuple[What, ...]) -> Contracted:
@@ -201,14 +404,12 @@ def _compact(workload: Workload, web: _Web, order: Ints, parts: tuple[What, ...]
     number = np.empty(len(order), dtype=np.int32)
     number[points] = np.arange(len(points), dtype=np.int32)
     by_target = np.argsort(number[web.target], kind="stable")
-    offset = np.zeros(len(points) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(number[web.target], minlength=len(points)), out=offset[1:])
     ops = len(workload)
     is_call = (points >= ops) & (points < begin)
     return Contracted(
         parts=parts,
         call=np.where(is_call, points - ops, -1).astype(np.int32),
-        offset=offset,
+        offset=offsets_by_row(number[web.target], len(points)),
         source=number[web.source[by_target]],
         weight=np.ascontiguousarray(web.weight[by_target]),
         ops=ops,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 
 Evaluate = Callable[[Floats], Floats]
 """Steps (s) at some ``x``, all at once."""
@@ -107,12 +107,12 @@ def sample_curve(
     while (open_ := np.flatnonzero(np.isinf(gaps))).size and len(x) < most:
         open_ = open_[: most - len(x)]
         middle = np.sqrt(x[open_] * x[open_ + 1])
-        found = evaluate(middle)
-        off = np.abs(found - np.interp(middle, x, step))
+        halfway = evaluate(middle)
+        off = np.abs(halfway - np.interp(middle, x, step))
         narrow = x[open_ + 1] - x[open_] <= _NARROW * x[open_ + 1]
         gaps[open_] = np.where((off > gap) & ~narrow, np.inf, off)
         gaps = np.insert(gaps, open_ + 1, gaps[open_])
-        x, step = np.insert(x, open_ + 1, middle), np.insert(step, open_ + 1, found)
+        x, step = np.insert(x, open_ + 1, middle), np.insert(step, open_ + 1, halfway)
     gaps = np.where(np.isinf(gaps), np.abs(np.diff(step)), gaps)
     fell = (np.diff(step) < -_ROUNDING * step[:-1]).any()
     return Curve(x, step, gaps, convex=False, fell=bool(fell))
@@ -124,20 +124,21 @@ def _thinned(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex:
     From a point that stays, the slopes of lines that pass all points since closely enough are a
     range; the line ends at the last point whose own slope is within it.
     """
-    kept, lowest, highest = [0], -np.inf, np.inf
-    for place in range(1, len(x)):
-        run, rise = x[place] - x[kept[-1]], step[place] - step[kept[-1]]
-        if place > kept[-1] + 1 and not lowest <= rise / run <= highest:
-            kept.append(place - 1)
+    chosen, lowest, highest = [0], -np.inf, np.inf
+    for point in range(1, len(x)):
+        run, rise = x[point] - x[chosen[-1]], step[point] - step[chosen[-1]]
+        if point > chosen[-1] + 1 and not lowest <= rise / run <= highest:
+            chosen.append(point - 1)
             lowest, highest = -np.inf, np.inf
-            run, rise = x[place] - x[place - 1], step[place] - step[place - 1]
+            run, rise = x[point] - x[point - 1], step[point] - step[point - 1]
         lowest = max(lowest, (rise - tolerance) / run)
         highest = min(highest, (rise + tolerance) / run)
-    kept.append(len(x) - 1)
-    off = np.abs(step - np.interp(x, x[kept], step[kept]))
+    chosen.append(len(x) - 1)
+    off = np.abs(step - np.interp(x, x[chosen], step[chosen]))
     inside = np.maximum(off[:-1], off[1:]) + gaps
     fell = (np.diff(step) < -_ROUNDING * step[:-1]).any()
-    return Curve(x[kept], step[kept], np.maximum.reduceat(inside, kept[:-1]), convex, bool(fell))
+    gap = np.maximum.reduceat(inside, chosen[:-1])
+    return Curve(x[chosen], step[chosen], gap, convex, bool(fell))
 
 
 def _convex_gaps(x: Floats, step: Floats) -> Floats:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
-from simulator.errors import WorkloadError
-from simulator.hot import hot_loop
-from simulator.workload import Floats, Ints, Matrix, Offsets, What
+from simulator.support.arrays import Floats, Ints, Longs, Matrix
+from simulator.support.compiled import hot_loop
+from simulator.support.errors import WorkloadError
+from simulator.workload import What
 
 _LEAST, _BLOCK, _ENDS = 8, 128, 2**25
 """Scenarios of one pass: 128, or fewer where their ends at all points would take over 256 MiB."""
@@ -25,7 +26,7 @@ _LEAST, _BLOCK, _ENDS = 8, 128, 2**25
 class _Edges(NamedTuple):
     """Edges of a contracted graph."""
 
-    offset: Offsets
+    offset: Longs
     source: Ints
     weight: Matrix
 
@@ -65,13 +66,13 @@ class Points:
     scale: Mapping[What, Floats]
 
     def __post_init__(self) -> None:
-        if any(one.shape != (len(self),) for one in self.scale.values()):
+        if any(factors.shape != (len(self),) for factors in self.scale.values()):
             raise WorkloadError(f"every scale needs a value for each of {len(self)} scenarios")
         if len(self.row) != len(self.factor):
             raise WorkloadError("calls have as many factors as rows")
         if len(self.row) and not (self.row.min() >= 0 and self.row.max() < len(self.cost)):
             raise WorkloadError(f"a call names a row outside the {len(self.cost)} of the costs")
-        scales = [(f"scale of {part.name.lower()}", one) for part, one in self.scale.items()]
+        scales = [(f"scale of {part.name.lower()}", scale) for part, scale in self.scale.items()]
         for what, values in [("cost", self.cost), *scales]:
             if not (np.isfinite(values) & (values >= 0)).all():
                 raise WorkloadError(f"the {what} in a scenario is not a number of 0 or more")
@@ -133,47 +134,48 @@ def _sweep(
     """Fill ``start`` of the last points in a block of scenarios that begins at ``begin``."""
     offset, source, weight = edges
     end, after = scratch
-    first = len(offset) - 1 - len(start)
+    first = len(offset) - 1 - len(start)  # points before it are needed, but not asked for
     width = min(len(after), start.shape[1] - begin)
     for point in range(len(offset) - 1):
-        mine = end[point, :width]
-        mine[:] = 0.0
+        # Points come in topological order: the ends of all that this one waits for are known.
+        ends = end[point, :width]
+        ends[:] = 0.0
         for edge in range(offset[point], offset[point + 1]):
             before = end[source[edge], :width]
-            _come_after(mine, before, weight[edge], scale, begin, after[:width])
+            _come_after(ends, before, weight[edge], scale, begin, after[:width])
         if point >= first:
             for at in range(width):
-                start[point - first, begin + at] = mine[at]
+                start[point - first, begin + at] = ends[at]
         row, factor = calls.row[point], calls.factor[point]
         if row >= 0:
             for at in range(width):
-                mine[at] += factor * calls.cost[row, begin + at]
+                ends[at] += factor * calls.cost[row, begin + at]
 
 
 @hot_loop(nan_free=True)
 def _come_after(
-    mine: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
+    ends: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
 ) -> None:
     """Let a point come no earlier than an edge's weight after another, in a block of scenarios.
 
     ``after`` is scratch. Most edges have one part that is scaled, if any.
     """
     parts, part = 0, 0
-    for one in range(1, len(weight)):
-        if weight[one] > 0:
-            parts, part = parts + 1, one
+    for column in range(1, len(weight)):
+        if weight[column] > 0:
+            parts, part = parts + 1, column
     if parts == 0:
         fixed = weight[0]
-        for at in range(len(mine)):
-            mine[at] = max(mine[at], before[at] + fixed)
+        for at in range(len(ends)):
+            ends[at] = max(ends[at], before[at] + fixed)
     elif parts == 1:
         fixed, scaled, by = weight[0], weight[part], scale[part, begin:]
-        for at in range(len(mine)):
-            mine[at] = max(mine[at], before[at] + (fixed + scaled * by[at]))
+        for at in range(len(ends)):
+            ends[at] = max(ends[at], before[at] + (fixed + scaled * by[at]))
     else:
         _add_up(weight, scale, begin, after)
-        for at in range(len(mine)):
-            mine[at] = max(mine[at], before[at] + after[at])
+        for at in range(len(ends)):
+            ends[at] = max(ends[at], before[at] + after[at])
 
 
 @hot_loop(nan_free=True)

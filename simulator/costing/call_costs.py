@@ -12,8 +12,9 @@ from simulator.costing.likeness import Likeness, Seat
 from simulator.costing.link_load import Load, cost, lay, unknown
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
+from simulator.support.arrays import Floats
 from simulator.topology import Topology
-from simulator.workload import Call, Floats, Workload
+from simulator.workload import Call, Workload
 
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.
@@ -39,7 +40,7 @@ class Carried(NamedTuple):
     loads: tuple[Load, ...]
 
 
-class _Alike(NamedTuple):
+class _LaidAt(NamedTuple):
     """A call that was laid, and where, for those of groups that lie alike."""
 
     where: Seat
@@ -56,8 +57,8 @@ class Costs:
     topology: Topology
     planner: Planner
     likeness: Likeness | None = None
-    _known: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
-    _alike: dict[tuple[_Sort, type, bytes], _Alike] = field(default_factory=dict)
+    _carried: dict[tuple[_Sort, tuple[int, ...]], Carried] = field(default_factory=dict)
+    _by_pattern: dict[tuple[_Sort, type, bytes], _LaidAt] = field(default_factory=dict)
 
     @property
     def alike(self) -> Likeness:
@@ -72,23 +73,23 @@ class Costs:
             return Carried(None, (unknown(call.transfer, self.topology),))
         sort = call.kind, call.group.label, call.size, call.dtype, call.shares
         key = sort, call.group.ranks
-        if key not in self._known:
-            self._known[key] = self._found(sort, call)
-        return self._known[key]
+        if key not in self._carried:
+            self._carried[key] = self._laid_or_moved(sort, call)
+        return self._carried[key]
 
     def loads(self, call: Call) -> tuple[Load, ...]:
         """Return what the call puts on the links; nothing for a group of one rank."""
         return self.carried(call).loads
 
-    def of(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
+    def loads_by_index(self, workload: Workload) -> Callable[[int], tuple[Load, ...]]:
         """Return a function from a call of the workload, by its index, to its loads."""
         row: list[int] = distinct_calls(workload)[1].tolist()
-        known: dict[int, tuple[Load, ...]] = {}
+        by_row: dict[int, tuple[Load, ...]] = {}
 
         def loads(call: int) -> tuple[Load, ...]:
-            if row[call] not in known:
-                known[row[call]] = self.loads(workload.call_view(call))
-            return known[row[call]]
+            if row[call] not in by_row:
+                by_row[row[call]] = self.loads(workload.call_view(call))
+            return by_row[row[call]]
 
         return loads
 
@@ -110,20 +111,20 @@ class Costs:
             plans[number] = self.carried(workload.call_view(call)).plan
         return plans[row]
 
-    def _found(self, sort: _Sort, call: Call) -> Carried:
+    def _laid_or_moved(self, sort: _Sort, call: Call) -> Carried:
         """Lay a call, or move what is known of a group that lies alike."""
-        pays = len(self._known) >= _WORTH_IT or self.alike.was_asked
+        pays = len(self._carried) >= _WORTH_IT or self.alike.has_answers
         seat = self.alike.seat(call.group.ranks) if pays else None
         if seat is None:
             return self._laid(call)
         key = sort, type(seat), seat.pattern
-        if key not in self._alike:
+        if key not in self._by_pattern:
             carried = self._laid(call)
             if seat.holds(carried.loads):
-                self._alike[key] = _Alike(seat, carried)
+                self._by_pattern[key] = _LaidAt(seat, carried)
             return carried
-        there, (plan, loads) = self._alike[key]
-        return Carried(plan, tuple(_moved(load, seat, there) for load in loads))
+        laid_at, (plan, loads) = self._by_pattern[key]
+        return Carried(plan, tuple(_moved(load, seat, laid_at) for load in loads))
 
     def _laid(self, call: Call) -> Carried:
         positions = np.array(call.group.ranks, dtype=np.int32)
@@ -138,13 +139,13 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     """
     calls = workload.calls
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
-    known = ~np.isnan(calls.size)
+    sized = ~np.isnan(calls.size)
     columns: tuple[NDArray[Any], ...] = (
         calls.kind,
         calls.group,
         np.array([dtypes[dtype] for dtype in calls.dtype]),
-        np.where(known, calls.size, -1.0),
-        np.where(known, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
+        np.where(sized, calls.size, -1.0),
+        np.where(sized, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
         calls.spread,
     )
     sort = np.zeros(len(calls), dtype=np.int64)
@@ -158,9 +159,9 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     return joined[first].tolist(), row
 
 
-def _moved(load: Load, here: Any, there: Any) -> Load:
+def _moved(load: Load, seat: Any, laid_at: Any) -> Load:
     """Put a load of a like group on the links of this one; both seats are of one sort."""
     if not len(load.link):
         return load
-    links = here.links_of(np.append(load.link, np.int32(load.bottleneck)), there)
+    links = seat.links_of(np.append(load.link, np.int32(load.bottleneck)), laid_at)
     return replace(load, link=links[:-1], bottleneck=int(links[-1]))

@@ -6,7 +6,7 @@ between the same members pass links of the same classes and meet on the same of 
 then puts on its links what the same call of the other puts on its own: it is planned and laid once,
 and moved.
 
-Links are of one class that have the same numbers, and whose numbers belong to the same resources.
+Ints are of one class that have the same numbers, and whose numbers belong to the same resources.
 On another network of the same graph whose links of one class are alike again the same groups lie
 alike, whatever their numbers: what is found out here is found out once for all of them.
 """
@@ -20,15 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load
-from simulator.costing.symmetry import Ints, Symmetry, symmetry
-from simulator.routing.adaptive import is_uneven
-from simulator.routing.routes import routes
-from simulator.routing.survey import of_resource
+from simulator.costing.symmetry import Symmetry, symmetry
+from simulator.routing.paths import of_resource
+from simulator.routing.routes import is_uneven, routes
+from simulator.support.arrays import Ints, Longs
 from simulator.topology import Topology
 from simulator.workload import by_appearance
-
-Ranks = NDArray[np.int32]
-Links = NDArray[np.int32]
 
 _MOST_MEMBERS = 64
 """Members of a group of which all paths are looked at; few groups of a job are larger."""
@@ -42,7 +39,7 @@ class Place(NamedTuple):
     """
 
     pattern: bytes
-    links: Ints
+    links: Longs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,15 +48,15 @@ class InComponents:
 
     pattern: bytes
     symmetry: Symmetry
-    components: Ints
+    components: Longs
 
     def holds(self, loads: Iterable[Load]) -> bool:
         """Whether all links are of these components, or between hubs."""
         return all(self.symmetry.confined(load.link, self.components) for load in loads)
 
-    def links_of(self, link: Links, there: "InComponents") -> Links:
+    def links_of(self, link: Ints, seat: "InComponents") -> Ints:
         """Links here that are what some of a like group are there."""
-        return self.symmetry.moved(link, there.components, self.components)
+        return self.symmetry.moved(link, seat.components, self.components)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,9 +74,9 @@ class OnPaths:
         """Whether all links are on these paths."""
         return all(np.isin(load.link, self.place.links).all() for load in loads)
 
-    def links_of(self, link: Links, there: "OnPaths") -> Links:
+    def links_of(self, link: Ints, seat: "OnPaths") -> Ints:
         """Links here that are what some of a like group are there."""
-        return moved(link, there.place, self.place)
+        return moved(link, seat.place, self.place)
 
 
 Seat = InComponents | OnPaths
@@ -107,14 +104,14 @@ class Likeness:
     @cached_property
     def classes(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Class of each link, shape ``(links,)``, and the first link of each class."""
-        one = self.network
-        owner = np.unique(one.latency_resource, return_inverse=True)[1].ravel()
-        columns = np.stack([one.resource, one.bandwidth, one.latency, owner], axis=1)
+        graph = self.network
+        owner = np.unique(graph.latency_resource, return_inverse=True)[1].ravel()
+        columns = np.stack([graph.resource, graph.bandwidth, graph.latency, owner], axis=1)
         _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
         return of.ravel(), first
 
     @property
-    def was_asked(self) -> bool:
+    def has_answers(self) -> bool:
         """Whether anything has been found out, so that to ask again costs little."""
         return bool(self._places) or "symmetry" in self.__dict__
 
@@ -125,12 +122,12 @@ class Likeness:
 
     def serves(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> bool:
         """Whether what lies alike here lies alike on another network."""
-        one = self.network
-        if network is one and domains is self.domains:
+        graph = self.network
+        if network is graph and domains is self.domains:
             return True
-        if not (_same_graph(one, network) and _equal(domains, self.domains)):
+        if not (_same_graph(graph, network) and _equal(domains, self.domains)):
             return False
-        if is_uneven(one) != is_uneven(network):
+        if is_uneven(graph) != is_uneven(network):
             return False  # there the way of a message depends on what else is sent
         of, first = self.classes
         return all(
@@ -145,7 +142,7 @@ class Likeness:
         else is sent.
         """
         if ranks not in self._places:
-            self._places[ranks] = self._found(np.array(ranks, dtype=np.int32))
+            self._places[ranks] = self._place_of(np.array(ranks, dtype=np.int32))
         return self._places[ranks]
 
     def pattern(self, ranks: tuple[int, ...]) -> bytes | None:
@@ -153,31 +150,31 @@ class Likeness:
         seat = self.seat(ranks)
         if isinstance(seat, InComponents):
             ranks = self._first.setdefault(seat.pattern, ranks)
-        place = self.place(ranks)
-        return None if place is None else place.pattern
+        on_paths = self.place(ranks)
+        return None if on_paths is None else on_paths.pattern
 
     def seat(self, ranks: tuple[int, ...]) -> Seat | None:
         """Say how a group lies and where; None if that does not tell what its calls cost."""
         if ranks not in self._seats:
-            self._seats[ranks] = self._found_seat(ranks)
+            self._seats[ranks] = self._seat_of(ranks)
         return self._seats[ranks]
 
-    def _found_seat(self, ranks: tuple[int, ...]) -> Seat | None:
-        found, members = self.symmetry, np.array(ranks)
-        pattern = None if found is None else found.pattern(members)
-        if found is not None and pattern is not None:
-            return InComponents(pattern, found, found.components(members))
-        place = self.place(ranks)
-        return None if place is None else OnPaths(place)
+    def _seat_of(self, ranks: tuple[int, ...]) -> Seat | None:
+        components, members = self.symmetry, np.array(ranks)
+        pattern = None if components is None else components.pattern(members)
+        if components is not None and pattern is not None:
+            return InComponents(pattern, components, components.components(members))
+        on_paths = self.place(ranks)
+        return None if on_paths is None else OnPaths(on_paths)
 
-    def _found(self, ranks: Ranks) -> Place | None:
+    def _place_of(self, ranks: Ints) -> Place | None:
         graph = self.network
         if self.domains is None or len(ranks) > _MOST_MEMBERS or is_uneven(graph):
             return None
         member = np.arange(len(ranks))
-        source, target = (one.ravel() for one in np.meshgrid(member, member))
-        apart = source != target
-        offset, link, share = routes(graph, ranks[source[apart]], ranks[target[apart]])
+        source, target = (grid.ravel() for grid in np.meshgrid(member, member))
+        differ = source != target
+        offset, link, share = routes(graph, ranks[source[differ]], ranks[target[differ]])
         if graph.routing.detours and of_resource(graph, graph.routing)[link].any():
             return None
         appears, first = by_appearance(link)
@@ -195,27 +192,27 @@ class Likeness:
         pattern = b"|".join(np.ascontiguousarray(part, dtype=np.int64).tobytes() for part in parts)
         return Place(pattern, link[first].astype(np.int64))
 
-    def _cables(self, ranks: Ranks) -> tuple[Ints, ...]:
+    def _cables(self, ranks: Ints) -> tuple[Longs, ...]:
         """Links of a group: member by member between two, and which classes lead out of each."""
         graph, of = self.network, self.classes[0]
         order = np.argsort(ranks)
         at = np.full(len(graph.nodes), -1, dtype=np.int64)
         at[ranks[order]] = order
         source, target = at[graph.source], at[graph.target]
-        found = []
-        for mine in ((source >= 0) & (target >= 0), (source >= 0) & (target < 0)):
-            rows = np.stack([source[mine], target[mine], of[mine]])
-            found.append(rows[:, np.lexsort(rows[::-1])])
-        return tuple(found)
+        cables = []
+        for chosen in ((source >= 0) & (target >= 0), (source >= 0) & (target < 0)):
+            rows = np.stack([source[chosen], target[chosen], of[chosen]])
+            cables.append(rows[:, np.lexsort(rows[::-1])])
+        return tuple(cables)
 
 
-def _by_order(values: NDArray[np.integer[Any]]) -> Ints:
+def _by_order(values: NDArray[np.integer[Any]]) -> Longs:
     """Return of each value which it is in their order."""
-    order: Ints = np.unique(values, return_inverse=True)[1].ravel().astype(np.int64)
+    order: Longs = np.unique(values, return_inverse=True)[1].ravel().astype(np.int64)
     return order
 
 
-def moved(links: Links, source: Place, target: Place) -> Links:
+def moved(links: Ints, source: Place, target: Place) -> Ints:
     """Links of the group at ``target`` that are what ``links`` are of a like one at ``source``.
 
     All of them must be on the paths of that.
@@ -225,7 +222,7 @@ def moved(links: Links, source: Place, target: Place) -> Links:
     return np.asarray(target.links[at], dtype=np.int32)
 
 
-_MOST_KEPT = 8
+_MOST_GRAPHS = 8
 """Graphs of which it is kept what lies alike on them."""
 
 
@@ -233,48 +230,52 @@ _MOST_KEPT = 8
 class Likenesses:
     """What is known of the graphs of several networks."""
 
-    _known: list[Likeness] = field(default_factory=list)
+    _kept: list[Likeness] = field(default_factory=list)
 
     def of(self, network: Topology, domains: NDArray[np.integer[Any]] | None) -> Likeness:
         """Return what lies alike on a network."""
-        for known in self._known:
-            if known.serves(network, domains):
-                return known
-        self._known[:] = [*self._known[1 - _MOST_KEPT :], Likeness(network, domains)]
-        return self._known[-1]
+        for likeness in self._kept:
+            if likeness.serves(network, domains):
+                return likeness
+        self._kept[:] = [*self._kept[1 - _MOST_GRAPHS :], Likeness(network, domains)]
+        return self._kept[-1]
 
 
-def _same_graph(one: Topology, other: Topology) -> bool:
+def _same_graph(first: Topology, second: Topology) -> bool:
     """Whether two networks are the same but for the bandwidths and latencies of their links."""
     columns = ("source", "target", "resource", "latency_resource", "metric")
     return (
-        (one.ranks, one.resources, one.kind) == (other.ranks, other.resources, other.kind)
-        and one.nodes == other.nodes
-        and one.route == other.route
-        and all(_equal(getattr(one, name), getattr(other, name)) for name in columns)
-        and _same_doors(one, other)
-        and _same_routing(one, other)
+        (first.ranks, first.resources, first.kind) == (second.ranks, second.resources, second.kind)
+        and first.nodes == second.nodes
+        and first.route == second.route
+        and all(_equal(getattr(first, name), getattr(second, name)) for name in columns)
+        and _same_doors(first, second)
+        and _same_routing(first, second)
     )
 
 
-def _same_doors(one: Topology, other: Topology) -> bool:
-    mine, theirs = one.doors, other.doors
-    if mine is None or theirs is None or mine is theirs:
-        return mine is theirs
+def _same_doors(first: Topology, second: Topology) -> bool:
+    doors, theirs = first.doors, second.doors
+    if doors is None or theirs is None or doors is theirs:
+        return doors is theirs
     columns = ("node", "nic", "out", "into")
-    alike = all(_equal(getattr(mine, name), getattr(theirs, name)) for name in columns)
-    return alike and mine.by_target == theirs.by_target
+    same = all(_equal(getattr(doors, name), getattr(theirs, name)) for name in columns)
+    return same and doors.by_target == theirs.by_target
 
 
-def _same_routing(one: Topology, other: Topology) -> bool:
-    mine, theirs = one.routing, other.routing
-    plain = (mine.policy, mine.resource, mine.seed) == (theirs.policy, theirs.resource, theirs.seed)
+def _same_routing(first: Topology, second: Topology) -> bool:
+    routing, theirs = first.routing, second.routing
+    plain = (routing.policy, routing.resource, routing.seed) == (
+        theirs.policy,
+        theirs.resource,
+        theirs.seed,
+    )
     return plain and all(
-        _equal(getattr(mine, name), getattr(theirs, name)) for name in ("group", "capacity")
+        _equal(getattr(routing, name), getattr(theirs, name)) for name in ("group", "capacity")
     )
 
 
-def _equal(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
-    if one is None or other is None or one is other:
-        return one is other
-    return np.array_equal(one, other)
+def _equal(first: NDArray[Any] | None, second: NDArray[Any] | None) -> bool:
+    if first is None or second is None or first is second:
+        return first is second
+    return np.array_equal(first, second)

@@ -1,20 +1,33 @@
 """A schedule laid on a topology: bytes on links, once per run of like steps.
 
 A ring all-reduce on 1,024 ranks is two million transfers; here it is one load on its links, which
-remembers the steps it is folded out of: :mod:`simulator.engine.fair_network` takes them one by one
-while something else is on the links.
+remembers the steps it is folded out of, which are taken one by one while something else is on the
+links (:func:`program`).
+
+Steps of very many transfers are laid without a list of what passes which link. What an all-to-all
+on 4,096 ranks puts on each link, and which of its 16.8 million transfers is the slowest, is added
+up goal by goal (:mod:`simulator.routing.totals`), once for calls of every size.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.costing.crowd import Program
-from simulator.costing.keeping_step import keeps_step
-from simulator.costing.programs import (
+from simulator.routing.routes import Routes, routes
+from simulator.routing.totals import Totals, each_way, totals
+from simulator.routing.traffic import Traffic, exchange, listed
+from simulator.schedule import Exchange, Plan, Schedule, Step
+from simulator.support.arrays import Floats, Ints
+from simulator.support.errors import WorkloadError
+from simulator.topology import Topology
+from simulator.transfers.crowd import Program
+from simulator.transfers.lockstep import keeps_step
+from simulator.transfers.program import (
+    WIDEST,
     Alone,
     OneFlow,
     alone,
@@ -23,13 +36,147 @@ from simulator.costing.programs import (
     runs_ahead,
     write,
 )
-from simulator.costing.wide_steps import Summed, is_wide, summed
-from simulator.errors import WorkloadError
-from simulator.routing.routes import Routes, routes
-from simulator.schedule import Plan, Step
-from simulator.topology import Topology
 
-Floats = NDArray[np.float64]
+_KEPT = 8
+"""Answers kept per topology: steps of the schedules that a planner compares."""
+
+
+class Summed(NamedTuple):
+    """What a step of a schedule comes to, of chunks of one byte.
+
+    ``load`` is what it puts on each link (B), ``largest`` its largest transfer (B); ``latency_of``
+    is the latency of its slowest transfer, or of all in the mean, by resource (s), the last for
+    software, 0.
+    """
+
+    load: Floats
+    largest: float
+    latency_of: Floats
+
+
+def is_wide(step: Step) -> bool:
+    """Whether a step is to be summed up: it has very many transfers, and switches do not add."""
+    return step.width > WIDEST and not step.in_network
+
+
+def summed(
+    schedule: Schedule, step: Step, positions: Ints, network: Topology, *, everyone: bool
+) -> Summed | None:
+    """Sum up a step of a schedule.
+
+    Parameters
+    ----------
+    schedule, step
+        The schedule, and a wide step of it.
+    positions
+        Node of each rank of the group.
+    network
+        Where it is laid.
+    everyone
+        The latency is the mean of all transfers, not the slowest one's.
+
+    Returns
+    -------
+    Summed or None
+            None where only a list of all transfers tells (:func:`simulator.routing.totals.totals`).
+
+    Raises
+    ------
+    TopologyError
+        If a rank has no node there.
+    """
+    total = _totals(network, _traffic(schedule, step, positions))
+    if total is None:
+        return None
+    uniform = schedule.lengths is None and isinstance(step, Exchange)
+    largest = 1.0 if uniform else float(schedule.units(step).max())
+    if not everyone:
+        return Summed(total.load, largest, np.append(total.latency_of, 0.0))
+    if not uniform and network.routing.policy == "adaptive":
+        return None  # the parts that go which way are not those of messages of one byte
+    mean = _mean_latency_of(schedule, step, positions, network)
+    return None if mean is None else Summed(total.load, largest, mean)
+
+
+def _mean_latency_of(
+    schedule: Schedule, step: Step, positions: Ints, network: Topology
+) -> Floats | None:
+    """Mean latency of the transfers of a step by resource (s), the last for software, 0."""
+    total = _totals(network, _traffic(schedule, step, positions, uniform=True))
+    if total is None:
+        return None
+    hop = network.latency * total.load / step.width
+    return np.bincount(network.resource, hop, len(network.resources) + 1).astype(np.float64)
+
+
+def ways_of(
+    schedule: Schedule, step: Step, positions: Ints, network: Topology
+) -> Iterator[Routes] | None:
+    """List the links of the transfers of a wide step some at a time; None as :func:`summed`.
+
+    Raises
+    ------
+    TopologyError
+        If a transfer has no path.
+    """
+    traffic = _traffic(schedule, step, positions)
+    total = _totals(network, traffic)
+    return None if total is None else each_way(network, traffic, total.parts)
+
+
+def passing(
+    schedule: Schedule, step: Step, where: tuple[Ints, Topology], link: int
+) -> tuple[int, list[tuple[int, int]]] | None:
+    """Count the transfers of a wide step on a link; say of the first few who sends to whom."""
+    positions, network = where
+    total = totals(network, _traffic(schedule, step, positions), link)
+    if total is None:
+        return None
+    count, numbers = total.passing
+    return count, [ends_of(step, number) for number in numbers]
+
+
+def ends_of(step: Step, number: int) -> tuple[int, int]:
+    """Ranks of a transfer, by its number in :class:`~simulator.routing.totals.Traffic`."""
+    if isinstance(step, Exchange):
+        sender, receiver = divmod(number, len(step.members))
+        return int(step.members[sender]), int(step.members[receiver])
+    return int(step.source[number]), int(step.target[number])
+
+
+def _traffic(schedule: Schedule, step: Step, positions: Ints, *, uniform: bool = False) -> Traffic:
+    """Return the transfers of a step as messages between nodes; all of one byte if ``uniform``."""
+    if not isinstance(step, Exchange):
+        amount = None if uniform else schedule.units(step)
+        return listed(positions[step.source], positions[step.target], amount)
+    nodes = positions[step.members]
+    if schedule.lengths is None or uniform:
+        return exchange(nodes)
+    member = np.arange(len(nodes))
+    chunk = member[:, None] * step.by_source + member * step.by_target
+    return exchange(nodes, schedule.lengths[np.minimum(chunk, schedule.chunks - 1)])
+
+
+def _totals(network: Topology, traffic: Traffic) -> Totals | None:
+    """Sum up messages, or say again what the last few came to."""
+    cache: dict[bytes, Totals | None] = network.known_graph.setdefault("totals", {})
+    key = _key(traffic)
+    if key not in cache:
+        if len(cache) >= _KEPT:
+            del cache[next(iter(cache))]
+        cache[key] = totals(network, traffic)
+    return cache[key]
+
+
+def _key(traffic: Traffic) -> bytes:
+    """Tell traffic from other traffic."""
+    digest = blake2b(digest_size=16)
+    for column in (traffic.goal, traffic.source, traffic.offset, traffic.number, traffic.amount):
+        shape = None if column is None else column.shape
+        digest.update(repr(shape).encode())
+        if column is not None:
+            digest.update(np.ascontiguousarray(column).data)
+    return digest.digest()
 
 
 class Run(NamedTuple):
@@ -52,7 +199,7 @@ class Load:
     ``runs`` are the steps it is folded out of, which add up to ``latency`` and ``amount``; empty
     for a load that is one step.
 
-    Where the ranks of a call run ahead (:mod:`simulator.costing.programs`), one load is all its
+    Where the ranks of a call run ahead (:mod:`simulator.transfers.program`), one load is all its
     transfers: ``amount`` is the bytes of its busiest link, ``alone`` what they come to over the
     time of the call, latencies included, and ``goes`` says where that time goes, with the shape of
     ``latency_of``.
@@ -61,7 +208,7 @@ class Load:
     latency: float
     latency_of: Floats
     amount: float
-    link: NDArray[np.int32]
+    link: Ints
     weight: Floats
     alone: float
     bottleneck: int
@@ -103,9 +250,7 @@ def unknown(transfer: float, network: Topology) -> Load:
     return _of_software(transfer, network)
 
 
-def lay(
-    plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
-) -> tuple[Load, ...]:
+def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
     """Lay a plan on a topology; ``positions[i]`` is the node of the group's rank ``i``.
 
     ``size`` is S of nccl-tests (B). Runs of steps that use the same links are one load; so are all
@@ -123,9 +268,7 @@ def lay(
     return (_of_software(plan.overhead, network), _of_transfers(written, took, network))
 
 
-def lay_in_step(
-    plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
-) -> tuple[Load, ...]:
+def lay_in_step(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Load, ...]:
     """Lay a plan as if every step ended for the whole group at once: :func:`lay` in closed form.
 
     Raises
@@ -142,14 +285,14 @@ def lay_in_step(
         return (_together(loads + steps, network),)
     for load in steps:
         if _same_links(loads[-1], load) or not len(loads[-1].link):
-            loads[-1] = _joined(loads[-1], load)
+            loads[-1] = _one_after_the_other(loads[-1], load)
         else:
             loads.append(load)
     return tuple(loads)
 
 
 def program(
-    plan: Plan | None, loads: tuple[Load, ...], where: tuple[NDArray[np.int32], float, Topology]
+    plan: Plan | None, loads: tuple[Load, ...], where: tuple[Ints, float, Topology]
 ) -> Program:
     """Write out what a call does beside others.
 
@@ -204,9 +347,7 @@ def _of_transfers(written: Program, took: Alone, network: Topology) -> Load:
     )
 
 
-def _of_step(
-    step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
-) -> Load:
+def _of_step(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Load:
     network = where[1]
     on_link, largest, latency_of = _summed(step, plan, positions, where)
     if plan.bandwidth_factor:
@@ -219,30 +360,28 @@ def _of_step(
     weight = on_link[used] / largest if largest else np.empty(0)
     rates = network.bandwidth[used] / weight if largest else np.empty(0)
     tightest = int(np.argmin(rates)) if len(rates) else -1
-    one = Run(step.repeats, float(latency_of.sum()), largest if len(rates) else 0.0)
+    run = Run(step.repeats, float(latency_of.sum()), largest if len(rates) else 0.0)
     return Load(
-        latency=one.latency * step.repeats,
+        latency=run.latency * step.repeats,
         latency_of=latency_of * step.repeats,
-        amount=one.amount * step.repeats,
+        amount=run.amount * step.repeats,
         link=used,
         weight=weight,
         alone=float(rates[tightest]) if len(rates) else np.inf,
         bottleneck=int(used[tightest]) if len(rates) else -1,
-        runs=(one,) if step.repeats > 1 else (),
+        runs=(run,) if step.repeats > 1 else (),
     )
 
 
-def _summed(
-    step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
-) -> Summed:
+def _summed(step: Step, plan: Plan, positions: Ints, where: tuple[float, Topology]) -> Summed:
     """Bytes of a step on each link, those of its largest transfer, and its latency; new arrays."""
     chunk_bytes, network = where
-    found = None
+    total = None
     if is_wide(step):
-        found = summed(plan.schedule, step, positions, network, everyone=plan.pipelined)
-    if found is not None:
+        total = summed(plan.schedule, step, positions, network, everyone=plan.pipelined)
+    if total is not None:
         scale = chunk_bytes / plan.efficiency
-        return Summed(found.load * scale, found.largest * scale, found.latency_of.copy())
+        return Summed(total.load * scale, total.largest * scale, total.latency_of.copy())
     flow: Floats = plan.schedule.units(step)
     flow *= chunk_bytes / plan.efficiency
     ways = routes(network, positions[step.source], positions[step.target], flow)
@@ -261,8 +400,8 @@ def bytes_on_links(step: Step, flow: Floats, ways: Routes, network: Topology) ->
     if step.in_network:
         end = step.target if step.reduce else step.source
         largest_first = np.argsort(-amount, kind="stable")
-        alike = np.stack([link, end[of], step.chunk[of]], axis=1)[largest_first]
-        once = largest_first[np.unique(alike, axis=0, return_index=True)[1]]
+        sort = np.stack([link, end[of], step.chunk[of]], axis=1)[largest_first]
+        once = largest_first[np.unique(sort, axis=0, return_index=True)[1]]
         amount, link = amount[once], link[once]
     on_link: Floats = np.bincount(link, weights=amount, minlength=len(network)).astype(np.float64)
     return on_link
@@ -304,24 +443,24 @@ def _together(loads: list[Load], network: Topology) -> Load:
     )
 
 
-def _same_links(one: Load, other: Load) -> bool:
-    return np.array_equal(one.link, other.link) and np.array_equal(one.weight, other.weight)
+def _same_links(first: Load, second: Load) -> bool:
+    return np.array_equal(first.link, second.link) and np.array_equal(first.weight, second.weight)
 
 
-def _joined(one: Load, other: Load) -> Load:
+def _one_after_the_other(first: Load, second: Load) -> Load:
     return replace(
-        other,
-        latency=one.latency + other.latency,
-        latency_of=one.latency_of + other.latency_of,
-        amount=one.amount + other.amount,
-        runs=_runs_of(one, other),
+        second,
+        latency=first.latency + second.latency,
+        latency_of=first.latency_of + second.latency_of,
+        amount=first.amount + second.amount,
+        runs=_runs_of(first, second),
     )
 
 
-def _runs_of(one: Load, other: Load) -> tuple[Run, ...]:
+def _runs_of(first: Load, second: Load) -> tuple[Run, ...]:
     """List the runs of both; like steps are one run, and what only waits joins a single step."""
     runs: list[Run] = []
-    for load in (one, other):
+    for load in (first, second):
         for run in load.runs or (Run(1, load.latency, load.amount),):
             before = runs[-1] if runs else Run(1, 0.0, 0.0)
             if before[1:] == run[1:]:

@@ -12,17 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.keeping_step import KeepingStep
-from simulator.costing.link_load import Floats, bytes_on_links, lay_in_step
-from simulator.costing.programs import by_resource, runs_ahead
-from simulator.costing.wide_steps import is_wide, summed, ways_of
+from simulator.costing.link_load import bytes_on_links, is_wide, lay_in_step, summed, ways_of
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
+from simulator.support.arrays import Floats, Ints, Mask
 from simulator.topology import Topology
+from simulator.transfers.lockstep import KeepingStep
+from simulator.transfers.program import by_resource, runs_ahead
 
 Number = Any
 """A float, or an array with a value per network."""
-Positions = NDArray[np.int32]
 """Where the ranks of a group sit: nodes of the graph, in the order of the group."""
 _BITS = 62
 """What an int64 holds without its sign."""
@@ -36,7 +35,7 @@ class Links(Protocol):
         """Which links there are."""
         ...
 
-    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+    def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
         """Say what a schedule costs on the links alone."""
         ...
 
@@ -48,7 +47,7 @@ class OneNetwork:
     graph: Topology
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
-    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+    def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
         """Lay a schedule of one byte on the links.
 
         Raises
@@ -58,8 +57,8 @@ class OneNetwork:
         """
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
-            found = _on_one(schedule, positions, self.graph, pipelined=pipelined)
-            self._wires[key] = schedule, found
+            wire = _on_one(schedule, positions, self.graph, pipelined=pipelined)
+            self._wires[key] = schedule, wire
         return self._wires[key][1]
 
 
@@ -91,13 +90,13 @@ class Networks:
             _wires={},
         )
 
-    def following(self, value: str) -> NDArray[np.bool_]:
+    def following(self, value: str) -> Mask:
         """Classes of links that change in proportion with a value such as ``scale_up.latency``."""
         of_class = np.empty(len(self.resource), dtype=np.intp)
         of_class[self.of] = np.arange(len(self.graph))
         return self.graph.following(value)[of_class]
 
-    def wire(self, schedule: Schedule, positions: Positions, *, pipelined: bool) -> "Wire":
+    def wire(self, schedule: Schedule, positions: Ints, *, pipelined: bool) -> "Wire":
         """Lay a schedule of one byte on the links of all networks.
 
         Raises
@@ -107,22 +106,22 @@ class Networks:
         """
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
-            found = on_networks(self.laid(schedule, positions), self, pipelined=pipelined)
-            self._wires[key] = schedule, found
+            wire = on_networks(self.laid(schedule, positions), self, pipelined=pipelined)
+            self._wires[key] = schedule, wire
         return self._wires[key][1]
 
-    def laid(self, schedule: Schedule, positions: Positions) -> "Laid":
+    def laid(self, schedule: Schedule, positions: Ints) -> "Laid":
         """Lay a schedule on the classes of links, once for all networks that have them."""
         key = id(schedule), positions.tobytes()
         if key not in self._laid:
             self._laid[key] = schedule, laid(schedule, positions, self)
         return self._laid[key][1]
 
-    def keeps_step(self, schedule: Schedule, positions: Positions) -> NDArray[np.bool_]:
+    def keeps_step(self, schedule: Schedule, positions: Ints) -> Mask:
         """Say on which networks a call takes what :meth:`wire` says, shape ``(S,)``.
 
         Elsewhere ranks may run ahead of each other
-        (:func:`simulator.costing.keeping_step.keeps_step`).
+        (:func:`simulator.transfers.lockstep.keeps_step`).
 
         Raises
         ------
@@ -133,7 +132,7 @@ class Networks:
             return np.ones(len(self), dtype=np.bool_)
         return self._judge(schedule, positions).on(self.bandwidth, self.latency)
 
-    def keeps_step_anyhow(self, schedule: Schedule, positions: Positions) -> bool:
+    def keeps_step_anyhow(self, schedule: Schedule, positions: Ints) -> bool:
         """Whether that is so on all networks with the same graph and classes.
 
         Raises
@@ -143,13 +142,13 @@ class Networks:
         """
         return not runs_ahead(Plan(schedule)) or self._judge(schedule, positions).uniform
 
-    def _judge(self, schedule: Schedule, positions: Positions) -> KeepingStep:
+    def _judge(self, schedule: Schedule, positions: Ints) -> KeepingStep:
         key = id(schedule), positions.tobytes()
         if key not in self._keeping:
             self._keeping[key] = KeepingStep(schedule, positions, self.graph, self.of)
         return self._keeping[key]
 
-    def chosen(self, which: NDArray[np.bool_]) -> "Networks":
+    def chosen(self, which: Mask) -> "Networks":
         """Return some of the networks."""
         return self.at(self.bandwidth[:, which], self.latency[:, which])
 
@@ -158,7 +157,7 @@ class Networks:
     ) -> "Networks":
         """Return networks with other latencies and bandwidths of some resources."""
         factors = (
-            by_resource(one, self.graph)[self.resource, None] for one in (latency, bandwidth)
+            by_resource(column, self.graph)[self.resource, None] for column in (latency, bandwidth)
         )
         of_latency, of_bandwidth = factors
         return self.at(self.bandwidth * of_bandwidth, self.latency * of_latency)
@@ -198,8 +197,8 @@ class Wire:
         """Time of the bytes on the links of one resource (s per byte); 0 if they use none."""
         if resource not in network.resources:
             return np.zeros(self.busy.shape[1:])
-        mine = self.resource == network.resources.index(resource)
-        return self.busy[mine].max(axis=0, initial=0.0)
+        chosen = self.resource == network.resources.index(resource)
+        return self.busy[chosen].max(axis=0, initial=0.0)
 
 
 def classes(graph: Topology, values: Sequence[str] = ()) -> Networks:
@@ -237,9 +236,7 @@ class Laid:
         return int(self.repeats.sum())
 
 
-def _on_one(
-    schedule: Schedule, positions: Positions, network: Topology, *, pipelined: bool
-) -> Wire:
+def _on_one(schedule: Schedule, positions: Ints, network: Topology, *, pipelined: bool) -> Wire:
     loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
     all_of = loads[0]
     return Wire(
@@ -251,7 +248,7 @@ def _on_one(
     )
 
 
-def laid(schedule: Schedule, positions: Positions, networks: Networks) -> Laid:
+def laid(schedule: Schedule, positions: Ints, networks: Networks) -> Laid:
     """Lay a schedule on the graph of networks: what is the same on all that have its classes.
 
     Raises
@@ -300,9 +297,9 @@ def on_networks(
 def _slowest(ways: Floats, networks: Networks, chosen_on: Networks | None) -> Floats:
     """Latency of the way that is the slowest there (s), shape ``(S,)``."""
     latency: Floats = ways @ networks.latency
-    here = latency if chosen_on is None else ways @ chosen_on.latency
-    found: Floats = latency[here.argmax(axis=0), np.arange(len(networks))]
-    return found
+    compared = latency if chosen_on is None else ways @ chosen_on.latency
+    slowest: Floats = latency[compared.argmax(axis=0), np.arange(len(networks))]
+    return slowest
 
 
 def _most(on_link: Floats, networks: Networks) -> Floats:
@@ -313,16 +310,16 @@ def _most(on_link: Floats, networks: Networks) -> Floats:
 
 
 def _laid(
-    part: tuple[Schedule, Step], positions: Positions, networks: Networks
+    part: tuple[Schedule, Step], positions: Ints, networks: Networks
 ) -> tuple[Floats, Floats, Floats]:
     """Bytes of a step on each link, and how many links of each class a transfer passes.
 
     That is in the mean, and of every transfer that differs.
     """
     (schedule, step), graph = part, networks.graph
-    found = _summed(part, positions, networks) if is_wide(step) else None
-    if found is not None:
-        return found
+    total = _summed(part, positions, networks) if is_wide(step) else None
+    if total is not None:
+        return total
     flow: Floats = schedule.units(step)
     flow *= 1 / schedule.parts
     path = routes(graph, positions[step.source], positions[step.target], flow)
@@ -331,20 +328,20 @@ def _laid(
 
 
 def _summed(
-    part: tuple[Schedule, Step], positions: Positions, networks: Networks
+    part: tuple[Schedule, Step], positions: Ints, networks: Networks
 ) -> tuple[Floats, Floats, Floats] | None:
     """Return the same of a step of very many transfers, of which some are listed at a time."""
     (schedule, step), graph = part, networks.graph
-    found = summed(schedule, step, positions, graph, everyone=False)
+    total = summed(schedule, step, positions, graph, everyone=False)
     listed = ways_of(schedule, step, positions, graph)
-    if found is None or listed is None:
+    if total is None or listed is None:
         return None
     passed, unlike = np.zeros(len(networks.resource)), []
     for path in listed:
         hops = _hops(path, networks)
         passed += hops.sum(axis=0)
         unlike.append(_unlike(hops))
-    return found.load / schedule.parts, passed / step.width, _unlike(np.concatenate(unlike))
+    return total.load / schedule.parts, passed / step.width, _unlike(np.concatenate(unlike))
 
 
 def _hops(path: Routes, networks: Networks) -> Floats:

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.routing.hubs import cells
-from simulator.routing.survey import graph_of, link_metrics
+from simulator.routing.graph import cells
+from simulator.routing.paths import graph_of, link_metrics
+from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.topology import Topology
 from simulator.workload import distinct
-
-Ints = NDArray[np.int64]
 
 _HUB = -1
 _LEVELS = 4
@@ -47,21 +45,21 @@ class Symmetry:
     that there is one shortest path from ranks of kind ``k`` to ranks of kind ``l``.
     """
 
-    component: Ints
-    place: Ints
-    shape: Ints
-    link_component: Ints
-    link_place: Ints
-    links: Ints
-    first_link: Ints
-    kind: Ints
-    certain: NDArray[np.bool_]
+    component: Longs
+    place: Longs
+    shape: Longs
+    link_component: Longs
+    link_place: Longs
+    links: Longs
+    first_link: Longs
+    kind: Longs
+    certain: Mask
 
-    def components(self, ranks: Ints) -> Ints:
+    def components(self, ranks: Longs) -> Longs:
         """Components of a group, ascending."""
         return distinct(self.component[ranks])
 
-    def pattern(self, ranks: Ints) -> bytes | None:
+    def pattern(self, ranks: Longs) -> bytes | None:
         """Say how a group lies in its components, whichever they are; None if paths differ.
 
         Groups of one pattern are exchanged by exchanging components without changing their order.
@@ -71,21 +69,21 @@ class Symmetry:
         kinds = distinct(self.kind[ranks])
         if not self.certain[np.ix_(kinds, kinds)].all():
             return None
-        alike = np.concatenate([order.ravel(), self.place[ranks], self.shape[component[first]]])
-        return alike.tobytes()
+        columns = np.concatenate([order.ravel(), self.place[ranks], self.shape[component[first]]])
+        return columns.tobytes()
 
-    def confined(self, links: NDArray[np.int32], components: Ints) -> bool:
+    def confined(self, links: Ints, components: Longs) -> bool:
         """Whether links are in these components or between hubs."""
         return bool(np.isin(self.link_component[links], [_HUB, *components]).all())
 
-    def moved(self, links: NDArray[np.int32], source: Ints, target: Ints) -> NDArray[np.int32]:
+    def moved(self, links: Ints, source: Longs, target: Longs) -> Ints:
         """Links in the components ``target`` that are where ``links`` are in ``source``."""
         component = self.link_component[links]
         inside = component >= 0
         to = target[np.searchsorted(source, component[inside])]
-        found = links.copy()
-        found[inside] = self.links[self.first_link[to] + self.link_place[links[inside]]]
-        return found
+        result = links.copy()
+        result[inside] = self.links[self.first_link[to] + self.link_place[links[inside]]]
+        return result
 
 
 def symmetry(network: Topology) -> Symmetry | None:
@@ -107,13 +105,13 @@ def symmetry(network: Topology) -> Symmetry | None:
     links += np.bincount(network.target, minlength=len(network.nodes))
     links[: network.ranks] = 0
     for least in distinct(links[links > 2])[::-1][:_LEVELS]:
-        found = _without(network, links >= least)
-        if found is not None:
-            return found
+        components = _without(network, links >= least)
+        if components is not None:
+            return components
     return None
 
 
-def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
+def _without(network: Topology, hub: Mask) -> Symmetry | None:
     """Find the components that are left, if most are alike; those without ranks are hubs too."""
     component = _components(network, hub)
     inhabited = np.isin(component, component[: network.ranks])
@@ -122,8 +120,8 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
         component = _components(network, hub)
     if hub.sum() > _MOST_HUBS or not _in_rows(component[: network.ranks]):
         return None
-    place = _numbered(component)
-    link_component, ends = _ends(network, component, place)
+    index = _numbered(component)
+    link_component, ends = _ends(network, component, index)
     owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
     columns = np.stack([network.bandwidth, network.latency, network.resource, owner])
     order = np.lexsort((ends[1], ends[0], link_component))
@@ -136,11 +134,11 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
         shape = _by_kind(shape, component, network)
     if 2 * (shape.max() + 1) > len(shape) or shape.max() >= _MOST_SHAPES:
         return None
-    at = shape[component[: network.ranks]] * (place.max() + 1) + place[: network.ranks]
+    at = shape[component[: network.ranks]] * (index.max() + 1) + index[: network.ranks]
     kind = np.unique(at, return_inverse=True)[1].ravel()
     return Symmetry(
         component=component,
-        place=place,
+        place=index,
         shape=shape,
         link_component=link_component,
         link_place=link_place,
@@ -151,7 +149,7 @@ def _without(network: Topology, hub: NDArray[np.bool_]) -> Symmetry | None:
     )
 
 
-def _components(network: Topology, hub: NDArray[np.bool_]) -> Ints:
+def _components(network: Topology, hub: Mask) -> Longs:
     """Give numbers to the components, by their first node; hubs have none."""
     label = cells(graph_of(network), hub).part
     _, first, number = np.unique(label[~hub], return_index=True, return_inverse=True)
@@ -160,7 +158,7 @@ def _components(network: Topology, hub: NDArray[np.bool_]) -> Ints:
     return component
 
 
-def _in_rows(component: Ints) -> bool:
+def _in_rows(component: Longs) -> bool:
     """Whether the ranks of every component are numbered in a row, as are the components.
 
     Libraries order the members of a group by number: so does whoever exchanges components.
@@ -168,7 +166,7 @@ def _in_rows(component: Ints) -> bool:
     return bool(len(component)) and bool((np.diff(component) >= 0).all())
 
 
-def _numbered(column: Ints) -> Ints:
+def _numbered(column: Longs) -> Longs:
     """Count each row among those of the same value, from 0."""
     order = np.argsort(column, kind="stable")
     ordered = column[order]
@@ -178,54 +176,56 @@ def _numbered(column: Ints) -> Ints:
     return number
 
 
-def _ends(network: Topology, component: Ints, place: Ints) -> tuple[Ints, Ints]:
+def _ends(network: Topology, component: Longs, index: Longs) -> tuple[Longs, Longs]:
     """Component of each link, and where it begins and ends: a place, or a hub (from -1 down)."""
     hub = component < 0
-    named = np.where(hub, -1 - np.arange(len(component)), place)
+    named = np.where(hub, -1 - np.arange(len(component)), index)
     both = np.stack([network.source, network.target]).astype(np.int64)
     of = np.where(hub[both[0]], component[both[1]], component[both[0]])
     return of, named[both]
 
 
-def _shapes(rows: NDArray[np.float64], first_link: Ints, component: Ints) -> Ints:
+def _shapes(rows: Floats, first_link: Longs, component: Longs) -> Longs:
     """Tell the shapes of components, given the links of each and how many nodes it has."""
     nodes = np.bincount(component[component >= 0])
     shapes: dict[bytes, int] = {}
-    found = []
+    found_shapes = []
     for number, (begin, end) in enumerate(pairwise(first_link)):
         key = nodes[number].tobytes() + rows[begin:end].tobytes()
-        found.append(shapes.setdefault(key, len(shapes)))
-    return np.array(found, dtype=np.int64)
+        found_shapes.append(shapes.setdefault(key, len(shapes)))
+    return np.array(found_shapes, dtype=np.int64)
 
 
-def _by_kind(shape: Ints, component: Ints, network: Topology) -> Ints:
+def _by_kind(shape: Longs, component: Longs, network: Topology) -> Longs:
     """Tell shapes apart whose ranks sit on other kinds of node."""
     kind = np.array(network.kind, dtype=np.int64)
-    own = np.zeros(len(shape), dtype=np.int64)
-    own[component[: network.ranks]] = kind  # of a component that spans kinds the last; links differ
-    both = shape * (kind.max() + 1) + own
+    number = np.zeros(len(shape), dtype=np.int64)
+    number[component[: network.ranks]] = (
+        kind  # of a component that spans kinds the last; links differ
+    )
+    both = shape * (kind.max() + 1) + number
     return np.asarray(np.unique(both, return_inverse=True)[1].ravel(), dtype=np.int64)
 
 
-def _certain(network: Topology, component: Ints, shape: Ints, kind: Ints) -> NDArray[np.bool_]:
+def _certain(network: Topology, component: Longs, shape: Longs, kind: Longs) -> Mask:
     """Count shortest paths between ranks of a few components of every shape, and the hubs."""
     few = np.flatnonzero(_numbered(shape) < _COPIES)
-    kept = np.flatnonzero((component < 0) | np.isin(component, few))
+    tested = np.flatnonzero((component < 0) | np.isin(component, few))
     number = np.full(len(component), -1, dtype=np.int64)
-    number[kept] = np.arange(len(kept))
+    number[tested] = np.arange(len(tested))
     chosen = np.flatnonzero((number[network.source] >= 0) & (number[network.target] >= 0))
     start, stop = number[network.source[chosen]], number[network.target[chosen]]
     metric = link_metrics(network)[chosen].astype(np.float64)
-    ranks = kept[kept < network.ranks]
+    ranks = tested[tested < network.ranks]
     begin = ranks[_numbered(shape[component[ranks]] * len(few) + kind[ranks]) == 0]
-    paths = _paths((start, stop, metric), number[begin], len(kept))
+    paths = _paths((start, stop, metric), number[begin], len(tested))
     certain = np.ones((kind.max() + 1, kind.max() + 1), dtype=np.bool_)
-    for rank, found in zip(begin, paths, strict=True):
-        np.logical_and.at(certain[kind[rank]], kind[ranks], found[number[ranks]] == 1)
+    for rank, path in zip(begin, paths, strict=True):
+        np.logical_and.at(certain[kind[rank]], kind[ranks], path[number[ranks]] == 1)
     return certain & certain.T
 
 
-def _paths(graph: tuple[Ints, Ints, NDArray[np.float64]], begin: Ints, nodes: int) -> Ints:
+def _paths(graph: tuple[Longs, Longs, Floats], begin: Longs, nodes: int) -> Longs:
     """Count the shortest paths from each of some nodes to every node (2: two or more)."""
     start, stop, metric = graph
     near = np.full((len(begin), nodes), np.inf)

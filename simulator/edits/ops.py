@@ -9,11 +9,9 @@ of its own thread and other ops that are not launched any more.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.workload import Edges, Floats, What, Workload
-
-Mask = NDArray[np.bool_]
+from simulator.support.arrays import Floats, Longs, Mask
+from simulator.workload import Edges, What, Workload
 
 
 def durations_scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
@@ -168,7 +166,7 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     return Fused(result, member, len(heads))
 
 
-def _continued(workload: Workload, ops: Mask) -> NDArray[np.int64]:
+def _continued(workload: Workload, ops: Mask) -> Longs:
     """Find the kernel that each continues the run of, -1 where it begins one."""
     edges = workload.edges
     source, target = edges.source, edges.target
@@ -202,8 +200,8 @@ def _never_launched(workload: Workload, ops: Mask) -> Workload:
     needless = np.zeros(len(workload), dtype=bool)
     needless[source[launch]] = True
     needless[source[~launch & ~goes_on]] = False
-    kept = Edges.of(len(workload), source[~launch], target[~launch], edges.lag[~launch])
-    return replace(workload, edges=kept, duration=np.where(needless, 0.0, workload.duration))
+    remaining = Edges.of(len(workload), source[~launch], target[~launch], edges.lag[~launch])
+    return replace(workload, edges=remaining, duration=np.where(needless, 0.0, workload.duration))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,17 +224,17 @@ def evened(workload: Workload) -> Evened:
     only some ranks have (stages of a pipeline, a rank that logs) keep their duration.
     """
     ranks = len(workload.ranks)
-    alike = _alike(workload)
+    like = _like_ops(workload)
     duration = workload.duration.copy()
-    table = duration[alike]
-    duration[alike] = np.median(table, axis=1, keepdims=True) if len(alike) else table
+    table = duration[like]
+    duration[like] = np.median(table, axis=1, keepdims=True) if len(like) else table
     late = _late(workload)
     ready = np.maximum(0.0, workload.ready - late[np.searchsorted(workload.ranks, workload.rank)])
     result = replace(workload, duration=duration, ready=ready)
-    return Evened(result, int(alike.size), ranks, float(late.max(initial=0.0)))
+    return Evened(result, int(like.size), ranks, float(late.max(initial=0.0)))
 
 
-def _alike(workload: Workload) -> NDArray[np.int64]:
+def _like_ops(workload: Workload) -> Longs:
     """Rows of like ops, one column per rank, shape ``(likes, ranks)``."""
     ranks = len(workload.ranks)
     ops = np.flatnonzero(workload.what < What.COLLECTIVE)
@@ -253,7 +251,7 @@ def _alike(workload: Workload) -> NDArray[np.int64]:
     return np.stack(columns, axis=1) if columns else np.empty((0, 0), dtype=np.int64)
 
 
-def _late(workload: Workload) -> NDArray[np.float64]:
+def _late(workload: Workload) -> Floats:
     """How much later than the first rank each begins: its earliest op that waits for nobody (s)."""
     begins = np.full(len(workload.ranks), np.inf)
     first = np.flatnonzero(workload.predecessors == 0)

@@ -1,13 +1,23 @@
-"""Overlap of compute and communication as a what-if: none of it, or all that could be."""
+"""Overlap as a what-if: none of it, all that could be, or one call under way per rank.
+
+One call under way per rank is how ASTRA-sim's workload layer issues communication. A rank that has
+nothing under way issues, of its collectives and sends that are ready, the one that comes first in
+the program (in a Chakra file that with the lowest id), and no other until that has ended. Receives
+are excepted. Which order this makes depends on how long calls take; it is found by playing the rule
+through, and added to the step as dependencies.
+"""
 
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.topological_order import depths
-from simulator.workload import Edges, Floats, What, Workload
+from simulator.support.arrays import Floats, Longs
+from simulator.support.errors import DeadlockError
+from simulator.support.topological_order import depths
+from simulator.workload import Edges, What, Workload
 
 
 def without_overlap(workload: Workload) -> Workload:
@@ -42,7 +52,7 @@ def without_overlap(workload: Workload) -> Workload:
     return _with_joints(workload, like, np.zeros(len(like)), ordered)
 
 
-def _line(workload: Workload) -> NDArray[np.int64]:
+def _line(workload: Workload) -> Longs:
     """Device ops by rank, each rank's in an order that no edge and no call contradicts."""
     node = np.arange(len(workload), dtype=np.int64)
     calls = np.flatnonzero(workload.call >= 0)
@@ -88,9 +98,7 @@ def with_full_overlap(workload: Workload) -> Workload:
     return _with_joints(workload, calls, workload.ready[calls], free)
 
 
-def _with_joints(
-    workload: Workload, like: NDArray[np.int64], ready: Floats, edges: Edges
-) -> Workload:
+def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -> Workload:
     """Add ops without a duration at the end, named and placed as the ops they are ``like``."""
     extra = len(like)
     unknown = np.full(extra, np.nan)
@@ -114,3 +122,143 @@ def _with_joints(
         traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
         module=None if workload.module is None else longer(workload.module, workload.module[like]),
     )
+
+
+def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
+    """Let every rank have one call under way.
+
+    Parameters
+    ----------
+    workload
+        The step; its ops stand in the order of the program.
+    call_time
+        How long each call moves (s), shape ``(calls,)``: it decides what is ready first.
+
+    Returns
+    -------
+    Workload
+        The step with the calls that each rank issues as a chain.
+
+    Raises
+    ------
+    DeadlockError
+        If ranks then wait for each other, each in another call.
+    """
+    line = _Ranks(workload, call_time).issue()
+    follows = workload.rank[line[1:]] == workload.rank[line[:-1]]
+    edges = workload.edges
+    ordered = Edges.of(
+        len(workload),
+        np.concatenate([edges.source, line[:-1][follows]]),
+        np.concatenate([edges.target, line[1:][follows]]),
+        np.concatenate([edges.lag, np.zeros(int(follows.sum()))]),
+    )
+    return replace(workload, edges=ordered)
+
+
+_ENDS, _READY, _ISSUES = range(3)
+"""What happens at one instant, in this order: an op ends, an op is ready, a rank issues a call."""
+
+_SHOWN = 4
+"""Calls that wait for ever, and that a message names."""
+
+
+class _Ranks:
+    """The ranks at work while calls take the times given; made, run and thrown away.
+
+    ``_waits`` counts the predecessors of each op that have not ended, ``_available`` is the
+    greatest end of the others (s). ``_ready`` holds, by rank, what it may issue, ``_under_way``
+    what it has issued. ``_missing`` counts the members of a call that have not arrived,
+    ``_present`` are those that have.
+    """
+
+    def __init__(self, workload: Workload, call_time: Floats) -> None:
+        calls = len(workload.calls)
+        self._workload = workload
+        self._call_time: list[float] = (workload.calls.late + call_time).tolist()
+        self._duration: list[float] = workload.duration.tolist()
+        self._call: list[int] = workload.call.tolist()
+        self._rank: list[int] = workload.rank.tolist()
+        self._awaited: list[bool] = (~workload.unawaited).tolist()
+        self._issued_by_rank: list[bool] = (
+            (workload.call >= 0) & (workload.what != What.RECEIVE)
+        ).tolist()
+        self._waits: list[int] = workload.predecessors.tolist()
+        self._available: list[float] = workload.ready.tolist()
+        joined = workload.call[(workload.call >= 0) & ~workload.unawaited]
+        self._missing: list[int] = np.bincount(joined, minlength=calls).tolist()
+        self._present: list[list[int]] = [[] for _ in range(calls)]
+        self._end: list[float | None] = [None] * calls
+        self._ready: dict[int, list[int]] = {rank: [] for rank in workload.ranks}
+        self._under_way: dict[int, int | None] = dict.fromkeys(workload.ranks)
+        self._issued: list[int] = []
+        self._events: list[tuple[float, int, int]] = []
+
+    def issue(self) -> Longs:
+        """Return the ops that ranks issue, each rank's in order, rank after rank."""
+        happens = {_ENDS: self._ends, _READY: self._is_ready, _ISSUES: self._issues}
+        for op in np.flatnonzero(self._workload.predecessors == 0).tolist():
+            heappush(self._events, (self._available[op], _READY, op))
+        while self._events:
+            time, what, number = heappop(self._events)
+            happens[what](number, time)
+        if len(self._issued) < sum(self._issued_by_rank):
+            raise DeadlockError(self._who_waits())
+        issued = np.array(self._issued, dtype=np.int64)
+        return issued[np.argsort(self._workload.rank[issued], kind="stable")]
+
+    def _is_ready(self, op: int, time: float) -> None:
+        rank = self._rank[op]
+        if self._issued_by_rank[op]:
+            heappush(self._ready[rank], op)
+            heappush(self._events, (time, _ISSUES, rank))
+        elif self._call[op] >= 0:
+            self._arrives(op, time)
+        else:
+            heappush(self._events, (time + self._duration[op], _ENDS, op))
+
+    def _issues(self, rank: int, time: float) -> None:
+        """Issue the first call of the program that is ready, if the rank is free."""
+        if self._under_way[rank] is None and self._ready[rank]:
+            self._under_way[rank] = op = heappop(self._ready[rank])
+            self._issued.append(op)
+            self._arrives(op, time)
+
+    def _arrives(self, op: int, time: float) -> None:
+        """Join a call; with the last member that it waits for it begins, and its end is known."""
+        call = self._call[op]
+        end = self._end[call]
+        if end is not None:
+            heappush(self._events, (max(time, end) + self._duration[op], _ENDS, op))
+            return
+        self._present[call].append(op)
+        self._missing[call] -= self._awaited[op]
+        if self._missing[call] == 0:
+            self._end[call] = end = time + self._call_time[call]
+            for member in self._present[call]:
+                heappush(self._events, (end + self._duration[member], _ENDS, member))
+
+    def _ends(self, op: int, time: float) -> None:
+        rank, edges = self._rank[op], self._workload.edges
+        if self._under_way[rank] == op:
+            self._under_way[rank] = None
+            heappush(self._events, (time, _ISSUES, rank))
+        for edge in range(edges.offset[op], edges.offset[op + 1]):
+            follower = int(edges.target[edge])
+            start = max(self._available[follower], time + float(edges.lag[edge]))
+            self._available[follower] = start
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                heappush(self._events, (start, _READY, follower))
+
+    def _who_waits(self) -> str:
+        """Name ranks, what each has issued, and the ranks that are not there."""
+        waiting = [(rank, op) for rank, op in self._under_way.items() if op is not None]
+        waits = []
+        for rank, op in waiting[:_SHOWN]:
+            call = self._workload.call_view(self._call[op])
+            present = {self._rank[member] for member in self._present[self._call[op]]}
+            absent = sorted(set(call.group.ranks) - present)
+            waits.append(f"rank {rank} in {call}, in which ranks {absent[:_SHOWN]} are not")
+        more = f"; and {len(waiting) - _SHOWN} more" if len(waiting) > _SHOWN else ""
+        return f"with one call per rank the ranks wait for each other: {'; '.join(waits)}{more}"

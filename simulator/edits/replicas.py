@@ -19,16 +19,14 @@ nccl-tests, the larger of a rank's input and output):
 * Messages stay between the copies of their sender and their receiver.
 """
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError
-from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Workload
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.errors import WorkloadError
+from simulator.workload import KINDS, Calls, Copies, Edges, Group, Workload
 
 _MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
@@ -81,21 +79,21 @@ class ReplicaLayout:
         """How often a rank is there, at most."""
         return -(-self.grown // self.block)
 
-    def of_copy(self, ranks: Ints, copy: int) -> Ints:
+    def of_copy(self, ranks: Longs, copy: int) -> Longs:
         """Return the ranks that copy number ``copy`` of some is; copy 0 is the original."""
         outer, inner = ranks // self.block, ranks % self.block
-        found: Ints = outer * self.grown + copy * self.block + inner
-        return found
+        copies: Longs = outer * self.grown + copy * self.block + inner
+        return copies
 
-    def exists(self, ranks: Ints, copy: int) -> Mask:
+    def exists(self, ranks: Longs, copy: int) -> Mask:
         """Which of the ranks have a copy of that number."""
-        there: Mask = copy * self.block + ranks % self.block < self.grown
-        return there
+        exists: Mask = copy * self.block + ranks % self.block < self.grown
+        return exists
 
-    def stand_in(self) -> Ints:
+    def stand_in(self) -> Longs:
         """Return the first copy of each rank of the job after, shape ``(job_ranks,)``."""
         outer, inner = np.divmod(np.arange(self.job_ranks), self.grown)
-        first: Ints = outer * self.grown + inner % self.block
+        first: Longs = outer * self.grown + inner % self.block
         return first
 
 
@@ -142,13 +140,13 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     ]
     left = np.array([len(row) > 0 for row in rows], dtype=bool)
     part = cut(workload, layout.exists(workload.rank.astype(np.int64), 0), left)
-    kept = [row for row, stays in zip(rows, left.tolist(), strict=True) if stays]
+    remaining = list(itertools.compress(rows, left))
     before = [len(group.ranks) for group in part.groups]
-    more = np.array([row.shape[1] for row in kept]) / np.array(before)
+    more = np.array([row.shape[1] for row in remaining]) / np.array(before)
     _check_shares(part, more)
     groups = tuple(
         Group(tuple(row[0].tolist()), group.label)
-        for row, group in zip(kept, part.groups, strict=True)
+        for row, group in zip(remaining, part.groups, strict=True)
     )
     stand_in = layout.stand_in() if layout.copies > 1 else None
     return replace(
@@ -157,7 +155,7 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         calls=replace(part.calls, size=_sizes(part.calls, more)),
         groups=groups,
         job_ranks=layout.job_ranks,
-        copies=None if stand_in is None else Copies(stand_in, tuple(kept)),
+        copies=None if stand_in is None else Copies(stand_in, tuple(remaining)),
     )
 
 
@@ -171,11 +169,11 @@ def _messages_apart(workload: Workload, grows: Mask) -> tuple[Workload, Mask]:
     group = calls.group.copy()
     group[messages] = len(workload.groups) + number.ravel()
     groups = (*workload.groups, *(workload.groups[pair] for pair in pairs.tolist()))
-    apart = replace(workload, calls=replace(calls, group=group), groups=groups)
-    return apart, np.append(grows, np.zeros(len(pairs), dtype=bool))
+    separated = replace(workload, calls=replace(calls, group=group), groups=groups)
+    return separated, np.append(grows, np.zeros(len(pairs), dtype=bool))
 
 
-def _grown(group: Group, layout: ReplicaLayout) -> Ints:
+def _grown(group: Group, layout: ReplicaLayout) -> Longs:
     """Return the one group that all copies of the members are in, as a row; none without any."""
     ranks = np.array(group.ranks, dtype=np.int64)
     copies = range(layout.copies)
@@ -187,16 +185,16 @@ def _grown(group: Group, layout: ReplicaLayout) -> Ints:
     return row[None, :] if len(row) else np.empty((0, 0), dtype=np.int64)
 
 
-def _copied(group: Group, layout: ReplicaLayout) -> Ints:
+def _copied(group: Group, layout: ReplicaLayout) -> Longs:
     """Return the copies of a group, one per row; none if its ranks are left out."""
     ranks = np.array(group.ranks, dtype=np.int64)
-    there = [layout.exists(ranks, copy) for copy in range(layout.copies)]
-    if any(one.any() and not one.all() for one in there):
+    existing = [layout.exists(ranks, copy) for copy in range(layout.copies)]
+    if any(members.any() and not members.all() for members in existing):
         some = ", ".join(map(str, group.ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         raise WorkloadError(
             f"{group} of ranks {some} does not grow, and would lose some of its members"
         )
-    whole = [layout.of_copy(ranks, copy) for copy, one in enumerate(there) if one.all()]
+    whole = [layout.of_copy(ranks, copy) for copy, members in enumerate(existing) if members.all()]
     return np.array(whole, dtype=np.int64).reshape(-1, len(ranks))
 
 
@@ -223,18 +221,15 @@ def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:
     calls = groups[table.group]
     inside = ops[edges.source] & ops[edges.target]
     op, call, group = (np.cumsum(mask) - 1 for mask in (ops, calls, groups))
-    kept = np.flatnonzero(calls)
+    remaining = np.flatnonzero(calls)
     joined = workload.call[ops]
     return replace(
         workload,
         **workload.columns_of(ops),
         call=np.where(joined >= 0, np.append(call, -1)[joined], -1).astype(np.int32),
         edges=Edges.of(
-            int(ops.sum()),
-            op[edges.source[inside]],
-            op[edges.target[inside]],
-            edges.lag[inside],
+            int(ops.sum()), op[edges.source[inside]], op[edges.target[inside]], edges.lag[inside]
         ),
-        calls=replace(table.taken(kept), group=group[table.group[kept]].astype(np.int32)),
-        groups=tuple(one for one, stays in zip(workload.groups, groups, strict=True) if stays),
+        calls=replace(table.taken(remaining), group=group[table.group[remaining]].astype(np.int32)),
+        groups=tuple(itertools.compress(workload.groups, groups)),
     )

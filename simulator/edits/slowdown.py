@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.metrics import Intervals, cover, union
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.timeline import Measured, RunTimes, Timeline
-from simulator.workload import STEP_BEFORE, Floats, What, Workload
+from simulator.workload import STEP_BEFORE, What, Workload
 
 _ROUNDS = 30
 """Simulations at most."""
@@ -41,28 +42,28 @@ def recorded(workload: Workload) -> RunTimes:
     return Measured(workload, workload.measured_start, workload.measured_end, start, end)
 
 
-def kernels(workload: Workload) -> NDArray[np.bool_]:
+def kernels(workload: Workload) -> Mask:
     """Which ops can slow down: kernels of the step, parts of kernels like their whole."""
     before = np.array([name == STEP_BEFORE for name in workload.names], dtype=bool)
-    own = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
-    return np.asarray((workload.what == What.COMPUTE) & ~own)
+    earlier = before[workload.name] if len(before) else np.zeros(len(workload), dtype=bool)
+    return np.asarray((workload.what == What.COMPUTE) & ~earlier)
 
 
-def beside(workload: Workload, times: RunTimes, *, collectives_only: bool = False) -> Floats:
+def overlapped(workload: Workload, times: RunTimes, *, collectives_only: bool = False) -> Floats:
     """Fraction of each kernel that lies beside a call of its rank that moves; 0 for other ops."""
     fraction = np.zeros(len(workload))
     called = workload.call >= 0
     if collectives_only:
         called &= workload.what == What.COLLECTIVE
     measured = kernels(workload) & (times.end > times.start)
-    ops, calls = (_by_rank(workload, np.flatnonzero(one)) for one in (measured, called))
-    for rank, own in ops.items():
+    ops, calls = (_by_rank(workload, np.flatnonzero(marked)) for marked in (measured, called))
+    for rank, busy in ops.items():
         intervals = _moving(times, workload.call[calls.get(rank, np.empty(0, dtype=np.int64))])
-        fraction[own] = covered(intervals, times.start[own], times.end[own])
+        fraction[busy] = covered(intervals, times.start[busy], times.end[busy])
     return fraction
 
 
-def _by_rank(workload: Workload, ops: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+def _by_rank(workload: Workload, ops: Longs) -> dict[int, Longs]:
     """Return ops by their rank, each rank's in order."""
     ordered = ops[np.argsort(workload.rank[ops], kind="stable")]
     ranks, first = np.unique(workload.rank[ordered], return_index=True)
@@ -87,9 +88,9 @@ def covered(intervals: Intervals, start: Floats, end: Floats) -> Floats:
 def kernels_alone(workload: Workload, slope: float) -> Workload:
     """Return a recorded workload whose kernels last as long as they would have alone.
 
-    What was not recorded has run beside nothing.
+    What was not recorded is taken to have run alone.
     """
-    slower = 1 + slope * beside(workload, recorded(workload))
+    slower = 1 + slope * overlapped(workload, recorded(workload))
     return workload.lasting(workload.duration / slower)
 
 
@@ -98,7 +99,7 @@ def settled(run: Callable[[Workload], Timeline], workload: Workload, slope: floa
     timeline = run(workload)
     duration = workload.duration
     for number in range(_ROUNDS):
-        slower = 1 + slope * beside(workload, timeline)
+        slower = 1 + slope * overlapped(workload, timeline)
         wanted = workload.duration * slower
         change = float(np.abs(wanted - duration).sum())
         if change <= _SETTLED * float(wanted.sum()):

@@ -1,194 +1,288 @@
-"""The engines that have a clock: SimPy's, which begins a call when its last member has arrived."""
+"""Engine ``flow``: calls on the same links at the same time share them, transfer by transfer.
 
-from collections.abc import Callable, Sequence
+First the step is timed as if every call had its links to itself, which needs no clock
+(:mod:`simulator.engine.alone`). Where no two calls are on a link at once
+(:mod:`simulator.engine.overlaps`) that is the answer. Elsewhere one compiled event loop runs the
+step (:mod:`simulator.engine.event_loop`); here Python only makes room for it, and writes out the
+transfers of a call when it meets another for the first time.
+
+What the model is stands in :mod:`simulator.engine.simpy_model`; tests hold this engine to it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
-from simulator.costing.programs import has_transfers
-from simulator.engine.fair_network import Network
-from simulator.engine.meeting import At, Meetings
-from simulator.engine.propagate import LocalTimes
+from simulator.engine.alone import time_alone
+from simulator.engine.event_loop import (
+    CALL,
+    DONE,
+    ENDED,
+    EVENT,
+    IDLE,
+    LACKING,
+    MET,
+    NEEDS_EVENTS,
+    NEEDS_PROGRAM,
+    NOBODY,
+    PASSED,
+    QUEUED,
+    STAMP,
+    TALLIES,
+    WIRE,
+    WORK,
+    Control,
+    World,
+    go_on,
+    set_out,
+)
+from simulator.engine.overlaps import any_overlap
+from simulator.engine.propagate import Columns, LocalTimes
 from simulator.engine.simulation import Progress, Simulation
-from simulator.engine.transfers import Followed, carry_out, lay_transfers
 from simulator.engine.works import Work, Works
+from simulator.support.heap import room
+from simulator.topology import Topology
+from simulator.transfers.crowd import Crowd
+from simulator.workload import Floats, Matrix
 
-Begin = Callable[[int, Callable[[], None]], None]
-"""Begin a call (its index) now; call back when it has ended."""
+_AWAY = 0.1
+"""Seconds, at the most, that are aimed at between two visits of the loop to Python, which reports
+progress and may be interrupted."""
+_KEPT = 2**21
+"""Links of flows for which there are places, above which those that are free are given up."""
 
 
 def flow(simulation: Simulation) -> None:
-    """Contention: calls on the same links at the same time share them, transfer by transfer.
-
-    Only calls that may meet others need a clock. All are first taken to be alone on their links;
-    those on links where two then are at once get one, and all that may use these links. If what
-    they do to each other makes others meet, every call gets one.
-    """
-    works = Works(simulation.topology)
-    work, row = works.distinct(simulation.workload, simulation.costs)
-    parts = parts_of_network(work, len(simulation.topology))
-    meets = np.zeros(len(work) + 1, dtype=np.bool_)
-    meets[-1] = True  # of a call that nobody takes part in nothing is known
-    for _ in range(_TRIES):
-        _timed(simulation, work, row, meets)
-        found = _in_parts(parts, _overlapping(simulation, parts[row], ~meets[row]))
-        if not found.any():
-            _report_all(simulation)
-            return
-        meets[:-1] |= found
-    _timed(simulation, work, row, np.ones_like(meets))
+    """Time calls alone on their links; if any would meet, run the event loop over all of them."""
+    if not closed_form(simulation):
+        works, row = Works(simulation.topology).distinct(simulation.workload, simulation.costs)
+        Loop.of(simulation.topology, works, row, Step.of(simulation)).answer(simulation)
 
 
-_TRIES = 2
-"""Passes in which some calls have no clock: the first has none at all and is over at once."""
-
-
-def _report_all(simulation: Simulation) -> None:
+def closed_form(simulation: Simulation) -> bool:
+    """Time calls alone on their links; say whether that is the answer: no two calls meet."""
+    time_alone(simulation)
+    calls = simulation.local.calls
+    if any_overlap(simulation.workload, simulation.costs, calls.start, calls.end):
+        return False
     if simulation.progress is not None and len(simulation.workload.calls):
         count = len(simulation.workload.calls)
         simulation.progress(count, count)
+    return True
 
 
-def parts_of_network(work: Sequence[Work], links: int) -> NDArray[np.intp]:
-    """Part the network so that works on links of different parts never meet.
+class Step(NamedTuple):
+    """What a loop runs: ops and calls, each call's factor, and room for where its time goes (s)."""
 
-    Parameters
-    ----------
-    work
-        What calls are to the links.
-    links
-        How many there are.
+    columns: Columns
+    factor: Floats
+    spent: Matrix
 
-    Returns
-    -------
-    NDArray[np.intp]
-        The part of each work, then one for none; -1 of a work without links.
-    """
-    part_of_link = np.full(links, -1, dtype=np.intp)
-    parts = np.full(len(work) + 1, -1, dtype=np.intp)
-    first: list[int] = []
-    for number, one in enumerate(work):
-        if not len(one.link):
-            continue
-        parts[number] = number
-        known = np.unique(part_of_link[one.link])
-        part_of_link[one.link] = number
-        first.append(number)
-        for other in known[known >= 0].tolist():
-            part_of_link[part_of_link == other] = number
-            parts[parts == other] = number
-    return parts
-
-
-def _overlapping(
-    simulation: Simulation, part: NDArray[np.intp], asked: NDArray[np.bool_]
-) -> NDArray[np.intp]:
-    """Parts of the network on which calls, of those asked about, are under way at once."""
-    calls = simulation.local.calls
-    own = np.flatnonzero(asked & (part >= 0) & ~np.isnan(calls.end))
-    own = own[np.lexsort((calls.end[own], calls.start[own], part[own]))]
-    alike = part[own][1:] == part[own][:-1]
-    at_once = alike & (calls.start[own][1:] < calls.end[own][:-1])
-    return np.unique(part[own][1:][at_once])
-
-
-def _in_parts(parts: NDArray[np.intp], some: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each work is in some parts of the network."""
-    return np.isin(parts[:-1], some)
-
-
-def _timed(
-    simulation: Simulation,
-    work: Sequence[Work],
-    row: NDArray[np.intp],
-    meets: NDArray[np.bool_],
-) -> None:
-    """Simulate all calls; those of works that do not meet others take what they take alone."""
-    env = simpy.Environment()
-    meetings = Meetings(env, simulation.topology, remembers=True)
-    factor = simulation.workload.calls.factor
-    own = ~meets[row]
-    simulation.spent[:] = 0.0
-    cost = np.full(len(row), np.nan)
-    alone = np.array([one.time for one in work] + [np.nan])
-    cost[own] = alone[row[own]] * factor[own]
-    for number in np.unique(row[own]).tolist():
-        mine = np.flatnonzero(own & (row == number))
-        simulation.spent[mine] = work[number].spent * factor[mine, None]
-        meetings.add_bytes(work[number], float(factor[mine].sum()))
-    factors, rows = factor.tolist(), row.tolist()
-
-    def begin(call: int, done: Callable[[], None]) -> None:
-        def finish(spent: NDArray[np.float64]) -> None:
-            simulation.spent[call] = spent
-            done()
-
-        meetings.start(work[rows[call]], factors[call], finish)
-
-    _Clock(simulation, env, begin, simulation.progress, int(own.sum())).run(cost)
-    simulation.link_bytes = meetings.link_bytes
-
-
-def transfer(simulation: Simulation) -> None:
-    """Every transfer is a flow of its own.
-
-    A call that is no list of transfers is what it is to ``flow``: one of unknown size, and one
-    whose steps are all under way at once or added up by the switches. Progress counts calls, of a
-    single call its transfers.
-    """
-    env, costs, topology = simpy.Environment(), simulation.costs, simulation.topology
-    network = Network(env, topology)
-    progress = simulation.progress if len(simulation.workload.calls) == 1 else None
-
-    def begin(index: int, done: Callable[[], None]) -> None:
-        call = simulation.workload.call_view(index)
-        factor = float(simulation.workload.calls.factor[index])
-
-        def finish(spent: NDArray[np.float64]) -> None:
-            simulation.spent[index] = spent
-            done()
-
-        plan, loads = costs.carried(call)
-        if plan is None or not has_transfers(plan):
-            whole = network.start(loads, factor, lambda: finish(whole.spent))
-            return
-        positions = np.array(call.group.ranks, dtype=np.int32)
-        steps = lay_transfers(plan, positions, call.size, topology)
-        carry_out(network, steps, plan.overhead, factor, Followed(finish, progress))
-
-    _Clock(simulation, env, begin, None if progress else simulation.progress).run()
-    simulation.link_bytes = network.link_bytes
+    @staticmethod
+    def of(simulation: Simulation) -> "Step":
+        """Set a workload to before anything has happened."""
+        simulation.local = LocalTimes.of(simulation.workload)
+        simulation.spent = np.zeros_like(simulation.spent)
+        return Step(simulation.local.columns, simulation.workload.calls.factor, simulation.spent)
 
 
 @dataclass(slots=True, eq=False)
-class _Clock:
-    """Begins calls when they can start; made, run and thrown away by an engine."""
+class Loop:
+    """The arrays of a simulation under way, and room for more.
 
-    simulation: Simulation
-    env: simpy.Environment
-    begin: Begin
-    progress: Progress | None
-    finished: int = 0
+    Where it has come to its end it may :meth:`renew`: what calls have been written stays in its
+    place.
+    """
 
-    def run(self, cost: NDArray[np.float64] | None = None) -> None:
-        """Begin calls until nothing happens any more; what some cost (s) may be known."""
-        self.simulation.local = LocalTimes.of(self.simulation.workload, cost)
-        self._schedule(self.simulation.local.begin())
-        self.env.run()
+    network: Topology
+    works: Sequence[Work]
+    world: World
+    crowd: Crowd
+    past: Crowd
+    _links_placed: int = 0
+    _dropped_at: int = -1
+    _reported: int = 0
 
-    def _schedule(self, calls: list[int]) -> None:
-        for call in calls:
-            start = At(self.simulation.local.calls.start[call])
-            self.env.timeout(start).callbacks.append(partial(self._start, call))
+    @staticmethod
+    def of(network: Topology, works: Sequence[Work], row: NDArray[np.intp], step: Step) -> "Loop":
+        """Nothing has happened yet; call ``c`` is ``works[row[c]]``."""
+        count = len(row)
+        links = network.bandwidth, network.resource, len(network.resources)
+        crowd, past = Crowd(*links), Crowd(*links)
+        calls = np.zeros(count, CALL)
+        calls["work"] = row
+        control = Control(
+            calls=calls,
+            works=_records_of(works),
+            wires=np.zeros(len(network), WIRE),
+            events=np.zeros(0, EVENT),
+            heap=room(0),
+            idle=np.zeros(0, dtype=np.int64),
+            links=np.concatenate([np.zeros(0, np.int64), *(work.link for work in works)]),
+            new=np.zeros(count, dtype=np.int64),
+            held=np.zeros(count, dtype=np.int64),
+            clock=np.zeros(2),
+            tally=np.zeros(TALLIES, dtype=np.int64),
+        )
+        alone = np.zeros((len(works), len(network.resources) + 1))
+        world = World(control, crowd.state, past.state, step.columns, alone, step.spent)
+        loop = Loop(network, works, world, crowd, past)
+        loop.make_events()
+        loop._begin(step)
+        return loop
 
-    def _start(self, call: int, _: simpy.Event) -> None:
-        self.begin(call, lambda: self._finish(call))
+    def renew(self, network: Topology, works: Sequence[Work], step: Step) -> bool:
+        """Go back to the begin, on another network of the graph; say whether that can be.
 
-    def _finish(self, call: int) -> None:
-        self.finished += 1
-        if self.progress is not None:
-            self.progress(self.finished, len(self.simulation.workload.calls))
-        self._schedule(self.simulation.local.finish(call, self.env.now))
+        Call ``c`` is still the same one of the works, on the same links.
+        """
+        if self.world.control.tally[QUEUED] or self.world.control.tally[MET]:
+            return False  # it was interrupted
+        if not self._rewritten(works):
+            return False
+        self.network, self.works = network, works
+        self.crowd.restart(self.network.bandwidth)
+        self.past.restart(self.network.bandwidth)
+        self._begin(step)
+        return True
+
+    def _rewritten(self, works: Sequence[Work]) -> bool:
+        """Give the places of all works the numbers that they have now."""
+        places = self.crowd.state.calls
+        for record, before, work in zip(self.world.control.works, self.works, works, strict=True):
+            if not np.array_equal(before.link, work.link):
+                return False
+            if record["past"] == NOBODY and record["free"] == NOBODY:
+                continue
+            program, slot = work.program, int(record["free"])
+            if record["past"] != NOBODY and not self.past.rewrite(int(record["past"]), program):
+                return False
+            while slot != NOBODY:
+                if not self.crowd.rewrite(slot, program):
+                    return False
+                slot = int(places["next"][slot])
+        return True
+
+    def _begin(self, step: Step) -> None:
+        """Set all to what it is before anything happens."""
+        world, control = self.world, self.world.control
+        lasting = {tally: int(control.tally[tally]) for tally in (IDLE, STAMP)}
+        control.tally[:] = 0
+        for tally, value in lasting.items():
+            control.tally[tally] = value
+        control.clock[:] = 0.0, np.inf
+        control.wires["present"], control.wires["holder"] = 0, NOBODY
+        control.calls["factor"] = step.factor
+        control.calls["folded"] = 0
+        control.works["factors"], control.works["order"] = 0.0, NOBODY
+        control.works["time"] = [work.time for work in self.works]
+        control.works["overhead"] = [work.overhead for work in self.works]
+        for number, work in enumerate(self.works):
+            world.alone[number] = work.spent
+        self._dropped_at, self._reported = -1, 0
+        self.world = world._replace(local=step.columns, spent=step.spent)
+
+    def answer(self, simulation: Simulation) -> None:
+        """Simulate, and say how many bytes passed the links."""
+        self.run(simulation)
+        simulation.link_bytes = self.link_bytes()
+
+    def run(self, simulation: Simulation) -> None:
+        """Go on until nothing happens any more."""
+        total = len(simulation.workload.calls)
+        set_out(self.world.control, simulation.local.columns, simulation.local.queue_roots())
+        most, begun = 1, monotonic()
+        while self.go_on(most) != DONE:
+            passed = monotonic() - begun
+            if passed < _AWAY / 4 or passed > _AWAY:
+                most = most * 2 if passed < _AWAY else max(1, most // 2)
+            self._report(simulation.progress, total)
+            begun = monotonic()
+        self._report(simulation.progress, total)
+
+    def go_on(self, most: int) -> int:
+        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left.
+
+        Returns
+        -------
+        int
+            ``PAUSED``, ``RANG`` or ``DONE``.
+        """
+        while True:
+            reason = go_on(self.world, most)
+            if reason == NEEDS_EVENTS:
+                self.make_events()
+            elif reason == NEEDS_PROGRAM:
+                self._place(int(self.world.control.tally[LACKING]))
+            else:
+                return reason
+
+    def _report(self, progress: Progress | None, total: int) -> None:
+        ended = int(self.world.control.tally[ENDED])
+        if progress is not None and ended > self._reported:
+            self._reported = ended
+            progress(ended, total)
+
+    def link_bytes(self) -> Floats:
+        """Bytes of the calls that have begun, on each link (B), shape ``(links,)``."""
+        total = np.zeros(len(self.network))
+        order = self.world.control.works["order"]
+        for number in np.argsort(order, kind="stable")[np.count_nonzero(order < 0) :].tolist():
+            times = float(self.world.control.works["factors"][number])
+            for load in self.works[number].loads:
+                total[load.link] += load.weight * (load.amount * times)
+        return total
+
+    def make_events(self) -> None:
+        """Make room for twice the events: many calls are never under way at once."""
+        old = self.world.control
+        before = len(old.events)
+        events = np.zeros(2 * before or len(old.calls) + 8, EVENT)
+        events[:before] = old.events
+        heap, idle = room(len(events)), np.zeros(len(events), dtype=np.int64)
+        queued, free = int(old.tally[QUEUED]), int(old.tally[IDLE])
+        heap.key[:queued], heap.item[:queued] = old.heap.key[:queued], old.heap.item[:queued]
+        added = np.arange(before, len(events))
+        idle[: free + len(added)] = np.concatenate([old.idle[:free], added])
+        old.tally[IDLE] += len(added)
+        control = old._replace(events=events, heap=heap, idle=idle)
+        self.world = self.world._replace(control=control)
+
+    def _place(self, number: int) -> None:
+        """Make a place for a work that is about to meet others."""
+        if self._links_placed > _KEPT and self._dropped_at != self.world.control.tally[PASSED]:
+            self._drop()
+        program, work = self.works[number].program, self.world.control.works[number]
+        self._links_placed += len(program.link)
+        if work["past"] == NOBODY:
+            work["past"] = self.past.reserve(program)
+        slot = self.crowd.reserve(program)
+        self.crowd.state.calls["next"][slot] = work["free"]
+        work["free"] = slot
+        work["spare"] += 1
+        self.world = self.world._replace(crowd=self.crowd.state, past=self.past.state)
+
+    def _drop(self) -> None:
+        """Give up the places that are free."""
+        self._dropped_at, self._links_placed = int(self.world.control.tally[PASSED]), 0
+        for work in self.world.control.works:
+            while work["free"] != NOBODY:
+                slot = int(work["free"])
+                work["free"] = self.crowd.state.calls["next"][slot]
+                self.crowd.forget(slot)
+            if work["past"] != NOBODY:
+                self.past.forget(int(work["past"]))
+            work["spare"], work["past"] = 0, NOBODY
+
+
+def _records_of(works: Sequence[Work]) -> NDArray[np.void]:
+    """Write down where the links of the works are; none has a place yet."""
+    records = np.zeros(len(works), WORK)
+    last = np.cumsum([0, *(len(work.link) for work in works)])
+    records["first"], records["last"] = last[:-1], last[1:]
+    records["past"] = records["free"] = NOBODY
+    return records

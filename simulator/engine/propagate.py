@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hot import hot_loop
-from simulator.workload import Floats, Ints, Offsets, Workload
+from simulator.support.arrays import Longs
+from simulator.support.compiled import hot_loop
+from simulator.workload import Floats, Ints, Workload
 
 NOBODY = -1
 
@@ -24,7 +25,7 @@ NOBODY = -1
 class Successors(NamedTuple):
     """Edges in CSR form, with the least time (s) from the end of one op to the start of another."""
 
-    offset: Offsets
+    offset: Longs
     target: Ints
     lag: Floats
 
@@ -64,7 +65,7 @@ class Rendezvous(NamedTuple):
     until known.
     """
 
-    offset: Offsets
+    offset: Longs
     member: Ints
     late: Floats
     cost: Floats
@@ -165,12 +166,7 @@ def _awaited(workload: Workload) -> Ints:
 
 @hot_loop
 def leave(
-    queue: Ints,
-    edges: Successors,
-    work: OpColumns,
-    ops: OpTimes,
-    calls: Rendezvous,
-    call: int,
+    queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int
 ) -> int:
     """Release what follows from the end of a call; return as :func:`release` does."""
     return release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
@@ -186,11 +182,14 @@ def release(
     the queue. Among predecessors that allow the same start the lowest index is the one that
     released it, so that the order of the queue decides nothing.
     """
+    # One array holds both: calls that can start in front, ops to work off behind. An op is taken
+    # from the queue before it adds a call, so ``started`` never passes ``head``.
     head = 0
     started = 0
     while head < queued:
         op = queue[head]
         head += 1
+        # With an end it is a member of a call that has ended: only its successors are to be told.
         if np.isnan(ops.end[op]):
             ops.start[op] = ops.available[op]
             call = work.call[op]
@@ -257,6 +256,7 @@ def _follow(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) 
     for edge in range(edges.offset[op], edges.offset[op + 1]):
         follower = edges.target[edge]
         time = ops.end[op] + edges.lag[edge]
+        # Of equal times the least index counts, whatever the order in which ops come here.
         if time > ops.available[follower] or (
             time == ops.available[follower] and not 0 <= ops.released_by[follower] <= op
         ):

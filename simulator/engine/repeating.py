@@ -2,8 +2,8 @@
 
 A step of a job begins on all its ranks when the one before has ended on the last of them, as the
 step time that every other answer gives counts it: what a step is alone, it is again and again. Jobs
-do not wait for each other. Their calls meet on links as those of one job do
-(:mod:`simulator.engine.meeting`); nothing is known beforehand of how many steps a job gets
+do not wait for each other. Their calls meet on links as those of one job do, in one event loop
+(:mod:`simulator.engine.flow`); nothing is known beforehand of how many steps a job gets
 done, so a step is set up when it begins, and whoever asks says when he has seen enough.
 
 What a call loses is how much longer it takes, from its last member's arrival on, than on an idle
@@ -13,19 +13,27 @@ network. It counts for each of its members: what a job loses is the mean over it
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.engine.meeting import At, Meetings
-from simulator.engine.propagate import LocalTimes
+from simulator.engine.event_loop import DONE, IDLE, LACKING, QUEUED, RANG, set_alarm, set_out
+from simulator.engine.flow import Loop
+from simulator.engine.flow import Step as LoopStep
+from simulator.engine.propagate import (
+    Columns,
+    LocalTimes,
+    OpColumns,
+    OpTimes,
+    Rendezvous,
+    Successors,
+)
 from simulator.engine.simulation import explain_deadlock
 from simulator.engine.works import Work, Works
-from simulator.errors import DeadlockError, WorkloadError
+from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Topology
 from simulator.workload import Floats, Workload
 
@@ -181,27 +189,11 @@ def repeat_together(
     5000000000
     """
     _check_apart(jobs)
-    env = simpy.Environment()
-    network = Meetings(env, topology)
-    stop = env.event()
-    works = Works(topology)
-    runs = [
-        _Run(
-            env, network, job, JobSteps(kept=deque(maxlen=keep)), works.of(job.workload, job.costs)
-        )
-        for job in jobs
-    ]
-    done = [run.done for run in runs]
-
-    def ended() -> None:
-        if not stop.triggered and (enough(done) or not any(run.goes_on for run in runs)):
-            stop.succeed()
-
-    for run in runs:
-        run.begin_at(run.job.begins, ended)
-    if runs:
-        env.run(until=stop)
-    return Together(tuple(done), network.link_bytes)
+    if not jobs:
+        return Together((), np.zeros(len(topology)))
+    run = _Run.of(jobs, topology, keep)
+    run.until(enough)
+    return Together(tuple(part.done for part in run.parts), run.loop.link_bytes())
 
 
 def _check_apart(jobs: Sequence[RepeatedJob]) -> None:
@@ -247,71 +239,188 @@ class _Waits:
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
-    """A job under way: its local time, counted from the begin of the step, and its calls."""
+class _Part:
+    """A job under way: where its ops and calls stand among those of all jobs.
 
-    env: simpy.Environment
-    network: Meetings
+    ``ends`` is when its step ends (s), as soon as that is known; before the first step, and between
+    steps, nothing is left to do.
+    """
+
     job: RepeatedJob
     done: JobSteps
-    work: Callable[[int], Work]
-    goes_on: bool = True
-    _ended: Callable[[], None] = lambda: None
-    _factor: list[float] = field(init=False, repr=False)
-    _waits: _Waits = field(init=False, repr=False)
-    _local: LocalTimes = field(init=False, repr=False)
-    _left: int = 0
-    _under_way: int = 0
+    ops: slice
+    calls: slice
+    before: LocalTimes
+    waits: _Waits
+    ends: float = inf
 
-    def __post_init__(self) -> None:
-        workload = self.job.workload
-        self._factor = workload.calls.factor.tolist()
-        self._waits = _Waits.of(self.job)
+    @property
+    def goes_on(self) -> bool:
+        return len(self.done.length) < self.job.steps
 
-    def begin_at(self, time: float, ended: Callable[[], None]) -> None:
-        """Begin the first step then; ``ended`` is called whenever a step has ended."""
-        self._ended = ended
-        self.env.timeout(time).callbacks.append(lambda _: self._begin())
 
-    def _begin(self) -> None:
-        self.done.begin.append(self.env.now)
-        self._left, self._under_way = len(self._waits.made), 0
-        self._local = LocalTimes.of(self.job.workload)
-        self._go_on(self._local.begin())
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Jobs side by side in one event loop; an alarm rings whenever a step begins or ends.
 
-    def _go_on(self, calls: list[int]) -> None:
-        """Schedule calls that can start; without any, the step is over or stands still."""
-        begun = self.done.begin[-1]
-        self._under_way += len(calls)
-        for call in calls:
-            start = At(begun + float(self._local.calls.start[call]))
-            self.env.timeout(start).callbacks.append(partial(self._start, call))
-        if not self._under_way:
-            ends = self._local.ops.end
-            if self._left or np.isnan(ends).any():
-                explained = explain_deadlock(self.job.workload, self._local)
-                raise DeadlockError(f"{self.job.name}: {explained}")
-            length = float(ends.max(initial=0.0))
-            if not length > 0:
-                raise WorkloadError(f"{self.job.name}: its step takes no time: nothing to repeat")
-            self.env.timeout(At(begun + length)).callbacks.append(lambda _: self._end(length))
+    ``columns`` are the ops and calls of all jobs, numbered one job after the other.
+    """
 
-    def _start(self, call: int, _: simpy.Event) -> None:
-        self.network.start(self.work(call), self._factor[call], lambda _: self._finish(call))
+    loop: Loop
+    columns: Columns
+    parts: list[_Part]
 
-    def _finish(self, call: int) -> None:
-        self._left -= 1
-        self._under_way -= 1
-        now = self.env.now - self.done.begin[-1]
-        self._go_on(self._local.finish(call, max(now, float(self._local.calls.start[call]))))
+    @staticmethod
+    def of(jobs: Sequence[RepeatedJob], topology: Topology, keep: int) -> "_Run":
+        """Set out, with an alarm for the begin of each job."""
+        works, distinct, rows = Works(topology), list[Work](), list[NDArray[np.intp]]()
+        parts: list[_Part] = []
+        first_op = first_call = 0
+        for job in jobs:
+            work, row = works.distinct(job.workload, job.costs)
+            rows.append(np.where(row >= 0, row + len(distinct), row))
+            distinct += work
+            ops = slice(first_op, first_op + len(job.workload))
+            calls = slice(first_call, first_call + len(row))
+            first_op, first_call = ops.stop, calls.stop
+            steps = JobSteps(kept=deque(maxlen=keep))
+            before = LocalTimes.of(job.workload)
+            parts.append(_Part(job, steps, ops, calls, before, _Waits.of(job)))
+        columns = _side_by_side(parts)
+        factor = np.concatenate([job.workload.calls.factor for job in jobs])
+        spent = np.zeros((first_call, len(topology.resources) + 1))
+        loop = Loop.of(topology, distinct, np.concatenate(rows), LoopStep(columns, factor, spent))
+        while loop.world.control.tally[IDLE] < first_call + 2 * len(jobs) + 8:
+            loop.make_events()
+        run = _Run(loop, columns, parts)
+        for number, part in enumerate(parts):
+            set_alarm(loop.world.control, part.job.begins, number)
+        return run
 
-    def _end(self, length: float) -> None:
-        done, ops, calls = self.done, self._local.ops, self._local.calls
-        done.length.append(length)
-        done.lost.append(self._waits.lost(calls.start, calls.end))
-        if done.kept.maxlen:
-            done.kept.append(StepTimes(done.begin[-1], ops.start, ops.end, calls.start, calls.end))
-        self.goes_on = len(done.length) < self.job.steps
-        self._ended()
-        if self.goes_on:
-            self._begin()
+    def until(self, enough: Enough) -> None:
+        """Go on until somebody has seen enough, or all jobs have done their steps."""
+        done = [part.done for part in self.parts]
+        while True:
+            reason = self.loop.go_on(self._fewest_left())
+            if reason == RANG:
+                part = self.parts[int(self.loop.world.control.tally[LACKING])]
+                if part.done.begin:
+                    self._end(part)
+                    if enough(done) or not any(each.goes_on for each in self.parts):
+                        return
+                if part.goes_on:
+                    self._begin(part)
+            for number, part in enumerate(self.parts):
+                self._look(number, part)
+            if reason == DONE and not self.loop.world.control.tally[QUEUED]:
+                return
+
+    def _fewest_left(self) -> int:
+        """Return how many calls end, at the least, before the step of some job is over."""
+        end = self.columns.calls.end
+        left = [
+            int(np.isnan(end[part.calls][part.waits.made]).sum())
+            for part in self.parts
+            if part.ends == inf and part.done.begin
+        ]
+        return max(1, min(left, default=1))
+
+    def _begin(self, part: _Part) -> None:
+        """Set the ops and calls of a job to before its step, and begin it now."""
+        now = float(self.loop.world.control.clock[0])
+        part.done.begin.append(now)
+        part.ends = inf
+        ops, calls, before = self.columns.ops, self.columns.calls, part.before
+        ops.available[part.ops] = before.ops.available + now
+        for column in ("released_by", "waits", "start", "end"):
+            getattr(ops, column)[part.ops] = getattr(before.ops, column)
+        for column in ("missing", "last_arrival", "last_member", "start", "end"):
+            getattr(calls, column)[part.calls] = getattr(before.calls, column)
+        roots = np.flatnonzero(before.ops.waits == 0)
+        self.columns.queue[: len(roots)] = roots + part.ops.start
+        set_out(self.loop.world.control, self.columns, len(roots))
+
+    def _look(self, number: int, part: _Part) -> None:
+        """Set the alarm for the end of a job's step where no call of it is left.
+
+        Without a call under way and with some left it stands still.
+        """
+        if not part.done.begin or part.ends < inf:
+            return
+        calls = self.columns.calls
+        start, end = calls.start[part.calls], calls.end[part.calls]
+        if (~np.isnan(start) & np.isnan(end)).any():
+            return  # a call is under way
+        ends = self.columns.ops.end[part.ops]
+        if np.isnan(ends).any() or np.isnan(end[part.waits.made]).any():
+            raise DeadlockError(f"{part.job.name}: {self._explained(part)}")
+        part.ends = float(ends.max(initial=0.0))
+        if not part.ends > part.done.begin[-1]:
+            message = f"{part.job.name}: its step takes no time: nothing to repeat"
+            raise WorkloadError(message)
+        set_alarm(self.loop.world.control, part.ends, number)
+
+    def _end(self, part: _Part) -> None:
+        """Note what a step did that is over."""
+        ops, calls, begin = self.columns.ops, self.columns.calls, part.done.begin[-1]
+        times = StepTimes(
+            begin,
+            ops.start[part.ops] - begin,
+            ops.end[part.ops] - begin,
+            calls.start[part.calls] - begin,
+            calls.end[part.calls] - begin,
+        )
+        part.done.length.append(part.ends - begin)
+        part.done.lost.append(part.waits.lost(times.call_start, times.call_end))
+        if part.done.kept.maxlen:
+            part.done.kept.append(times)
+
+    def _explained(self, part: _Part) -> str:
+        times = LocalTimes.of(part.job.workload)
+        begin = part.done.begin[-1]
+        times.ops.start[:] = self.columns.ops.start[part.ops] - begin
+        times.ops.end[:] = self.columns.ops.end[part.ops] - begin
+        return explain_deadlock(part.job.workload, times)
+
+
+def _side_by_side(parts: Sequence[_Part]) -> Columns:
+    """Join the ops and calls of jobs, numbered one job after the other, before they begin."""
+    every = [part.before.columns for part in parts]
+    ops_before = [part.ops.start for part in parts]
+    calls_before = [part.calls.start for part in parts]
+
+    def shifted(arrays: list[NDArray[Any]], by: Sequence[int]) -> NDArray[Any]:
+        moved = [
+            np.where(array >= 0, array + first, array).astype(array.dtype)
+            for array, first in zip(arrays, by, strict=True)
+        ]
+        return np.concatenate(moved)
+
+    def offsets(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        last = np.cumsum([0, *(array[-1] for array in arrays)])
+        rows = [array[:-1] + first for array, first in zip(arrays, last, strict=False)]
+        return np.concatenate([*rows, last[-1:]]).astype(arrays[0].dtype)
+
+    edges = [columns.edges for columns in every]
+    work = [columns.work for columns in every]
+    ops = [columns.ops for columns in every]
+    calls = [columns.calls for columns in every]
+    return Columns(
+        queue=np.concatenate([columns.queue for columns in every]),
+        edges=Successors(
+            offsets([each.offset for each in edges]),
+            shifted([each.target for each in edges], ops_before),
+            np.concatenate([each.lag for each in edges]),
+        ),
+        work=OpColumns(
+            shifted([each.call for each in work], calls_before),
+            np.concatenate([each.duration for each in work]),
+            np.concatenate([each.unawaited for each in work]),
+        ),
+        ops=OpTimes(*(np.concatenate(column) for column in zip(*ops, strict=True))),
+        calls=Rendezvous(
+            offsets([each.offset for each in calls]),
+            shifted([each.member for each in calls], ops_before),
+            *(np.concatenate(column) for column in list(zip(*calls, strict=True))[2:]),
+        ),
+    )

@@ -1,8 +1,8 @@
 """One step simulated again and again, with other numbers: what its points have in common stays.
 
 A what-if on a bandwidth, a latency or a part of the time changes neither which calls there are, nor
-which links their transfers pass, nor who waits for whom. The compiled engine
-(:mod:`simulator.engine.fluid`) keeps the calls that it has written out, each in its place; a
+which links their transfers pass, nor who waits for whom. The event loop
+(:mod:`simulator.engine.flow`) keeps the calls that it has written out, each in its place; a
 further point gives them their numbers, and costs its events.
 """
 
@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
-from simulator.engine.fluid import Loop
-from simulator.engine.propagate import LocalTimes
+from simulator.engine.flow import Loop, Step, closed_form
 from simulator.engine.simulation import Progress, Simulation, explain_deadlock
-from simulator.engine.works import Work, Works
-from simulator.errors import DeadlockError, TopologyError
+from simulator.engine.works import Works
+from simulator.support.errors import DeadlockError, TopologyError
 from simulator.timeline import Timeline
 from simulator.workload import Group, Workload
 
@@ -41,7 +40,7 @@ class _Kept:
         if again is None:
             return False
         self.works, works = again
-        return self.loop.renew(simulation, works)
+        return self.loop.renew(simulation.topology, works, Step.of(simulation))
 
 
 @dataclass(slots=True, eq=False)
@@ -81,14 +80,14 @@ class Replays:
     def timeline(
         self, workload: Workload, costs: Costs, progress: Progress | None = None
     ) -> Timeline:
-        """Simulate a point as engine ``fluid`` does.
+        """Simulate a point as engine ``flow`` does.
 
         Raises
         ------
         TwofoldError
             As :func:`simulator.engine.simulate.simulate_on`.
         """
-        return self._simulated(workload, costs, progress).timeline("fluid")
+        return self._simulated(workload, costs, progress).timeline("flow")
 
     def makespan(self, workload: Workload, costs: Costs) -> float:
         """Simulate a point, and say no more than how long it takes (s).
@@ -111,49 +110,50 @@ class Replays:
                 f"{costs.topology.ranks}"
             )
         simulation = Simulation(workload, costs.topology, costs, progress)
-        simulation.local = LocalTimes.of(workload)
-        kept = self._found(simulation)
-        kept.loop.answer(simulation)
+        replay = self._renewed(simulation)
+        if replay is None and not closed_form(simulation):
+            replay = self._set_up(simulation)
+        if replay is not None:
+            replay.loop.answer(simulation)
         return simulation
 
-    def _found(self, simulation: Simulation) -> _Kept:
-        """Set out on what is kept; else set up what a step needs."""
-        for kept in reversed(self._kept):
-            if kept.renewed(simulation):
-                return kept
+    def _renewed(self, simulation: Simulation) -> _Kept | None:
+        """Set out on what was set up for a like step, in which calls met."""
+        return next((replay for replay in reversed(self._kept) if replay.renewed(simulation)), None)
+
+    def _set_up(self, simulation: Simulation) -> _Kept:
         works = Works(simulation.topology)
-        known: list[Work]
-        known, row = works.distinct(simulation.workload, simulation.costs)
-        loop = Loop.of(simulation, known, row)
-        kept = _Kept(simulation.workload, works, row, loop)
-        self._kept[:] = [*self._kept[1 - _MOST_KEPT :], kept]
-        return kept
+        distinct, row = works.distinct(simulation.workload, simulation.costs)
+        loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
+        replay = _Kept(simulation.workload, works, row, loop)
+        self._kept[:] = [*self._kept[1 - _MOST_KEPT :], replay]
+        return replay
 
 
-def _same_calls(one: Workload, other: Workload) -> bool:
+def _same_calls(first: Workload, second: Workload) -> bool:
     """Whether two steps have the same calls of the same groups, joined by as many ops."""
-    if one.calls is not other.calls:
+    if first.calls is not second.calls:
         columns = ("kind", "group", "size", "dtype", "transfer", "spread", "shares")
-        mine, theirs = one.calls, other.calls
-        if len(mine) != len(theirs) or not all(
-            _equal(getattr(mine, name), getattr(theirs, name)) for name in columns
+        calls, other_calls = first.calls, second.calls
+        if len(calls) != len(other_calls) or not all(
+            _equal(getattr(calls, name), getattr(other_calls, name)) for name in columns
         ):
             return False
-    same = one.call is other.call or np.array_equal(one.members, other.members)
-    return same and _same_groups(one.groups, other.groups)
+    same = first.call is second.call or np.array_equal(first.members, second.members)
+    return same and _same_groups(first.groups, second.groups)
 
 
-def _equal(one: object, other: object) -> bool:
-    if one is other:
+def _equal(first: object, second: object) -> bool:
+    if first is second:
         return True
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    return bool(one == other)
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    return bool(first == second)
 
 
-def _same_groups(one: tuple[Group, ...], other: tuple[Group, ...]) -> bool:
-    if one is other:
+def _same_groups(first: tuple[Group, ...], second: tuple[Group, ...]) -> bool:
+    if first is second:
         return True
-    return one == other and all(
-        mine.stand_in == theirs.stand_in for mine, theirs in zip(one, other, strict=True)
+    return first == second and all(
+        group.stand_in == other.stand_in for group, other in zip(first, second, strict=True)
     )

@@ -1,20 +1,15 @@
 """``simulate``: one signature for every engine.
 
-A rank's ops are released by :mod:`simulator.engine.propagate`; a call starts when its last member
-has arrived (rendezvous) and is timed by the network. The engine has no options for questions: a
-what-if is a function on its inputs.
+``flow`` answers, ``simpy`` states the same model in SimPy's own words, ``analytic`` knows no
+contention. An engine has no options for questions: a what-if is a function on its inputs.
 """
 
 from collections.abc import Callable
 
-import numpy as np
-
-from simulator.costing.call_costs import Costs, Planner, distinct_calls
-from simulator.costing.link_load import cost
-from simulator.engine.propagate import LocalTimes
+from simulator.costing.call_costs import Costs, Planner
 from simulator.engine.simulation import Progress, Simulation
-from simulator.errors import TopologyError, WorkloadError
-from simulator.names import one_of
+from simulator.support.errors import TopologyError, WorkloadError
+from simulator.support.names import one_of
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
@@ -69,47 +64,27 @@ def simulate_on(
 
 
 def _analytic(simulation: Simulation) -> None:
-    """No contention: a call costs what it costs on an idle network, so no clock is needed."""
-    workload = simulation.workload
-    first, row = distinct_calls(workload)
-    time = np.zeros(len(first))
-    spent = np.zeros((len(first), simulation.spent.shape[1]))
-    often = np.bincount(row[row >= 0], workload.calls.factor[row >= 0], len(first))
-    for number, index in enumerate(first):
-        loads = simulation.costs.loads(workload.call_view(index))
-        time[number] = cost(loads)
-        for load in loads:
-            spent[number] += load.spent(simulation.topology)
-            simulation.link_bytes[load.link] += load.weight * load.amount * often[number]
-    factor = np.where(row >= 0, workload.calls.factor, np.nan)
-    simulation.spent = spent[row] * factor[:, None]
-    simulation.local = LocalTimes.of(workload, cost=time[row] * factor)
-    simulation.local.begin()
+    from simulator.engine.alone import time_alone
+
+    time_alone(simulation)
     if simulation.progress is not None:
-        simulation.progress(len(workload.calls), len(workload.calls))
+        simulation.progress(len(simulation.workload.calls), len(simulation.workload.calls))
 
 
 def _flow(simulation: Simulation) -> None:
-    from simulator.engine import flow
+    from simulator.engine.flow import flow
 
-    flow.flow(simulation)
-
-
-def _fluid(simulation: Simulation) -> None:
-    from simulator.engine import fluid
-
-    fluid.fluid(simulation)
+    flow(simulation)
 
 
-def _transfer(simulation: Simulation) -> None:
-    from simulator.engine import flow
+def _simpy(simulation: Simulation) -> None:
+    from simulator.engine.simpy_model import simulate_with_simpy
 
-    flow.transfer(simulation)
+    simulate_with_simpy(simulation)
 
 
 ENGINES: dict[str, Callable[[Simulation], None]] = {
     "flow": _flow,
-    "fluid": _fluid,
+    "simpy": _simpy,
     "analytic": _analytic,
-    "transfer": _transfer,
 }

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
 from simulator.engine.propagate import LocalTimes
-from simulator.errors import DeadlockError
+from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload

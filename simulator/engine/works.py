@@ -1,7 +1,8 @@
 """What calls are to the links: how long they take alone, and what they do beside others.
 
 A call that is never beside another is not written out. As soon as two meet, all that may meet are,
-and one transfer is kept of those that are alike (:mod:`simulator.costing.quotient`), unless there
+and one transfer is kept of those that are alike (:mod:`simulator.transfers.equivalence`), unless
+there
 are too many to compare. What was written on one network serves every other of the same graph: which
 transfers there are, who waits for whom, and which are alike; only the numbers are others.
 """
@@ -15,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Carried, Costs, distinct_calls
-from simulator.costing.crowd import Program
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
-from simulator.costing.programs import folded, numbered, runs_ahead
-from simulator.costing.quotient import quotient
 from simulator.schedule import Schedule, Step
 from simulator.topology import Topology
+from simulator.transfers.crowd import Program
+from simulator.transfers.equivalence import quotient
+from simulator.transfers.program import folded, numbered, runs_ahead
 from simulator.workload import Call, Floats, Workload
 
 _COMPARED = 2**19
@@ -67,8 +68,8 @@ class Work:
     @cached_property
     def spent(self) -> Floats:
         """Where that time goes (s)."""
-        found: Floats = np.sum([load.spent(self.network) for load in self.loads], axis=0)
-        return found
+        spent: Floats = np.sum([load.spent(self.network) for load in self.loads], axis=0)
+        return spent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,34 +99,35 @@ class _Called:
         whole = program(plan, loads, where)
         if not self.ahead or not group.stand_in:
             return whole
-        place = {rank: number for number, rank in enumerate(group.ranks)}
-        return folded(whole, np.array([place[rank] for rank in group.stand_in]))
+        position = {rank: number for number, rank in enumerate(group.ranks)}
+        return folded(whole, np.array([position[rank] for rank in group.stand_in]))
 
-    def like(self, other: Carried) -> bool:
+    def like(self, carried: Carried) -> bool:
         """Whether the call goes by the same transfers if it is carried out so."""
-        mine, theirs = self.carried.plan, other.plan
-        if mine is None or theirs is None:
-            return mine is theirs
-        return mine.pipelined == theirs.pipelined and _same(mine.schedule, theirs.schedule)
+        plan, other_plan = self.carried.plan, carried.plan
+        if plan is None or other_plan is None:
+            return plan is other_plan
+        return plan.pipelined == other_plan.pipelined and _same(plan.schedule, other_plan.schedule)
 
 
-def _same(one: Schedule, other: Schedule) -> bool:
+def _same(first: Schedule, second: Schedule) -> bool:
     """Whether two schedules are the same transfers."""
-    if one is other:
+    if first is second:
         return True
-    sizes = (one.ranks, one.parts, len(one.steps)) == (other.ranks, other.parts, len(other.steps))
-    return sizes and all(
-        _same_step(one, mine, other, theirs)
-        for mine, theirs in zip(one.steps, other.steps, strict=True)
+    if (first.ranks, first.parts) != (second.ranks, second.parts):
+        return False
+    return len(first.steps) == len(second.steps) and all(
+        _same_step(first, step, second, other_step)
+        for step, other_step in zip(first.steps, second.steps, strict=True)
     )
 
 
-def _same_step(one: Schedule, mine: Step, other: Schedule, theirs: Step) -> bool:
+def _same_step(first: Schedule, step: Step, second: Schedule, other_step: Step) -> bool:
     return (
-        (mine.repeats, mine.in_network) == (theirs.repeats, theirs.in_network)
-        and np.array_equal(mine.source, theirs.source)
-        and np.array_equal(mine.target, theirs.target)
-        and np.array_equal(one.units(mine), other.units(theirs))
+        (step.repeats, step.in_network) == (other_step.repeats, other_step.in_network)
+        and np.array_equal(step.source, other_step.source)
+        and np.array_equal(step.target, other_step.target)
+        and np.array_equal(first.units(step), second.units(other_step))
     )
 
 
@@ -179,14 +181,14 @@ class Works:
         like, network = self.likeness, costs.topology
         if like is None or not (like.serves(network, like.domains) and self._routes_as(network)):
             return None
-        found = Works(network, like, [], self._written)
+        restated = Works(network, like, [], self._written)
         works = []
-        for one in self._called:
-            carried = costs.carried(one.call)
-            if not one.like(carried):
+        for called in self._called:
+            carried = costs.carried(called.call)
+            if not called.like(carried):
                 return None
-            works.append(found._added(one.call, carried))
-        return found, works
+            works.append(restated._added(called.call, carried))
+        return restated, works
 
     def _routes_as(self, network: Topology) -> bool:
         """Whether messages pass the same links on another network of the graph, or none at all.
@@ -222,12 +224,12 @@ class Works:
         return numbered(program, called.carried.plan, called.call.size, self.network)
 
     def _write(self, number: int) -> None:
-        if sum(one.transfers for one in self._called) > _COMPARED:
+        if sum(called.transfers for called in self._called) > _COMPARED:
             self._written[number] = _Written(
                 self._called[number].written(self.network), self.network
             )
             return
-        whole = [one.written(self.network) for one in self._called]
+        whole = [called.written(self.network) for called in self._called]
         kinds = (self.likeness or Likeness(self.network)).classes[0]
-        for place, kept in enumerate(quotient(whole, kinds)):
-            self._written[place] = _Written(kept, self.network)
+        for row, load in enumerate(quotient(whole, kinds)):
+            self._written[row] = _Written(load, self.network)

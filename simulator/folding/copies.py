@@ -16,18 +16,15 @@ from dataclasses import dataclass, replace
 from math import isnan
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
-from simulator.errors import WorkloadError
 from simulator.folding.fold import kept_components, like_links
 from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
 from simulator.folding.representatives import job_with_copies, loads_in_job
+from simulator.support.arrays import Floats, Longs, Mask, entries_of, offsets
+from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Copies, Edges, Group, Workload
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,46 +49,48 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
 
     ``seen`` is what the planner of the costs sees of a group's label.
     """
-    alike = costs.alike.symmetry
-    if alike is None:
+    symmetry = costs.alike.symmetry
+    if symmetry is None:
         return everyone(workload, "no two parts of the network are alike")
     try:
         job, like = job_with_copies(workload, _copies_of(workload), seen)
-        colours = refine(job, alike, lambda group: loads_in_job(workload, costs, job, like, group))
+        colours = refine(
+            job, symmetry, lambda group: loads_in_job(workload, costs, job, like, group)
+        )
     except CannotFoldError as reason:
         return everyone(workload, str(reason))
-    kept = kept_components(colours)
-    ranks = np.flatnonzero(kept[alike.component[: workload.job_ranks]])
-    chosen = np.flatnonzero(kept)
+    components = kept_components(colours)
+    ranks = np.flatnonzero(components[symmetry.component[: workload.job_ranks]])
+    chosen = np.flatnonzero(components)
     first = np.zeros(colours.component.max() + 1, dtype=np.int64)
     first[colours.component[chosen[::-1]]] = chosen[::-1]
-    link = like_links(alike, first[colours.component])
+    link = like_links(symmetry, first[colours.component])
     part = only(written_out(workload, ranks.tolist()), ranks)
     number = {tuple(job.members(group).tolist()): group for group in range(len(job.bundle))}
     groups = [
-        with_stand_ins(group, number[group.ranks], alike, (colours, kept))
+        with_stand_ins(group, number[group.ranks], symmetry, (colours, components))
         if group.ranks in number
         else group
         for group in part.groups
     ]
     part = replace(part, groups=tuple(groups))
-    return WrittenOut(part, lambda known: known[link], _text(workload, part))
+    return WrittenOut(part, lambda loads: loads[link], _text(workload, part))
 
 
 def enough_at_rest(workload: Workload, costs: Costs) -> WrittenOut:
     """Write out the copies that, without contention, tell the times of all."""
     copies = _copies_of(workload)
-    known: set[tuple[float, ...]] = set()
+    timings: set[tuple[float, ...]] = set()
     ranks: list[int] = []
-    for number, own in enumerate(_by_number(copies.stand_in)):
+    for number, copies_of_rank in enumerate(_by_number(copies.stand_in)):
         key = _cost_of_copy(workload, copies, costs, number)
-        if key not in known:
-            known.add(key)
-            ranks += own.tolist()
+        if key not in timings:
+            timings.add(key)
+            ranks += copies_of_rank.tolist()
     part = written_out(workload, ranks)
     return WrittenOut(
         part,
-        lambda known: _of_all_calls(workload, copies, costs, len(known)),
+        lambda timings: _of_all_calls(workload, copies, costs, len(timings)),
         _text(workload, part),
     )
 
@@ -99,7 +98,7 @@ def enough_at_rest(workload: Workload, costs: Costs) -> WrittenOut:
 def everyone(workload: Workload, reason: str = "") -> WrittenOut:
     """Write out all ranks; ``reason`` is why fewer would not do."""
     text = f"nothing is folded: {reason}" if reason else ""
-    return WrittenOut(written_out(workload), lambda known: known, text)
+    return WrittenOut(written_out(workload), lambda loads: loads, text)
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
@@ -121,21 +120,23 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
     if copies is None:
         return workload
     present = set(workload.ranks)
-    asked = range(workload.job_ranks) if ranks is None else sorted(set(ranks))
+    chosen = range(workload.job_ranks) if ranks is None else sorted(set(ranks))
     stand_in = copies.stand_in.tolist()
-    missing = [rank for rank in asked if rank not in present and stand_in[rank] in present]
+    missing = [rank for rank in chosen if rank not in present and stand_in[rank] in present]
     workload = replace(workload, copies=None)
     if not missing:
         return workload
-    table = _CallTable.of(workload, copies)
-    rows = OpsByRank.of(workload)
-    programs = {rank: _Program.of(workload, rows, rank) for rank in {stand_in[r] for r in missing}}
+    table = _CallTable.of_copies(workload, copies)
+    rows = OpsByRank.sort(workload)
+    programs = {
+        rank: _Program.cut_out(workload, rows, rank) for rank in {stand_in[r] for r in missing}
+    }
     parts = [programs[stand_in[rank]] for rank in missing]
     calls = [table.joined_by(part, rank) for part, rank in zip(parts, missing, strict=True)]
     return _assembled(workload, parts, (missing, calls), table)
 
 
-def only(workload: Workload, ranks: Ints) -> Workload:
+def only(workload: Workload, ranks: Longs) -> Workload:
     """Leave out the ops of all other ranks; calls and groups stay, joined by whom is left."""
     keep = np.isin(workload.rank, ranks)
     if keep.all():
@@ -169,7 +170,7 @@ def _text(workload: Workload, part: Workload) -> str:
     return f"{ranks:,} of {workload.job_ranks:,} ranks are simulated: the others are copies of them"
 
 
-def _by_number(stand_in: Ints) -> list[Ints]:
+def _by_number(stand_in: Longs) -> list[Longs]:
     """Ranks by the number of the copy that they are of the rank that stands for them."""
     order = np.argsort(stand_in, kind="stable")
     ordered = stand_in[order]
@@ -182,15 +183,15 @@ def _cost_of_copy(
     workload: Workload, copies: Copies, costs: Costs, number: int
 ) -> tuple[float, ...]:
     """Say what the calls of copy ``number`` of each group cost on an idle network (s)."""
-    found: list[float] = []
+    times: list[float] = []
     for group, rows in enumerate(copies.groups):
         if len(rows) == 1 or number >= len(rows):
             continue
         ranks = Group(tuple(rows[number].tolist()), workload.groups[group].label)
         for call in _different(workload, group):
             view = replace(workload.call_view(call), group=ranks)
-            found.append(view.transfer if isnan(view.size) else costs.idle_time(view))
-    return tuple(round(one, 15) for one in found)
+            times.append(view.transfer if isnan(view.size) else costs.idle_time(view))
+    return tuple(round(time, 15) for time in times)
 
 
 def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) -> Floats:
@@ -200,7 +201,7 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
     joined = workload.members > 0
     counted: set[tuple[int, int]] = set()
     for group, rows in enumerate(copies.groups):
-        own = [
+        counterparts = [
             (call, float(calls.factor[_like(workload, call) & joined].sum()))
             for call in _different(workload, group)
         ]
@@ -209,31 +210,31 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
                 continue
             counted.add((id(rows), number))
             ranks = Group(tuple(row), workload.groups[group].label)
-            for call, often in own:
+            for call, often in counterparts:
                 for load in costs.loads(replace(workload.call_view(call), group=ranks)):
                     total[load.link] += load.weight * load.amount * often
     return total
 
 
-def _like(workload: Workload, call: int) -> NDArray[np.bool_]:
+def _like(workload: Workload, call: int) -> Mask:
     """Which calls of the same group are of the same kind, size, shares and type as one."""
     calls = workload.calls
-    found: NDArray[np.bool_] = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
-    found &= calls.size == calls.size[call]
+    like: Mask = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
+    like &= calls.size == calls.size[call]
     spread = calls.spread
-    found &= spread == spread[call]
-    found &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
-    return found
+    like &= spread == spread[call]
+    like &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
+    return like
 
 
 def _different(workload: Workload, group: int) -> list[int]:
     """Find the first of the calls of a group of each kind, size, shares and type."""
     calls = workload.calls
-    mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
+    columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
     rows = zip(*(column.tolist() for column in columns), strict=True)
     first: dict[tuple[int | float | str, ...], int] = {}
-    for call, row in zip(mine.tolist(), rows, strict=True):
+    for call, row in zip(calls_of_group.tolist(), rows, strict=True):
         first.setdefault((*row, calls.dtype[call]), call)
     return list(first.values())
 
@@ -242,31 +243,29 @@ def _different(workload: Workload, group: int) -> list[int]:
 class _Program:
     """One rank's rows of a workload: its ops, its edges by their numbers among them, its groups."""
 
-    ops: Ints
-    source: Ints
-    target: Ints
-    lag: NDArray[np.float64]
-    call: Ints
+    ops: Longs
+    source: Longs
+    target: Longs
+    lag: Floats
+    call: Longs
     groups: list[int]
 
     @staticmethod
-    def of(workload: Workload, rows: OpsByRank, rank: int) -> "_Program":
+    def cut_out(workload: Workload, rows: OpsByRank, rank: int) -> "_Program":
         """Cut it out."""
         ops = rows.op[rows.first[rank] : rows.first[rank + 1]]
         edges = workload.edges
         count = np.diff(edges.offset)[ops]
         source = np.repeat(np.arange(len(ops)), count)
-        begin = np.repeat(edges.offset[ops], count)
-        before = np.cumsum(count) - count
-        place = begin + np.arange(len(source)) - np.repeat(before, count)
-        target = edges.target[place]
+        edge = entries_of(edges.offset, ops)
+        target = edges.target[edge]
         if (workload.rank[target] != rank).any():
             raise WorkloadError(
                 f"rank {rank} waits for another outside of a call: it has no copies"
             )
         call = workload.call[ops].astype(np.int64)
         groups = np.unique(workload.calls.group[call[call >= 0]]).tolist()
-        return _Program(ops, source, rows.local[target], edges.lag[place], call, groups)
+        return _Program(ops, source, rows.local[target], edges.lag[edge], call, groups)
 
 
 @dataclass(slots=True, eq=False)
@@ -279,48 +278,48 @@ class _CallTable:
 
     workload: Workload
     copies: Copies
-    of_group: list[Ints]
-    row_of: dict[int, Ints]
-    known: dict[tuple[int, int], Ints]
+    of_group: list[Longs]
+    row_of: dict[int, Longs]
+    known: dict[tuple[int, int], Longs]
     groups: list[Group]
-    new: list[Ints]
-    new_group: list[Ints]
+    new: list[Longs]
+    new_group: list[Longs]
     length: int
 
     @staticmethod
-    def of(workload: Workload, copies: Copies) -> "_CallTable":
+    def of_copies(workload: Workload, copies: Copies) -> "_CallTable":
         """Take the calls that are there."""
         group = workload.calls.group
         order = np.argsort(group, kind="stable")
         ends = np.searchsorted(group[order], np.arange(len(workload.groups) + 1))
         of_group = [order[ends[number] : ends[number + 1]] for number in range(len(ends) - 1)]
-        row_of: dict[int, Ints] = {}
-        known: dict[tuple[int, int], Ints] = {}
+        row_of: dict[int, Longs] = {}
+        by_copy: dict[tuple[int, int], Longs] = {}
         for number, rows in enumerate(copies.groups):
             if id(rows) not in row_of:
                 row_of[id(rows)] = np.full(workload.job_ranks, -1, dtype=np.int64)
                 row_of[id(rows)][rows] = np.arange(len(rows))[:, None]
-            own = int(row_of[id(rows)][workload.groups[number].ranks[0]])
-            known[id(rows), own] = of_group[number]
+            row = int(row_of[id(rows)][workload.groups[number].ranks[0]])
+            by_copy[id(rows), row] = of_group[number]
         length = len(workload.calls)
         groups = list(workload.groups)
-        return _CallTable(workload, copies, of_group, row_of, known, groups, [], [], length)
+        return _CallTable(workload, copies, of_group, row_of, by_copy, groups, [], [], length)
 
-    def joined_by(self, part: _Program, rank: int) -> Ints:
+    def joined_by(self, part: _Program, rank: int) -> Longs:
         """Return the calls that a copy of a program joins, op by op."""
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
         for group in part.groups:
             joins[self.of_group[group]] = self._counterpart(group, rank)
         return joins[part.call]
 
-    def _counterpart(self, group: int, rank: int) -> Ints:
-        rows, own = self.copies.groups[group], self.of_group[group]
+    def _counterpart(self, group: int, rank: int) -> Longs:
+        rows, original = self.copies.groups[group], self.of_group[group]
         row = int(self.row_of[id(rows)][rank])
         if (id(rows), row) not in self.known:
-            self.known[id(rows), row] = np.arange(self.length, self.length + len(own))
-            self.length += len(own)
-            self.new.append(own)
-            self.new_group.append(np.full(len(own), len(self.groups)))
+            self.known[id(rows), row] = np.arange(self.length, self.length + len(original))
+            self.length += len(original)
+            self.new.append(original)
+            self.new_group.append(np.full(len(original), len(self.groups)))
             label = self.workload.groups[group].label
             self.groups.append(Group(tuple(rows[row].tolist()), label))
         return self.known[id(rows), row]
@@ -329,14 +328,14 @@ class _CallTable:
 def _assembled(
     workload: Workload,
     parts: Sequence[_Program],
-    copied: tuple[Sequence[int], Sequence[Ints]],
+    copied: tuple[Sequence[int], Sequence[Longs]],
     table: _CallTable,
 ) -> Workload:
     """Put the copies behind the ranks that are there."""
     ranks, joined = copied
     rows = np.concatenate([np.arange(len(workload)), *(part.ops for part in parts)])
     sizes = [len(part.ops) for part in parts]
-    first = (len(workload) + np.cumsum([0, *sizes])[:-1]).tolist()
+    first = (len(workload) + offsets(sizes)[:-1]).tolist()
     edges, calls = workload.edges, workload.calls
     moved = list(zip(parts, first, strict=True))
     source = [edges.source, *(part.source + begin for part, begin in moved)]

@@ -9,19 +9,25 @@ the others (:attr:`~simulator.workload.Group.stand_in`); it starts when the memb
 arrived, which is when the others would have. What else is on a link that holds it back is on the
 like link of a component that is kept, and all calls of that are simulated. So folding is exact, and
 where a straggler, a measured duration or a fabric makes components differ they are kept.
+
+Which ranks do the same depends on what they do in which order, on which links are alike, and on the
+schedules of calls; not on how long anything takes, as long as that stays alike for ranks that were.
+A further point of a sweep is the same step with other bandwidths, latencies or durations: it keeps
+the partition, which is still equitable, though there may be a coarser one now (:class:`Folds`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costing.call_costs import Carried
+from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.likeness import Likeness
-from simulator.costing.symmetry import Ints, Symmetry
+from simulator.costing.symmetry import Symmetry
 from simulator.folding.refinement import (
     CannotFoldError,
     Colours,
@@ -31,9 +37,11 @@ from simulator.folding.refinement import (
     refine,
     with_stand_ins,
 )
+from simulator.schedule import Plan
+from simulator.support.arrays import Floats, Longs, Mask, offsets
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, Edges, Group, Workload
+from simulator.workload import Call, Edges, Group, What, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
 _NO_TWO = "no two nodes do the same"
@@ -52,11 +60,11 @@ class Folded:
 
     whole: Workload
     workload: Workload
-    copies: Ints
-    op: Ints
-    call: Ints
-    link: Ints
-    kept: Ints
+    copies: Longs
+    op: Longs
+    call: Longs
+    link: Longs
+    kept: Longs
     rows: OpsByRank | None
     text: str
 
@@ -86,7 +94,7 @@ class Folded:
             folded=self.text,
         )
 
-    def _last_members(self, timeline: Timeline) -> Ints:
+    def _last_members(self, timeline: Timeline) -> Longs:
         """Find of each call the member that does what the last of the call simulated does."""
         whole = self.whole
         last = timeline.call_released_by[self.call]
@@ -113,11 +121,7 @@ class Carrier(Protocol):
         """Say how a call is carried out, and what it puts on the links."""
 
 
-def fold(
-    workload: Workload,
-    costs: Carrier,
-    seen: Callable[[str], str] = str,
-) -> Folded:
+def fold(workload: Workload, costs: Carrier, seen: Callable[[str], str] = str) -> Folded:
     """Keep of ranks that do the same in the same place as few as tell the times of all.
 
     Simulate ``workload`` of the answer with the same ``costs``. ``seen`` is what their planner
@@ -126,19 +130,19 @@ def fold(
     topology = costs.topology
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
         return _nothing(workload, len(topology), _NO_TWO)
-    rows = OpsByRank.of(workload)
-    alike = costs.alike.symmetry
-    if alike is None:
+    rows = OpsByRank.sort(workload)
+    symmetry = costs.alike.symmetry
+    if symmetry is None:
         return _nothing(workload, len(topology), _NONE_ALIKE)
     try:
         job = job_of(workload, rows, seen)
-        colours = refine(job, alike, lambda group: loads_of(workload, costs, group))
+        colours = refine(job, symmetry, lambda group: loads_of(workload, costs, group))
     except CannotFoldError as error:
         return _nothing(workload, len(topology), str(error))
-    kept = kept_components(colours)
-    if kept.all():
+    components = kept_components(colours)
+    if components.all():
         return _nothing(workload, len(topology), _NO_TWO)
-    return _folded(workload, rows, alike, (colours, kept))
+    return _folded(workload, rows, symmetry, (colours, components))
 
 
 def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
@@ -175,11 +179,12 @@ def loads_of(
 ) -> list[Carried]:
     """Lay the different calls of a group, or of others that make the same calls."""
     calls = workload.calls
-    mine = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = (calls.kind[mine], calls.size[mine], calls.spread[mine])
+    calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
+    columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
     rows = zip(*(column.tolist() for column in columns), strict=True)
     different = {
-        (*row, calls.dtype[index]): index for index, row in zip(mine.tolist(), rows, strict=True)
+        (*row, calls.dtype[index]): index
+        for index, row in zip(calls_of_group.tolist(), rows, strict=True)
     }
     views = [workload.call_view(index) for _, index in sorted(different.items())]
     if ranks is not None:
@@ -188,7 +193,7 @@ def loads_of(
     return [costs.carried(view) for view in views]
 
 
-def kept_components(colours: Colours) -> NDArray[np.bool_]:
+def kept_components(colours: Colours) -> Mask:
     """Choose a component of each colour, and those that make all their calls whole.
 
     The smallest groups choose first: in a pair there is no choice, of a large group many would do.
@@ -198,27 +203,27 @@ def kept_components(colours: Colours) -> NDArray[np.bool_]:
     groups_of: list[list[int]] = [[] for _ in colours.component]
     for group, member in zip(colours.pair_group.tolist(), component, strict=True):
         groups_of[member].append(group)
-    kept = np.zeros(len(colours.component), dtype=np.bool_)
+    marks = np.zeros(len(colours.component), dtype=np.bool_)
     represented: set[int] = set()
     for first, colour in enumerate(colours.component.tolist()):
         new = [] if colour in represented else [first]
         todo: list[tuple[int, int]] = []
         while new or todo:
             for chosen in new:
-                if not kept[chosen]:
-                    kept[chosen] = True
+                if not marks[chosen]:
+                    marks[chosen] = True
                     represented.add(int(colours.component[chosen]))
                     for group in groups_of[chosen]:
                         heappush(todo, (begin[group + 1] - begin[group], group))
             _, group = heappop(todo) if todo else (0, -1)
             pairs = range(begin[group], begin[group + 1]) if group >= 0 else range(0)
-            new = _missing([(role[pair], component[pair]) for pair in pairs], kept)
-    return kept
+            new = _missing([(role[pair], component[pair]) for pair in pairs], marks)
+    return marks
 
 
-def _missing(pairs: list[tuple[int, int]], kept: NDArray[np.bool_]) -> list[int]:
+def _missing(pairs: list[tuple[int, int]], chosen: Mask) -> list[int]:
     """Choose a component for each role in a group that none of those kept has."""
-    have = {role for role, component in pairs if kept[component]}
+    have = {role for role, component in pairs if chosen[component]}
     lacking: dict[int, int] = {}
     for role, component in pairs:
         if role not in have:
@@ -227,21 +232,23 @@ def _missing(pairs: list[tuple[int, int]], kept: NDArray[np.bool_]) -> list[int]
 
 
 def _folded(
-    workload: Workload, rows: OpsByRank, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
+    workload: Workload, rows: OpsByRank, symmetry: Symmetry, chosen: tuple[Colours, Mask]
 ) -> Folded:
     colours, is_kept = chosen
-    kept = np.flatnonzero(is_kept)
+    components = np.flatnonzero(is_kept)
     first = np.zeros(colours.component.max() + 1, dtype=np.int64)
-    first[colours.component[kept[::-1]]] = kept[::-1]
+    first[colours.component[components[::-1]]] = components[::-1]
     stands = first[colours.component]
     ranks = np.arange(workload.job_ranks)
-    stand_in = _like_ranks(alike, stands, ranks)
-    mine = is_kept[alike.component[workload.rank]]
-    inside = np.flatnonzero(mine)
-    number = np.cumsum(mine) - 1
+    stand_in = _like_ranks(symmetry, stands, ranks)
+    of_kept = is_kept[symmetry.component[workload.rank]]
+    inside = np.flatnonzero(of_kept)
+    number = np.cumsum(of_kept) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _calls(workload, colours, is_kept)
-    part = _part(workload, inside, calls, lambda group: _standing(workload, alike, chosen, group))
+    part = _part(
+        workload, inside, calls, lambda group: _standing(workload, symmetry, chosen, group)
+    )
     copies = np.bincount(stand_in, minlength=workload.job_ranks)
     return Folded(
         whole=workload,
@@ -249,30 +256,30 @@ def _folded(
         copies=copies[list(part.ranks)],
         op=number[same],
         call=np.searchsorted(calls, call),
-        link=like_links(alike, stands),
+        link=like_links(symmetry, stands),
         kept=inside,
         rows=rows,
-        text=_text(workload, part, colours, kept),
+        text=_text(workload, part, colours, components),
     )
 
 
-def like_links(alike: Symmetry, stands: Ints) -> Ints:
+def like_links(symmetry: Symmetry, stands: Longs) -> Longs:
     """Return of each link that in the same place of the component that stands for its own."""
-    to = alike.link_component >= 0
+    to = symmetry.link_component >= 0
     link = np.arange(len(to))
-    of = alike.link_component[to]
-    link[to] = alike.links[alike.first_link[stands[of]] + alike.link_place[to]]
+    of = symmetry.link_component[to]
+    link[to] = symmetry.links[symmetry.first_link[stands[of]] + symmetry.link_place[to]]
     return link
 
 
-def _like_ranks(alike: Symmetry, stands: Ints, ranks: Ints) -> Ints:
+def _like_ranks(symmetry: Symmetry, stands: Longs, ranks: Longs) -> Longs:
     """Return the rank in the same place of the component that stands for each rank's own."""
-    component = alike.component[ranks]
-    first = np.searchsorted(component, np.arange(len(alike.shape)))
+    component = symmetry.component[ranks]
+    first = np.searchsorted(component, np.arange(len(symmetry.shape)))
     return first[stands[component]] + ranks - first[component]
 
 
-def _calls(workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, Longs]:
     """Return the call kept that has the times of each call, and all that are kept."""
     joined = np.unique(colours.pair_group[is_kept[colours.pair_component]])
     of_colour = np.full(colours.group.max(initial=0) + 1, -1, dtype=np.int64)
@@ -285,12 +292,14 @@ def _calls(workload: Workload, colours: Colours, is_kept: NDArray[np.bool_]) -> 
 
 
 def _standing(
-    workload: Workload, alike: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]], group: int
+    workload: Workload, symmetry: Symmetry, chosen: tuple[Colours, Mask], group: int
 ) -> Group:
-    return with_stand_ins(workload.groups[group], group, alike, chosen)
+    return with_stand_ins(workload.groups[group], group, symmetry, chosen)
 
 
-def _part(workload: Workload, ops: Ints, calls: Ints, standing: Callable[[int], Group]) -> Workload:
+def _part(
+    workload: Workload, ops: Longs, calls: Longs, standing: Callable[[int], Group]
+) -> Workload:
     """Return the workload of some ranks' ops and the calls they join."""
     number = np.full(len(workload), -1, dtype=np.int64)
     number[ops] = np.arange(len(ops))
@@ -305,7 +314,7 @@ def _part(workload: Workload, ops: Ints, calls: Ints, standing: Callable[[int], 
         **workload.columns_of(ops),
         call=new_call[workload.call[ops]],
         edges=Edges(
-            offset=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            offset=offsets(count),
             target=number[edges.target[inside]].astype(np.int32),
             lag=edges.lag[inside],
         ),
@@ -314,10 +323,162 @@ def _part(workload: Workload, ops: Ints, calls: Ints, standing: Callable[[int], 
     )
 
 
-def _text(workload: Workload, part: Workload, colours: Colours, kept: Ints) -> str:
+def _text(workload: Workload, part: Workload, colours: Colours, components: Longs) -> str:
     all_ranks, ranks = len(workload.ranks), len(part.ranks)
-    kinds = len(np.unique(colours.component))
     return (
-        f"{ranks} of {all_ranks} ranks are simulated: {len(kept)} of {len(colours.component)} "
-        f"like parts of the network, where {kinds} different things are done"
+        f"{ranks} of {all_ranks} ranks are simulated, on {len(components)} of"
+        f" {len(colours.component)} parts of the network; the others are equivalent"
     )
+
+
+_MOST_KEPT = 4
+"""Steps whose partition is kept."""
+_ROUNDING = 1e-14
+"""Ratios of numbers that were multiplied by one factor differ by less than this fraction."""
+
+Column = NDArray[Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Recorded:
+    """Costs that remember which calls were looked at, and how each is carried out."""
+
+    costs: Costs
+    seen: list[tuple[Call, bytes]] = field(default_factory=list)
+
+    @property
+    def topology(self) -> Topology:
+        """The network."""
+        return self.costs.topology
+
+    @property
+    def alike(self) -> Likeness:
+        """What is alike on it."""
+        return self.costs.alike
+
+    def carried(self, call: Call) -> Carried:
+        """Say how a call is carried out, and what it puts on the links."""
+        carried = self.costs.carried(call)
+        self.seen.append((call, _outline(carried.plan)))
+        return carried
+
+
+class _Fold(NamedTuple):
+    """A step that was folded: on networks that are alike, its calls carried out like this."""
+
+    folded: Folded
+    labels: tuple[str, ...]
+    likeness: Likeness
+    calls: tuple[tuple[Call, bytes], ...]
+
+    def serves(self, workload: Workload, labels: tuple[str, ...], costs: Costs) -> bool:
+        """Whether ranks that did the same still do."""
+        return (
+            costs.alike is self.likeness
+            and labels == self.labels
+            and _same_ops(self.folded.whole, workload)
+            and _same_classes(self.folded, workload)
+            and all(_outline(costs.carried(call).plan) == outline for call, outline in self.calls)
+        )
+
+    def again(self, workload: Workload) -> Folded:
+        """Keep of a step the ranks that were kept of this one."""
+        folded = self.folded
+        if len(folded.kept) == len(workload):
+            return replace(folded, whole=workload, workload=workload)
+        lag, edges = None, workload.edges
+        if edges.lag is not folded.whole.edges.lag:
+            inside = np.zeros(len(workload), dtype=np.bool_)
+            inside[folded.kept] = True
+            lag = edges.lag[inside[edges.source]]
+        part = folded.workload.lasting(workload.duration[folded.kept], lag)
+        return replace(folded, whole=workload, workload=part)
+
+
+@dataclass(slots=True, eq=False)
+class Folds:
+    """Steps that were folded before, of scenarios that were made of each other."""
+
+    _known: list[_Fold] = field(default_factory=list)
+
+    def fold(self, workload: Workload, costs: Costs, seen: Callable[[str], str] = str) -> Folded:
+        """Keep of ranks that do the same as few as tell the times of all.
+
+        As :func:`simulator.folding.fold.fold` does; a step that was folded before with other
+        numbers keeps the same ranks.
+        """
+        labels = tuple(seen(group.label) for group in workload.groups)
+        for earlier in self._known:
+            if earlier.serves(workload, labels, costs):
+                return earlier.again(workload)
+        recorded = _Recorded(costs)
+        folded = fold(workload, recorded, seen)
+        earlier = _Fold(folded, labels, costs.alike, tuple(recorded.seen))
+        self._known[:] = [*self._known[1 - _MOST_KEPT :], earlier]
+        return folded
+
+
+def _outline(plan: Plan | None) -> bytes:
+    """Hash who sends how much to whom in a plan; nothing of how long that takes."""
+    if plan is None:
+        return b""
+    schedule, digest = plan.schedule, blake2b(digest_size=16)
+    digest.update(repr((schedule.ranks, schedule.parts, plan.pipelined)).encode())
+    if schedule.lengths is not None:
+        digest.update(schedule.lengths.tobytes())
+    for step in schedule.steps:
+        for column in (step.source, step.target, step.chunk, step.count):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        digest.update(repr((step.repeats, step.reduce, step.in_network)).encode())
+    return digest.digest()
+
+
+def _same_ops(first: Workload, second: Workload) -> bool:
+    """Whether two workloads have the same ops and calls that wait for the same."""
+    calls = ("kind", "group", "size", "factor", "late", "eager", "transfer")
+    columns = [(getattr(first, name), getattr(second, name)) for name in ("what", "rank", "call")]
+    columns += [(getattr(first.calls, name), getattr(second.calls, name)) for name in calls]
+    columns += [
+        (first.edges.offset, second.edges.offset),
+        (first.edges.target, second.edges.target),
+    ]
+    texts = [(first.groups, second.groups), (first.calls.dtype, second.calls.dtype)]
+    tables = first.calls.shares is second.calls.shares or first.calls.shares == second.calls.shares
+    return (
+        first.job_ranks == second.job_ranks
+        and all(_equal(left, right) for left, right in columns)
+        and all(left is right or left == right for left, right in texts)
+        and tables
+    )
+
+
+def _equal(first: Column, second: Column) -> bool:
+    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+
+
+def _same_classes(folded: Folded, workload: Workload) -> bool:
+    """Whether ops and edges that took as long as each other still do."""
+    before, edges = folded.whole, workload.edges
+    if not _equal(before.ready, workload.ready):
+        return False
+    if edges.lag is not before.edges.lag:
+        on_host = before.what[before.edges.source] == What.HOST
+        if not _scaled(before.edges.lag, edges.lag, on_host):
+            return False
+    if len(folded.kept) < len(workload):
+        took = workload.duration
+        return took is before.duration or bool((took == took[folded.kept][folded.op]).all())
+    return _scaled(before.duration, workload.duration, before.part)
+
+
+def _scaled(before: Floats, after: Floats, sort: Column) -> bool:
+    """Whether all numbers of each sort were multiplied by one factor."""
+    if before is after:
+        return True
+    for number in np.unique(sort).tolist():
+        was, now = before[sort == number], after[sort == number]
+        some = np.flatnonzero(was)
+        factor = now[some[0]] / was[some[0]] if len(some) else 1.0
+        if (np.abs(now - was * factor) > _ROUNDING * np.abs(now)).any():
+            return False
+    return True

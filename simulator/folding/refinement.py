@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
-from simulator.costing.programs import runs_ahead
-from simulator.costing.symmetry import Ints, Symmetry
-from simulator.hashes import Hashes, mixed, numbered, rounded, summed
+from simulator.costing.symmetry import Symmetry
+from simulator.support.arrays import Longs, Mask, offsets, row_of_entries
+from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
+from simulator.transfers.program import runs_ahead
 from simulator.workload import Group, What, Workload
 
 
@@ -37,12 +37,12 @@ class OpsByRank:
     ``local`` is the number of each op on its rank, shape ``(ops,)``.
     """
 
-    op: Ints
-    first: Ints
-    local: Ints
+    op: Longs
+    first: Longs
+    local: Longs
 
     @staticmethod
-    def of(workload: Workload) -> "OpsByRank":
+    def sort(workload: Workload) -> "OpsByRank":
         """Sort the ops of a workload by rank."""
         order = np.argsort(workload.rank, kind="stable")
         first = np.searchsorted(workload.rank[order], np.arange(workload.job_ranks + 1))
@@ -62,16 +62,16 @@ class JobOutline:
 
     program: Hashes
     bundle: Hashes
-    offset: Ints
-    rank: Ints
-    slot: Ints
+    offset: Longs
+    rank: Longs
+    slot: Longs
 
     @property
-    def group(self) -> Ints:
+    def group(self) -> Longs:
         """Group of each row, shape ``(rows,)``."""
-        return np.repeat(np.arange(len(self.bundle)), np.diff(self.offset))
+        return row_of_entries(self.offset)
 
-    def members(self, group: int) -> Ints:
+    def members(self, group: int) -> Longs:
         """Ranks of a group."""
         return self.rank[self.offset[group] : self.offset[group + 1]]
 
@@ -84,11 +84,11 @@ class Colours:
     group.
     """
 
-    component: Ints
-    group: Ints
-    pair_group: Ints
-    pair_component: Ints
-    role: Ints
+    component: Longs
+    group: Longs
+    pair_group: Longs
+    pair_component: Longs
+    role: Longs
 
 
 Lay = Callable[[int], Sequence[Carried]]
@@ -108,7 +108,7 @@ def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str
     groups, calls = len(workload.groups), workload.calls
     member = rows.op[workload.call[rows.op] >= 0]
     key = workload.rank[member].astype(np.int64) * groups + calls.group[workload.call[member]]
-    known, first, which = np.unique(key, return_index=True, return_inverse=True)
+    pairs, first, which = np.unique(key, return_index=True, return_inverse=True)
     of_op = np.full(len(workload), -1, dtype=np.int64)
     of_op[member] = rows.local[member][first][which.ravel()]
     used = np.bincount(calls.group, minlength=groups) > 0
@@ -116,11 +116,11 @@ def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str
         np.array(group.ranks if calling else (), dtype=np.int64)
         for group, calling in zip(workload.groups, used, strict=True)
     ]
-    offset = np.concatenate([[0], np.cumsum([len(row) for row in ranks], dtype=np.int64)])
+    offset = offsets(map(len, ranks))
     rank = np.concatenate([np.empty(0, dtype=np.int64), *ranks])
-    asked = rank * groups + np.repeat(np.arange(groups), np.diff(offset))
-    at = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
-    slot = np.where(known[at] == asked, rows.local[member][first][at], -1) if len(known) else asked
+    keys = rank * groups + row_of_entries(offset)
+    at = np.minimum(np.searchsorted(pairs, keys), max(len(pairs) - 1, 0))
+    slot = np.where(pairs[at] == keys, rows.local[member][first][at], -1) if len(pairs) else keys
     return JobOutline(_programs(workload, rows, of_op), bundles(workload, seen), offset, rank, slot)
 
 
@@ -147,7 +147,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
     return summed(call, calls.group, len(workload.groups))
 
 
-def number_of_call(workload: Workload) -> Ints:
+def number_of_call(workload: Workload) -> Longs:
     """Count each call among those of its group."""
     group = workload.calls.group
     order = np.argsort(group, kind="stable")
@@ -156,7 +156,7 @@ def number_of_call(workload: Workload) -> Ints:
     return number
 
 
-def _programs(workload: Workload, rows: OpsByRank, slot: Ints) -> Hashes:
+def _programs(workload: Workload, rows: OpsByRank, slot: Longs) -> Hashes:
     edges = workload.edges
     source = edges.source
     if (workload.rank[source] != workload.rank[edges.target]).any():
@@ -198,8 +198,8 @@ def refine(job: JobOutline, symmetry: Symmetry, lay: Lay) -> Colours:
 class _Pairs(NamedTuple):
     """Components in groups: which in which, and the role it has there."""
 
-    group: Ints
-    component: Ints
+    group: Longs
+    component: Longs
     role: Hashes
 
 
@@ -209,8 +209,8 @@ class _Sends(NamedTuple):
     In :func:`_links` ``source`` and ``target`` count the components of one group.
     """
 
-    source: Ints
-    target: Ints
+    source: Longs
+    target: Longs
     what: Hashes
 
 
@@ -219,17 +219,21 @@ _NOTHING = _Sends(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.u
 
 def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes, sends: _Sends = _NOTHING) -> Colours:
     """Split colours of components by what they do in groups, to the fixed point."""
-    found, role = (0, 0), pairs.role
-    while found < (found := (len(np.unique(colour)), len(np.unique(role)))):
-        before = mixed(role, colour[pairs.component])
+    of_group = kind
+
+    def split(colour: Hashes, role: Hashes) -> tuple[Hashes, Hashes]:
+        nonlocal of_group
+        in_role = mixed(role, colour[pairs.component])
         if len(sends.what):
-            out = mixed(sends.what, before[sends.target])
-            into = mixed(sends.what + np.uint64(1), before[sends.source])
+            out = mixed(sends.what, in_role[sends.target])
+            into = mixed(sends.what + np.uint64(1), in_role[sends.source])
             near = summed(out, sends.source, len(role)) + summed(into, sends.target, len(role))
-            role = before = mixed(before, near)
-        of_group = mixed(kind, summed(before, pairs.group, len(kind)))
+            role = in_role = mixed(in_role, near)
+        of_group = mixed(kind, summed(in_role, pairs.group, len(kind)))
         neighbours = summed(mixed(role, of_group[pairs.group]), pairs.component, len(colour))
-        colour = mixed(colour, neighbours)
+        return mixed(colour, neighbours), role
+
+    colour, role = refined((colour, pairs.role), split)
     return Colours(
         component=numbered(colour),
         group=numbered(of_group),
@@ -253,7 +257,7 @@ def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashe
     Pairs are sorted by group and component.
     """
     kind = np.zeros(len(job.bundle), dtype=np.uint64)
-    known: dict[tuple[bytes, int], _Lies] = {}
+    by_pattern: dict[tuple[bytes, int], _Lies] = {}
     share, sends, pair = [np.empty(0, dtype=np.uint64)], [_NOTHING], 0
     for group, bundle in enumerate(job.bundle.tolist()):
         ranks = job.members(group)
@@ -262,32 +266,34 @@ def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashe
         pattern = symmetry.pattern(ranks)
         if pattern is None:
             raise CannotFoldError("paths between like nodes are chosen by a hash among equal ones")
-        if (pattern, bundle) not in known:
+        if (pattern, bundle) not in by_pattern:
             carried, components = lay(group), symmetry.components(ranks)
-            loads = [load for one in carried for load in one.loads]
-            known[pattern, bundle] = _Lies(
-                len(known), _shares(symmetry, loads, components), _sends(symmetry, carried, ranks)
+            loads = [load for carried_call in carried for load in carried_call.loads]
+            by_pattern[pattern, bundle] = _Lies(
+                len(by_pattern),
+                _shares(symmetry, loads, components),
+                _sends(symmetry, carried, ranks),
             )
-        found = known[pattern, bundle]
-        kind[group] = found.number
-        share.append(found.share)
-        sends.append(_Sends(found.sends.source + pair, found.sends.target + pair, found.sends.what))
-        pair += len(found.share)
+        lies = by_pattern[pattern, bundle]
+        kind[group] = lies.number
+        share.append(lies.share)
+        sends.append(_Sends(lies.sends.source + pair, lies.sends.target + pair, lies.sends.what))
+        pair += len(lies.share)
     joined = _Sends(*(np.concatenate(column) for column in zip(*sends, strict=True)))
     return mixed(kind, job.bundle), np.concatenate(share), joined
 
 
-def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Ints) -> _Sends:
+def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Longs) -> _Sends:
     """Hash what the components of a group send each other in calls whose ranks run ahead."""
     components = symmetry.components(ranks)
     of = np.searchsorted(components, symmetry.component[ranks])
-    place, many = symmetry.place[ranks], len(components)
+    places, many = symmetry.place[ranks], len(components)
     pairs, hashes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
     for number, (plan, _) in enumerate(calls):
         steps = plan.schedule.steps if plan is not None and runs_ahead(plan) else ()
         for index, step in enumerate(steps):
             same = np.ones(len(step.source), dtype=np.int64)
-            what = (number * same, index * same, place[step.source], place[step.target])
+            what = (number * same, index * same, places[step.source], places[step.target])
             hashes.append(mixed(*what, step.count.astype(np.int64), step.repeats * same))
             pairs.append(of[step.source] * many + of[step.target])
     both, which = np.unique(np.concatenate(pairs), return_inverse=True)
@@ -297,31 +303,31 @@ def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Ints) -> _Sends:
 
 
 def _standing(
-    group: Ints, symmetry: Symmetry, roles: dict[int, int], kept: NDArray[np.bool_]
+    group: Longs, symmetry: Symmetry, roles: dict[int, int], is_kept: Mask
 ) -> tuple[int, ...]:
     """Find for each member of a group one of a component kept that does the same in it.
 
     ``roles`` is the role of each component in the group. () if all its components are kept, or
     none: then nobody is left to make its calls.
     """
-    component, place = symmetry.component[group].tolist(), symmetry.place[group].tolist()
-    if kept[component].all() or not kept[component].any():
+    component, index = symmetry.component[group].tolist(), symmetry.place[group].tolist()
+    if is_kept[component].all() or not is_kept[component].any():
         return ()
     first: dict[tuple[int, int], int] = {}
-    for rank, of, at in zip(group.tolist(), component, place, strict=True):
-        if kept[of]:
+    for rank, of, at in zip(group.tolist(), component, index, strict=True):
+        if is_kept[of]:
             first.setdefault((roles[of], at), rank)
-    return tuple(first[roles[of], at] for of, at in zip(component, place, strict=True))
+    return tuple(first[roles[of], at] for of, at in zip(component, index, strict=True))
 
 
 def with_stand_ins(
-    group: Group, number: int, symmetry: Symmetry, chosen: tuple[Colours, NDArray[np.bool_]]
+    group: Group, number: int, symmetry: Symmetry, chosen: tuple[Colours, Mask]
 ) -> Group:
     """Say in a group, by its number in the job, which members stand for which.
 
     ``chosen`` are the colours, and which components are kept.
     """
-    colours, kept = chosen
+    colours, is_kept = chosen
     begin, end = np.searchsorted(colours.pair_group, [number, number + 1])
     roles = dict(
         zip(
@@ -331,10 +337,10 @@ def with_stand_ins(
         )
     )
     members = np.array(group.ranks, dtype=np.int64)
-    return replace(group, stand_in=_standing(members, symmetry, roles, kept))
+    return replace(group, stand_in=_standing(members, symmetry, roles, is_kept))
 
 
-def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hashes:
+def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Longs) -> Hashes:
     """Hash what loads put on the links of each component."""
     total = np.zeros(len(components), dtype=np.uint64)
     for number, load in enumerate(loads):
@@ -343,7 +349,7 @@ def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Ints) -> Hash
             raise CannotFoldError("links between switches carry calls of several like nodes")
         if not symmetry.confined(load.link, components):
             raise CannotFoldError("a path between two nodes leads through a third")
-        place = symmetry.link_place[load.link]
-        on_link = mixed(np.full(len(of), number), place, rounded(load.weight))
+        index = symmetry.link_place[load.link]
+        on_link = mixed(np.full(len(of), number), index, rounded(load.weight))
         total += summed(on_link, np.searchsorted(components, of), len(components))
     return total

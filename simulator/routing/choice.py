@@ -9,15 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.heap import pop, push
-from simulator.hot import hot_loop
 from simulator.routing.graph import (
     Ends,
-    Floats,
     Graph,
-    Ints,
     LinkColumns,
-    Mask,
     SearchState,
     choose_link,
     count_nearer,
@@ -25,6 +20,9 @@ from simulator.routing.graph import (
     nearer,
     put,
 )
+from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.compiled import hot_loop
+from simulator.support.heap import pop, push
 
 HASH, TABLE, DIGITS, ALIKE, BY_CAPACITY = range(5)
 """How the next hop is chosen; from ``ALIKE`` on a message is divided."""
@@ -45,8 +43,8 @@ class Rule(NamedTuple):
     seed: int
     ruled: Mask
     capacity: Floats
-    place: Ints
-    switch: Ints
+    place: Longs
+    switch: Longs
     ports: int
 
 
@@ -91,16 +89,16 @@ def follow(node: int, goal: int, ends: Ends, port: Port, walk: Walk) -> None:
     """Write the links of one path from a node to the goal of a search behind all others."""
     graph, state = walk.graph, walk.state
     single = walk.rule.choice == HASH
-    digits = -1
+    digits = -1  # what is left of the port's number; -1 at the first switch that chooses
     while node != goal:
-        link = state.via[node]
+        link = state.via[node]  # right where a single link comes nearer
         if state.ways[node] > 1:
             if single or not walk.rule.ruled[node]:
                 link = choose_link(node, ends, state.metric, graph)
             else:
                 ways = count_nearer(node, state.metric, graph)
                 number = _number(node, ways, digits, port, walk.rule)
-                digits = _digits_left(ways, digits, port, walk.rule)
+                digits = digits_left(ways, digits, port, walk.rule)
                 link = nearer(node, number, state.metric, graph)
         put(link, 1.0, walk.links)
         node = graph.stop[link]
@@ -115,11 +113,27 @@ def _number(node: int, ways: int, digits: int, port: Port, rule: Rule) -> int:
 
 
 @hot_loop
-def _digits_left(ways: int, digits: int, port: Port, rule: Rule) -> int:
+def digits_left(ways: int, digits: int, port: Port, rule: Rule) -> int:
     """Drop the digit of a port's number that a switch has used; the first is that of its place."""
     if digits >= 0:
         return digits // ways
     return port.place // ways + port.switch * ((rule.ports + ways - 1) // ways)
+
+
+@hot_loop
+def leaving_port(ends: Ends, last: int, back: Graph, from_last: Longs, rule: Rule) -> Port:
+    """Find where a message leaves its last hub.
+
+    ``back`` is the graph with every link turned round, ``from_last`` the metric of each node behind
+    that hub: the message is followed from its target backwards.
+    """
+    node = ends.target
+    port, number, switch = node, 0, 0
+    while node != last:
+        link = choose_link(node, ends, from_last, back)
+        port, number, switch = node, rule.place[link], rule.switch[link]
+        node = back.stop[link]
+    return Port(port, number, switch)
 
 
 @hot_loop
@@ -140,26 +154,27 @@ def spread(waiting: int, goal: int, ends: Ends, walk: Walk) -> None:
     if walk.rule.choice == BY_CAPACITY:
         for index in range(waiting):
             _measure_onward(heap.item[index], goal, walk)
+    # Farthest first: all that comes to a node is there before any of it goes on.
     while waiting > 0:
         node = heap.item[0]
         waiting = pop(heap, waiting)
-        mine = amount[node]
+        part = amount[node]
         amount[node] = 0.0
         if node == goal:
             continue
         if walk.rule.ruled[node]:
-            waiting = _divide(node, mine, waiting, walk)
+            waiting = _divide(node, part, waiting, walk)
         else:
             link = choose_link(node, ends, walk.state.metric, walk.graph)
-            waiting = _pass(link, mine, waiting, walk)
+            waiting = _pass(link, part, waiting, walk)
 
 
 @hot_loop
-def _divide(node: int, mine: float, waiting: int, walk: Walk) -> int:
+def _divide(node: int, part: float, waiting: int, walk: Walk) -> int:
     """Send what is at a node on over all links that come nearer; return how many nodes wait."""
     graph, metric = walk.graph, walk.state.metric
     offset, item = graph.out
-    whole = 0.0
+    whole = 0.0  # sum of the weights of the links that come nearer
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
         if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
@@ -167,7 +182,7 @@ def _divide(node: int, mine: float, waiting: int, walk: Walk) -> int:
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
         if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
-            waiting = _pass(link, mine * (_weight(link, walk) / whole), waiting, walk)
+            waiting = _pass(link, part * (_weight(link, walk) / whole), waiting, walk)
     return waiting
 
 
@@ -183,10 +198,11 @@ def _weight(link: int, walk: Walk) -> float:
 def _pass(link: int, part: float, waiting: int, walk: Walk) -> int:
     """Send a part over a link; return how many nodes wait."""
     put(link, part, walk.links)
-    there = walk.graph.stop[link]
-    if walk.work.amount[there] == 0.0:
-        waiting = push(walk.state.heap, waiting, -float(walk.state.metric[there]), there)
-    walk.work.amount[there] += part
+    node = walk.graph.stop[link]
+    # A node of which something is there waits in the heap already.
+    if walk.work.amount[node] == 0.0:
+        waiting = push(walk.state.heap, waiting, -float(walk.state.metric[node]), node)
+    walk.work.amount[node] += part
     return waiting
 
 
@@ -197,15 +213,15 @@ def _measure_onward(begin: int, goal: int, walk: Walk) -> None:
     That is the sum over its next hops of what the link, and the node behind it, can carry. Nodes
     are worked off a stack; one that still waits for another is looked at again after that.
     """
-    onward, level = walk.work.onward, walk.state.level
+    onward, stack = walk.work.onward, walk.state.stack
     onward[goal] = _UNLIMITED
-    level[0] = begin
+    stack[0] = begin
     height = 1
     while height > 0:
-        node = level[height - 1]
+        node = stack[height - 1]
         missing = -1 if onward[node] > 0.0 else _sum_up(node, walk)
         if missing >= 0:
-            level[height] = missing
+            stack[height] = missing
             height += 1
         else:
             height -= 1
@@ -219,10 +235,10 @@ def _sum_up(node: int, walk: Walk) -> int:
     total = 0.0
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
-        there = graph.stop[link]
-        if metric[there] + graph.metric[link] == metric[node]:
-            if onward[there] == 0.0:
-                return int(there)
-            total += min(walk.rule.capacity[link], onward[there])
+        next_node = graph.stop[link]
+        if metric[next_node] + graph.metric[link] == metric[node]:
+            if onward[next_node] == 0.0:
+                return int(next_node)
+            total += min(walk.rule.capacity[link], onward[next_node])
     onward[node] = total
     return -1

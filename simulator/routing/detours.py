@@ -15,26 +15,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.heap import push
-from simulator.hot import hot_loop
 from simulator.routing.choice import Rule, Walk, scratch, spread, spread_from
 from simulator.routing.graph import (
     UNKNOWN,
     CsrRows,
     Ends,
-    Floats,
     Graph,
-    Indices,
-    Ints,
     LinkColumns,
-    Mask,
-    Matrix,
+    filled,
     grouped,
     put,
     search,
     search_state,
 )
-from simulator.routing.hubs import filled
+from simulator.support.arrays import (
+    Floats,
+    Ints,
+    Longs,
+    Mask,
+    Matrix,
+    entries_of,
+    offsets,
+    offsets_by_row,
+)
+from simulator.support.compiled import hot_loop
+from simulator.support.heap import push
 
 _MOST_CELLS = 1 << 24
 """Of the table of links by source that is made at once: 128 MiB."""
@@ -53,9 +58,9 @@ class Pairs(NamedTuple):
     ``amount`` is how much each sends.
     """
 
-    offset: Ints
-    target: Ints
-    row: Ints
+    offset: Longs
+    target: Longs
+    row: Longs
     amount: Floats
 
 
@@ -63,7 +68,7 @@ class Written(NamedTuple):
     """Where both halves of pairs are written: a row ends at ``end``; ``dense`` is zero, by link."""
 
     dense: Floats
-    end: Ints
+    end: Longs
     links: LinkColumns
 
 
@@ -82,7 +87,7 @@ class Detours:
     """
 
     graph: Graph
-    group: Indices
+    group: Ints
     rule: Rule
 
     @cached_property
@@ -104,9 +109,8 @@ class Detours:
         metric = np.append(self.graph.metric, np.ones(len(router), dtype=np.int64))
         count = nodes + self._groups
         order = np.lexsort((stop, start)).astype(np.int32)
-        offset = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(np.bincount(start, minlength=count), out=offset[1:])
-        return Graph(start, stop, metric, CsrRows(offset, order), grouped(stop, count))
+        out = CsrRows(offsets_by_row(start, count), order)
+        return Graph(start, stop, metric, out, grouped(stop, count))
 
     @cached_property
     def _rule(self) -> Rule:
@@ -117,7 +121,7 @@ class Detours:
             capacity=np.append(self.rule.capacity, np.full(more, 1e100)),
         )
 
-    def between(self, source: Ints, target: Ints) -> tuple[Ints, Indices, Floats]:
+    def between(self, source: Longs, target: Longs) -> tuple[Longs, Ints, Floats]:
         """Find the links of detours, each pair of routers by itself, and the share of each.
 
         Returns
@@ -131,7 +135,7 @@ class Detours:
             parts.append(self._written(first, pairs, len(chosen)))
         return _in_order(len(source), which, parts)
 
-    def loads(self, source: Ints, target: Ints, amount: Floats) -> Floats:
+    def loads(self, source: Longs, target: Longs, amount: Floats) -> Floats:
         """Add up what all detours together put on each link, shape ``(links,)``."""
         total = np.zeros(len(self._extended.start))
         for _, first, pairs in self._blocks(source, target, amount):
@@ -141,20 +145,20 @@ class Detours:
         return total[: len(self.graph.start)]
 
     def _blocks(
-        self, source: Ints, target: Ints, amount: Floats
-    ) -> "list[tuple[Ints, First, Pairs]]":
+        self, source: Longs, target: Longs, amount: Floats
+    ) -> "list[tuple[Longs, First, Pairs]]":
         """Cut pairs into blocks of few sources: which pairs, first halves, and the pairs by target.
 
         A source has two rows, for targets in its group and for others.
         """
         group = self.group.astype(np.int64)
-        alike = group[source] == group[target]
-        key = source * 2 + alike
+        same_group = group[source] == group[target]
+        key = source * 2 + same_group
         rows, row = np.unique(key, return_inverse=True)
         size = max(1, _MOST_CELLS // len(self._extended.start))
         blocks = []
         for begin in range(0, len(rows), size):
-            mine = rows[begin : begin + size]
+            keys = rows[begin : begin + size]
             chosen = np.flatnonzero((row >= begin) & (row < begin + size))
             chosen = chosen[np.argsort(target[chosen], kind="stable")]
             goals, first_of = np.unique(target[chosen], return_index=True)
@@ -164,10 +168,10 @@ class Detours:
                 row[chosen] - begin,
                 amount[chosen],
             )
-            blocks.append((chosen, self._first(mine // 2, mine % 2 == 1), pairs))
+            blocks.append((chosen, self._first(keys // 2, keys % 2 == 1), pairs))
         return blocks
 
-    def _first(self, source: Ints, inside: Mask) -> First:
+    def _first(self, source: Longs, inside: Mask) -> First:
         """Find the first halves from some routers: in their groups, or to all groups."""
         nodes, groups = len(self.group), self._groups
         first = First(
@@ -195,7 +199,7 @@ class Detours:
         first.link[:, len(self.graph.start) :] = 0.0
         return first
 
-    def _written(self, first: First, pairs: Pairs, count: int) -> tuple[Ints, Indices, Floats]:
+    def _written(self, first: First, pairs: Pairs, count: int) -> tuple[Longs, Ints, Floats]:
         """Write both halves of some pairs: how many links each has, these, and their shares."""
         used, end = np.zeros(1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
         walk, dense = self._walk(), np.zeros(len(self._extended.start))
@@ -216,44 +220,42 @@ class Detours:
     def _walk(self) -> Walk:
         graph = self._extended
         links = len(graph.start)
-        own = LinkColumns(
+        columns = LinkColumns(
             np.zeros(links, dtype=np.int32), np.zeros(links), np.zeros(1, dtype=np.int64)
         )
         work = scratch(len(graph.out.offset) - 1)
-        return Walk(graph, self._rule, search_state(graph), work, own)
+        return Walk(graph, self._rule, search_state(graph), work, columns)
 
 
 def _in_order(
-    count: int, which: list[Ints], parts: list[tuple[Ints, Indices, Floats]]
-) -> tuple[Ints, Indices, Floats]:
+    count: int, which: list[Longs], parts: list[tuple[Longs, Ints, Floats]]
+) -> tuple[Longs, Ints, Floats]:
     """Put rows of several blocks into the order of the pairs."""
     hops = np.zeros(count, dtype=np.int64)
     for chosen, (length, _, _) in zip(which, parts, strict=True):
         hops[chosen] = length
-    offset = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(hops, out=offset[1:])
+    offset = offsets(hops)
     link, share = np.empty(offset[-1], dtype=np.int32), np.empty(offset[-1])
-    for chosen, (length, links, shares) in zip(which, parts, strict=True):
-        begin = np.cumsum(length) - length
-        at = np.arange(length.sum()) + np.repeat(offset[chosen] - begin, length)
+    for chosen, (_, links, shares) in zip(which, parts, strict=True):
+        at = entries_of(offset, chosen)
         link[at], share[at] = links, shares
     return offset, link, share
 
 
 @hot_loop
 def _add_first(
-    source: Ints,
-    goals: Ints,
-    middle_group: Ints,
+    source: Longs,
+    goals: Longs,
+    middle_group: Longs,
     inner: Mask,
     walk: Walk,
-    out: tuple[Ints, First],
+    out: tuple[Longs, First],
 ) -> None:
     """Add up, for each source, the paths to all goals; a router is one for those of its group.
 
     ``out`` are the rows of the sources, and where they are.
     """
-    state, own = walk.state, walk.links
+    state, written = walk.state, walk.links
     rows, first = out
     for index in range(len(goals)):
         goal = goals[index]
@@ -265,7 +267,7 @@ def _add_first(
                 continue
             if state.metric[node] == UNKNOWN:
                 continue  # a network that is cut in two: there is no way over that one
-            own.used[0] = 0
+            written.used[0] = 0  # the links of one half are added up before the next is written
             spread_from(node, goal, Ends(node, goal, walk.rule.seed), walk)
             _add_links(goal, middle_group[goal] >= 0, first.link[rows[number]], walk)
             _add_entries(goal, middle_group[goal] >= 0, first.entry[rows[number]], walk)
@@ -279,10 +281,10 @@ def _add_links(
     walk: Walk,
 ) -> None:
     """Add what was written to the row of a source, but for the way to the goal behind a group."""
-    own = walk.links
-    for at in range(own.used[0]):
-        if router or walk.graph.stop[own.link[at]] != goal:
-            row[own.link[at]] += own.share[at]
+    written = walk.links
+    for at in range(written.used[0]):
+        if router or walk.graph.stop[written.link[at]] != goal:
+            row[written.link[at]] += written.share[at]
 
 
 @hot_loop
@@ -296,10 +298,10 @@ def _add_entries(
     if router:
         row[goal] += 1.0
         return
-    own = walk.links
-    for at in range(own.used[0]):
-        if walk.graph.stop[own.link[at]] == goal:
-            row[walk.graph.start[own.link[at]]] += own.share[at]
+    written = walk.links
+    for at in range(written.used[0]):
+        if walk.graph.stop[written.link[at]] == goal:
+            row[walk.graph.start[written.link[at]]] += written.share[at]
 
 
 @hot_loop
@@ -316,18 +318,19 @@ def _wait(walk: Walk) -> int:
 @hot_loop
 def _add_second(first: First, pairs: Pairs, inner: Mask, walk: Walk, total: Floats) -> None:
     """Add the second halves of all pairs, those to one target together, to the loads of links."""
-    own, amount = walk.links, walk.work.amount
+    second, amount = walk.links, walk.work.amount
     for index in range(len(pairs.target)):
         goal = pairs.target[index]
         search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
         walk.work.onward[:] = 0.0
+        # All that goes to one target is divided together from the routers in between on.
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
             for node in range(first.entry.shape[1]):
                 amount[node] += pairs.amount[at] * first.entry[pairs.row[at], node]
-        own.used[0] = 0
+        second.used[0] = 0
         spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-        for at in range(own.used[0]):
-            total[own.link[at]] += own.share[at]
+        for at in range(second.used[0]):
+            total[second.link[at]] += second.share[at]
 
 
 @hot_loop
@@ -335,10 +338,11 @@ def _second(
     begin: int, first: First, pairs: Pairs, inner: Mask, walk: Walk, written: Written
 ) -> int:
     """Write both halves of each pair; return the target for which there is no room."""
-    own, links = walk.links, written.links
+    second, links = walk.links, written.links
     for index in range(begin, len(pairs.target)):
         goal = pairs.target[index]
         rows = pairs.offset[index + 1] - pairs.offset[index]
+        # No row has more links than there are.
         if links.used[0] + rows * len(walk.graph.start) > len(links.link):
             return index
         search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
@@ -346,9 +350,9 @@ def _second(
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
             for node in range(first.entry.shape[1]):
                 walk.work.amount[node] = first.entry[pairs.row[at], node]
-            own.used[0] = 0
+            second.used[0] = 0
             spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-            _write(first.link[pairs.row[at]], own, written)
+            _write(first.link[pairs.row[at]], second, written)
             written.end[at + 1] = links.used[0]
     return len(pairs.target)
 

@@ -10,27 +10,36 @@ each followed by itself, up to such a node. The paths are those of
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.heap import Heap, pop, push, room
-from simulator.hot import hot_loop
-from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, TABLE, Port, Rule
+from simulator.routing.choice import (
+    ALIKE,
+    BY_CAPACITY,
+    HASH,
+    TABLE,
+    Port,
+    Rule,
+    digits_left,
+    leaving_port,
+)
 from simulator.routing.graph import (
     UNKNOWN,
     Ends,
-    Floats,
     Graph,
-    Indices,
-    Ints,
+    Hubs,
     LinkColumns,
-    Mask,
+    SearchState,
+    begin_search,
     choose_link,
     count_nearer,
     ecmp_hash,
     nearer,
+    reverse,
+    search,
+    search_state,
 )
-from simulator.routing.hubs import Hubs
 from simulator.routing.messages import Messages
+from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.support.compiled import hot_loop
 
 _SAME = 1e-12
 """Latencies that differ by less, relatively, are one; of such messages the first is the slowest."""
@@ -47,17 +56,17 @@ class Block(NamedTuple):
     ``number`` orders them as they are sent; a message of nothing is none.
     """
 
-    goal: Indices
-    offset: Ints
-    source: Indices
+    goal: Ints
+    offset: Longs
+    source: Ints
     amount: Floats
-    number: Ints
+    number: Longs
 
 
 class Tree(NamedTuple):
-    """The paths of least metric to a goal, per node.
+    """The paths of least metric to a goal, per node, as a search has found it.
 
-    ``order[:size[0]]`` are the nodes that reach it, nearest first. From ``node`` the links
+    From ``node`` the links
     ``near[first[node]:first[node] + ways[node]]`` come nearer, each with ``part`` of what is
     divided there. ``smooth`` says that whatever is there goes on alike; ``onward`` is the latency
     from there (s), over paths as they are divided, and ``uses`` whether the watched link is on
@@ -65,20 +74,16 @@ class Tree(NamedTuple):
     ``waiting`` is what is to go on from there.
     """
 
-    metric: Ints
-    final: Mask
-    order: Indices
-    size: Ints
-    first: Ints
-    ways: Indices
-    near: Indices
+    state: SearchState
+    first: Longs
+    ways: Ints
+    near: Ints
     part: Floats
     smooth: Mask
     onward: Floats
     uses: Mask
     carries: Floats
     waiting: Floats
-    heap: Heap
 
 
 class Sums(NamedTuple):
@@ -90,10 +95,10 @@ class Sums(NamedTuple):
 
     load: Floats
     slowest: Floats
-    number: Ints
+    number: Longs
     watched: int
     hit: Mask
-    passing: Ints
+    passing: Longs
 
 
 class Field(NamedTuple):
@@ -119,11 +124,11 @@ class HubPairs(NamedTuple):
     messages are not gathered.
     """
 
-    row: Ints
+    row: Longs
     hubs: int
     amount: Floats
     outside: Floats
-    number: Ints
+    number: Longs
 
 
 class Edge(NamedTuple):
@@ -134,14 +139,14 @@ class Edge(NamedTuple):
     nodes that sent, ``many[0]`` of them. ``took[0]`` is the latency of the last walk (s).
     """
 
-    to_last: Ints
-    from_last: Ints
-    entry: Ints
+    to_last: Longs
+    from_last: Longs
+    entry: Longs
     head: Floats
     hit: Mask
     sent: Floats
-    came: Indices
-    many: Ints
+    came: Ints
+    many: Longs
     took: Floats
 
 
@@ -152,10 +157,7 @@ def tree(graph: Graph) -> Tree:
     """Make room for the paths to a goal, to be found anew for each."""
     nodes, links = len(graph.out.offset) - 1, len(graph.start)
     return Tree(
-        metric=np.full(nodes, UNKNOWN, dtype=np.int64),
-        final=np.zeros(nodes, dtype=np.bool_),
-        order=np.zeros(nodes, dtype=np.int32),
-        size=np.zeros(1, dtype=np.int64),
+        state=search_state(graph),
         first=np.zeros(nodes, dtype=np.int64),
         ways=np.zeros(nodes, dtype=np.int32),
         near=np.zeros(links, dtype=np.int32),
@@ -165,7 +167,6 @@ def tree(graph: Graph) -> Tree:
         uses=np.zeros(nodes, dtype=np.bool_),
         carries=np.zeros(nodes),
         waiting=np.zeros(nodes),
-        heap=room(links + 1),
     )
 
 
@@ -212,7 +213,7 @@ def edge(nodes: int) -> Edge:
     )
 
 
-def same_everywhere(graph: Graph, inner: NDArray[np.bool_]) -> bool:
+def same_everywhere(graph: Graph, inner: Mask) -> bool:
     """Whether all links between inner nodes count the same."""
     metric = graph.metric[inner[graph.start] & inner[graph.stop]]
     return not len(metric) or bool((metric == metric[0]).all())
@@ -225,14 +226,14 @@ def add_direct(block: Block, took: Floats, field: Field) -> int:
     ``took[number]`` is set to the latency of each (s), unless ``took`` is empty.
     """
     for row in range(len(block.goal)):
-        goal = block.goal[row]
+        goal = int(np.int64(block.goal[row]))
         _settle(goal, field)
         _survey(goal, field)
         port = Port(goal, goal, 0)
         for at in range(block.offset[row], block.offset[row + 1]):
             if block.amount[at] == 0.0:
                 continue
-            ends = Ends(block.source[at], goal, field.rule.seed)
+            ends = Ends(int(np.int64(block.source[at])), goal, field.rule.seed)
             field.sums.hit[0] = False
             latency = _carry(ends.source, goal, ends, port, block.amount[at], field)
             if latency < 0.0:
@@ -291,73 +292,46 @@ def add_by_hubs(
 @hot_loop
 def _settle(goal: int, field: Field) -> None:
     """Find the metric of all inner nodes that reach a goal, nearest first."""
-    tree = field.tree
-    for index in range(tree.size[0]):
-        tree.metric[tree.order[index]] = UNKNOWN
-        tree.final[tree.order[index]] = False
-    tree.metric[goal] = 0
     if field.even:
         _in_a_queue(goal, field)
     else:
-        _in_a_heap(goal, field)
+        search(goal, 1, UNKNOWN, field.graph, field.inner, field.tree.state)  # none is wanted: all
 
 
 @hot_loop
 def _in_a_queue(goal: int, field: Field) -> None:
     """Search breadth first: of links that count the same the queue is the order of metrics."""
-    tree, graph = field.tree, field.graph
-    offset, into = graph.into
-    tree.order[0] = goal
+    state, graph = field.tree.state, field.graph
+    metric, order, (offset, into) = state.metric, state.order, graph.into
+    begin_search(goal, state)
+    order[0] = goal
     reached, done = 1, 0
     while done < reached:
-        node = tree.order[done]
+        node = order[done]
         done += 1
         for index in range(offset[node], offset[node + 1]):
             before = graph.start[into[index]]
-            if tree.metric[before] == UNKNOWN and field.inner[before]:
-                tree.metric[before] = tree.metric[node] + graph.metric[into[index]]
-                tree.order[reached] = before
+            if metric[before] == UNKNOWN and field.inner[before]:
+                metric[before] = metric[node] + graph.metric[into[index]]
+                order[reached] = state.seen[reached] = before
                 reached += 1
-    tree.size[0] = reached
-
-
-@hot_loop
-def _in_a_heap(goal: int, field: Field) -> None:
-    """Search by Dijkstra's algorithm."""
-    tree, graph = field.tree, field.graph
-    offset, into = graph.into
-    waiting, reached = push(tree.heap, 0, 0.0, goal), 0
-    while waiting > 0:
-        node = tree.heap.item[0]
-        waiting = pop(tree.heap, waiting)
-        if tree.final[node]:
-            continue
-        tree.final[node] = True
-        tree.order[reached] = node
-        reached += 1
-        for index in range(offset[node], offset[node + 1]):
-            link = into[index]
-            before = graph.start[link]
-            far = tree.metric[node] + graph.metric[link]
-            if field.inner[before] and far < tree.metric[before]:
-                tree.metric[before] = far
-                waiting = push(tree.heap, waiting, float(far), before)
-    tree.size[0] = reached
+    state.size[0] = state.size[1] = reached
 
 
 @hot_loop
 def _survey(goal: int, field: Field) -> None:
     """Find the links that come nearer from each node, and where messages go on alike."""
     tree, graph = field.tree, field.graph
-    offset, item = graph.out
-    used = 0
-    for place in range(tree.size[0]):
-        node = tree.order[place]
+    metric, order, (offset, item) = tree.state.metric, tree.state.order, graph.out
+    used = 0  # links written to ``near`` so far, node after node
+    # Nearest first: what lies behind a next hop is known when its neighbours ask for it.
+    for index_of_node in range(tree.state.size[1]):
+        node = order[index_of_node]
         tree.first[node] = used
         if node != goal:
             for index in range(offset[node], offset[node + 1]):
                 link = item[index]
-                if tree.metric[graph.stop[link]] + graph.metric[link] == tree.metric[node]:
+                if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
                     tree.near[used] = link
                     used += 1
         tree.ways[node] = used - tree.first[node]
@@ -392,10 +366,10 @@ def _measure_onward(node: int, field: Field) -> None:
     onward, uses = 0.0, False
     for index in range(tree.first[node], tree.first[node] + ways):
         link = tree.near[index]
-        there = field.graph.stop[link]
-        smooth = smooth and tree.smooth[there]
-        onward += (field.latency[link] + tree.onward[there]) * tree.part[index]
-        uses = uses or link == field.sums.watched or tree.uses[there]
+        next_node = field.graph.stop[link]
+        smooth = smooth and tree.smooth[next_node]
+        onward += (field.latency[link] + tree.onward[next_node]) * tree.part[index]
+        uses = uses or link == field.sums.watched or tree.uses[next_node]
     tree.smooth[node], tree.onward[node], tree.uses[node] = smooth, onward, uses
 
 
@@ -403,11 +377,12 @@ def _measure_onward(node: int, field: Field) -> None:
 def _carry(node: int, goal: int, ends: Ends, port: Port, amount: float, field: Field) -> float:
     """Send a message from a node to the goal; return its latency (s), -1 if it cannot be."""
     tree, sums = field.tree, field.sums
-    if tree.metric[node] == UNKNOWN:
+    if tree.state.metric[node] == UNKNOWN:
         return -1.0
     latency, digits = 0.0, -1
     while node != goal:
         if tree.smooth[node]:
+            # From here on all go the same ways: this message goes on with the others.
             tree.waiting[node] += amount
             sums.hit[0] = sums.hit[0] or tree.uses[node]
             return float(latency + tree.onward[node])
@@ -418,12 +393,12 @@ def _carry(node: int, goal: int, ends: Ends, port: Port, amount: float, field: F
                 hashed = ecmp_hash(ends.source, ends.target, node, ends.seed)
                 number = _remainder(hashed, ways)
             elif field.rule.choice >= ALIKE:
-                return -1.0
+                return -1.0  # divided here, and a hash chooses further on: to be listed
             elif field.rule.choice == TABLE:
                 number = _remainder(ecmp_hash(0, port.node, node, field.rule.seed), ways)
             else:
                 number = (port.place if digits < 0 else digits) % ways
-                digits = _digits_left(ways, digits, port, field.rule)
+                digits = digits_left(ways, digits, port, field.rule)
         link = tree.near[tree.first[node] + number]
         sums.load[link] += amount
         latency += field.latency[link]
@@ -443,19 +418,12 @@ def _remainder(hashed: int, ways: int) -> int:
 
 
 @hot_loop
-def _digits_left(ways: int, digits: int, port: Port, rule: Rule) -> int:
-    """As :mod:`simulator.routing.choice` has it."""
-    if digits >= 0:
-        return digits // ways
-    return port.place // ways + port.switch * ((rule.ports + ways - 1) // ways)
-
-
-@hot_loop
 def _go_on(goal: int, field: Field) -> None:
     """Let what waits at nodes go on to the goal, farthest nodes first."""
     tree, graph = field.tree, field.graph
-    for place in range(tree.size[0] - 1, 0, -1):
-        node = tree.order[place]
+    # Farthest first, so that each node passes on all that comes to it; 0 is the goal itself.
+    for reached in range(tree.state.size[1] - 1, 0, -1):
+        node = tree.state.order[reached]
         amount = tree.waiting[node]
         if amount == 0.0:
             continue
@@ -478,9 +446,10 @@ def _note(latency: float, number: int, sums: Sums) -> None:
     if not sums.hit[0]:
         return
     sums.passing[0] += 1
-    for place in range(1, len(sums.passing)):
-        if number < sums.passing[place]:
-            number, sums.passing[place] = sums.passing[place], number
+    # Insert the number among the least ones; what falls out at the end is lost.
+    for slot in range(1, len(sums.passing)):
+        if number < sums.passing[slot]:
+            number, sums.passing[slot] = sums.passing[slot], number
 
 
 @hot_loop
@@ -498,12 +467,12 @@ def _any(row: int, last: int, sent: Messages, hubs: Hubs) -> bool:
 @hot_loop
 def _begin_edge(row: int, hubs: Hubs, edge: Edge, field: Field) -> None:
     """Say how far each node is from this last hub, and how far it is behind it."""
-    metric, after = field.tree.metric, hubs.after
+    metric, after = field.tree.state.metric, hubs.after
     edge.entry[:] = _NOT_YET
     edge.from_last[:] = UNKNOWN
     edge.many[0] = 0
     for node in range(len(edge.to_last)):
-        least = UNKNOWN
+        least = UNKNOWN  # by the best of the hubs near the node
         for index in range(after.offset[node], after.offset[node + 1]):
             least = min(least, after.metric[index] + metric[after.item[index]])
         edge.to_last[node] = least
@@ -520,24 +489,25 @@ def _add_to(target: int, last: int, block: Block, where: _Crossing) -> int:
     """
     sent, pairs, hubs, edge, field = where
     offset, item = sent.to
-    back = _reversed(field.graph)
+    back = reverse(field.graph)
     ends = Ends(target, target, field.rule.seed)
     sole = _is_sole(target, last, edge.from_last, back, hubs.hub)
-    port = _port(ends, last, back, edge, field.rule)
+    port = leaving_port(ends, last, back, edge.from_last, field.rule)
     field.sums.hit[0] = False
     _walk(target, last, ends, 0.0, back, (edge.from_last, hubs.hub, edge, field))
+    # The way out was walked with nothing on it, for its latency; what takes it together follows.
     tail, hit, together = edge.took[0], field.sums.hit[0], 0.0
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
         amount, number = block.amount[message], block.number[message]
         if sent.by[message] != last or amount == 0.0:
             continue
-        ends = Ends(sent.source[message], target, field.rule.seed)
+        ends = Ends(int(np.int64(sent.source[message])), target, field.rule.seed)
         field.sums.hit[0] = sole and hit
         if sole:
             together += amount
         else:
-            port = _port(ends, last, back, edge, field.rule)
+            port = leaving_port(ends, last, back, edge.from_last, field.rule)
             _walk(target, last, ends, amount, back, (edge.from_last, hubs.hub, edge, field))
             tail = edge.took[0]
         entry = _enter(ends, amount, hubs, edge, field)
@@ -552,19 +522,8 @@ def _add_to(target: int, last: int, block: Block, where: _Crossing) -> int:
 
 
 @hot_loop
-def _reversed(graph: Graph) -> Graph:
-    """Turn every link round."""
-    return Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
-
-
-@hot_loop
 def _cross(
-    entry: int,
-    last: int,
-    ends: Ends,
-    port: Port,
-    message: tuple[float, float, int],
-    field: Field,
+    entry: int, last: int, ends: Ends, port: Port, message: tuple[float, float, int], field: Field
 ) -> bool:
     """Send a message through the fabric, and note it: its amount, latency outside, and number."""
     amount, outside, number = message
@@ -579,7 +538,7 @@ def _cross(
 def _gather(first: int, last: int, message: tuple[float, float, int], pairs: HubPairs) -> None:
     """Note what a message sends from hub to hub."""
     amount, outside, number = message
-    at = first * pairs.hubs + last
+    at = first * pairs.hubs + last  # a table of hubs by hubs
     pairs.amount[at] += amount
     if pairs.number[at] < 0 or outside > pairs.outside[at] * (1 + _SAME):
         pairs.outside[at], pairs.number[at] = outside, number
@@ -588,7 +547,7 @@ def _gather(first: int, last: int, message: tuple[float, float, int], pairs: Hub
 
 
 @hot_loop
-def _is_sole(node: int, last: int, metric: Ints, graph: Graph, hub: Mask) -> bool:
+def _is_sole(node: int, last: int, metric: Longs, graph: Graph, hub: Mask) -> bool:
     """Whether no choice is made on the way from a node to the last hub, or to any (-1)."""
     while node != last and (last >= 0 or not hub[node]):
         if count_nearer(node, metric, graph) != 1:
@@ -604,7 +563,7 @@ def _walk(
     ends: Ends,
     amount: float,
     graph: Graph,
-    where: tuple[Ints, Mask, Edge, Field],
+    where: tuple[Longs, Mask, Edge, Field],
 ) -> int:
     """Send a message from a node to the last hub, or to any (-1); return to which."""
     metric, hub, edge, field = where
@@ -624,6 +583,7 @@ def _enter(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) -> i
     node, hit = ends.source, field.sums.hit
     where = (edge.to_last, hubs.hub, edge, field)
     if edge.entry[node] == _NOT_YET:
+        # Asked once per node and last hub: is there a single way in, and where does it end?
         edge.entry[node] = _SEVERAL
         if _is_sole(node, -1, edge.to_last, field.graph, hubs.hub):
             before, hit[0] = hit[0], False
@@ -641,22 +601,10 @@ def _enter(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) -> i
 
 
 @hot_loop
-def _port(ends: Ends, last: int, back: Graph, edge: Edge, rule: Rule) -> Port:
-    """Find where a message leaves its last hub."""
-    node = ends.target
-    port, place, switch = node, 0, 0
-    while node != last:
-        link = choose_link(node, ends, edge.from_last, back)
-        port, place, switch = node, rule.place[link], rule.switch[link]
-        node = back.stop[link]
-    return Port(port, place, switch)
-
-
-@hot_loop
 def _end_edge(hubs: Hubs, edge: Edge, field: Field) -> None:
     """Add up what was sent together on the ways in."""
-    for place in range(edge.many[0]):
-        node = edge.came[place]
+    for index in range(edge.many[0]):
+        node = int(np.int64(edge.came[index]))
         amount, edge.sent[node] = edge.sent[node], 0.0
         if amount > 0.0:
             ends = Ends(node, node, field.rule.seed)

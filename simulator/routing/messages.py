@@ -1,6 +1,6 @@
 """Hot loops of :mod:`simulator.routing.routes`: least-metric paths for many messages at once.
 
-A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.hubs`):
+A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.graph`):
 
 * *inside*: a path that meets no hub (neighbours on a ring, ranks on the switch of a small domain)
   is found by a search backwards from its target that stops at hubs;
@@ -22,35 +22,37 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hot import hot_loop
 from simulator.routing.choice import (
     ALIKE,
     Port,
     Rule,
     Walk,
     follow,
+    leaving_port,
     scratch,
     spread_from,
 )
 from simulator.routing.graph import (
     UNKNOWN,
+    Cells,
     CsrRows,
     Ends,
-    Floats,
     Graph,
-    Indices,
-    Ints,
+    Hubs,
     LinkColumns,
-    Mask,
+    Near,
     SearchState,
     choose_link,
     ecmp_hash,
+    filled,
     grouped,
     put,
+    reverse,
     search,
     search_state,
 )
-from simulator.routing.hubs import Cells, Hubs, Near, filled
+from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.support.compiled import hot_loop
 
 _FOLLOWED = -2
 
@@ -63,15 +65,15 @@ class Messages(NamedTuple):
     the first hub and the last ``tail`` from the last one to the target.
     """
 
-    source: Indices
+    source: Ints
     to: CsrRows
-    metric: Ints
-    by: Indices
+    metric: Longs
+    by: Ints
     hashed: NDArray[np.uint64]
-    first: Ints
-    length: Ints
-    head: Ints
-    tail: Ints
+    first: Longs
+    length: Longs
+    head: Longs
+    tail: Longs
 
 
 class Written(NamedTuple):
@@ -80,8 +82,8 @@ class Written(NamedTuple):
     Only a divided message takes the links that another one takes there, with the same shares.
     """
 
-    first: Ints
-    length: Ints
+    first: Longs
+    length: Longs
 
 
 class Reach(NamedTuple):
@@ -92,10 +94,10 @@ class Reach(NamedTuple):
     """
 
     state: SearchState
-    to_last: Ints
-    from_last: Ints
+    to_last: Longs
+    from_last: Longs
     asked: Mask
-    limit: Ints
+    limit: Longs
 
 
 class Crossing(NamedTuple):
@@ -108,7 +110,7 @@ class Crossing(NamedTuple):
     walk: Walk
 
 
-def messages(source: Indices, target: Indices, nodes: int) -> Messages:
+def messages(source: Ints, target: Ints, nodes: int) -> Messages:
     """Return messages of which no path is known."""
     return Messages(
         source=source.astype(np.int32),
@@ -146,6 +148,7 @@ def inside(
 
 def across(sent: Messages, graph: Graph, hubs: Hubs, rule: Rule, links: LinkColumns) -> LinkColumns:
     """Improve paths by those through hubs; return the links of all."""
+    choose_hubs(sent, graph, hubs, rule.seed)
     nodes = len(hubs.hub)
     reach = _reach(nodes, graph)
     written = Written(np.zeros(nodes, dtype=np.int64), np.zeros(nodes, dtype=np.int64))
@@ -153,16 +156,15 @@ def across(sent: Messages, graph: Graph, hubs: Hubs, rule: Rule, links: LinkColu
     crossing = Crossing(sent, hubs, reach, written, walk)
     link, share = filled(
         lambda begin, link, share: _across(
-            begin,
-            crossing._replace(walk=walk._replace(links=LinkColumns(link, share, links.used))),
+            begin, crossing._replace(walk=walk._replace(links=LinkColumns(link, share, links.used)))
         ),
-        2 * len(hubs.order),
+        len(hubs.order),
         (links.link, links.share),
     )
     return LinkColumns(link, share, links.used)
 
 
-def gathered(sent: Messages, links: LinkColumns) -> tuple[Ints, Indices, Floats]:
+def gathered(sent: Messages, links: LinkColumns) -> tuple[Longs, Ints, Floats]:
     """Put the kept paths one after the other, in the order of the messages."""
     offset = np.zeros(len(sent.length) + 1, dtype=np.int64)
     np.cumsum(sent.length, out=offset[1:])
@@ -189,12 +191,7 @@ def _reach(nodes: int, graph: Graph) -> Reach:
 @hot_loop
 def _choose_all(sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, seed: int) -> None:
     for row in hubs.order:
-        missing = _want(row, sent, hubs, reach, False)  # noqa: FBT003  a hot loop has no keywords
-        if missing > 0:
-            last = hubs.beyond.item[hubs.beyond.offset[row]]
-            search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
-            reach.state.wanted[:] = False
-            reach.to_last[:] = -1
+        if _search_from(row, sent, graph, hubs, reach, False):  # noqa: FBT003  no keywords here
             _compare(row, sent, hubs, reach, seed)
 
 
@@ -238,7 +235,7 @@ def _answer(target: int, sent: Messages, walk: Walk) -> bool:
     begin = links.used[0]
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
-        node = sent.source[message]
+        node = int(np.int64(sent.source[message]))
         if state.metric[node] == UNKNOWN:
             continue
         if links.used[0] + most > len(links.link):
@@ -257,27 +254,38 @@ def _answer(target: int, sent: Messages, walk: Walk) -> bool:
 
 @hot_loop
 def _across(begin: int, crossing: Crossing) -> int:
-    """Take hub by hub as the last of a path: first find who gains by it, then follow the winners.
-
-    It begins at a hub of the first or second round; returns that for which there is no room.
-    """
+    """Follow the messages of each last hub, from one on; return that for which there is no room."""
     sent, hubs, reach = crossing.sent, crossing.hubs, crossing.reach
-    count = len(hubs.order)
-    for step in range(begin, 2 * count):
-        winners = step >= count
-        row = hubs.order[step - count if winners else step]
-        missing = _want(row, sent, hubs, reach, winners)
-        if missing == 0:
-            continue
-        last = hubs.beyond.item[hubs.beyond.offset[row]]
-        search(last, missing, reach.limit[0], crossing.walk.graph, hubs.inner, reach.state)
-        reach.state.wanted[:] = False
-        reach.to_last[:] = -1
-        if not winners:
-            _compare(row, sent, hubs, reach, crossing.walk.rule.seed)
-        elif not _walk(row, crossing):
+    for step in range(begin, len(hubs.order)):
+        row = hubs.order[step]
+        if _search_from(row, sent, crossing.walk.graph, hubs, reach, True) and not _walk(  # noqa: FBT003
+            row, crossing
+        ):
             return step
-    return 2 * count
+    return len(hubs.order)
+
+
+@hot_loop
+def _search_from(
+    row: int,
+    sent: Messages,
+    graph: Graph,
+    hubs: Hubs,
+    reach: Reach,
+    winners: bool,  # noqa: FBT001  a hot loop has no keywords
+) -> bool:
+    """Search backwards from a hub as far as some message needs it; say whether any does.
+
+    Those are the messages that it might be the last hub of, or the ``winners``, of which it is.
+    """
+    missing = _want(row, sent, hubs, reach, winners)
+    if missing == 0:
+        return False
+    last = hubs.beyond.item[hubs.beyond.offset[row]]
+    search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
+    reach.state.wanted[:] = False
+    reach.to_last[:] = -1  # not known yet of any node
+    return True
 
 
 @hot_loop
@@ -298,6 +306,7 @@ def _want(
         target = hubs.beyond.item[behind]
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
+            # What the way to this hub may take at most, to be as good as the path found so far.
             slack = sent.metric[message] - hubs.beyond.metric[behind]
             if slack < 0 or (winners and sent.by[message] != last):
                 continue
@@ -343,12 +352,13 @@ def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach, seed: int) -> N
             message = item[index]
             node = sent.source[message]
             _measure(node, hubs.after, reach)
+            # Source to hub, and hub to target; a hash of all three decides between equals.
             total = reach.to_last[node] + hubs.beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
-            mine = ecmp_hash(node, target, last, seed)
-            if total < best[message] or mine < hashes[message]:
-                best[message], by[message], hashes[message] = total, last, mine
+            hashed = ecmp_hash(node, target, last, seed)
+            if total < best[message] or hashed < hashes[message]:
+                best[message], by[message], hashes[message] = total, last, hashed
 
 
 @hot_loop
@@ -359,7 +369,8 @@ def _walk(row: int, crossing: Crossing) -> bool:
     begin, end = hubs.beyond.offset[row], hubs.beyond.offset[row + 1]
     last = hubs.beyond.item[begin]
     _begin_at(row, crossing)
-    most = len(hubs.hub)  # no path passes a node twice
+    # Room for the longest path, or for every link of the network once.
+    most = len(hubs.hub)
     if crossing.walk.rule.choice >= ALIKE:
         most += len(crossing.walk.graph.start)
     for behind in range(begin, end):
@@ -370,6 +381,7 @@ def _walk(row: int, crossing: Crossing) -> bool:
                 continue
             if links.used[0] + most > len(links.link):
                 return False
+            # Marked, so that it is not written again when the loop comes back with more room.
             sent.by[message] = _FOLLOWED
             sent.first[message] = links.used[0]
             _cross(message, target, last, crossing)
@@ -381,7 +393,7 @@ def _walk(row: int, crossing: Crossing) -> bool:
 def _begin_at(row: int, crossing: Crossing) -> None:
     """Note how far it is from a last hub to what is behind it, and forget those before."""
     beyond, from_last = crossing.hubs.beyond, crossing.reach.from_last
-    from_last[:] = UNKNOWN
+    from_last[:] = UNKNOWN  # of the hub before
     for behind in range(beyond.offset[row], beyond.offset[row + 1]):
         from_last[beyond.item[behind]] = beyond.metric[behind]
     crossing.walk.work.onward[:] = 0.0
@@ -397,9 +409,10 @@ def _cross(message: int, target: int, last: int, crossing: Crossing) -> None:
     sent, hubs, reach, walk = crossing.sent, crossing.hubs, crossing.reach, crossing.walk
     graph, links = walk.graph, walk.links
     offset, item = graph.out
-    node = sent.source[message]
+    node = int(np.int64(sent.source[message]))
     ends = Ends(node, target, walk.rule.seed)
     _measure(node, hubs.after, reach)
+    # Head: from the source to the first hub, always towards the nearest way to the last one.
     while not hubs.hub[node]:
         for index in range(offset[node], offset[node + 1]):
             _measure(graph.stop[item[index]], hubs.after, reach)
@@ -407,11 +420,12 @@ def _cross(message: int, target: int, last: int, crossing: Crossing) -> None:
         put(link, 1.0, links)
         node = graph.stop[link]
     sent.head[message] = links.used[0] - sent.first[message]
-    back = Graph(graph.stop, graph.start, graph.metric, graph.into, graph.out)
+    back = reverse(graph)
     if walk.rule.choice >= ALIKE:
         _cross_divided(node, last, ends, crossing)
     else:
-        follow(node, last, ends, _port(last, ends, back, crossing), walk)
+        follow(node, last, ends, leaving_port(ends, last, back, reach.from_last, walk.rule), walk)
+    # Tail: walked from the target up to the last hub, then turned round.
     tail = links.used[0]
     node = target
     while node != last:
@@ -440,28 +454,16 @@ def _cross_divided(first: int, last: int, ends: Ends, crossing: Crossing) -> Non
 
 
 @hot_loop
-def _port(last: int, ends: Ends, back: Graph, crossing: Crossing) -> Port:
-    """Find where a message leaves its last hub."""
-    node, rule = ends.target, crossing.walk.rule
-    port, place, switch = node, 0, 0
-    while node != last:
-        link = choose_link(node, ends, crossing.reach.from_last, back)
-        port, place, switch = node, rule.place[link], rule.switch[link]
-        node = back.stop[link]
-    return Port(port, place, switch)
-
-
-@hot_loop
 def _turn(begin: int, links: LinkColumns) -> None:
     """Turn round the order of the links from ``begin`` on."""
     link, end = links.link, links.used[0]
     for index in range((end - begin) // 2):
-        other = end - 1 - index
-        link[begin + index], link[other] = link[other], link[begin + index]
+        mirrored = end - 1 - index
+        link[begin + index], link[mirrored] = link[mirrored], link[begin + index]
 
 
 @hot_loop
-def _gather(sent: Messages, links: LinkColumns, offset: Ints, link: Indices, share: Floats) -> None:
+def _gather(sent: Messages, links: LinkColumns, offset: Longs, link: Ints, share: Floats) -> None:
     for message in range(len(sent.length)):
         for index in range(sent.length[message]):
             link[offset[message] + index] = links.link[sent.first[message] + index]

@@ -1,17 +1,196 @@
-"""Paths of least metric of many messages: by the topology's own function, by NICs, or searched."""
+"""Paths of least metric of many messages: by the topology's own function, by NICs, or searched.
 
+What all searches of one network need is surveyed once: its graph, its hubs, and its routing policy
+compiled. A link of the scale-out fabric counts as much as a thousand others; where a node is wired
+as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.routes` says why).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
-from simulator.routing.choice import BY_CAPACITY, HASH
-from simulator.routing.graph import UNKNOWN
+from simulator.policy import GROUPED, Routing
+from simulator.routing.choice import ALIKE, BY_CAPACITY, DIGITS, HASH, TABLE, Rule
+from simulator.routing.detours import Detours
+from simulator.routing.graph import UNKNOWN, Cells, CsrRows, Graph, Hubs, cells, grouped, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.routing.survey import CHOICES, survey_of
-from simulator.topology import Doors, Topology
+from simulator.support.arrays import Floats, Ints, Longs, Mask, entries_of, offsets, row_of_entries
+from simulator.support.errors import TopologyError
+from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Topology
+
+_PCIE_METRIC = 8
+"""More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""
+_BETWEEN_GROUPS = 3
+"""A cable between groups counts as three inside: over one with a hop on each side, never over two
+(Kim et al. 2008, section 4.1: minimal routing crosses at most one global channel)."""
+_SMALL_DOMAIN = 16
+"""Ranks of a node; larger domains (72 on one NVLink switch) gain by a search of their own."""
+_MOST_CAPACITY = 1e100
+"""Of a link that nothing limits (B/s): its part of a message is a ratio to that of others."""
+CHOICES = {
+    "ecmp": HASH,
+    "static": TABLE,
+    "d_mod_k": DIGITS,
+    "spray": ALIKE,
+    "minimal": ALIKE,
+    "valiant": ALIKE,
+    "adaptive": ALIKE,
+}
+"""How switches choose under each policy; adaptive ones may divide by capacity besides."""
+
+
+@dataclass(eq=False)
+class Survey:
+    """What all searches of one graph need; the way from hub to hub only some of them do."""
+
+    network: Topology
+    graph: Graph
+    hub: Mask
+    cells: Cells
+
+    @property
+    def least_by_hub(self) -> int:
+        """Metric that no path through a hub between two other nodes can be below."""
+        graph, hub = self.graph, self.hub
+        enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
+        return int(enter.min() + leave.min()) if len(enter) else UNKNOWN + 1
+
+    @cached_property
+    def hubs(self) -> Hubs:
+        """What is near hubs, and what lies between them."""
+        return hubs(self.graph, self.hub)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """How a message goes from hub to hub."""
+        return rule_of(self.network, self.hub)
+
+    @cached_property
+    def detours(self) -> Detours:
+        """Paths over routers, or groups of them, in between."""
+        group = self.network.routing.group
+        if group is None:
+            raise TopologyError(f"{self.network.name} has no groups of routers to go by")
+        return Detours(self.graph, group.astype(np.int32), self.rule)
+
+
+def survey_of(network: Topology) -> Survey:
+    """Survey a network, once."""
+    cache = network.known_graph
+    if "survey" not in cache:
+        graph, hub = graph_of(network), _hub_switches(network)
+        cache["survey"] = Survey(network, graph, hub, cells(graph, hub))
+    survey: Survey = cache["survey"]
+    return survey
+
+
+def rule_of(network: Topology, hub: Mask) -> Rule:
+    """Compile the policy of a network."""
+    routing = network.routing
+    place, switch, ports = _port_numbers(network, hub)
+    return Rule(
+        choice=CHOICES[routing.policy],
+        seed=routing.seed,
+        ruled=_ruled(network, routing),
+        capacity=np.minimum(capacity_of(network), _MOST_CAPACITY),
+        place=place,
+        switch=switch,
+        ports=ports,
+    )
+
+
+def _ruled(network: Topology, routing: Routing) -> Mask:
+    """Mark the nodes where the policy holds: those all of whose links out are of its resource."""
+    if not routing.resource:
+        return np.ones(len(network.nodes), dtype=np.bool_)
+    ruled = np.arange(len(network.nodes)) >= network.ranks
+    ruled[network.source[~of_resource(network, routing)]] = False
+    return ruled
+
+
+def of_resource(network: Topology, routing: Routing) -> Mask:
+    """Mark the links of the resource that a policy is for."""
+    if not routing.resource:
+        return np.ones(len(network), dtype=np.bool_)
+    names = np.array(network.resources)
+    return np.asarray(names[network.resource] == routing.resource)
+
+
+def between_switches(network: Topology) -> Mask:
+    """Mark the links of the fabric that join its switches, or ranks that are their own."""
+    survey = survey_of(network)
+    inner = survey.hub if survey.hub.any() else np.ones_like(survey.hub)
+    return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
+
+
+def capacity_of(network: Topology) -> Floats:
+    """Return what adaptive switches think that links can carry."""
+    capacity = network.routing.capacity
+    return network.bandwidth if capacity is None else capacity
+
+
+def _port_numbers(network: Topology, hub: Mask) -> tuple[Longs, Longs, int]:
+    """Count the ports by which messages leave the fabric: place and switch by link, and the most.
+
+    Of Zahavi's number of a host these are the digits: hosts are counted switch by switch, also
+    where not all ports of a switch are in use, and where rails make the hosts of a switch
+    strangers to each other.
+    """
+    order = network.out_links[1]
+    leaving = hub[network.source] & ~hub[network.target] & of_resource(network, network.routing)
+    place, switch = np.zeros(len(network), dtype=np.int64), np.zeros(len(network), dtype=np.int64)
+    link = order[leaving[order]]
+    _, begin, of = np.unique(network.source[link], return_index=True, return_inverse=True)
+    place[link] = np.arange(len(link)) - begin[of.ravel()]
+    switch[link] = of.ravel()
+    return place, switch, int(place.max(initial=0)) + 1
+
+
+def link_metrics(network: Topology) -> Longs:
+    """Say what every link counts on a path."""
+    metric = np.ones(len(network), dtype=np.int64)
+    if SCALE_OUT in network.resources:
+        metric[network.resource == network.resources.index(SCALE_OUT)] = SCALE_OUT_HOPS
+    if network.doors is not None and PCIE in network.resources:
+        metric[network.resource == network.resources.index(PCIE)] = _PCIE_METRIC
+    if network.metric is not None:
+        metric = np.where(network.metric > 0, network.metric, HOP * metric)
+    group = network.routing.group
+    if group is not None and network.routing.policy in GROUPED:
+        group_of_source, group_of_target = group[network.source], group[network.target]
+        metric[
+            (group_of_source >= 0) & (group_of_target >= 0) & (group_of_source != group_of_target)
+        ] *= _BETWEEN_GROUPS
+    return metric
+
+
+def graph_of(network: Topology) -> Graph:
+    """Compile the links for searches."""
+    metric = link_metrics(network)
+    into = grouped(network.target, len(network.nodes))
+    start, stop = np.ascontiguousarray(network.source), np.ascontiguousarray(network.target)
+    return Graph(start, stop, metric, CsrRows(*network.out_links), into)
+
+
+def _hub_switches(network: Topology) -> Mask:
+    """Mark the switches to search from; which they are decides about speed, not about metrics.
+
+    They have several links in and out, so the ends of a NIC are none, and join more than the
+    ranks of one small domain: a search may as well pass through its switch.
+    """
+    nodes = len(network.nodes)
+    rank = np.arange(nodes) < network.ranks
+    out = np.bincount(network.source, minlength=nodes)
+    into = np.bincount(network.target, minlength=nodes)
+    from_ranks = np.bincount(network.target[rank[network.source]], minlength=nodes)
+    to_ranks = np.bincount(network.source[rank[network.target]], minlength=nodes)
+    domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
+    hub: Mask = ~rank & ~domain & (out > 1) & (into > 1)
+    return hub
+
 
 THROUGH = 1
 """What :func:`section_of` calls the way through the fabric."""
@@ -24,14 +203,14 @@ class Found(NamedTuple):
     first ``head`` and the last ``tail`` are not the fabric's, shape ``(messages,)``.
     """
 
-    offset: NDArray[np.int64]
-    link: NDArray[np.int32]
-    share: NDArray[np.float64]
-    head: NDArray[np.int64]
-    tail: NDArray[np.int64]
+    offset: Longs
+    link: Ints
+    share: Floats
+    head: Longs
+    tail: Longs
 
 
-def check_nodes(network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+def check_nodes(network: Topology, source: Ints, target: Ints) -> None:
     """Refuse messages that name a node that is not there."""
     count = len(network.nodes)
     for ends in (source, target):
@@ -41,11 +220,7 @@ def check_nodes(network: Topology, source: NDArray[np.int32], target: NDArray[np
 
 
 def found_paths(
-    network: Topology,
-    source: NDArray[np.int32],
-    target: NDArray[np.int32],
-    *,
-    by_capacity: bool = False,
+    network: Topology, source: Ints, target: Ints, *, by_capacity: bool = False
 ) -> Found:
     """Find paths of least metric, or those that the topology itself gives.
 
@@ -59,7 +234,7 @@ def found_paths(
     return _search(network, source, target, choice)
 
 
-def _follow(network: Topology, source: NDArray[np.int32], target: NDArray[np.int32]) -> Found:
+def _follow(network: Topology, source: Ints, target: Ints) -> Found:
     """Take the paths that the topology's own ``route`` gives."""
     index = {node: number for number, node in enumerate(network.nodes)}
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
@@ -84,12 +259,7 @@ def _follow(network: Topology, source: NDArray[np.int32], target: NDArray[np.int
     )
 
 
-def _by_doors(
-    network: Topology,
-    doors: Doors,
-    ends: tuple[NDArray[np.int32], NDArray[np.int32]],
-    choice: int,
-) -> Found:
+def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], choice: int) -> Found:
     """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
 
     A message with an end that is no rank is sent as it is.
@@ -97,35 +267,31 @@ def _by_doors(
     source, target = ends
     far = (source < network.ranks) & (target < network.ranks)
     far[far] = doors.node[source[far]] != doors.node[target[far]]
-    here, there = source[far], target[far]
-    leaving = doors.nic[there if doors.by_target else here]
-    out = doors.out[doors.node[here], leaving]
-    into = doors.into[doors.node[there], doors.nic[there]]
+    sender, receiver = source[far], target[far]
+    leaving = doors.nic[receiver if doors.by_target else sender]
+    out = doors.out[doors.node[sender], leaving]
+    into = doors.into[doors.node[receiver], doors.nic[receiver]]
     near, across = np.flatnonzero(~far), np.flatnonzero(far)
     offset, link, share, head, tail = _search(
         network,
-        np.concatenate([source[near], here, out, into]).astype(np.int32),
-        np.concatenate([target[near], out, into, there]).astype(np.int32),
+        np.concatenate([source[near], sender, out, into]).astype(np.int32),
+        np.concatenate([target[near], out, into, receiver]).astype(np.int32),
         choice,
     )
     message = np.concatenate([near, across, across, across])
     order = np.argsort(message, kind="stable")
-    hops, first = np.diff(offset)[order], offset[:-1][order]
-    taken = np.arange(hops.sum()) + np.repeat(first - (np.cumsum(hops) - hops), hops)
-    begins = np.zeros(len(source) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(message[order], hops, len(source)).astype(np.int64), out=begins[1:])
+    hops, entry = np.diff(offset)[order], entries_of(offset, order)
+    begins = offsets(np.bincount(message[order], hops, len(source)).astype(np.int64))
     count, many = len(near), len(across)
     parts = np.diff(offset)[count:].reshape(3, many)
     heads, tails = np.zeros(len(source), dtype=np.int64), np.zeros(len(source), dtype=np.int64)
     heads[near], tails[near] = head[:count], tail[:count]
     heads[across] = parts[0] + head[count + many : count + 2 * many]
     tails[across] = parts[2] + tail[count + many : count + 2 * many]
-    return Found(begins, link[taken], share[taken], heads, tails)
+    return Found(begins, link[entry], share[entry], heads, tails)
 
 
-def _search(
-    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32], choice: int
-) -> Found:
+def _search(network: Topology, source: Ints, target: Ints, choice: int) -> Found:
     survey = survey_of(network)
     graph, rule = survey.graph, survey.rule._replace(choice=choice)
     inside_rule = rule if not network.routing.resource else rule._replace(choice=HASH)
@@ -140,24 +306,24 @@ def _search(
     return Found(*gathered(sent, links), sent.head, sent.tail)
 
 
-def section_of(found: Found) -> NDArray[np.int64]:
+def section_of(paths: Found) -> Longs:
     """Say of each entry whether it belongs to the head (0), the way through (1) or the tail (2)."""
-    message = message_of(found)
-    at = np.arange(len(found.link)) - found.offset[message]
-    left = found.offset[message + 1] - found.offset[message] - at
-    behind = (at >= found.head[message]).astype(np.int64)
-    return behind + (left <= found.tail[message])
+    message = message_of(paths)
+    at = np.arange(len(paths.link)) - paths.offset[message]
+    left = paths.offset[message + 1] - paths.offset[message] - at
+    behind = (at >= paths.head[message]).astype(np.int64)
+    return behind + (left <= paths.tail[message])
 
 
-def message_of(found: Found) -> NDArray[np.int64]:
+def message_of(paths: Found) -> Longs:
     """Which message each entry belongs to."""
-    return np.repeat(np.arange(len(found.head)), np.diff(found.offset))
+    return row_of_entries(paths.offset)
 
 
-def loads_of(found: Found, amount: NDArray[np.float64], network: Topology) -> NDArray[np.float64]:
+def loads_of(paths: Found, amount: Floats, network: Topology) -> Floats:
     """Add up what messages put on each link (B)."""
-    sent = amount[message_of(found)]
-    loads: NDArray[np.float64] = np.bincount(
-        found.link, weights=sent * found.share, minlength=len(network)
+    sent = amount[message_of(paths)]
+    loads: Floats = np.bincount(
+        paths.link, weights=sent * paths.share, minlength=len(network)
     ).astype(np.float64)
     return loads

@@ -13,27 +13,222 @@ hops the one over the faster of them is then taken, whatever a what-if makes of 
 Where a node is wired as a graph (:class:`~simulator.topology.Doors`) a PCIe link counts as much as
 eight others: peers use NVLink or xGMI wherever it leads, over other ranks too (NCCL's order of
 paths is NVL, NVB, and then PIX to SYS), and the way between nodes is that by the ranks' NICs.
+
+Adaptive routing sends the part ``x`` of every message of a step on paths of least metric and the
+rest on detours (:mod:`simulator.routing.detours`), with the largest ``x`` in [0, 1] for which the
+busiest link is least busy: what the choice between the two by the length of queues (UGAL: A. Singh,
+"Load-Balanced Routing in Interconnection Networks", Stanford 2005) tends to in a steady state. The
+paths of least metric are a mixture, found in the same way, of all of them alike and of all in
+proportion to what they can carry on. Other traffic is not looked at.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.routing.adaptive import (
-    best_part,
-    busy_of,
-    detoured_loads,
-    is_uneven,
-    may_gain,
-    mixed,
-    part_of_loads,
-    part_without_detours,
-    with_detours,
+from simulator.routing.paths import (
+    THROUGH,
+    Found,
+    between_switches,
+    capacity_of,
+    check_nodes,
+    found_paths,
+    loads_of,
+    message_of,
+    of_resource,
+    section_of,
+    survey_of,
 )
-from simulator.routing.paths import Found, check_nodes, found_paths, loads_of
+from simulator.support.arrays import (
+    Floats,
+    Ints,
+    Longs,
+    Mask,
+    entries_of,
+    offsets_by_row,
+    row_of_entries,
+)
 from simulator.topology import Topology
+
+Columns = tuple[Longs, Ints, Floats]
+"""``offset``, ``link`` and ``share``, as in :class:`simulator.routing.routes.Routes`."""
+
+_ALIKE = 1e-9
+"""Loads that differ by less, relatively, are taken for equal: sums of shares are rounded."""
+
+
+def is_uneven(network: Topology) -> bool:
+    """Whether adaptive switches have next hops that can carry more and such as can carry less."""
+    if network.routing.policy != "adaptive" or network.route is not None:
+        return False
+    capacity = capacity_of(network)[between_switches(network)]
+    return bool(len(capacity)) and bool(capacity.min() < capacity.max())
+
+
+def mixed(first: Found, second: Found, part: float) -> Found:
+    """Divide messages between two ways through the fabric, this part on the first.
+
+    The other way stands behind the first one, so that it may name links again.
+    """
+    if part == 1.0:
+        return first
+    sections = [section_of(paths) for paths in (first, second)]
+    through = [section == THROUGH for section in sections]
+    message = np.concatenate([message_of(first), message_of(second)[through[1]]])
+    section = np.concatenate([sections[0], sections[1][through[1]]])
+    link = np.concatenate([first.link, second.link[through[1]]])
+    shares = np.where(through[0], part * first.share, first.share)
+    share = np.concatenate([shares, (1 - part) * second.share[through[1]]])
+    order = np.lexsort((section, message))
+    offset = offsets_by_row(message, len(first.offset) - 1)
+    return Found(offset, link[order], share[order], first.head, first.tail)
+
+
+class _Middle(NamedTuple):
+    """Messages that have a way through the fabric which a detour may replace.
+
+    ``message`` says which they are, ``first`` and ``last`` between which routers; ``entry`` marks
+    the entries of all links that belong to that way.
+    """
+
+    message: Longs
+    first: Longs
+    last: Longs
+    entry: Mask
+
+
+def _middle(network: Topology, paths: Found) -> _Middle:
+    group = network.routing.group
+    begin, end = paths.offset[:-1] + paths.head, paths.offset[1:] - paths.tail
+    message = np.flatnonzero(begin < end)
+    first = network.source[paths.link[begin[message]]].astype(np.int64)
+    last = network.target[paths.link[end[message] - 1]].astype(np.int64)
+    if group is not None:
+        detours = (group[first] >= 0) & (group[last] >= 0) & (first != last)
+        message, first, last = message[detours], first[detours], last[detours]
+    detoured = np.zeros(len(paths.head), dtype=np.bool_)
+    detoured[message] = True
+    entry = detoured[message_of(paths)] & (section_of(paths) == THROUGH)
+    return _Middle(message, first, last, entry)
+
+
+def detoured_loads(paths: Found, amount: Floats, network: Topology) -> Floats:
+    """Add up what messages put on each link if all of them take detours (B)."""
+    middle = _middle(network, paths)
+    outside = paths._replace(share=np.where(middle.entry, 0.0, paths.share))
+    around = survey_of(network).detours.loads(middle.first, middle.last, amount[middle.message])
+    loads: Floats = loads_of(outside, amount, network) + around
+    return loads
+
+
+def part_without_detours(network: Topology, paths: Found, amount: Floats) -> float:
+    """Say which part of the messages takes no detour."""
+    if network.routing.policy == "valiant":
+        return 0.0
+    least = loads_of(paths, amount, network)
+    if not may_gain(network, least):
+        return 1.0
+    return part_of_loads(network, least, detoured_loads(paths, amount, network))
+
+
+def may_gain(network: Topology, loads: Floats) -> bool:
+    """Whether the busiest link is one between routers: no detour avoids any other.
+
+    Valiant's detours are taken whether or not.
+    """
+    if network.routing.policy == "valiant":
+        return True
+    group = network.routing.group
+    if group is None:
+        return False
+    busy = busy_of(network, loads)
+    between = (group[network.source] >= 0) & (group[network.target] >= 0)
+    return bool(busy[between].max(initial=0.0) > busy[~between].max(initial=0.0))
+
+
+def busy_of(network: Topology, loads: Floats) -> Floats:
+    """How long each link of the fabric is busy, in proportion to each other."""
+    busy: Floats = loads / capacity_of(network)
+    busy[~of_resource(network, network.routing)] = 0.0
+    return busy
+
+
+def part_of_loads(network: Topology, least: Floats, detoured: Floats) -> float:
+    """Find the part on paths of least metric for which the busiest link is least busy."""
+    if network.routing.policy == "valiant":
+        return 0.0
+    return best_part(busy_of(network, least), busy_of(network, detoured))
+
+
+def best_part(least: Floats, detoured: Floats) -> float:
+    """Find the greatest ``x`` in [0, 1] that minimises ``max(x * least + (1 - x) * detoured)``.
+
+    Each link is a line in ``x``, so the maximum is convex and piecewise linear. Of the lines that
+    rise and those that fall towards ``x = 1`` the highest are found in turn; they cross at the
+    minimum in the end (a cutting-plane method in one variable, exact).
+
+    Examples
+    --------
+    All of it on one link, or half as much on each of two others that carry 0.2 already:
+
+    >>> best_part(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.7, 0.7])).__round__(3)
+    0.467
+    """
+    slope = least - detoured
+
+    def value(at: float) -> Floats:
+        return detoured + at * slope
+
+    top = int(np.argmax(value(1.0)))
+    if slope[top] <= 0:
+        return 1.0
+    rising, falling = top, int(np.argmax(value(0.0)))
+    if slope[falling] >= 0:
+        return 0.0
+    for _ in range(len(least)):
+        gap = slope[rising] - slope[falling]
+        at = float((detoured[falling] - detoured[rising]) / gap)
+        height = float(detoured[rising] + at * slope[rising])
+        highest = int(np.argmax(value(at)))
+        if float(value(at)[highest]) <= height * (1 + _ALIKE):
+            return min(1.0, max(0.0, at))
+        if slope[highest] > 0:
+            rising = highest
+        else:
+            falling = highest
+    return min(1.0, max(0.0, at))
+
+
+def with_detours(network: Topology, paths: Found, part: float) -> Columns:
+    """Divide messages: this part on paths of least metric, the rest on detours."""
+    if part == 1.0:
+        return rows_of_links(len(paths.head), message_of(paths), paths.link, paths.share)
+    middle = _middle(network, paths)
+    pairs = np.stack([middle.first, middle.last])
+    distinct, pair = np.unique(pairs, axis=1, return_inverse=True)
+    offset, link, share = survey_of(network).detours.between(*distinct)
+    hops, at = np.diff(offset)[pair.ravel()], entries_of(offset, pair.ravel())
+    message = message_of(paths)
+    shares = np.where(middle.entry, part * paths.share, paths.share)
+    message = np.concatenate([message, np.repeat(middle.message, hops)])
+    links = np.concatenate([paths.link, link[at]])
+    shares = np.concatenate([shares, (1 - part) * share[at]])
+    return rows_of_links(len(paths.head), message, links, shares)
+
+
+def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Columns:
+    """Put entries into CSR form, those of one message and link as one, those of nothing left out.
+
+    The links of a message stand in order of their numbers.
+    """
+    most = int(link.max(initial=0)) + 1
+    key, which = np.unique(message * most + link, return_inverse=True)
+    whole = np.bincount(which.ravel(), weights=share, minlength=len(key)).astype(np.float64)
+    used = whole > 0
+    message_of_key, links = np.divmod(key[used], most)
+    return offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used]
+
 
 _KEPT = 8
 """Answers kept per topology: steps of the schedules that a planner compares."""
@@ -50,32 +245,27 @@ class Routes(NamedTuple):
     between its ends, what comes back over it subtracted; where its links stand says nothing.
     """
 
-    offset: NDArray[np.int64]
-    link: NDArray[np.int32]
-    share: NDArray[np.float64]
+    offset: Longs
+    link: Ints
+    share: Floats
 
     @property
-    def message(self) -> NDArray[np.int64]:
+    def message(self) -> Longs:
         """Which message each entry of ``link`` and ``share`` belongs to."""
-        return np.repeat(np.arange(len(self.offset) - 1), np.diff(self.offset))
+        return row_of_entries(self.offset)
 
-    def along(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    def along(self, value: Floats) -> Floats:
         """Add up a value of links (s, hops) on the way of each message, shape ``(messages,)``.
 
         Of a divided message it is the mean over its paths, as its bytes are divided over them.
         """
-        found: NDArray[np.float64] = np.bincount(
+        total: Floats = np.bincount(
             self.message, weights=value[self.link] * self.share, minlength=len(self.offset) - 1
         ).astype(np.float64)
-        return found
+        return total
 
 
-def routes(
-    network: Topology,
-    source: NDArray[np.int32],
-    target: NDArray[np.int32],
-    amount: NDArray[np.float64] | None = None,
-) -> Routes:
+def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None = None) -> Routes:
     """Find the links of each message, and what part of it passes them.
 
     The last few answers are kept with the topology: a call is laid on it once to choose how it is
@@ -101,25 +291,20 @@ def routes(
     TopologyError
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
-    known = network.known_routes
+    cache = network.known_routes
     adaptive = network.routing.policy == "adaptive"
     amounts = amount.tobytes() if amount is not None and adaptive else b""
-    asked = (source.tobytes(), target.tobytes(), amounts)
-    if asked not in known:
+    key = (source.tobytes(), target.tobytes(), amounts)
+    if key not in cache:
         check_nodes(network, source, target)
-        if len(known) >= _KEPT:
-            del known[next(iter(known))]
-        known[asked] = _routes(network, source, target, amount)
-    found: Routes = known[asked]
-    return found
+        if len(cache) >= _KEPT:
+            del cache[next(iter(cache))]
+        cache[key] = _routes(network, source, target, amount)
+    ways: Routes = cache[key]
+    return ways
 
 
-def link_loads(
-    network: Topology,
-    source: NDArray[np.int32],
-    target: NDArray[np.int32],
-    amount: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
     """Add up what messages that are sent at once put on each link, shape ``(links,)``.
 
     The same as the sum of ``amount * share`` over :func:`routes`, without the list of all links:
@@ -144,8 +329,8 @@ def link_loads(
     least = _sum_up(network, ends, amount, loads_of)
     if is_uneven(network):
         uneven = _sum_up(network, ends, amount, loads_of, by_capacity=True)
-        alike = best_part(busy_of(network, least), busy_of(network, uneven))
-        least = alike * least + (1 - alike) * uneven
+        evenly = best_part(busy_of(network, least), busy_of(network, uneven))
+        least = evenly * least + (1 - evenly) * uneven
     if not (network.routing.detours and may_gain(network, least)):
         return least
     detoured = _sum_up(network, ends, amount, detoured_loads)
@@ -155,17 +340,17 @@ def link_loads(
 
 def _sum_up(
     network: Topology,
-    ends: tuple[NDArray[np.int32], NDArray[np.int32]],
-    amount: NDArray[np.float64],
-    loads: Callable[[Found, NDArray[np.float64], Topology], NDArray[np.float64]],
+    ends: tuple[Ints, Ints],
+    amount: Floats,
+    loads: Callable[[Found, Floats, Topology], Floats],
     *,
     by_capacity: bool = False,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Add up, block by block, what messages on paths of least metric put on each link."""
     total = np.zeros(len(network))
     for block in _blocks(len(amount)):
-        found = found_paths(network, ends[0][block], ends[1][block], by_capacity=by_capacity)
-        total += loads(found, amount[block], network)
+        paths = found_paths(network, ends[0][block], ends[1][block], by_capacity=by_capacity)
+        total += loads(paths, amount[block], network)
     return total
 
 
@@ -173,23 +358,18 @@ def _blocks(count: int) -> list[slice]:
     return [slice(begin, begin + _BLOCK) for begin in range(0, count, _BLOCK)]
 
 
-def _routes(
-    network: Topology,
-    source: NDArray[np.int32],
-    target: NDArray[np.int32],
-    amount: NDArray[np.float64] | None,
-) -> Routes:
-    found = found_paths(network, source, target)
+def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None) -> Routes:
+    paths = found_paths(network, source, target)
     sent = np.ones(len(source)) if amount is None else amount
-    alike, part = 1.0, 1.0
+    evenly, part = 1.0, 1.0
     if is_uneven(network):
-        other = found_paths(network, source, target, by_capacity=True)
-        loads = (busy_of(network, loads_of(one, sent, network)) for one in (found, other))
-        alike = best_part(*loads)
-        found = mixed(found, other, alike)
+        uneven = found_paths(network, source, target, by_capacity=True)
+        loads = (busy_of(network, loads_of(way, sent, network)) for way in (paths, uneven))
+        evenly = best_part(*loads)
+        paths = mixed(paths, uneven, evenly)
     if network.routing.detours:
-        part = part_without_detours(network, found, sent)
-    columns = found[:3] if alike == part == 1.0 else with_detours(network, found, part)
+        part = part_without_detours(network, paths, sent)
+    columns = paths[:3] if evenly == part == 1.0 else with_detours(network, paths, part)
     ways = Routes(*columns)
     for column in ways:
         column.flags.writeable = False

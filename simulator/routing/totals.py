@@ -4,25 +4,316 @@ The same as summing up :func:`simulator.routing.routes.routes`, without the list
 of an all-to-all on 4,096 ranks of a torus would be 200 million entries. Messages are taken a block
 of goals at a time (:mod:`simulator.routing.least_paths`), so what it takes does not grow with their
 number.
+
+Where messages are divided over detours, or by what paths can carry, the part that takes each way is
+one number for all messages of a step, and behind the hubs at which they enter and leave the fabric
+they are all alike. So messages are gathered by first and last hub; those pairs, a few thousand of
+millions of messages, are then routed as :mod:`simulator.routing.routes` routes a message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.routing.adaptive import Columns, mixed, with_detours
-from simulator.routing.divided_totals import Parts, divided
-from simulator.routing.least_paths import no_pairs, sums
-from simulator.routing.paths import check_nodes, found_paths
-from simulator.routing.routes import Routes
-from simulator.routing.summing import by_hubs, through
-from simulator.routing.survey import CHOICES, survey_of
-from simulator.routing.traffic import Traffic
+from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, Rule
+from simulator.routing.graph import UNKNOWN
+from simulator.routing.least_paths import (
+    Block,
+    Field,
+    HubPairs,
+    Sums,
+    add_by_hubs,
+    add_direct,
+    add_walked,
+    edge,
+    hub_pairs,
+    no_pairs,
+    same_everywhere,
+    sums,
+    tree,
+)
+from simulator.routing.messages import choose_hubs, inside, messages, no_links
+from simulator.routing.paths import CHOICES, Survey, check_nodes, found_paths, survey_of
+from simulator.routing.routes import (
+    Columns,
+    Routes,
+    best_part,
+    busy_of,
+    is_uneven,
+    may_gain,
+    mixed,
+    part_of_loads,
+    with_detours,
+)
+from simulator.routing.traffic import Traffic, listed
+from simulator.support.arrays import Floats, Ints, Longs, Mask, row_of_entries
 from simulator.topology import Topology
 
-Floats = NDArray[np.float64]
+Add = Callable[[Block], bool]
+"""Adds up a block of messages; False where it cannot."""
+
+
+def through(survey: Survey, total: Sums, choice: int, took: Floats) -> Add:
+    """Return what adds up messages from hub to hub, or between any nodes where there are no hubs.
+
+    Parameters
+    ----------
+    survey
+        Of the network.
+    total
+        Sums that are added to.
+    choice
+        How a next hop is chosen.
+    took
+        Set to the latency of each message (s), by its number, unless it is empty.
+    """
+    inner = survey.hubs.inner if survey.hub.any() else survey.cells.outside
+    rule = survey.rule._replace(choice=choice)
+    if survey.network.routing.resource and not survey.hub.any():
+        rule = rule._replace(choice=HASH)
+    field = _field(survey, inner, rule, total)
+    return lambda block: add_direct(block, took, field) == 0
+
+
+def by_hubs(survey: Survey, total: Sums, choice: int, pairs: HubPairs) -> Add:
+    """Return what adds up messages where there are hubs.
+
+    Arguments are those of :func:`through`; what goes from hub to hub is gathered in ``pairs``,
+    unless they are empty.
+    """
+    network, graph = survey.network, survey.graph
+    rule = survey.rule._replace(choice=choice)
+    inside_rule = rule._replace(choice=HASH) if network.routing.resource else rule
+    field = _field(survey, survey.hubs.inner, rule, total)
+    ways = edge(len(network.nodes))
+
+    def add(block: Block) -> bool:
+        sent = messages(block.source, np.repeat(block.goal, np.diff(block.offset)), len(survey.hub))
+        links = inside(sent, graph, survey.cells, inside_rule, no_links(sent, graph))
+        if (sent.metric >= survey.least_by_hub).any():
+            choose_hubs(sent, graph, survey.hubs, rule.seed)
+        if (sent.metric == UNKNOWN).any():
+            return False
+        add_walked(block, sent, links, field)
+        return add_by_hubs(block, sent, pairs, survey.hubs, ways, field) == 0
+
+    return add
+
+
+def _field(survey: Survey, inner: Mask, rule: Rule, total: Sums) -> Field:
+    return Field(
+        graph=survey.graph,
+        rule=rule,
+        latency=survey.network.latency,
+        inner=inner,
+        even=same_everywhere(survey.graph, inner),
+        tree=tree(survey.graph),
+        sums=total,
+    )
+
+
+_MOST_HUBS = 2048
+"""Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB."""
+_WRITTEN = 1 << 22
+"""Links of detours that are written at once, at the most."""
+_SAME = 1e-12
+"""Latencies that differ by less, relatively, are one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Messages gathered by where they enter and leave the fabric.
+
+    Parameters
+    ----------
+    first, last
+        Nodes, shape ``(pairs,)``.
+    amount
+        What goes from one to the other, shape ``(pairs,)``.
+    outside
+        Longest latency outside the fabric of any message of the pair (s), shape ``(pairs,)``.
+    number
+        Of that message, shape ``(pairs,)``.
+    load
+        What is on links outside the fabric, shape ``(links,)``.
+    near
+        Latency (s) and number of the slowest message that passes no hub; -1: there is none.
+    """
+
+    first: Longs
+    last: Longs
+    amount: Floats
+    outside: Floats
+    number: Longs
+    load: Floats
+    near: tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How messages are divided: ``alike`` over all paths of least metric, the rest by capacity.
+
+    ``least`` of it all is on paths of least metric, the rest on detours.
+    """
+
+    alike: float
+    least: float
+
+
+@dataclass(frozen=True, eq=False)
+class Divided:
+    """What messages come to: bytes on links, the number of the slowest one, and the parts."""
+
+    load: Floats
+    slowest: int
+    parts: Parts
+
+
+def divided(network: Topology, traffic: Traffic) -> Divided | None:
+    """Add up messages that are routed adaptively, or by Valiant's detours.
+
+    Parameters
+    ----------
+    network
+        With such a policy.
+    traffic
+        Messages sent at once.
+
+    Returns
+    -------
+    Divided or None
+        None where messages have to be listed: where a choice by hash stands behind a division,
+        where there are too many hubs, or no path.
+    """
+    survey = survey_of(network)
+    gathered = _gathered(survey, traffic)
+    if gathered is None:
+        return None
+    evenly = _routed(survey, gathered, ALIKE)
+    by_capacity = _routed(survey, gathered, BY_CAPACITY) if is_uneven(network) else evenly
+    if evenly is None or by_capacity is None:
+        return None
+    part = 1.0
+    if is_uneven(network):
+        loads = (
+            gathered.load + loads_and_latency[0] for loads_and_latency in (evenly, by_capacity)
+        )
+        part = best_part(*(busy_of(network, load) for load in loads))
+    load = gathered.load + part * evenly[0] + (1 - part) * by_capacity[0]
+    took = part * evenly[1] + (1 - part) * by_capacity[1]
+    least = 1.0
+    if network.routing.detours and may_gain(network, load):
+        around = _around(survey, gathered)
+        if around is None:
+            return None
+        least, load, took = _with_detours(survey, gathered, around, (load, took))
+    return Divided(load, _slowest(gathered, took), Parts(part, least))
+
+
+def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather messages by first and last hub, or by their ends where there are no hubs."""
+    if not survey.hub.any():
+        return None if survey.network.routing.resource else _listed(survey, traffic)
+    if survey.hub.sum() > _MOST_HUBS:
+        return None
+    total, pairs = sums(len(survey.network), -1), hub_pairs(survey.hub)
+    add = by_hubs(survey, total, ALIKE, pairs)
+    if not all(add(block) for block in traffic.blocks()):
+        return None
+    if total.number[0] >= 0 and not survey.network.routing.resource:
+        return None  # those inside a cell are divided, too
+    hubs, some = np.flatnonzero(survey.hub), np.flatnonzero(pairs.number >= 0)
+    first, last = np.divmod(some, len(hubs))
+    return Gathered(
+        first=hubs[first],
+        last=hubs[last],
+        amount=pairs.amount[some],
+        outside=pairs.outside[some],
+        number=pairs.number[some],
+        load=total.load,
+        near=(float(total.slowest[0]), int(total.number[0])),
+    )
+
+
+def _listed(survey: Survey, traffic: Traffic) -> Gathered:
+    """Return all messages by themselves."""
+    blocks = list(traffic.blocks())
+    amount = np.concatenate([block.amount for block in blocks])
+    some = amount > 0
+    goals = [np.repeat(block.goal, np.diff(block.offset)) for block in blocks]
+    return Gathered(
+        first=np.concatenate([block.source for block in blocks])[some].astype(np.int64),
+        last=np.concatenate(goals)[some].astype(np.int64),
+        amount=amount[some],
+        outside=np.zeros(int(some.sum())),
+        number=np.concatenate([block.number for block in blocks])[some],
+        load=np.zeros(len(survey.network)),
+        near=(-1.0, -1),
+    )
+
+
+def _routed(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Floats] | None:
+    """Route from hub to hub: bytes on links, and the latency of each pair (s)."""
+    total, took = sums(len(survey.network), -1), np.zeros(len(gathered.amount))
+    if not len(took):
+        return total.load, took
+    ends = gathered.first.astype(np.int32), gathered.last.astype(np.int32)
+    add = through(survey, total, choice, took)
+    if not all(add(block) for block in listed(*ends, gathered.amount).blocks()):
+        return None
+    return total.load, took
+
+
+def _around(survey: Survey, gathered: Gathered) -> Mask | None:
+    """Mark the pairs that detours lead round; None where the fabric has other pairs, too."""
+    first, last, group = gathered.first, gathered.last, survey.network.routing.group
+    if group is None:
+        return None
+    around = (group[first] >= 0) & (group[last] >= 0) & (first != last)
+    return around if around[first != last].all() else None
+
+
+def _with_detours(
+    survey: Survey, gathered: Gathered, around: Mask, direct: tuple[Floats, Floats]
+) -> tuple[float, Floats, Floats]:
+    """Divide messages between paths of least metric and detours: the part on the former.
+
+    Besides, what is on links then, and the latency of each pair (s); ``direct`` is what they are
+    without detours.
+    """
+    network, (load, took) = survey.network, direct
+    first, last = gathered.first, gathered.last
+    detours = survey.detours.loads(first[around], last[around], gathered.amount[around])
+    detoured = gathered.load + detours
+    least = part_of_loads(network, load, detoured)
+    if least == 1.0:
+        return least, load, took
+    longer = took.copy()
+    longer[around] *= least
+    longer[around] += (1 - least) * _latency_around(survey, first[around], last[around])
+    return least, least * load + (1 - least) * detoured, longer
+
+
+def _latency_around(survey: Survey, first: Longs, last: Longs) -> Floats:
+    """Mean latency of the detours of each pair of routers (s)."""
+    latency = survey.network.latency
+    mean = np.zeros(len(first))
+    order = np.argsort(first, kind="stable")  # few sources at a time
+    size = max(1, _WRITTEN // len(latency))
+    for begin in range(0, len(order), size):
+        chosen = order[begin : begin + size]
+        offset, link, share = survey.detours.between(first[chosen], last[chosen])
+        message = row_of_entries(offset)
+        mean[chosen] = np.bincount(message, latency[link] * share, len(chosen))
+    return mean
+
+
+def _slowest(gathered: Gathered, took: Floats) -> int:
+    """Return the number of the message of longest latency, the first of such."""
+    latency = np.append(gathered.outside + took, gathered.near[0])
+    number = np.append(gathered.number, gathered.near[1])
+    return int(number[latency >= latency.max() * (1 - _SAME)].min())
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,27 +369,27 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)
-    found = sums(len(network), watched)
+    total = sums(len(network), watched)
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
     if survey.hub.any():
-        add = by_hubs(survey, found, choice, no_pairs())
+        add = by_hubs(survey, total, choice, no_pairs())
     else:
-        add = through(survey, found, choice, np.zeros(0))
+        add = through(survey, total, choice, np.zeros(0))
     if not all(add(block) for block in traffic.blocks()):
         return None
-    few = found.passing[1 : 1 + min(int(found.passing[0]), len(found.passing) - 1)]
-    ends = traffic.ends(int(found.number[0]))
+    few = total.passing[1 : 1 + min(int(total.passing[0]), len(total.passing) - 1)]
+    ends = traffic.ends(int(total.number[0]))
     whole = Parts(1.0, 1.0)
     latency_of = _latency_of(network, ends, whole)
-    return Totals(found.load, ends, latency_of, (int(found.passing[0]), few.tolist()), whole)
+    return Totals(total.load, ends, latency_of, (int(total.passing[0]), few.tolist()), whole)
 
 
 def _divided(network: Topology, traffic: Traffic) -> Totals | None:
-    found = divided(network, traffic)
-    if found is None:
+    total = divided(network, traffic)
+    if total is None:
         return None
-    ends = traffic.ends(found.slowest)
-    return Totals(found.load, ends, _latency_of(network, ends, found.parts), (0, []), found.parts)
+    ends = traffic.ends(total.slowest)
+    return Totals(total.load, ends, _latency_of(network, ends, total.parts), (0, []), total.parts)
 
 
 def _latency_of(network: Topology, ends: tuple[int, int], parts: Parts) -> Floats:
@@ -123,12 +414,10 @@ def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Rout
         yield Routes(*_divided_ways(network, block.source[some], goal, parts))
 
 
-def _divided_ways(
-    network: Topology, source: NDArray[np.int32], target: NDArray[np.int32], parts: Parts
-) -> Columns:
-    found = found_paths(network, source, target)
+def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -> Columns:
+    paths = found_paths(network, source, target)
     if parts.alike < 1.0:
-        found = mixed(found, found_paths(network, source, target, by_capacity=True), parts.alike)
+        paths = mixed(paths, found_paths(network, source, target, by_capacity=True), parts.alike)
     if parts.alike == parts.least == 1.0:
-        return found[:3]
-    return with_detours(network, found, parts.least)
+        return paths[:3]
+    return with_detours(network, paths, parts.least)

@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.routing.least_paths import Block
+from simulator.support.arrays import Floats, Ints, Longs
 
-Floats = NDArray[np.float64]
-Nodes = NDArray[np.int32]
 _BLOCK = 1 << 18
 """Messages that are taken at a time, or those to one goal, if they are more."""
 
@@ -21,11 +19,11 @@ class Traffic:
     Parameters
     ----------
     goal
-        Nodes that are sent to, each once, shape ``(goals,)``.
+        Ints that are sent to, each once, shape ``(goals,)``.
     offset
         Messages ``offset[g]:offset[g + 1]`` are for goal ``g``, shape ``(goals + 1,)``.
     source
-        Nodes that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
+        Ints that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
     amount
         Of each message, in proportion to bytes, shape ``(messages,)``; or where ``everyone`` holds
         senders in rows, ``(goals, goals)``. None: all alike, 1.
@@ -35,11 +33,11 @@ class Traffic:
         All of ``source``, which then equals ``goal``, send to all others, in order of the sender.
     """
 
-    goal: Nodes
-    offset: NDArray[np.int64]
-    source: Nodes
+    goal: Ints
+    offset: Longs
+    source: Ints
     amount: Floats | None
-    number: NDArray[np.int64]
+    number: Longs
     everyone: bool = False
 
     def ends(self, number: int) -> tuple[int, int]:
@@ -62,18 +60,18 @@ class Traffic:
             first = last
 
     def _listed(self, first: int, last: int) -> Block:
-        mine = slice(int(self.offset[first]), int(self.offset[last]))
-        source = np.ascontiguousarray(self.source[mine])
-        amount = np.ones(len(source)) if self.amount is None else self.amount[mine]
+        messages = slice(int(self.offset[first]), int(self.offset[last]))
+        source = np.ascontiguousarray(self.source[messages])
+        amount = np.ones(len(source)) if self.amount is None else self.amount[messages]
         offset = self.offset[first : last + 1] - self.offset[first]
         goal = np.ascontiguousarray(self.goal[first:last])
-        return Block(goal, offset, source, np.ascontiguousarray(amount), self.number[mine])
+        return Block(goal, offset, source, np.ascontiguousarray(amount), self.number[messages])
 
     def _of_everyone(self, first: int, last: int) -> Block:
         count = len(self.goal)
         goals = np.arange(first, last, dtype=np.int32)
-        other = np.arange(count - 1, dtype=np.int32)[None, :]
-        sender = (other + (other >= goals[:, None])).ravel()
+        sender_rank = np.arange(count - 1, dtype=np.int32)[None, :]
+        sender = (sender_rank + (sender_rank >= goals[:, None])).ravel()
         goal = np.repeat(goals, count - 1)
         amount = np.ones(len(sender)) if self.amount is None else self.amount[sender, goal]
         return Block(
@@ -85,7 +83,7 @@ class Traffic:
         )
 
 
-def listed(source: Nodes, target: Nodes, amount: Floats | None = None) -> Traffic:
+def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
     """Return messages as traffic; all arguments have shape ``(messages,)``.
 
     Examples
@@ -105,7 +103,7 @@ def listed(source: Nodes, target: Nodes, amount: Floats | None = None) -> Traffi
     )
 
 
-def exchange(nodes: Nodes, amount: Floats | None = None) -> Traffic:
+def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
     """Return messages from each of some nodes to each other one, in order of the sender.
 
     ``amount[i, j]`` is what ``nodes[i]`` has for ``nodes[j]``; all alike if it is not given.

@@ -95,11 +95,7 @@ def _is_named(value: object) -> bool:
 
 
 def _of_objects(
-    before: dict[str, Any],
-    after: dict[str, Any],
-    where: str,
-    expected: Iterable[str],
-    same: Same,
+    before: dict[str, Any], after: dict[str, Any], where: str, expected: Iterable[str], same: Same
 ) -> Iterator[Difference]:
     for key in before:
         if key == "cluster" and isinstance(before[key], str) and _is_named(after.get(key)):

@@ -50,14 +50,7 @@ from acceptance.commands import (  # noqa: E402 - a script's own folder is not w
     lay_out,
     read_commands,
 )
-from acceptance.comparison import (  # noqa: E402
-    ENVELOPE,
-    FAULTS,
-    NUMBER,
-    Difference,
-    numbers,
-    of_answers,
-)
+from acceptance.comparison import ENVELOPE, FAULTS, NUMBER, Difference, numbers, of_answers  # noqa: E402
 
 PINNED = Path(__file__).with_name("recorded.json.xz")
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")

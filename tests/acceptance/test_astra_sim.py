@@ -10,7 +10,7 @@ from benchmarks.astra import Case, Dimension, Phase
 from collectives import check
 from collectives.algorithms import ring
 from experiments.questions.generate import plan_on
-from simulator.edits.one_call import one_call_per_rank
+from simulator.edits.overlap import one_call_per_rank
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
 from topologies import fully_connected, load_cluster

@@ -19,14 +19,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.documents.files import gaps as gap_table
 from experiments.output.progress import watching
-from experiments.output.tables.files import print_gaps
-from experiments.output.tables.questions import print_utility
-from experiments.questions.utility import BOUND_ASSUMES, utility
+from experiments.output.terminal import print_document, print_table
+from experiments.output.words import say_resource
+from experiments.points.utility import BOUND_ASSUMES, utility
 from experiments.scenario.resources import RESOURCES
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
-from simulator.quantities import format_quantity
+from simulator.support.quantities import format_quantity
 from topologies import catalog, load_cluster
 from traces.core.loaded import Gap
 
@@ -63,8 +64,8 @@ COMMANDS = {
     "compare": ("compare", "{job}", *CLUSTER, "--cluster", "hgx-h100", "--topology", "ring"),
     "what-if": ("what-if", "{job}", *CLUSTER, "compute x0.5", "calls drop and host x2"),
     "explain": ("explain", "{job}", *CLUSTER),
-    "curve": ("curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
-    "metrics": ("metrics", "{job}", *CLUSTER),
+    "curve": ("sweep", "--curve", "{job}", *CLUSTER, "--resource", "compute", "--range", "0.5..4"),
+    "metrics": ("replay", "--metrics", "{job}", *CLUSTER),
     "validate": ("validate", "{job}", *CLUSTER),
     "generate": ("generate", "llama-3.1-8b", *CLUSTER, "--tp", "2", "--sequence", "256"),
     "inspect": ("inspect", "{job}"),
@@ -150,53 +151,60 @@ def test_the_error_is_simulated_against_measured(jobs):
 @every_trace
 def test_the_table_tells_the_numbers_of_the_record(jobs, trace):
     answer = record(jobs, "utility", trace=trace)
-    lines = run(jobs, "utility", trace=trace).splitlines()
+    lines = run(jobs, "utility", "--verbose", trace=trace, columns=160).splitlines()
     (head,) = (line for line in lines if line.startswith("simulated step"))
     assert format_quantity(answer["simulated_step_s"], "s") in head
-    assert f"error {answer['baseline_error_pct']:+.2f} %" in head
+    assert f"{answer['baseline_error_pct']:+.2f} %" in head
     for row in answer["utilities"]:
-        (line,) = (line for line in lines if line.startswith(f"{row['resource']} "))
-        told = [row["baseline"], row["changed"]]
         if row["step_s"] is None:
-            told += [row["note"]]
+            continue  # those that are not used share a line that says why
+        (line,) = (line for line in lines if line.startswith(f"{say_resource(row['resource'])}  "))
+        cells = re.split(r"\s{2,}", line.strip())
+        assert cells[1:3] == [row["baseline"], row["changed"]]
+        printed = cells[4].split(" ")
+        if printed[0] == "<":
+            assert abs(row["utility_pct"]) < float(printed[1])
         else:
-            gain = f"{round(row['utility_pct'], 2) + 0.0:.2f}"
-            if row["interval_pct"] is not None:
-                gain += f" ± {row['interval_pct']:.2f}"
-            gain += " %"
-            told += [format_quantity(row["step_s"], "s"), gain]
-        assert re.split(r"\s{2,}", line.strip())[1 : 1 + len(told)] == told
+            digits = len(printed[0].partition(".")[2])
+            assert float(printed[0]) == pytest.approx(row["utility_pct"], abs=0.51 * 10**-digits)
 
 
 def test_bars_are_as_long_as_utilities_are_great(jobs):
     lines = run(jobs, "utility").splitlines()
-    bars = [line.count("█") for line in lines if line.startswith(tuple(RESOURCES))]
-    gains = [abs(row["utility_pct"]) for row in record(jobs, "utility")["utilities"]]
-    assert bars[0] == max(bars) > 12
-    assert [round(bars[0] * gain / max(gains)) for gain in gains] == bars
+    rows = [row for row in record(jobs, "utility")["utilities"] if row["utility_pct"] is not None]
+    names = tuple(f"{say_resource(row['resource'])}  " for row in rows)
+    bars = [line.count("█") for line in lines if line.startswith(names)]
+    gains = [abs(row["utility_pct"]) for row in rows]
+    assert bars[0] == max(bars) > 8
+    for bar, gain in zip(bars, gains, strict=True):
+        assert abs(bar - bars[0] * gain / max(gains)) <= 1
 
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
     noted = tuple(replace(row, note=f"limited by {row.resource[:4]}") for row in report.utilities)
-    print_utility(Console(width=columns), replace(report, utilities=noted))
+    print_document(Console(width=columns), replace(report, utilities=noted).document())
     lines = capsys.readouterr().out.splitlines()
-    rows = [line for line in lines if line.startswith(tuple(RESOURCES)) and " %" in line]
+    names = [say_resource(row.resource) for row in noted]
+    rows = [line for line in lines if line.startswith(tuple(f"{name}  " for name in names))]
     assert len(rows) == len(noted)
     assert sum("█" in line for line in lines) <= len(noted)
-    for row in noted:
-        assert any(line.startswith(row.resource) and row.note in line for line in lines)
+    for name, row in zip(names, noted, strict=True):
+        assert any(line.startswith(name) and row.note in line for line in lines)
 
 
-def test_a_bound_says_what_it_assumes(jobs, capsys):
+def test_a_bound_is_told_where_it_differs_from_the_utility_and_says_what_it_assumes(jobs, capsys):
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
-    for rows, told in (
-        (report.utilities, True),
-        (tuple(replace(row, bound_pct=None, bound_assumes="") for row in report.utilities), False),
-    ):
-        print_utility(Console(width=400), replace(report, utilities=rows))
-        assert (f"at most: if {BOUND_ASSUMES}" in capsys.readouterr().out) is told
+    for more, told in ((5.0, True), (0.0, False)):
+        rows = tuple(
+            replace(row, bound_pct=row.utility_pct + more, bound_assumes=BOUND_ASSUMES)
+            for row in report.utilities
+        )
+        document = replace(report, utilities=rows).document()
+        print_document(Console(width=400), document)
+        assert ("at most" in capsys.readouterr().out) is told
+        assert BOUND_ASSUMES in document.details["at most"]
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -205,7 +213,7 @@ def test_unexplained_starts_keep_their_numbers_on_a_narrow_terminal(capsys, colu
         Gap(3, "stream 84", "ncclKernel_" + 90 * "x", 0.1919, 0.02776, 40 * "y" + " on stream 7"),
         Gap(11, "a thread of " + 40 * "z", "Memset (Device)", 0.316, 0.06465, "its launch"),
     ]
-    print_gaps(Console(width=columns), gaps)
+    print_table(Console(width=columns), gap_table(gaps))
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= columns for line in lines)
     for number in ("191.9 ms", "27.76 ms", "316 ms", "64.65 ms", " 11 "):
@@ -218,7 +226,8 @@ def test_nothing_is_wider_than_the_terminal_or_cut_off(jobs, command, columns):
     title, *lines = run(jobs, command, columns=columns).splitlines()
     assert title
     assert all(len(line) <= columns for line in lines)
-    assert not any("…" in line for line in lines)
+    # "…" alone stands for the arguments of a command that is named; behind a word it cuts it off.
+    assert not any(word.endswith("…") and word != "…" for line in lines for word in line.split())
 
 
 @every_command
@@ -246,9 +255,7 @@ def test_a_terminal_of_one_column_shows_the_answer():
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 1, 1, 0, 0))
     environment = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS",)}
     with subprocess.Popen(
-        [sys.executable, "-m", "twofold", "clusters", "dgx-a100"],
-        stdout=there,
-        env=environment,
+        [sys.executable, "-m", "twofold", "clusters", "dgx-a100"], stdout=there, env=environment
     ) as process:
         os.close(there)
         shown = b""
@@ -303,7 +310,7 @@ def test_who_has_no_home_and_no_name_is_answered(tmp_path, home, taken):
     elif taken:
         place.write_text("")
     figure = tmp_path / "figure.png"
-    words = ("collective", "all_reduce", "-n", "8", "--size", "1MiB", *CLUSTER, "--figure", figure)
+    words = ("collective", "all_reduce", "-n", "8", "--sizes", "1MiB", *CLUSTER, "--figure", figure)
     answer = subprocess.run(
         [sys.executable, "-c", _NOBODY.format(home=home), *map(str, words)],
         env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "PYTHONPATH": _ROOT},
@@ -422,6 +429,8 @@ def test_a_changed_step_says_so_in_the_head(jobs):
     answer = record(jobs, "utility", "--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
     assert "what if         rank 3 compute x1.2 (3 kernels on rank 3)" in text
     step = format_quantity(answer["changed_step_s"], "s")
+    asked = ("--what-if", "rank 3 compute x1.2", "--what-if", "host x0.5")
+    text = run(jobs, "utility", *asked, "--verbose")
     assert re.search(rf"^changed step    {step}\s*$", text, re.MULTILINE)
     assert format_quantity(answer["simulated_step_s"], "s") in text
     assert not re.search("^changed step", run(jobs, "utility"), re.MULTILINE)
@@ -456,4 +465,4 @@ def test_a_change_that_is_none_is_wrong_usage(jobs):
     ):
         answer = CliRunner().invoke(app, words, env={"COLUMNS": "400"})
         assert answer.exit_code == 2
-        assert "say what is to become of 'compute'" in answer.stderr
+        assert "say what to do with 'compute'" in answer.stderr

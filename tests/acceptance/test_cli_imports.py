@@ -8,10 +8,10 @@ from pkgutil import iter_modules
 import pytest
 from typer.testing import CliRunner
 
-from experiments import questions, studies
+from experiments import documents, points, questions, studies
 from experiments.cli.main import COMMANDS, app
-from experiments.output import tables
-from experiments.report import Report, named
+from experiments.points.report import PointsReport
+from experiments.report import Report
 from helpers.places import ROOT
 from traces.chakra.write import save_chakra
 from traces.load import load
@@ -63,17 +63,15 @@ def test_a_replay_of_chakra_files_imports_nothing_that_it_has_no_use_for(job):
     needless = DRAWN | TABLES | SHOWN | PARSED | PARALLEL | OTHER_FILES | OTHER_ENGINES
     assert modules & needless == set()
     assert {name for name in modules if name.startswith(OTHER_READERS)} == set()
-    assert {name for name in modules if name.startswith("experiments.output.tables")} == set()
+    assert "experiments.output.terminal" not in modules
 
 
 def test_a_table_imports_what_prints_it_and_no_other_command(job):
     modules = imported("replay", job, "-c", "hgx-h100", "--engine", "analytic")
     assert modules & (DRAWN | TABLES | PARSED | PARALLEL | OTHER_FILES) == set()
-    modules_of_tables = {f"{tables.__name__}.{one.name}" for one in iter_modules(tables.__path__)}
-    printers = modules_of_tables - {
-        f"{tables.__name__}.{shared}" for shared in ("layout", "parts", "printing", "saved")
-    }
-    assert modules & printers == {"experiments.output.tables.steps"}
+    every = {f"{documents.__name__}.{one.name}" for one in iter_modules(documents.__path__)}
+    shared = {f"{documents.__name__}.step"}
+    assert modules & (every - shared) == {"experiments.documents.steps"}
 
 
 def test_the_catalogue_is_listed_without_what_simulates():
@@ -93,7 +91,9 @@ def test_help_imports_nothing_that_answers():
     answering = {"numpy", "yaml", "numba", "simpy", "google", "msgspec"}
     assert modules & (answering | DRAWN | TABLES | PARALLEL) == set()
     assert {name for name in modules if name.startswith(("simulator.", "traces."))} == {
-        "simulator.errors"
+        "simulator.engine",
+        "simulator.support",
+        "simulator.support.errors",
     }
 
 
@@ -114,15 +114,15 @@ def test_the_version_is_that_of_the_distribution():
     assert (answer.exit_code, answer.stdout) == (0, f"twofold {metadata.version('twofold')}\n")
 
 
-def test_every_report_has_a_table_and_the_function_that_prints_it_exists():
-    for room in (questions, studies):
+def test_every_report_has_a_document():
+    for room in (points, questions, studies):
         for module in iter_modules(room.__path__):
             import_module(f"{room.__name__}.{module.name}")
-    reports = Report.__subclasses__()
+    kinds = [*PointsReport.__subclasses__(), *Report.__subclasses__()]
+    reports = [kind for kind in kinds if hasattr(kind, "schema")]
     assert len(reports) >= len(COMMANDS) - 1  # all but what concerns the installation
     for report in reports:
-        assert callable(named(report.printed_by))
-        assert not report.drawn_by or callable(named(report.drawn_by))
+        assert report.document is not Report.document
 
 
 THREADS = "OPENBLAS_NUM_THREADS"

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
-from experiments.costing.calibration import with_calibration
+from experiments.calibration.calibration import with_calibration
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers import recordings

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.evaluate.prediction_error import OFF
 from experiments.gallery.measured import PAIRS, figure
-from experiments.questions.sweep import sweep
+from experiments.points.sweep import sweep
+from experiments.priors.errors import OFF
 from experiments.questions.validate import validate
 from experiments.scenario.resources import utility_pct
 from experiments.validation.measured_points import read_points
@@ -172,13 +172,11 @@ def test_the_figure_of_the_readme_shows_both(report, points):
     assert set(drawn) == set(points)
     for name, axes in drawn.items():
         measured = sorted((point.factor, point.measured_s) for point in points[name])
-        (bars,) = axes.containers
-        scale = bars.lines[0].get_ydata()[0] / measured[0][1]
+        lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+        scale = lines["measured"][0] / measured[0][1]
         assert scale in (pytest.approx(1), pytest.approx(1e3))
-        shown = bars.lines[0].get_ydata() / scale
-        assert shown == pytest.approx([seconds for _, seconds in measured])
-        (line,) = [line for line in axes.get_lines() if line.get_label() == "predicted"]
-        assert len(line.get_ydata()) == len(measured)
+        assert lines["measured"] / scale == pytest.approx([seconds for _, seconds in measured])
+        assert len(lines["predicted"]) == len(measured)
     assert report.median("error_pct") is not None
 
 

@@ -4,6 +4,7 @@ The five import packages have plain names, and other distributions use some of t
 installed last wins, without a word.
 """
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,26 +21,24 @@ from helpers.places import ROOT
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 SHIPPED = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-DOOR = "twofold.py"
-PACKAGES = [name for name in SHIPPED if name != DOOR]
+PACKAGES = SHIPPED
 
 
-@pytest.mark.parametrize("package", [*PACKAGES, Path(DOOR).stem])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_other_distribution_brings_a_package_of_that_name(package: str) -> None:
     owners = set(metadata.packages_distributions().get(package, []))
     culprits = sorted(owners - {PROJECT["name"]})
     assert not culprits, f"{package} also comes from {culprits}: pip uninstall {' '.join(culprits)}"
 
 
-@pytest.mark.parametrize("package", [*PACKAGES, Path(DOOR).stem])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_what_the_command_imports_is_this_checkout(package: str) -> None:
     # A process of its own and -I: pytest puts the checkout first on its path, the command does not.
     locate = f"import importlib.util as u; print(u.find_spec({package!r}).origin)"
     origin = subprocess.run(
         [sys.executable, "-I", "-c", locate], capture_output=True, text=True, check=True
     ).stdout.strip()
-    is_door = package == Path(DOOR).stem
-    expected = ROOT / DOOR if is_door else ROOT / package / "__init__.py"
+    expected = ROOT / package / "__init__.py"
     assert Path(origin).resolve() == expected.resolve()
 
 
@@ -64,7 +63,6 @@ def test_the_command_is_installed() -> None:
         "experiments/schemas/*.json",
         "experiments/output/pages/assets/*",
         "*/py.typed",
-        DOOR,
     ],
 )
 def test_data_files_ship_in_the_wheel(data: str) -> None:
@@ -109,3 +107,28 @@ def constraints() -> list[Requirement]:
     """Lines that are neither empty nor a comment; an option such as an index address raises."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+_FROM_AN_INDEX = re.compile(rf"pip install [^`\n]*(?<![\w/-]){PROJECT['name']}(?:\[|\b(?![\w/.-]))")
+
+
+def test_nothing_tells_to_install_a_distribution_of_our_name_from_an_index() -> None:
+    """None is there: whoever registers the name would be installed."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for folder in (*PACKAGES, "benchmarks", "docs"):
+        for ending in ("py", "md", "ipynb", "js", "html", "yaml"):
+            pages += (ROOT / folder).rglob(f"*.{ending}")
+    assert len(pages) > 300
+    wrong = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in pages
+        for match in _FROM_AN_INDEX.finditer(path.read_text())
+    ]
+    assert wrong == []
+    for text in (
+        "pip install 'twofold[report]'",
+        'pip install "twofold[x]"',
+        "pip install twofold",
+    ):
+        assert _FROM_AN_INDEX.search(text)
+    assert not _FROM_AN_INDEX.search(["pip install plotly", " which twofold needs"][0])

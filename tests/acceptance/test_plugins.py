@@ -107,7 +107,7 @@ def asked(folder, *words):
 
 
 def test_all_that_a_distribution_adds_is_listed(site):
-    rows = json.loads(asked(site, "plugins", "-o", "json").stdout)["plugins"]
+    rows = json.loads(asked(site, "system", "plugins", "-o", "json").stdout)["plugins"]
     assert [(row["adds"], row["refused"]) for row in rows] == [
         ("star:8", ""),
         ("broadcast=flat", ""),
@@ -161,7 +161,7 @@ def broken(tmp_path_factory):
 
 
 def test_what_is_broken_or_taken_is_listed_with_the_reason(broken):
-    rows = json.loads(asked(broken, "plugins", "-o", "json").stdout)["plugins"]
+    rows = json.loads(asked(broken, "system", "plugins", "-o", "json").stdout)["plugins"]
     refused = {row["name"]: row["refused"] for row in rows}
     assert "ring is twofold's own" in refused["ring"]
     assert "No module named 'mine_gone'" in refused["gone"]

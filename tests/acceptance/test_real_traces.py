@@ -8,12 +8,11 @@ import pytest
 from experiments.baseline import Baseline, Settings, baseline
 from experiments.scenario.resources import improve
 from helpers.places import SHARED
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.kineto.directory import read_job
-from traces.profiler.launches import pair, typical_latency
-from traces.profiler.window import step_window
+from traces.profiler.window import pair, step_window, typical_latency
 
 TRACES = SHARED / "traces"
 MEGATRON = TRACES / "megatron-tp8-a100"

@@ -66,9 +66,7 @@ def test_the_gpu_sample_is_made_again_alike(tmp_path: Path) -> None:
     assert json.loads((tmp_path / f"{GPU.name}.truth.json").read_text()) == TRUTH
 
 
-def test_the_maker_of_the_gpu_sample_needs_a_directory(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_maker_of_the_gpu_sample_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "OUT_DIR" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ from benchmarks.ccl_bench.__main__ import Answer, answers, main, rank_correlatio
 from benchmarks.ccl_bench.rows import Unanswered, read_rows
 from benchmarks.ccl_bench.rules import BETWEEN, ENDPOINT, INSIDE, Recorded, TwoTiers
 from experiments.questions.generate import plan_on
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import generate
@@ -33,7 +33,7 @@ def timeline(parallelism, run, model="qwen3-4b"):
 
     cluster = load_cluster("perlmutter")
     plan = plan_on(cluster, model=model, parallelism=parallelism, run=run, ignore_memory=True)
-    return Scenario(generate(plan)[0], cluster, "fluid").run()
+    return Scenario(generate(plan)[0], cluster, "flow").run()
 
 
 DECODED = Serving(phase="decode", batch=4, context=128, framework="vllm")

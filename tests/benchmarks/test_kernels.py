@@ -7,10 +7,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.kernels import accelerators, left_out, read_folder, within
-from simulator.errors import TwofoldError
-from traces.generate.kernel_times.families import FAMILIES
-from traces.generate.kernel_times.machines import KNOWN
-from traces.generate.kernel_times.rows import roofline
+from simulator.accelerators import kernel_machines
+from simulator.support.errors import TwofoldError
+from traces.generate.kernel_times.families import FAMILIES, roofline
 
 SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
@@ -21,7 +20,7 @@ def folder(tmp_path, *parts, noise=0.01):
     place.mkdir(parents=True)
     m, n, k = (one.reshape(-1) for one in np.meshgrid(SIZES, SIZES, SIZES))
     points = np.stack([m, n, k], axis=1).astype(float)
-    times = 3e-6 + roofline(FAMILIES["gemm"], "bf16", points, KNOWN["gb300"]) / 0.7
+    times = 3e-6 + roofline(FAMILIES["gemm"], "bf16", points, kernel_machines()["gb300"]) / 0.7
     times *= np.random.default_rng(0).lognormal(0.0, noise, len(times))
     rows = {"gemm_dtype": ["bfloat16"] * len(m), "m": m, "n": n, "k": k, "latency": 1e3 * times}
     pa.parquet.write_table(pa.table(rows), place / "gemm_perf.parquet")

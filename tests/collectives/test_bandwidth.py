@@ -4,7 +4,7 @@ import pytest
 
 from collectives import busbw_factor
 from collectives.bandwidth import algbw, busbw
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():

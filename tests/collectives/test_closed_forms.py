@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS
-from collectives import closed_forms as cost
 from collectives.algorithms import hierarchical, ring
-from collectives.closed_forms import COSTS, time_on_full_mesh
-from simulator.errors import ScheduleError
+from helpers import closed_forms as cost
+from helpers.closed_forms import COSTS, time_on_full_mesh
+from simulator.support.errors import ScheduleError
 
 ALL = [(kind, name) for kind, table in ALGORITHMS.items() for name in table]
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from collectives import COLLECTIVES, check
 from collectives.algorithms import ring
-from simulator.errors import ScheduleError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import ScheduleError
 from simulator.workload import KINDS
 
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, BY_DOMAIN, Machine, check, names, plan
 from collectives.algorithms import ring
-from collectives.algorithms.placement import by_domain, domain_grid, from_root, placed_owners
+from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root, placed_owners
 from collectives.select import BY_GRID
 from helpers.calls import call_of
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError, WorkloadError
+from simulator.support.errors import ScheduleError, WorkloadError
 from simulator.topology import Link, topology
 from simulator.workload import KINDS
 

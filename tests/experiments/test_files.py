@@ -11,14 +11,14 @@ import pandas
 import pytest
 
 from experiments.files import check_output, writing
-from experiments.output.figures import draw
+from experiments.output.figure import draw
 from experiments.output.parquet import write_parquet
 from experiments.output.perfetto import write
-from experiments.questions.compare import compare
+from experiments.points.compare import compare
+from experiments.points.sweep import sweep
 from experiments.questions.replay import replay
-from experiments.questions.sweep import sweep
 from helpers.experiments_jobs import SAMPLE, write_job
-from simulator.errors import OutputError
+from simulator.support.errors import OutputError
 
 DPI = 300
 COLUMN = 3.5
@@ -156,7 +156,7 @@ def compared():
 def test_figures_are_as_wide_as_a_column_and_not_empty(swept, compared, tmp_path):
     for what in (swept, compared):
         path = tmp_path / "figure.png"
-        draw(what, path)
+        draw(what.document(), path)
         image = matplotlib.image.imread(path)
         assert image.shape[1] == COLUMN * DPI
         assert (image[..., :3] < 0.99).any(axis=-1).mean() > 0.01
@@ -165,21 +165,21 @@ def test_figures_are_as_wide_as_a_column_and_not_empty(swept, compared, tmp_path
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_equal_figures_are_equal_files(swept, tmp_path, ending):
     one, other = tmp_path / f"1.{ending}", tmp_path / f"2.{ending}"
-    draw(swept, one)
-    draw(swept, other)
+    draw(swept.document(), one)
+    draw(swept.document(), other)
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_figure_says_what_it_shows(swept, compared, tmp_path):
     path = tmp_path / "figure.svg"
-    draw(swept, path)
+    draw(swept.document(), path)
     text = path.read_text()
     for word in ("gloo-ddp-4 on dgx-a100", "step time [ms]", "host", "measured step"):
         assert word in text
     for point in swept.points:
-        assert f"{point.factor:g}\N{MULTIPLICATION SIGN}" in text
+        assert f">{point.factor:g}x<" in text
         assert point.factor == 1 or f"{abs(point.utility_pct):.1f} %" in text
-    draw(compared, path)
+    draw(compared.document(), path)
     text = path.read_text()
     for word in ("hgx-h100", "(baseline)", "exposed communication", "step time [ms]"):
         assert word in text
@@ -188,19 +188,19 @@ def test_a_figure_says_what_it_shows(swept, compared, tmp_path):
 @pytest.mark.parametrize("factors", [[2], [1], [0.1, 1, 1.01, 1.02, 1.03, 50], range(1, 30)])
 def test_any_sweep_can_be_drawn(factors, tmp_path):
     report = sweep(SAMPLE, "dgx-a100", "scale_up.bandwidth", factors=factors)
-    draw(report, tmp_path / "figure.png")
+    draw(report.document(), tmp_path / "figure.png")
 
 
 def test_a_flat_sweep_looks_flat(tmp_path):
     report = sweep(SAMPLE, "dgx-a100", "scale_out.bandwidth", factors=[1, 2, 4])
-    draw(report, tmp_path / "figure.svg")
+    draw(report.document(), tmp_path / "figure.svg")
     assert ">0<" in (tmp_path / "figure.svg").read_text().replace("\n", "")
 
 
 @pytest.mark.parametrize("name", ["figure.xyz", "figure", "figure.jpg"])
 def test_an_ending_that_papers_do_not_take_is_refused(swept, tmp_path, name):
     with pytest.raises(OutputError, match=r"use one of \.png, \.svg, \.pdf"):
-        draw(swept, tmp_path / name)
+        draw(swept.document(), tmp_path / name)
 
 
 def test_a_file_that_cannot_be_written_is_refused_by_name(tmp_path):

@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 
 import twofold as tf
 from experiments.cli.main import app
+from experiments.output.document import Chart, Drawing
+from experiments.output.words import say_step
 from experiments.provenance import hashed, identity, jsonable
 from experiments.report import _cell
 from helpers.experiments_jobs import SAMPLE
-from simulator.errors import OutputError, TraceError
+from simulator.support.errors import OutputError, TraceError
 from topologies import load_cluster
 
 TRACE, CLUSTER = str(SAMPLE), "dgx-a100"
@@ -77,15 +79,16 @@ def test_a_notebook_shows_the_table(report, monkeypatch):
     assert "background" not in page
     text = html.unescape(re.sub("<[^>]*>", "", page))
     assert len(text.splitlines()) > 2
+    assert report.document().headline in " ".join(text.split())
     for row in report.to_pandas().itertuples():
-        if hasattr(row, "resource"):
-            assert row.resource in text
+        if hasattr(row, "resource") and row.step_s > 0:  # none of what is not used
+            assert say_step(row.step_s) in text
 
 
 def test_pandas_has_the_rows(report):
     frame = report.to_pandas()
-    kind, rows = report.table()
-    assert list(frame.columns) == list(kind.__dataclass_fields__)
+    columns, rows = report.table()
+    assert list(frame.columns) == list(getattr(columns, "__dataclass_fields__", columns))
     assert len(frame) == len(rows)
     assert frame.attrs["schema"] == report.schema
     assert frame.attrs["command"] == report.command
@@ -124,10 +127,10 @@ def test_json_has_no_numbers_that_are_none(report):
 
 
 def test_a_figure_is_matplotlibs_where_there_is_one(report):
-    if report.drawn_by:
+    if report.document().blocks(Chart, Drawing):
         assert isinstance(report.figure(), matplotlib.figure.Figure)
     else:
-        with pytest.raises(OutputError, match="there is no figure of a"):
+        with pytest.raises(OutputError, match="there is no figure of this answer"):
             report.figure()
 
 
@@ -139,8 +142,8 @@ def test_without_pandas_it_is_said_how_to_have_it(swept, monkeypatch):
 
 def test_an_answer_begins_with_where_it_is_from(report):
     record = report.record()
-    first = ["schema", "version", "command", "settings", "cluster", "inputs"]
-    assert list(record)[:6] == first
+    answer_first = ["schema", "version", "headline", "cause", "trust"]
+    assert list(record)[:9] == [*answer_first, "command", "settings", "cluster", "inputs"]
     assert record["schema"] == report.schema
     assert record["version"] == tf.__version__
     assert record["command"].startswith("twofold.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.settings import Settings
-from simulator.errors import SettingsError
+from simulator.support.errors import SettingsError
 
 
 def test_what_is_clear_is_understood():
@@ -40,7 +40,7 @@ def test_what_is_clear_is_understood():
         ({"step": "last"}, "step: 'last': accepted: the number of a step, typical, median or all"),
         ({"step": True}, "step: True: "),
         ({"engine": "analytical"}, "engine: 'analytical': did you mean analytic?"),
-        ({"engine": "x"}, "engine: 'x': accepted: flow, fluid, analytic, transfer, auto"),
+        ({"engine": "x"}, "engine: 'x': accepted: flow, simpy, analytic"),
         ({"collective_cost": "models"}, "did you mean model?"),
         ({"workers": 0}, "workers: 0: "),
         ({"fold": "perhaps"}, "fold: 'perhaps': "),

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from simulator.errors import DeadlockError
+from simulator.support.errors import DeadlockError
 
 
 def deadlocked(scenario, progress=None):

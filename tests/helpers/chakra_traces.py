@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import MessageToJson
+
 from traces.chakra.schema import COLL, COLLECTIVES, COMP, RECV, SEND, MetadataMessage, NodeMessage
-from traces.chakra.stream import encode_stream
+from traces.chakra.stream import ChakraTrace, encode_stream
 
 
 def node(number: int, kind: int = COMP, *, after=(), control=(), us=0, start=0, **values: Any):
@@ -64,3 +66,9 @@ def write(folder: Path, *ranks, name: str = "job.{}.et") -> Path:
     for rank, nodes in enumerate(ranks):
         (folder / name.format(rank)).write_bytes(body(*nodes))
     return folder
+
+
+def write_chakra_json(trace: ChakraTrace, path: Path) -> None:
+    """Write the messages of a file as ``chakra_jsonizer`` does: one JSON object after another."""
+    nodes = (NodeMessage.FromString(node.SerializeToString()) for node in trace.nodes)
+    path.write_text("".join(MessageToJson(message) for message in (trace.metadata, *nodes)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from simulator.timeline import Timeline
@@ -39,6 +39,10 @@ class Tape:
     def note(self, name: str, at: float, dur: float, *, thread: int = 1, **args: object) -> None:
         """An annotation."""
         self._add("user_annotation", name, at, dur, thread, args)
+
+    def python(self, name: str, at: float, dur: float, *, thread: int = 1) -> None:
+        """A call of a Python function, as ``with_stack`` records them."""
+        self._add("python_function", name, at, dur, thread, {})
 
     def step(self, number: int, at: float, dur: float) -> None:
         self.note(f"ProfilerStep#{number}", at, dur)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from helpers.link_tapes import Tape
-from traces.core.calls import kind_of
 from traces.core.comm_kernels import communicates
 from traces.core.events import CommRecord, HostKind, Job, RankTrace, merged_record
+from traces.core.rank_graph import kind_of
 from traces.kineto.directory import read_job
 
 CLOCK = 28_254_349_605
@@ -347,13 +347,7 @@ def pid(process: int) -> int:
 
 
 def launch(
-    out: Writer,
-    at: int,
-    number: int,
-    *,
-    process: int = 1,
-    device: int = 0,
-    name: str = "gemm",
+    out: Writer, at: int, number: int, *, process: int = 1, device: int = 0, name: str = "gemm"
 ) -> None:
     """A call of 2 us and its kernel of 100 us, 5 us later, on stream 7."""
     told = {"correlationId": number, "globalPid": pid(process)}

@@ -309,12 +309,7 @@ class _Thread:
     def host(self, name: str, us: float) -> int:
         ready = self.ready if self.host_op is None else 0.0
         op = self.builder.op(
-            What.HOST,
-            rank=self.rank,
-            lane="thread 1",
-            name=name,
-            duration=1e-6 * us,
-            ready=ready,
+            What.HOST, rank=self.rank, lane="thread 1", name=name, duration=1e-6 * us, ready=ready
         )
         if self.host_op is not None:
             self.builder.edge(self.host_op, op)

@@ -410,13 +410,7 @@ class Thread:
         self, what: What, lane: str, name: str, us: float, call: int = -1, ready: float = 0.0
     ) -> int:
         return self.builder.op(
-            what,
-            rank=self.rank,
-            lane=lane,
-            name=name,
-            duration=us * US,
-            call=call,
-            ready=ready,
+            what, rank=self.rank, lane=lane, name=name, duration=us * US, call=call, ready=ready
         )
 
     def runtime(

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import CallRow, What
 
 

@@ -1,8 +1,10 @@
 """What tests of algorithms ask of a schedule."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives import ALGORITHMS
+from simulator.schedule import Schedule
 
 SIZE = 720720.0
 """Bytes that every group size up to 16 divides."""
@@ -23,3 +25,21 @@ def across(schedule, domain):
         leaves = domain[step.source] != domain[step.target]
         np.add.at(sent, step.source[leaves], step.count[leaves] * float(step.repeats))
     return sent * SIZE / schedule.parts
+
+
+def bytes_sent(schedule: Schedule, size: float) -> NDArray[np.float64]:
+    """Bytes each rank sends, shape ``(ranks,)``."""
+    return _bytes(schedule, size, "source")
+
+
+def bytes_received(schedule: Schedule, size: float) -> NDArray[np.float64]:
+    """Bytes each rank receives, shape ``(ranks,)``."""
+    return _bytes(schedule, size, "target")
+
+
+def _bytes(schedule: Schedule, size: float, end: str) -> NDArray[np.float64]:
+    chunks = np.zeros(schedule.ranks)
+    for step in schedule.steps:
+        weights = schedule.units(step) * float(step.repeats)
+        chunks += np.bincount(getattr(step, end), weights=weights, minlength=schedule.ranks)
+    return chunks * (size / schedule.parts)

@@ -23,7 +23,7 @@ SCHEDULES = {
     "barrier": logarithmic.barrier,
     "send_receive": direct.send_receive,
 }
-ENGINES = ("analytic", "flow", "fluid", "transfer")
+ENGINES = ("analytic", "flow", "simpy")
 
 
 def plan(call, _network, **software):

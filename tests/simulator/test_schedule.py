@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers.refusals import refused
-from simulator.errors import ScheduleError
 from simulator.schedule import Plan, Schedule, Step
+from simulator.support.errors import ScheduleError
 
 
 def step(source=0, target=1, chunk=0, count=1, **run):

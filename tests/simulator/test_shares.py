@@ -21,8 +21,8 @@ from simulator.costing.call_costs import Costs
 from simulator.costing.stacked_networks import classes
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.engine.simulate import ENGINES, simulate
-from simulator.errors import WorkloadError
 from simulator.shares import Shares, of_bytes
+from simulator.support.errors import WorkloadError
 from simulator.workload import Call, CallRow, Group, What
 from topologies import load_cluster
 from topologies.families.ring_and_switch import switch as build_switch
@@ -86,9 +86,9 @@ def test_a_switch_takes_no_less_than_its_busiest_port_and_every_byte_is_on_its_l
     moved = table - np.diag(np.diag(table))
     port = max(moved.sum(axis=0).max(), moved.sum(axis=1).max())
     network = switch(len(table))
-    expected = run(one_call(table), "transfer").makespan
+    expected = run(one_call(table), "simpy").makespan
     assert expected >= (2 * ALPHA + port / BANDWIDTH) * (1 - 1e-9)
-    for engine in ("analytic", "flow", "fluid"):
+    for engine in ("analytic", "flow"):
         timeline = run(one_call(table), engine)
         assert timeline.makespan == pytest.approx(expected, rel=1e-9)
         ranks = np.arange(len(table))
@@ -115,13 +115,13 @@ def test_one_hot_receiver_costs_what_its_port_takes(engine):
     assert time == pytest.approx(2 * ALPHA + (n - 1) * all_bytes / BANDWIDTH, rel=1e-9)
 
 
-@pytest.mark.parametrize("engine", ["flow", "fluid"])
+@pytest.mark.parametrize("engine", ["flow"])
 @given(table=TABLES, size=st.floats(1e3, 1e7))
 @settings(max_examples=15, deadline=None)
 def test_beside_another_call_every_pair_still_has_its_own_bytes(engine, table, size):
     """As the reference has it, transfer by transfer."""
     both = calls_of(len(table), [of_bytes(table), (size, None)])
-    assert run(both, engine).makespan == pytest.approx(run(both, "transfer").makespan, rel=1e-6)
+    assert run(both, engine).makespan == pytest.approx(run(both, "simpy").makespan, rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.refusals import refused
 from helpers.strategies import switch_network
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from simulator.topology import Link, scaled, topology
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.refusals import builder, one_call, op, refused
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import CallRow, Edges, Group, What
 
 

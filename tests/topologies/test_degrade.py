@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from simulator.errors import TopologyError
 from simulator.routing.routes import routes
+from simulator.support.errors import TopologyError
 from topologies import (
     bisection_bandwidth,
     build,

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from simulator.errors import OutputError, TopologyError
+from simulator.support.errors import OutputError, TopologyError
 from topologies import build, cut, load_cluster, parse_topology
 from topologies.drawing import draw_topology, gallery, merged, places
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from simulator.errors import DisconnectedError, TopologyError
 from simulator.routing.routes import routes
+from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.topology import Link, topology
 from topologies import build, load_cluster, parse_cluster, place, ring
 from topologies.faults import (
@@ -166,11 +166,11 @@ REFUSED = [
     (LinkNamed("leaf0-spine9"), "is called 'spine9'"),
     (LinkNamed("leaf0-leaf1"), "has no link leaf0-leaf1: leaf:0 leads to nic:0.0, "),
     (LinkNamed("leaf0"), "link 'leaf0': name both ends, as in leaf0-spine1"),
-    (NicNamed(2, 4), "node 2 has NICs 0 to 3, no 4"),
+    (NicNamed(2, 4), "node 2 has NICs 0 to 3, not 4"),
     (NicNamed(8, 0), "no node 8: the job is on nodes 0 to 7"),
     (NodeNamed(8), "no node 8: the job is on nodes 0 to 7"),
-    (SwitchNamed("nic:0.0"), "nic:0.0 is no switch"),
-    (SwitchNamed("rank3"), "rank3 is no switch"),
+    (SwitchNamed("nic:0.0"), "nic:0.0 is not a switch"),
+    (SwitchNamed("rank3"), "rank3 is not a switch"),
     (Drawn(0.1, "links"), "0.1 % of 112 links of leaves(32) is less than one; the least is 0.5 %"),
 ]
 

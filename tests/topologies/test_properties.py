@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.topologies import CABLE, B
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from topologies import (
     LeafSpineShape,
     bisection_bandwidth,

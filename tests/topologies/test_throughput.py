@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from topologies import parse_topology, throughput
 from topologies.throughput import saturation
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from helpers.places import SHARED
-from simulator.errors import TraceError
-from traces.core.recorded import RecordedOperator
+from simulator.accelerators import kernel_machines
+from simulator.support.errors import TraceError
+from traces.core.events import RecordedOperator
 from traces.generate.kernel_times import Attention, Gemm, Streaming, kernel_times
-from traces.generate.kernel_times.learnt import OPERATORS, kind_by_name, learnt, shape_of
-from traces.generate.kernel_times.machines import MEASURED
-from traces.kernels import own_kernels, recognised
+from traces.generate.kernel_times.own import OPERATORS, kind_by_name, learn_kernels, shape_of
 from traces.kineto.operators import recorded_operators
+from traces.load import own_kernels, recognised_kernels
 
 MEGATRON = SHARED / "traces" / "megatron-tp8-a100" / "kineto_0.json.gz"
 HALF = "c10::BFloat16"
@@ -74,7 +74,7 @@ def test_kernels_belong_to_the_innermost_operator_that_is_asked_for(tmp_path):
 
 
 def test_what_is_learnt_is_shapes_their_times_and_shares(tmp_path):
-    found = recognised(write(tmp_path))
+    found = recognised_kernels(write(tmp_path))
     assert dict(found.own.rows) == {
         Gemm(1024, 1024, 512): pytest.approx(35e-6),
         Streaming(6000.0): pytest.approx(4e-6),
@@ -114,10 +114,7 @@ def operator(name, *sizes, types=None, values=(), kernels=(("k", 1e-3),)):
             ),
             Gemm(8, 4, 16, "tf32"),
         ),
-        (
-            operator("aten::mm", (8, 16), (16, 4), types=("float",) * 2),
-            Gemm(8, 4, 16, "fp32"),
-        ),
+        (operator("aten::mm", (8, 16), (16, 4), types=("float",) * 2), Gemm(8, 4, 16, "fp32")),
         (
             operator(
                 "aten::_scaled_dot_product_flash_attention",
@@ -180,15 +177,15 @@ def test_what_cannot_be_learnt_from_is_named(tmp_path):
     with pytest.raises(TraceError, match=r"x\.json: .*read from PyTorch profiles"):
         own_kernels(tmp_path / "x.json")
     with pytest.raises(TraceError, match="record_shapes"):
-        learnt([operator("my::own", (1,))], "here")
+        learn_kernels([operator("my::own", (1,))], "here")
 
 
 @pytest.mark.skipif(not MEGATRON.exists(), reason=f"{MEGATRON} is not here")
 def test_a_recorded_step_has_the_products_that_the_table_predicts():
     """Megatron-LM's products on 8 A100 in fp16, of a step that no table was made from: to 8 %."""
-    found = recognised(MEGATRON)
+    found = recognised_kernels(MEGATRON)
     assert found.known > 0.9
-    times = kernel_times(MEASURED["a100_sxm"])
+    times = kernel_times(kernel_machines()["a100_sxm"])
     measured = {}
     for shape, seconds in found.own.rows:
         if isinstance(shape, Gemm) and shape.batch == 1 and shape.dtype == "fp16":
@@ -196,5 +193,5 @@ def test_a_recorded_step_has_the_products_that_the_table_predicts():
     assert len(measured) >= 4
     for shape, seconds in measured.items():
         assert times.time(shape).seconds == pytest.approx(np.median(seconds), rel=0.08)
-    own = kernel_times(MEASURED["a100_sxm"], own=found.own)
+    own = kernel_times(kernel_machines()["a100_sxm"], own=found.own)
     assert all(own.time(shape).origin == "measured" for shape in measured)

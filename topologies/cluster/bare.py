@@ -1,20 +1,21 @@
 """A network without a machine round it: a graph's file, or a topology's spec with its cables.
 
 It becomes a cluster of one domain whose fabric is the graph, so that everything that can be asked
-of a cluster can be asked of it. What a graph does not tell is left open, and :func:`untold` says
-what that is.
+of a cluster can be asked of it. What a graph lacks is left open, and :func:`unspecified`
+says what that is.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
-from simulator.errors import QuantityError, TopologyError
-from simulator.quantities import parse_quantity
+from simulator.support.errors import QuantityError, TopologyError
+from simulator.support.quantities import parse_quantity
 from topologies.cluster.graphs import is_graph_file
-from topologies.cluster.islands import islands
+from topologies.cluster.placement import islands
 from topologies.cluster.schema import Cluster
 from topologies.families.table import family_named
 from topologies.spec import parse_topology
@@ -35,17 +36,6 @@ def is_bare(text: str) -> bool:
     network = _parts(text)[0]
     family = network.partition(":")[0]
     return is_graph_file(_file(network)) or (":" in network and family_named(family) is not None)
-
-
-def bare_words(network: str, bandwidth: str | None = None, latency: str | None = None) -> str:
-    """Write a bare network in one text: :func:`bare_network` reads it.
-
-    Examples
-    --------
-    >>> bare_words("ring:8", "50 GB/s", "1 us")
-    'ring:8, 50 GB/s, 1 us'
-    """
-    return ", ".join(part for part in (network, bandwidth, latency) if part is not None)
 
 
 def bare_network(text: str) -> Cluster:
@@ -76,16 +66,18 @@ def bare_network(text: str) -> Cluster:
     >>> cluster.name, cluster.capacity, cluster.scale_up.bandwidth
     ('torus(4x4)', 16, 200000000000.0)
     """
-    network, *given = _parts(text)
-    cable = _cable(network, given)
-    numbers = {base: parse_quantity(one, base) for base, one in cable.items()}
-    built = parse_topology(network, bandwidth=numbers.get("B/s"), latency=numbers.get("s"))
-    named = {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
+    network, cables = cables_of(text)
+    bandwidth, latency = cables["bandwidth"], cables["latency"]
+    built = parse_topology(
+        network,
+        bandwidth=None if bandwidth is None else parse_quantity(bandwidth, "B/s"),
+        latency=None if latency is None else parse_quantity(latency, "s"),
+    )
     file, policy = _file(network), network.partition("@")[2]
     source = {"spec": network}
     if is_graph_file(file):
         source = {"file": file} | ({"routing": policy} if policy and file != network else {})
-    graph = source | {name: value for name, value in named.items() if value is not None}
+    graph = source | {name: value for name, value in cables.items() if value is not None}
     try:
         return Cluster.model_validate(
             {
@@ -98,8 +90,26 @@ def bare_network(text: str) -> Cluster:
             }
         )
     except ValidationError as error:
-        told = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
-        raise TopologyError(f"{network}: {told}") from error
+        problems = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        raise TopologyError(f"{network}: {problems}") from error
+
+
+def cables_of(text: str) -> tuple[str, dict[Literal["bandwidth", "latency"], str | None]]:
+    """Split a bare network from the bandwidth and latency of its cables, None where not given.
+
+    Raises
+    ------
+    QuantityError
+        If what stands behind a comma is neither, or is there twice.
+
+    Examples
+    --------
+    >>> cables_of("ring:8, 1 us")
+    ('ring:8', {'bandwidth': None, 'latency': '1 us'})
+    """
+    network, *cable_texts = _parts(text)
+    cable = _cable(network, cable_texts)
+    return network, {"bandwidth": cable.get("B/s"), "latency": cable.get("s")}
 
 
 def _file(network: str) -> str:
@@ -122,11 +132,11 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _cable(network: str, given: Sequence[str]) -> dict[str, str]:
-    """Tell bandwidth and latency apart by their units."""
+def _cable(network: str, texts: Sequence[str]) -> dict[str, str]:
+    """Distinguish bandwidth and latency by their units."""
     cable: dict[str, str] = {}
-    for text in given:
-        base = next((one for one in _UNITS if _is(text, one)), None)
+    for text in texts:
+        base = next((unit for unit in _UNITS if _is(text, unit)), None)
         if base is None or base in cable:
             raise QuantityError(
                 f"{network}: {text!r}: write the cables' bandwidth and latency behind commas, such"
@@ -144,7 +154,7 @@ def _is(text: str, base: str) -> bool:
     return True
 
 
-def untold(cluster: Cluster) -> tuple[str, ...]:
+def unspecified(cluster: Cluster) -> tuple[str, ...]:
     """Say what a network that is one graph leaves open, one sentence each.
 
     Parameters

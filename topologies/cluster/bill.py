@@ -12,18 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from simulator.topology import Link
 from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, ScaleOut
 from topologies.cluster.graphs import fabric_graph, is_switched
 from topologies.cluster.placement import place
-from topologies.cluster.prices import (
-    NETWORK_PARTS,
-    PARTS,
-    PieceFigures,
-    figures_of_piece,
-    usual,
-)
+from topologies.cluster.prices import NETWORK_PARTS, PARTS, PieceFigures, figures_of_piece, usual
 from topologies.cluster.scale_out import Nic, fabric_links, node_nics
 from topologies.cluster.schema import Cluster
 
@@ -81,7 +75,7 @@ class Bill:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Fields of the cluster file that would tell what nobody publishes."""
+        """Fields of the cluster file that give what is not published."""
         tables = {"prices": "price", "power": "active"}
         return tuple(
             dict.fromkeys(
@@ -159,16 +153,16 @@ class Bill:
         return self.overhead * seconds * sum(drawn)
 
     def _each(self, table: str, figure: str) -> list[float]:
-        found = []
+        figures = []
         for line in self.lines:
             value = getattr(line.piece, figure)
             if value is None:
                 raise ClusterError(
-                    f"{self.cluster}: nobody publishes {_ASKED[table]} of {line.what}: give "
+                    f"{self.cluster}: no {_ASKED[table]} of {line.what} is published: give "
                     f"{table}.{line.part} in the cluster file"
                 )
-            found.append(line.count * value)
-        return found
+            figures.append(line.count * value)
+        return figures
 
 
 _ASKED = {"prices": "a price", "power": "the power"}
@@ -215,14 +209,14 @@ def bill_of(
     lines: list[BillLine] = []
     nics: list[Nic] = []
     for part in placement.parts_of(cluster):
-        kind, own = part.cluster, part.placement
-        nics += node_nics(kind, own.nodes, own.first_node)
-        lines += _node_lines(cluster, kind, own.nodes)
+        kind, seats = part.cluster, part.placement
+        nics += node_nics(kind, seats.nodes, seats.first_node)
+        lines += _node_lines(cluster, kind, seats.nodes)
     fabric = Fabric()
     if cluster.scale_out is not None:
         key = _counts_key(cluster, ranks, nodes)
-        known = None if counted is None or key is None else counted.get(key)
-        fabric = known or fabric_parts(
+        counted_copies = None if counted is None or key is None else counted.get(key)
+        fabric = counted_copies or fabric_parts(
             cluster.scale_out, nics, placement.nodes, _switch_ports(cluster)
         )
         if counted is not None and key is not None:
@@ -233,13 +227,13 @@ def bill_of(
             BillLine(part, _NAMES[part], count, figures[part])
             for part, count in zip(NETWORK_PARTS, counts, strict=True)
         ]
-    given, usually = cluster.power.overhead, usual().overhead.value
+    stated, usually = cluster.power.overhead, usual().overhead.value
     energy = cluster.prices.energy
     return Bill(
         cluster.name,
         tuple(line for line in lines if line.count),
         fabric.switches,
-        usually if given is None else given,
+        usually if stated is None else stated,
         usual().energy.price if energy is None else energy,
     )
 
@@ -267,11 +261,11 @@ _NAMES = {"nic": "NIC", "switch_port": "switch port", "cable": "cable with trans
 def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLine]:
     """Accelerators and nodes of a kind; what the file says is of the cluster's own accelerator."""
     prices, power, name = cluster.prices, cluster.power, kind.accelerator.name
-    own = name == cluster.accelerator.name
-    given = (prices.accelerator, power.accelerator) if own else (None, None)
+    is_cluster_wide = name == cluster.accelerator.name
+    stated = (prices.accelerator, power.accelerator) if is_cluster_wide else (None, None)
     usually = usual().accelerator(name)
     count = nodes * kind.ranks_per_node
-    yield BillLine("accelerator", name, count, figures_of_piece(given, usually))
+    yield BillLine("accelerator", name, count, figures_of_piece(stated, usually))
     node = usual().node_per_accelerator
     each = figures_of_piece((prices.node, power.node), node, kind.ranks_per_node)
     yield BillLine("node", f"node of {kind.ranks_per_node}", nodes, each)
@@ -291,8 +285,8 @@ def _network_figures(cluster: Cluster, fabric: ScaleOut) -> dict[str, PieceFigur
 
 
 def _switch_ports(cluster: Cluster) -> int:
-    given = cluster.prices.switch_ports
-    return usual().switch_ports.value if given is None else given
+    stated = cluster.prices.switch_ports
+    return usual().switch_ports.value if stated is None else stated
 
 
 def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fabric:
@@ -326,9 +320,9 @@ def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fa
             ports[str(link.source)] += count
     inside = [tree_of_switches(count, sold) for count in ports.values()]
     return Fabric(
-        sum(one.switches for one in inside),
-        sum(one.ports for one in inside),
-        ends // 2 + sum(one.cables for one in inside),
+        sum(parts.switches for parts in inside),
+        sum(parts.ports for parts in inside),
+        ends // 2 + sum(parts.cables for parts in inside),
     )
 
 
@@ -341,8 +335,8 @@ def _cables(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
     each = fabric.bandwidth
     if isinstance(fabric, DragonflyFabric) and not at_nic:
         within = _group(link.source) == _group(link.target)
-        own = fabric.local_bandwidth if within else fabric.global_bandwidth
-        each = own or each
+        stated = fabric.local_bandwidth if within else fabric.global_bandwidth
+        each = stated or each
     return max(1, math.ceil(link.bandwidth / (each * fabric.efficiency) - 1e-9))
 
 

@@ -15,8 +15,12 @@ in a domain with its number behind (``nvswitch0:2``); ``place:7`` is a rank of t
 where NICs are plugged in, and ``seat:2.7`` one of a domain's that the job does not use. A cluster
 that is one graph is that graph, whole, whatever of it the job uses.
 
-Where the cluster has a ``wiring`` a node is the graph that it draws
-(:mod:`topologies.cluster.wired`).
+Where the cluster has a ``wiring`` (:mod:`topologies.cluster.wiring`) a node is the graph that it
+draws: a vertex ``plx0`` of node 3 is ``plx0:3``, a GPU that the job does not use ``gpu:3.7``. A
+path between two GPUs costs the latency of the tier they meet on: a cable of the scale-up fabric
+all of it between two GPUs, half of it between a GPU and anything else, and none deeper inside.
+PCIe has latency only where peers have to use it: elsewhere it leads to NICs, whose latency has
+it.
 
 The path of a message in a tier costs the latency that the cluster file states for the tier: a
 switch has half of it on each side, a direct cable all of it.
@@ -26,13 +30,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Link, Node, Topology, topology
-from topologies.cluster.fabrics import Graph
+import numpy as np
+
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
+from topologies.cluster.fabrics import Graph, RailFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
 from topologies.cluster.schema import WIRED, Cluster, ScaleUp
-from topologies.cluster.wired import wired_links, with_doors
+from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
 from topologies.families.family import Domain, cables
 
 
@@ -81,15 +87,15 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     nics: list[Nic] = []
     links: list[Link] = []
     for part in placement.parts_of(cluster):
-        kind, own = part.cluster, part.placement
-        plugged = node_nics(kind, own.nodes, own.first_node)
+        kind, seats = part.cluster, part.placement
+        plugged = node_nics(kind, seats.nodes, seats.first_node)
         nics += plugged
         if kind.wiring is not None:
-            links += wired_links(kind, own, plugged, kind.wiring)
+            links += wired_links(kind, seats, plugged, kind.wiring)
             continue
-        links += _domain_links(kind, own)
-        links += _host_links(kind, own)
-        links += _port_links(kind, own, plugged)
+        links += _domain_links(kind, seats)
+        links += _host_links(kind, seats)
+        links += _port_links(kind, seats, plugged)
     if cluster.scale_out is not None:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
     network = replace(topology(name, ranks, links), kind=_kinds(placement))
@@ -120,8 +126,8 @@ def _drawn_links(cluster: Cluster, placement: Placement, graph: Graph) -> Iterat
         ranks: dict[int, Node]
         ranks = {placement.place(cluster, rank) % size: rank for rank in members}
         for link in links:
-            here, there = (_in_domain(end, number, ranks) for end in (link.source, link.target))
-            yield replace(link, source=here, target=there)
+            source, target = (_in_domain(end, number, ranks) for end in (link.source, link.target))
+            yield replace(link, source=source, target=target)
 
 
 def _in_domain(node: Node, number: int, ranks: Mapping[int, Node]) -> Node:
@@ -148,6 +154,8 @@ def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
         yield from cables(
             role.ends(domain),
             bandwidth=scale_up.link_bandwidth,
+            # A message passes two links of a switch, to it and from it: each has half of the tier's
+            # latency.
             latency=scale_up.latency / 2 if role.switched else scale_up.latency,
             resource=SCALE_UP,
         )
@@ -158,11 +166,13 @@ def _host_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
     size, pcie = cluster.scale_up.size, cluster.pcie
     if pcie is None or placement.ranks_per_node <= size:
         return
+    # Where the file has no latency of PCIe, the scale-up's stands in, and follows it in what-ifs.
     latency, of = (pcie.latency, PCIE)
     if latency is None:
         latency, of = cluster.scale_up.latency, SCALE_UP
     ends = [(rank, f"host:{placement.seat(rank)[0]}") for rank in placement.members]
     bandwidth = pcie.bandwidth * pcie.efficiency
+    # Rank to rank passes two of these links.
     for link in cables(ends, bandwidth=bandwidth, latency=latency / 2, resource=PCIE):
         yield replace(link, latency_resource=of)
 
@@ -176,13 +186,15 @@ def _port_links(cluster: Cluster, placement: Placement, nics: Sequence[Nic]) -> 
     pcie = cluster.pcie
     bandwidth = math.inf if pcie is None else pcie.bandwidth * pcie.efficiency
     resource = SCALE_OUT if pcie is None else PCIE
-    per_node, own = len(nics) // placement.nodes, own_nics(cluster)
+    per_node, nic_of_slot = len(nics) // placement.nodes, own_nics(cluster)
     plugs: dict[tuple[Node, str], Nic] = {}
     for rank in placement.members if nics else ():
         node, slot = placement.seat(rank)
-        nic = nics[(node - placement.first_node) * per_node + own[slot]]
+        # `nics` lists all nodes of the kind, node by node, with equally many each.
+        nic = nics[(node - placement.first_node) * per_node + nic_of_slot[slot]]
         domain = placement.domain(cluster, rank)
         plug: Node = f"scale_up:{domain}" if one_slot(cluster.scale_up) else rank
+        # Ranks of a domain on one slot, or that share a NIC, share its links: each is made once.
         plugs.setdefault((plug, nic.out), nic)
     for (plug, _), nic in plugs.items():
         yield Link(plug, nic.out, bandwidth, 0.0, resource)
@@ -204,9 +216,110 @@ def own_nics(cluster: Cluster) -> list[int]:
         return cluster.wiring.own_nics()
     per_node = cluster.ranks_per_node
     nics = min(cluster.scale_out.nics_per_node, per_node)
+    # Slots in runs of equal length: with half as many NICs as ranks two neighbours share one.
     return [slot * nics // per_node for slot in range(per_node)]
 
 
 def one_slot(scale_up: ScaleUp) -> bool:
     """Whether a rank reaches its peers and its NIC over the same PCIe slot."""
     return scale_up.topology in ("switch", WIRED) and (scale_up.link or "").startswith("pcie")
+
+
+def wired_links(
+    cluster: Cluster, placement: Placement, nics: Sequence[Nic], wiring: Wiring
+) -> Iterator[Link]:
+    """Links inside every node in use; none to NICs where there is no fabric.
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    placement
+        Where the ranks of the job sit.
+    nics
+        As :func:`topologies.cluster.scale_out.node_nics` lists them; empty without a fabric.
+    wiring
+        That of the cluster.
+
+    Yields
+    ------
+    Link
+        Of the resources ``scale_up`` and ``pcie``.
+    """
+    speed = _speeds(cluster, wiring)
+    for node in range(placement.nodes):
+        # A NIC of several ports is listed once, with its first port.
+        nic_by_number = {nic.first // nic.count: nic for nic in nics if nic.node == node}
+        for cable in wiring.cables:
+            bandwidth = cable.width * speed[cable.tier]
+            number = [nic_index for end in cable.ends if (nic_index := nic_number(end)) is not None]
+            if number and number[0] in nic_by_number:
+                nic = nic_by_number[number[0]]
+                plug = next(end for end in cable.ends if nic_number(end) is None)
+                vertex = _vertex(plug, node, placement)
+                yield Link(vertex, nic.out, nic.count * bandwidth, 0.0, PCIE)
+                yield Link(nic.into, vertex, nic.count * bandwidth, 0.0, PCIE)
+            elif not number:
+                source, target = (_vertex(end, node, placement) for end in cable.ends)
+                link = _link(cluster, wiring, cable, bandwidth)
+                yield replace(link, source=source, target=target)
+                yield replace(link, source=target, target=source)
+
+
+def with_doors(
+    network: Topology, cluster: Cluster, placement: Placement, nics: Sequence[Nic]
+) -> Topology:
+    """Return the network, its messages leaving and entering nodes by the ranks' own NICs."""
+    wiring = cluster.wiring
+    nic_of_slot = wiring.own_nics() if wiring is not None and nics else []
+    index = {node: number for number, node in enumerate(network.nodes)}
+    # (nodes, NICs per node): a message leaves by out[node, nic] and arrives by into[node, nic].
+    seats = [placement.seat(rank) for rank in range(placement.ranks)]
+    shape = (placement.nodes, len(nics) // placement.nodes)
+    out, into = (
+        np.array([index[side] for side in sides], dtype=np.int32).reshape(shape)
+        for sides in ([nic.out for nic in nics], [nic.into for nic in nics])
+    )
+    doors = Doors(
+        node=np.array([node for node, _ in seats], dtype=np.int32),
+        nic=np.array(
+            [nic_of_slot[slot] if nic_of_slot else 0 for _, slot in seats], dtype=np.int32
+        ),
+        out=out,
+        into=into,
+        by_target=isinstance(cluster.scale_out, RailFabric),
+    )
+    return replace(network, doors=doors)
+
+
+def _speeds(cluster: Cluster, wiring: Wiring) -> dict[str, float]:
+    """Payload bandwidth of a cable of width 1, by tier (B/s)."""
+    whole = {SCALE_UP: cluster.scale_up.link_bandwidth}
+    if cluster.pcie is not None:
+        whole[PCIE] = cluster.pcie.bandwidth * cluster.pcie.efficiency
+    return {tier: each / unit for tier, each in whole.items() if (unit := wiring.unit(tier))}
+
+
+def _vertex(name: str, node: int, placement: Placement) -> Node:
+    slot = gpu_number(name)
+    if slot is None:
+        return f"{name}:{node}"
+    rank = node * placement.ranks_per_node + slot
+    used = slot < placement.ranks_per_node and rank < placement.ranks
+    return rank if used else f"gpu:{node}.{slot}"
+
+
+def _link(cluster: Cluster, wiring: Wiring, cable: Cable, bandwidth: float) -> Link:
+    """Return a direction of a cable; the caller puts the ends in place."""
+    # GPU to GPU over switches passes two cables with a GPU at one end: half of the latency each. A
+    # cable between two GPUs has all of it, one between switches none.
+    share = sum(gpu_number(end) is not None for end in cable.ends) / 2
+    if cable.tier == SCALE_UP:
+        latency = cluster.scale_up.latency * share
+        return Link(cable.source, cable.target, bandwidth, latency, SCALE_UP)
+    stated = None if cluster.pcie is None else cluster.pcie.latency
+    latency = (cluster.scale_up.latency if stated is None else stated) * share
+    if not wiring.peers_use_pcie:
+        latency = 0.0
+    of = SCALE_UP if stated is None else PCIE
+    return Link(cable.source, cable.target, bandwidth, latency, PCIE, latency_resource=of)

@@ -1,4 +1,4 @@
-"""From a name of the catalogue, or a YAML file, to a :class:`Cluster`.
+"""From a name of the catalogue, or a YAML file, to a :class:`Cluster`, and back to such a file.
 
 Whatever is wrong with the file, the error is a ``ClusterError`` that names file, field, the value
 found and what is accepted.
@@ -15,18 +15,18 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.errors import ClusterError, PluginError
-from simulator.names import did_you_mean, nearest, same_name
-from simulator.plugins import CLUSTERS, Plugin, load_plugin, plugins
-from simulator.yaml_text import parse_yaml
+from simulator.support.errors import ClusterError, PluginError, QuantityError
+from simulator.support.names import did_you_mean, nearest, same_name
+from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
+from simulator.support.quantities import parse_quantity
+from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.bare import bare_network, is_bare
-from topologies.cluster.fabrics import FABRICS, GRAPH, Graph
+from topologies.cluster.fabrics import FABRICS, GRAPH, CallErrors, Graph, HowKnown, TierErrors
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
-from topologies.cluster.known import CallErrors, HowKnown, TierErrors
 from topologies.cluster.prices import Draw, PowerDraws, Price, Prices
 from topologies.cluster.schema import (
-    Accelerator,
+    AcceleratorTable,
     Calibrated,
     Cluster,
     Host,
@@ -136,13 +136,13 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        data = like_others(_beside(Path(source).parent, data), load_cluster)
+        data = like_others(_relative_to(Path(source).parent, data), load_cluster)
         return Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error
 
 
-def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+def _relative_to(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     """Take paths of graphs as seen from the folder that the cluster file is in."""
     return {
         field: part | {name: _from(folder, part[name]) for name in _GRAPHS if name in part}
@@ -156,12 +156,12 @@ _GRAPHS = ("topology", "graph")
 """Fields of a tier that may name the file of a graph."""
 
 
-def _from(folder: Path, given: object) -> object:
-    if isinstance(given, dict) and isinstance(given.get("file"), str):
-        return given | {"file": str(folder / given["file"])}
-    if isinstance(given, str) and is_graph_file(given):
-        return str(folder / given)
-    return given
+def _from(folder: Path, value: object) -> object:
+    if isinstance(value, dict) and isinstance(value.get("file"), str):
+        return value | {"file": str(folder / value["file"])}
+    if isinstance(value, str) and is_graph_file(value):
+        return str(folder / value)
+    return value
 
 
 def catalog() -> tuple[str, ...]:
@@ -200,21 +200,21 @@ def added_clusters() -> dict[str, AddedCluster]:
     PluginError
         If an entry point is broken, or adds a name that is taken.
     """
-    found: dict[str, AddedCluster] = {}
+    clusters: dict[str, AddedCluster] = {}
     for plugin in plugins(CLUSTERS):
         folder = load_plugin(plugin, as_folder)
-        for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        for entry in sorted(folder.iterdir(), key=lambda file: file.name):
             if not entry.name.endswith(".yaml"):
                 continue
             name = entry.name.removesuffix(".yaml")
-            if name in catalog() or name in found:
-                whose = found[name].plugin.distribution if name in found else "twofold"
+            if name in catalog() or name in clusters:
+                whose = clusters[name].plugin.distribution if name in clusters else "twofold"
                 raise PluginError(f"{plugin}: cluster {name} is {whose}'s already: rename its file")
-            found[name] = AddedCluster(plugin, entry.read_text("utf-8"))
-    return found
+            clusters[name] = AddedCluster(plugin, entry.read_text("utf-8"))
+    return clusters
 
 
-def as_folder(found: object) -> Traversable:
+def as_folder(loaded: object) -> Traversable:
     """Return the folder of a package, or at a path.
 
     Raises
@@ -222,7 +222,7 @@ def as_folder(found: object) -> Traversable:
     TypeError
         If it is neither, or no folder.
     """
-    folder = files(found) if isinstance(found, ModuleType) else found
+    folder = files(loaded) if isinstance(loaded, ModuleType) else loaded
     folder = Path(folder) if isinstance(folder, str) else folder
     if not isinstance(folder, Traversable) or not folder.is_dir():
         raise TypeError("write a package, or the path of a folder, with a YAML file per cluster")
@@ -230,10 +230,10 @@ def as_folder(found: object) -> Traversable:
 
 
 def _unknown(name: str) -> ClusterError:
-    known = (*catalog(), *added_clusters())
-    hint = did_you_mean(name, known)
+    names = (*catalog(), *added_clusters())
+    hint = did_you_mean(name, names)
     return ClusterError(
-        f"{name}: no such cluster; {hint}the catalogue has {', '.join(known)}, "
+        f"{name}: no such cluster; {hint}the catalogue has {', '.join(names)}, "
         "and a path of a YAML file, or of a graph (.json, .graphml), will do"
     )
 
@@ -273,7 +273,7 @@ def _field_path(location: tuple[int | str, ...]) -> str:
 
 
 _PARTS: dict[str, type[BaseModel]] = {
-    "accelerator": Accelerator,
+    "accelerator": AcceleratorTable,
     "scale_up": ScaleUp,
     "pcie": Pcie,
     "wiring": Wiring,
@@ -325,3 +325,67 @@ def _fields_of_kind(location: tuple[int | str, ...]) -> list[str]:
         return list(NodeKind.model_fields)
     parts = _PARTS | {"scale_out": NodeNics}
     return list(parts[str(location[0])].model_fields)
+
+
+_UNITS = {
+    "B/s": {"GB/s": 1e9, "TB/s": 1e12},
+    "s": {"us": 1e-6, "ns": 1e-9, "ms": 1e-3},
+    "FLOP/s": {"TFLOP/s": 1e12},
+    "W": {"W": 1.0, "kW": 1e3},
+    "USD": {"kUSD": 1e3, "USD": 1.0},
+    "USD/J": {"USD/kWh": 1 / 3.6e6},
+}
+"""Units that a cluster file uses for each of the base, the usual one first, and what one is."""
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """Write a cluster as YAML that reads back as the same, to the last bit.
+
+    Parameters
+    ----------
+    cluster
+        Any; fields that its file did not give are left out.
+
+    Returns
+    -------
+    str
+        YAML in the style of the catalogue, the sources last.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster, parse_cluster
+    >>> cluster = load_cluster("dgx-a100")
+    >>> text = cluster_text(cluster)
+    >>> parse_cluster(text, source="text") == cluster, text.splitlines()[2]
+    (True, 'accelerator:')
+    """
+    import yaml  # slow to load, and most commands write no cluster
+
+    table = cluster.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    if "node_kinds" in table:  # of a kind null says that it has none of what others have
+        table["node_kinds"] = cluster.model_dump(mode="json", exclude_unset=True)["node_kinds"]
+    sources = table.pop("sources", {})
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
+    text = yaml.safe_dump(_plain(table), default_flow_style=None, **style)
+    if sources:
+        text += yaml.safe_dump({"sources": sources}, default_flow_style=False, **style)
+    return str(text)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return _quantity(value) if isinstance(value, str) else value
+
+
+def _quantity(text: str) -> str:
+    """Write ``300000000000.0 B/s`` as ``300 GB/s`` where that is exactly the same."""
+    number, _, base = text.partition(" ")
+    try:
+        value = float(number)
+        shown = [f"{value / scale:.12g} {unit}" for unit, scale in _UNITS.get(base, {}).items()]
+        return next((scale for scale in shown if parse_quantity(scale, base) == value), text)
+    except (ValueError, QuantityError):
+        return text

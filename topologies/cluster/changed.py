@@ -1,20 +1,23 @@
-"""What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied."""
+"""What-ifs on a cluster: the values one may multiply, and the cluster with one multiplied.
+
+A family of fabrics named without numbers is sized for the job, of switches of 64 ports: half of a
+switch's ports go down and half go up.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import ceil, inf, prod
 from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.errors import ClusterError, TopologyError, WhatIfError
-from simulator.names import did_you_mean, same_name
+from simulator.support.errors import ClusterError, TopologyError, WhatIfError
+from simulator.support.names import did_you_mean, same_name
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
-from topologies.cluster.fabric_sizes import SIZED, fabric_fields
-from topologies.cluster.fabrics import GRAPH, GraphFabric
+from topologies.cluster.fabrics import DATA_SHEET, GRAPH, GraphFabric
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
-from topologies.cluster.known import DATA_SHEET
 from topologies.cluster.schema import WIRED, Cluster, LinkFactors
 
 _SIZE = "scale_up.size"
@@ -71,7 +74,7 @@ def resource_range(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
     In base units, as they are after what-ifs. Empty where no tier is a graph.
     """
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for network in cluster.graphs.values():
         for number, resource in enumerate(network.resources):
             links, by = network.resource == number, cluster.link_factors.get(resource)
@@ -80,9 +83,9 @@ def resource_range(cluster: Cluster) -> dict[str, tuple[float, float]]:
                 (f"{resource}.bandwidth", network.bandwidth[links] * by.bandwidth),
                 (f"{resource}.latency", network.latency[links] * by.latency),
             ):
-                low, high = found.get(name, (math.inf, 0.0))
-                found[name] = min(low, float(each.min())), max(high, float(each.max()))
-    return found
+                low, high = ranges.get(name, (math.inf, 0.0))
+                ranges[name] = min(low, float(each.min())), max(high, float(each.max()))
+    return ranges
 
 
 def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
@@ -154,8 +157,8 @@ def _is_drawn(cluster: Cluster, resource: str) -> bool:
 def _with_factor(cluster: Cluster, resource: str, factor: float) -> Cluster:
     """Multiply what the links of a resource are multiplied by already."""
     tier, _, number = resource.partition(".")
-    known = cluster.link_factors.get(tier, LinkFactors())
-    after = known.model_copy(update={number: getattr(known, number) * factor})
+    factors = cluster.link_factors.get(tier, LinkFactors())
+    after = factors.model_copy(update={number: getattr(factors, number) * factor})
     return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
 
 
@@ -166,9 +169,9 @@ def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Clust
     update: dict[str, object] = {field: value}
     if resource == "scale_up.size" and cluster.scale_up.dimensions is not None:
         update["dimensions"] = _grown(cluster.scale_up.dimensions, factor)
-    for other in _WITH_IT.get(resource, ()):
-        if given := getattr(part, other, None):
-            update[other] = given * factor
+    for companion in _WITH_IT.get(resource, ()):
+        if companion_value := getattr(part, companion, None):
+            update[companion] = companion_value * factor
     sources = dict(cluster.sources)
     for name in update:
         if (source := sources.get(f"{tier}.{name}")) is not None:
@@ -190,7 +193,7 @@ def _grown(dimensions: tuple[int, ...], factor: float) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
+def _unknown(cluster: Cluster, resource: str, resources: tuple[str, ...]) -> str:
     if resource == _SCALE_OUT[2] and cluster.scale_out is not None:
         return (
             f"the fabric of {cluster.name} is a graph with a rank for each NIC: draw more of them"
@@ -198,20 +201,23 @@ def _unknown(cluster: Cluster, resource: str, known: tuple[str, ...]) -> str:
     if resource in (*_SCALE_OUT, _PCIE):
         tier = resource.partition(".")[0]
         if cluster.is_one_graph:
-            return f"{cluster.name} is one graph without links of {tier}; it has {', '.join(known)}"
-        return f"{cluster.name} has no {tier}, so nothing of {resource} to change"
+            drawn = ", ".join(resources)
+            return f"{cluster.name} is one graph without links of {tier}; it has {drawn}"
+        return f"{cluster.name} has no {tier}, so there is no {resource} to change"
     if resource == _SIZE:
         how = {GRAPH: "drawn as a graph"}.get(cluster.scale_up.topology, "wired cable by cable")
         how = "one graph" if cluster.is_one_graph else how
         return f"{cluster.name} is {how}, so its domains cannot grow or shrink"
-    hint = did_you_mean(resource, known)
-    return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(known)}"
+    hint = did_you_mean(resource, resources)
+    return f"{resource!r} is not a resource of {cluster.name}; {hint}it has {', '.join(resources)}"
 
 
-def _unlike(known: dict[str, Any], tier: str) -> dict[str, Any]:
+def _unlike(figures: dict[str, Any], tier: str) -> dict[str, Any]:
     """Return what is known where one tier is built as none was that anybody measured."""
-    errors = {name: one for name, one in known.get("errors", {}).items() if name != tier}
-    return {**known, tier: DATA_SHEET, "errors": errors}
+    errors = {
+        name: tier_errors for name, tier_errors in figures.get("errors", {}).items() if name != tier
+    }
+    return {**figures, tier: DATA_SHEET, "errors": errors}
 
 
 def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cluster:
@@ -221,7 +227,7 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
     topology is a family's name, any spec (:mod:`topologies.spec`) or the file of a graph; of a
     family that the tier knows by name ``torus:2x4`` gives the dimensions; a family of fabrics alone
     (``scale_out=dragonfly``) is sized for the job's nodes
-    (:mod:`topologies.cluster.fabric_sizes`).
+    (:mod:`topologies.cluster.changed`).
 
     Parameters
     ----------
@@ -276,8 +282,8 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
             part.pop("hop_latency", None)  # a single switch has none
         return Cluster.model_validate(data)
     except (ValidationError, TopologyError) as error:
-        told = complaints(error) if isinstance(error, ValidationError) else str(error)
-        raise ClusterError(f"topology {change!r}: {told}") from error
+        problem = complaints(error) if isinstance(error, ValidationError) else str(error)
+        raise ClusterError(f"topology {change!r}: {problem}") from error
 
 
 def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
@@ -340,14 +346,14 @@ def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
     """
     if nodes is None or nodes <= cluster.nodes or cluster.is_one_graph:
         return cluster
-    asked = f"{cluster.name}: {nodes} nodes asked for, and it has {cluster.nodes}"
+    request = f"{cluster.name}: {nodes} nodes were requested, but it has {cluster.nodes}"
     if cluster.node_kinds:
-        raise ClusterError(f"{asked}, of several kinds: say in node_kinds which are to be more")
+        raise ClusterError(f"{request}, of several kinds: set the counts in node_kinds")
     data = cluster.model_dump(mode="json", exclude_unset=True) | {"nodes": nodes}
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:
-        raise ClusterError(f"{asked}: {complaints(error)}") from error
+        raise ClusterError(f"{request}: {complaints(error)}") from error
 
 
 def _with_room(nodes: int, room: int | None, needed: int) -> int:
@@ -355,3 +361,135 @@ def _with_room(nodes: int, room: int | None, needed: int) -> int:
     if room is not None and room < needed:
         raise TopologyError(f"it has room for {room} nodes, and the job needs {needed}")
     return nodes if room is None else min(room, nodes)
+
+
+PORTS = 64
+"""Ports of a switch, by default: NVIDIA QM9700 (64 x 400 Gbit/s, data sheet) and
+Ethernet switches of 51.2 Tbit/s (64 x 800 Gbit/s, Broadcom Tomahawk 5) have as many."""
+Fabric = tuple[dict[str, object], float]
+"""Fields of ``scale_out``, and how many nodes there is room for."""
+
+
+def fabric_fields(
+    family: str, cluster: Cluster, nodes: int, stated: Mapping[str, object]
+) -> Fabric | None:
+    """Size a family of fabrics for the nodes of a job.
+
+    Parameters
+    ----------
+    family
+        ``switch``, ``leaf_spine``, ``rail``, ``fat_tree``, ``torus`` or ``dragonfly``.
+    cluster
+        Tells how many NICs a node has.
+    nodes
+        Of the job.
+    stated
+        Fields that are not to follow; ``ports`` are those of a switch.
+
+    Returns
+    -------
+    tuple or None
+        Fields of ``scale_out``, and how many nodes there is room for; None where the text is no
+        such name: a spec or a graph.
+
+    Raises
+    ------
+    WhatIfError
+        If switches have too few ports.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> fabric_fields("rail", load_cluster("hgx-h100"), 128, {})
+    ({'topology': 'rail', 'nodes_per_pod': 32, 'spines': 32}, inf)
+    """
+    if family not in _SIZES:
+        return None
+    ports = stated.get("ports", PORTS)
+    if not isinstance(ports, int) or isinstance(ports, bool) or ports < 4:
+        raise WhatIfError(f"{family}: ports {ports!r}: a switch needs at least 4 ports")
+    nics = cluster.scale_out.nics_per_node if cluster.scale_out is not None else 1
+    sized = _SIZES[family](nodes, nics, ports)
+    rest = {key: value for key, value in stated.items() if key != "ports" or "ports" in sized}
+    fields = {"topology": family, **sized, **rest}
+    return fields, _room(fields, nics)
+
+
+def _switch(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    del nodes, nics, ports
+    return {}
+
+
+def _leaf_spine(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Whole nodes on half of a leaf's ports, and a cable from each other port to a spine."""
+    del nodes
+    return {"nodes_per_leaf": max(1, ports // 2 // nics), "spines": ports // 2}
+
+
+def _rail(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Put a node on each port of the lower half of a rail switch."""
+    del nodes, nics
+    return {"nodes_per_pod": ports // 2, "spines": ports // 2}
+
+
+def _fat_tree(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Three levels; more ports than a switch has where the job does not fit."""
+    while ports**3 // 4 < nodes * nics:
+        ports += 2
+    return {"ports": ports + ports % 2}
+
+
+def _torus(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Find the three lengths nearest to each other whose product is the number of nodes."""
+    del nics, ports
+    sides = [
+        (candidate, two, nodes // candidate // two)
+        for candidate in range(1, round(nodes ** (1 / 3)) + 1)
+        if nodes % candidate == 0
+        for two in range(candidate, int((nodes // candidate) ** 0.5) + 1)
+        if nodes // candidate % two == 0
+    ]
+    best = min(sides, key=lambda lengths: lengths[2] - lengths[0])
+    return {"dimensions": "x".join(str(length) for length in best if length > 1) or "1"}
+
+
+def _dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
+    """Balance it, ``a = 2 p = 2 h`` of ``4 p - 1`` ports (J. Kim et al., ISCA 2008)."""
+    each = max(1, (ports + 1) // 4)
+    routers = 2 * each
+    in_group = max(1, routers * each // nics)
+    groups = max(2, ceil(nodes / in_group))
+    if groups > routers * each + 1:
+        raise WhatIfError(
+            f"dragonfly: {nodes} nodes are {groups} groups, and switches of {ports} ports join "
+            f"{routers * each + 1}: give ports"
+        )
+    return {
+        "groups": groups,
+        "routers_per_group": routers,
+        "nodes_per_group": in_group,
+        "global_links_per_router": each,
+    }
+
+
+def _room(fields: Mapping[str, Any], nics: int) -> float:
+    """Nodes that a fabric has room for."""
+    if fields["topology"] == "fat_tree":
+        return float(fields["ports"] ** 3 // 4 // nics)
+    if fields["topology"] == "torus":
+        return float(prod(int(length) for length in str(fields["dimensions"]).split("x")))
+    if fields["topology"] == "dragonfly":
+        return float(fields["groups"] * fields["nodes_per_group"])
+    return inf
+
+
+_SIZES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {
+    "switch": _switch,
+    "leaf_spine": _leaf_spine,
+    "rail": _rail,
+    "fat_tree": _fat_tree,
+    "torus": _torus,
+    "dragonfly": _dragonfly,
+}
+SIZED = tuple(_SIZES)
+"""The families."""

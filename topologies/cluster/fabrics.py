@@ -4,6 +4,11 @@ In every fabric ``latency`` is what one step of a collective costs between two N
 and every cable between switches or routers adds ``hop_latency``; ``efficiency`` is the part of the
 wire that carries payload, and holds for the cables between switches as for the NICs. Which links
 that makes is in :mod:`topologies.cluster.scale_out`.
+
+Of each tier the file says where its figures are from: a machine that was measured, one like those
+that the model's constants were fitted to, one of their generation, or, by default, a data
+sheet. How far off such machines were is measured (``python -m benchmarks.held_out``) and kept with
+:mod:`experiments.priors.network`; of a machine that was itself measured the file says it.
 """
 
 import hashlib
@@ -15,6 +20,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,10 +32,11 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.errors import TopologyError
 from simulator.policy import HASHED
-from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
+from simulator.support.errors import TopologyError
+from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.topology import SCALE_OUT, Topology
+from simulator.workload import KINDS
 from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
 
@@ -111,7 +118,7 @@ class _Nics(ClusterPart):
 
     @property
     def policy(self) -> str:
-        """How switches choose among equally near next hops; there is one where nothing is said."""
+        """How switches choose among equally near next hops; there is one by default."""
         return "ecmp"
 
     @property
@@ -138,7 +145,7 @@ class _Routed(_Nics):
         CCIT Report 776, 2010), and packets spread alike by SRD on EFA (L. Shalev et al., "A
         Cloud-Optimized Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40, 2020).
         Slingshot: adaptive (D. De Sensi et al., "An In-Depth Analysis of the Slingshot
-        Interconnect", SC 2020). RoCE and other Ethernet, and where nothing is said: a hash (ECMP).
+        Interconnect", SC 2020). RoCE and other Ethernet, and by default: a hash (ECMP).
         """
         return self.routing or _USUAL.get(self.link or "", "ecmp")
 
@@ -246,7 +253,7 @@ class TorusFabric(_Routed):
 class DragonflyFabric(_Routed):
     """Groups of routers; nodes fill a group in order, and its routers in order, whole nodes each.
 
-    A cable has a NIC's bandwidth if not told otherwise. Dragonflies route adaptively unless told
+    A cable has a NIC's bandwidth by default. Dragonflies route adaptively unless told
     otherwise: without detours one cable between two groups limits whatever they send each other
     (J. Kim et al., ISCA 2008). Only the groups that a job uses are built, so detours over others
     are not seen: for small jobs give what these make of the cables between two routers.
@@ -271,7 +278,7 @@ class DragonflyFabric(_Routed):
         reach = self.routers_per_group * self.global_links_per_router + 1
         if self.groups > reach:
             raise ValueError(
-                f"{self.groups} groups, and the global links of one reach {reach - 1} others"
+                f"{self.groups} groups, but the global links of one reach only {reach - 1} others"
             )
         return self
 
@@ -325,7 +332,7 @@ class Graph(ClusterPart):
         if (self.file is None) == (self.spec is None):
             raise ValueError("give either file, a graph (.graphml, .json), or spec, such as ring:8")
         if self.routing is not None and self.spec is not None:
-            raise ValueError(f"routing of a spec stands behind it: {self.spec}@{self.routing}")
+            raise ValueError(f"write the routing behind the spec: {self.spec}@{self.routing}")
         return self
 
     @property
@@ -357,9 +364,9 @@ class Graph(ClusterPart):
         TopologyError
             If the file is no such graph or has changed, or the spec names none.
         """
-        own = self.bandwidth if self.bandwidth is not None else bandwidth
+        stated = self.bandwidth if self.bandwidth is not None else bandwidth
         delay = self.latency if self.latency is not None else latency
-        drawn = _network(self.file, self.spec, self.sha256, (own, delay), resource)
+        drawn = _network(self.file, self.spec, self.sha256, (stated, delay), resource)
         return drawn if self.routing is None else routed(drawn, self.routing)
 
 
@@ -392,8 +399,8 @@ def check_content(file: str, sha256: str) -> None:
     """
     if sha256_of(file) != sha256:
         raise TopologyError(
-            f"{file}: not the graph that the cluster was made with: put that one back, or leave"
-            " sha256 out"
+            f"{file}: not the graph that the cluster was made with: restore that file, or remove "
+            "sha256"
         )
 
 
@@ -440,10 +447,90 @@ ScaleOut = Annotated[
     | GraphFabric,
     Field(discriminator="topology"),
 ]
-"""The fabric between domains, told apart by its ``topology``: a name of a family."""
+"""The fabric between domains, distinguished by its ``topology``: a name of a family."""
 
 FABRICS: dict[object, type[BaseModel]] = {
     get_args(fabric.model_fields["topology"].annotation)[0]: fabric
     for fabric in get_args(get_args(ScaleOut)[0])
 }
 """Every fabric by what a cluster file calls it in ``scale_out.topology``."""
+
+
+MEASURED, FITTED, SAME_GENERATION, DATA_SHEET = (
+    "measured",
+    "fitted",
+    "same generation",
+    "data sheet",
+)
+Knowledge = Literal["measured", "fitted", "same generation", "data sheet"]
+"""The best known first: this machine was timed; the model's constants were fitted to machines of
+this kind; to others of its generation; to none like it."""
+KNOWN_TIERS = ("scale_up", "scale_out")
+Tier = Literal["scale_up", "scale_out"]
+_Error = Annotated[float, Field(ge=0, lt=1000, allow_inf_nan=False, strict=True)]
+
+
+class CallErrors(ClusterPart):
+    """How many times longer or shorter calls took than modelled, less 1: 0.2 is 20 %.
+
+    ``median`` and ``p90`` (the 90th percentile) are over calls that the model had not seen.
+    """
+
+    median: _Error
+    p90: _Error
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Self:
+        if self.p90 < self.median:
+            raise ValueError(f"p90 {self.p90:g} is less than the median {self.median:g}")
+        return self
+
+
+def _known_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f"kinds are {', '.join(KINDS)}")
+    return kind
+
+
+class TierErrors(ClusterPart):
+    """Errors of calls of less than 1 MiB (``small``), and of 1 MiB and more (``large``).
+
+    ``kinds`` are those that were measured, all if there is none; ``others`` is how the rest is
+    known.
+    """
+
+    small: CallErrors
+    large: CallErrors
+    kinds: tuple[Annotated[str, AfterValidator(_known_kind)], ...] = ()
+    others: Literal["fitted", "same generation", "data sheet"] = "data sheet"
+
+
+class HowKnown(ClusterPart):
+    """How the figures of the tiers are known; ``errors`` belong to a tier that was measured.
+
+    The port between a rank and its NICs (``pcie``) is known as ``scale_out`` is.
+
+    Examples
+    --------
+    >>> HowKnown().scale_up, HowKnown(scale_up="fitted").scale_out
+    ('data sheet', 'data sheet')
+    """
+
+    scale_up: Knowledge = "data sheet"
+    scale_out: Knowledge = "data sheet"
+    errors: dict[Tier, TierErrors] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _errors_of_the_measured(self) -> Self:
+        for tier in KNOWN_TIERS:
+            how = getattr(self, tier)
+            if how == MEASURED and tier not in self.errors:
+                raise ValueError(
+                    f"errors.{tier}: missing: {tier} is {MEASURED}, so give the errors of its calls"
+                )
+            if tier in self.errors and how != MEASURED:
+                raise ValueError(
+                    f"errors.{tier}: only a tier that is {MEASURED} has errors of its own, and "
+                    f"{tier} is {how!r}"
+                )
+        return self

@@ -27,8 +27,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from simulator.errors import TopologyError, TwofoldError
 from simulator.policy import POLICIES
+from simulator.support.errors import TopologyError, TwofoldError
 from simulator.topology import SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES
@@ -55,7 +55,7 @@ def ports(network: Topology) -> tuple[float, int]:
         np.bincount(network.source[out], of, network.ranks)
         for of in (network.bandwidth[out], np.ones(out.sum()))
     )
-    each, cables = (float(one.max(initial=0.0)) for one in both)
+    each, cables = (float(bandwidths.max(initial=0.0)) for bandwidths in both)
     return each, int(cables)
 
 
@@ -79,9 +79,11 @@ def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> To
     bandwidth, latency
         Of a rank (B/s), and between two neighbours (s).
     """
+    # With cables of 1 B/s a rank's ports add up to how many cables it has: the tier's bandwidth is
+    # divided by that.
     unit = graph.network(resource, 1.0, latency)
-    own = graph.latency if graph.latency is not None else latency
-    share = own / 2 if is_switched(unit) and graph.latency is None else own
+    stated = graph.latency if graph.latency is not None else latency
+    share = stated / 2 if is_switched(unit) and graph.latency is None else stated
     most = ports(unit)[0]
     return replace(
         unit,
@@ -122,20 +124,20 @@ def expanded(data: Any) -> Any:
 
 def _named(tier: str, part: dict[str, Any]) -> dict[str, Any]:
     """Write a table, a file or a spec as ``topology: graph`` with its ``graph``."""
-    given = part.get("topology")
-    if isinstance(given, Mapping):
-        return part | {"topology": GRAPH, "graph": dict(given)}
-    if isinstance(given, str) and is_graph_file(given):
-        return part | {"topology": GRAPH, "graph": {"file": given}}
-    words = given.partition("@")[0] if isinstance(given, str) else ""
+    value = part.get("topology")
+    if isinstance(value, Mapping):
+        return part | {"topology": GRAPH, "graph": dict(value)}
+    if isinstance(value, str) and is_graph_file(value):
+        return part | {"topology": GRAPH, "graph": {"file": value}}
+    words = value.partition("@")[0] if isinstance(value, str) else ""
     plain = words in FAMILIES and words not in KNOWN[tier]
     if ":" in words or plain:
-        return part | {"topology": GRAPH, "graph": {"spec": given}}
+        return part | {"topology": GRAPH, "graph": {"spec": value}}
     return part
 
 
 def _graph(part: Mapping[str, Any]) -> Graph | None:
-    """Check the graph of a tier; None where it has none, or what is wrong is told of its fields."""
+    """Check the graph of a tier; None where it has none, or its fields have errors themselves."""
     if part.get("topology") != GRAPH or not isinstance(part.get("graph"), Mapping):
         return None
     try:
@@ -182,17 +184,17 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete(graph: Graph, part: Mapping[str, Any]) -> Graph:
-    """Let edges that say nothing have the tier's values, if there are such.
+    """Give edges without values those of the tier, if there are such.
 
-    Text that is none of these is told of its field.
+    Other text is reported with its field.
     """
-    given = graph.model_dump(mode="json", exclude_none=True)
+    fields = graph.model_dump(mode="json", exclude_none=True)
     try:
         graph.network(SCALE_UP)
     except TopologyError:
-        given = {name: part[name] for name in ("bandwidth", "latency") if name in part} | given
+        fields = {name: part[name] for name in ("bandwidth", "latency") if name in part} | fields
     try:
-        return Graph.model_validate(given)
+        return Graph.model_validate(fields)
     except ValidationError:
         return graph
 
@@ -225,9 +227,9 @@ def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
         if spec.family in _NATIVE_FABRICS:
             return _native_fabric(part, spec, size, graph.ranks)
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
-    told = graph.ranks or _what_ranks_are(graph.name, ranks, size)
+    rank_unit = graph.ranks or _what_ranks_are(graph.name, ranks, size)
     _check_names(graph)
-    return _as_table(part, graph.model_copy(update={"ranks": told}))
+    return _as_table(part, graph.model_copy(update={"ranks": rank_unit}))
 
 
 def _with_policy(
@@ -257,7 +259,7 @@ def _check_names(graph: Graph) -> None:
 
 
 def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:
-    """Tell by their number what ranks of a graph are."""
+    """Infer from their number what the ranks of a graph are."""
     if ranks == size.nodes:
         return "nodes"
     if ranks == size.nodes * size.nics:
@@ -270,13 +272,13 @@ def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes
 
 
 def _places(
-    spec: SpecWords, size: Size, told: str | None, *, usual: str = "nodes"
+    spec: SpecWords, size: Size, rank_unit: str | None, *, usual: str = "nodes"
 ) -> tuple[int, int]:
     """Divide the ranks of a spec by what one of them is: places for nodes, ranks of a node."""
     ranks = spec.ranks
-    if told is None and usual == "nodes" and ranks == size.nodes * size.nics != size.nodes:
-        told = "nics"
-    each = size.nics if (told or usual) == "nics" else 1
+    if rank_unit is None and usual == "nodes" and ranks == size.nodes * size.nics != size.nodes:
+        rank_unit = "nics"
+    each = size.nics if (rank_unit or usual) == "nics" else 1
     return ranks // each, each
 
 
@@ -321,11 +323,13 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
     return words | {"ranks": "nics" if of_nics else "nodes"}, ranks // nics if of_nics else ranks
 
 
-def _leaf_spine(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
+def _leaf_spine(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
     leaves, spines, ranks = spec.numbers
-    each = _places(spec, size, told)[1]
+    each = _places(spec, size, rank_unit)[1]
     if ranks % each:
-        raise TopologyError(f"{spec.words}: {ranks} NICs of a leaf are no whole nodes of {each}")
+        raise TopologyError(
+            f"{spec.words}: {ranks} NICs per leaf do not make whole nodes of {each}"
+        )
     _check_room(spec, leaves * (ranks // each), size)
     return {
         "nodes_per_leaf": ranks // each,
@@ -334,8 +338,8 @@ def _leaf_spine(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]
     }
 
 
-def _rail(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
-    del told
+def _rail(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
+    del rank_unit
     nodes, rails, spines = spec.numbers
     if rails != size.nics:
         raise TopologyError(f"{spec.words} has {rails} rails, and a node has {size.nics} NICs")
@@ -347,12 +351,12 @@ def _rail(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
     }
 
 
-def _dragonfly(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
-    groups, routers, ranks, *given = spec.numbers
-    room, each = _places(spec, size, told)
+def _dragonfly(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
+    groups, routers, ranks, *links = spec.numbers
+    room, each = _places(spec, size, rank_unit)
     if (routers * ranks) % each:
         raise TopologyError(
-            f"{spec.words}: {routers * ranks} NICs of a group are no whole nodes of {each}"
+            f"{spec.words}: {routers * ranks} NICs per group do not make whole nodes of {each}"
         )
     _check_room(spec, room, size)
     fewest = -(-(groups - 1) // routers) if routers else 0
@@ -360,23 +364,23 @@ def _dragonfly(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
         "groups": groups,
         "routers_per_group": routers,
         "nodes_per_group": routers * ranks // each,
-        "global_links_per_router": given[0] if given else max(fewest, 1),
+        "global_links_per_router": links[0] if links else max(fewest, 1),
     }
 
 
-def _torus(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
-    del told
+def _torus(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
+    del rank_unit
     _check_room(spec, spec.ranks, size)
     return {"dimensions": "x".join(map(str, spec.numbers))}
 
 
-def _fat_tree(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
-    _check_room(spec, _places(spec, size, told, usual="nics")[0], size)
+def _fat_tree(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
+    _check_room(spec, _places(spec, size, rank_unit, usual="nics")[0], size)
     return {"ports": spec.numbers[0]}
 
 
-def _switch(spec: SpecWords, size: Size, told: str | None) -> dict[str, Any]:
-    _check_room(spec, _places(spec, size, told)[0], size)
+def _switch(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
+    _check_room(spec, _places(spec, size, rank_unit)[0], size)
     return {}
 
 
@@ -401,10 +405,14 @@ KNOWN: dict[str, Collection[str]] = {SCALE_UP: SCALE_UP_ROLES, SCALE_OUT: _NATIV
 
 
 def _native_fabric(
-    part: dict[str, Any], spec: SpecWords, size: Size, told: str | None
+    part: dict[str, Any], spec: SpecWords, size: Size, rank_unit: str | None
 ) -> dict[str, Any]:
-    kept = {name: value for name, value in part.items() if name != GRAPH}
-    return kept | {"topology": spec.family} | _NATIVE_FABRICS[spec.family](spec, size, told)
+    without_graph = {name: value for name, value in part.items() if name != GRAPH}
+    return (
+        without_graph
+        | {"topology": spec.family}
+        | _NATIVE_FABRICS[spec.family](spec, size, rank_unit)
+    )
 
 
 def fabric_graph(fabric: GraphFabric) -> Topology:

@@ -15,8 +15,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.errors import ClusterError, WhatIfError
-from simulator.names import did_you_mean
+from simulator.support.errors import ClusterError, WhatIfError
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import format_quantity
+from topologies.cluster.fabrics import GraphFabric
 from topologies.cluster.schema import OF_A_NODE, OF_NICS, Cluster, kinds_of
 
 Load = Callable[[str], Cluster]
@@ -58,32 +60,32 @@ def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
                 " YAML file"
             )
         try:
-            other = load(kind["like"])
+            model = load(kind["like"])
         except ClusterError as error:
             raise ClusterError(f"node_kinds.{name}.like: {error}") from error
-        written[name] = _like(kind, other)
-        sources = _sources(name, kind, other) | sources
+        written[name] = _like(kind, model)
+        sources = _sources(name, kind, model) | sources
     return data | {"node_kinds": written} | ({"sources": sources} if sources else {})
 
 
-def _sources(name: str, kind: Mapping[str, Any], other: Cluster) -> dict[str, str]:
+def _sources(name: str, kind: Mapping[str, Any], model: Cluster) -> dict[str, str]:
     """Say of each number that is another cluster's where that has it from."""
-    found = {}
-    for path, source in other.sources.items():
+    sources = {}
+    for path, source in model.sources.items():
         field, _, number = path.partition(".")
         of_nics = field == "scale_out" and number in OF_NICS
-        own = kind.get(field)
-        given = number in own if isinstance(own, dict) and number else field in kind
-        if (of_nics or field in OF_A_NODE) and not given:
-            found[f"node_kinds.{name}.{path}"] = f"{other.name}: {source}"
-    return found
+        stated = kind.get(field)
+        is_stated = number in stated if isinstance(stated, dict) and number else field in kind
+        if (of_nics or field in OF_A_NODE) and not is_stated:
+            sources[f"node_kinds.{name}.{path}"] = f"{model.name}: {source}"
+    return sources
 
 
-def _like(kind: Mapping[str, Any], other: Cluster) -> dict[str, Any]:
-    given = other.model_dump(mode="json", exclude_unset=True)
-    fields = {field: given.get(field) for field in ("pcie", "host")}
-    fields |= {field: given[field] for field in ("ranks_per_node", "accelerator", "scale_up")}
-    nics = given.get("scale_out") or {}
+def _like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
+    table = model.model_dump(mode="json", exclude_unset=True)
+    fields = {field: table.get(field) for field in ("pcie", "host")}
+    fields |= {field: table[field] for field in ("ranks_per_node", "accelerator", "scale_up")}
+    nics = table.get("scale_out") or {}
     fields["scale_out"] = {field: nics[field] for field in OF_NICS if field in nics}
     for field, value in kind.items():
         before = fields.get(field)
@@ -94,7 +96,7 @@ def _like(kind: Mapping[str, Any], other: Cluster) -> dict[str, Any]:
 
 
 def split_resource(resource: str) -> tuple[str, str | None]:
-    """Tell a resource of one kind of node from that of all.
+    """Distinguish a resource of one kind of node from that of all.
 
     Returns
     -------
@@ -151,19 +153,23 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
         if only in (None, name) and getattr(view, tier, None) is not None
     ]
     if not has:
-        raise WhatIfError(f"{only or cluster.name} has no {tier}, so nothing of {plain} to change")
+        raise WhatIfError(f"{only or cluster.name} has no {tier}, so there is no {plain} to change")
     data = cluster.model_dump(mode="json", exclude_unset=True)
     for name in has:
         part = change(views[name], plain, factor).model_dump(mode="json", exclude_unset=True)[tier]
-        own = data["node_kinds"][name].get(tier) or {}
-        data["node_kinds"][name][tier] = part if tier != "scale_out" else own | {field: part[field]}
+        stated = data["node_kinds"][name].get(tier) or {}
+        data["node_kinds"][name][tier] = (
+            part if tier != "scale_out" else stated | {field: part[field]}
+        )
     if only is None:
         data |= _own_part(cluster, plain, factor, change)
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:
-        told = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
-        raise WhatIfError(f"{resource} times {factor:g}: {told}") from error
+        problems = "; ".join(
+            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
+        )
+        raise WhatIfError(f"{resource} times {factor:g}: {problems}") from error
 
 
 def _own_part(cluster: Cluster, resource: str, factor: float, change: Change) -> dict[str, Any]:
@@ -171,8 +177,10 @@ def _own_part(cluster: Cluster, resource: str, factor: float, change: Change) ->
     tier = resource.partition(".")[0]
     if getattr(cluster, tier) is None:
         return {}
-    own = {name: text for name, text in cluster.sources.items() if not name.startswith("node_k")}
-    alone = cluster.model_copy(update={"node_kinds": {}, "sources": own})
+    sources = {
+        name: text for name, text in cluster.sources.items() if not name.startswith("node_k")
+    }
+    alone = cluster.model_copy(update={"node_kinds": {}, "sources": sources})
     done = change(alone, resource, factor)
     table = done.model_dump(mode="json", exclude_unset=True)
     return {tier: table[tier], "sources": dict(cluster.sources) | dict(done.sources)}
@@ -196,14 +204,14 @@ def values_of_kinds(
         Of every resource the value of the first kind that has it, and that of every kind, as
         ``scale_up@a100.bandwidth``.
     """
-    found: dict[str, float | int] = {}
+    merged: dict[str, float | int] = {}
     by_kind: dict[str, float | int] = {}
     for name, view in kinds_of(cluster).items():
         for resource, value in values(view).items():
-            found.setdefault(resource, value)
+            merged.setdefault(resource, value)
             tier, _, field = resource.partition(".")
             by_kind[f"{tier}@{name}.{field}"] = value
-    return found | by_kind
+    return merged | by_kind
 
 
 def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dict[str, float]:
@@ -213,10 +221,26 @@ def by_kind(cluster: Cluster, resource: str, values: Mapping[str, float]) -> dic
     """
     tier, _, field = resource.partition(".")
     named = ((name, f"{tier}@{name}.{field}") for name in cluster.node_kinds)
-    return {name: values[one] for name, one in named if one in values}
+    return {name: values[shared_name] for name, shared_name in named if shared_name in values}
 
 
 def differing(values: Mapping[str, float]) -> bool:
     """Whether kinds have different values of something."""
     first = next(iter(values.values()))
     return not all(math.isclose(value, first) for value in values.values())
+
+
+def describe(cluster: Cluster) -> str:
+    """Say what a cluster's network is, in one line; where nodes differ, kind by kind."""
+    if cluster.node_kinds:
+        kinds = kinds_of(cluster).items()
+        return " | ".join(f"{part.nodes} {name}: {describe(part)}" for name, part in kinds)
+    up, out = cluster.scale_up, cluster.scale_out
+    drawn = up.graph.name if up.graph is not None else up.topology
+    inside = f"{drawn} of {up.size} at {format_quantity(up.bandwidth, 'B/s')}"
+    if out is None:
+        return inside
+    nic = format_quantity(out.bandwidth, "B/s")
+    between = out.graph.name if isinstance(out, GraphFabric) else out.topology
+    routed = "" if out.topology == "switch" else f", routing {out.policy}"
+    return f"{inside}; {between}, {out.nics_per_node} x {nic} per node{routed}"

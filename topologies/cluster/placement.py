@@ -1,9 +1,14 @@
-"""Where the ranks of a job sit: nodes filled in order, or evenly."""
+"""Where the ranks of a job sit: on which node, in which slot, in which scale-up domain."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from simulator.errors import ClusterError
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.support.errors import ClusterError
+from simulator.topology import SCALE_UP, Topology
+from topologies.cluster.graphs import domain_graph
 from topologies.cluster.schema import Cluster, kinds_of
 
 
@@ -44,7 +49,9 @@ class Placement:
 
     def part(self, rank: int) -> "Part":
         """Return the kind of node that a rank sits on, where nodes differ."""
-        return self.parts[bisect_right([one.placement.first_rank for one in self.parts], rank) - 1]
+        return self.parts[
+            bisect_right([part.placement.first_rank for part in self.parts], rank) - 1
+        ]
 
     def seat(self, rank: int) -> tuple[int, int]:
         """Node and slot of a rank."""
@@ -114,11 +121,13 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     (2, 8)
     """
     if ranks < 1:
-        raise ClusterError(f"{cluster.name}: a job needs a rank, not {ranks}")
+        raise ClusterError(f"{cluster.name}: a job needs at least 1 rank, not {ranks}")
     if cluster.is_one_graph and nodes is not None:
-        raise ClusterError(f"{cluster.name} is one graph without nodes: leave --nodes out")
+        raise ClusterError(f"{cluster.name} is one graph without nodes: remove --nodes")
     kinds = kinds_of(cluster)
-    machine = " and ".join(f"{one.nodes} nodes of {one.ranks_per_node}" for one in kinds.values())
+    machine = " and ".join(
+        f"{kind.nodes} nodes of {kind.ranks_per_node}" for kind in kinds.values()
+    )
     if ranks > cluster.capacity:
         raise ClusterError(
             f"{cluster.name}: {ranks} ranks do not fit: it has {cluster.capacity} ({machine})"
@@ -127,7 +136,7 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     if nodes is None:
         return _placed(kinds, ranks, None)
     if not 1 <= nodes <= cluster.nodes:
-        raise ClusterError(f"{cluster.name}: {nodes} nodes asked for, and it has {machine}")
+        raise ClusterError(f"{cluster.name}: {nodes} nodes were requested, but it has {machine}")
     if ranks % nodes:
         raise ClusterError(f"{cluster.name}: {ranks} ranks do not divide evenly over {nodes} nodes")
     placement = _placed(kinds, ranks, ranks // nodes)
@@ -144,33 +153,100 @@ def _enough(cluster: Cluster, ranks: int) -> str:
 
 
 def _check_room(
-    cluster: Cluster, placement: Placement, per_node: int, asked: tuple[int, int]
+    cluster: Cluster, placement: Placement, per_node: int, request: tuple[int, int]
 ) -> None:
-    """Refuse more ranks per node than a node of some kind has; ``asked`` are ranks and nodes."""
+    """Refuse more ranks per node than a node of some kind has; ``request`` are ranks and nodes."""
     for part in placement.parts_of(cluster):
         if per_node > part.cluster.ranks_per_node:
             node = f"a node of kind {part.kind}" if part.kind else "a node"
             raise ClusterError(
-                f"{cluster.name}: {asked[0]} ranks on {asked[1]} nodes are {per_node} per node,"
+                f"{cluster.name}: {request[0]} ranks on {request[1]} nodes are {per_node} per node,"
                 f" and {node} has {part.cluster.ranks_per_node}"
             )
 
 
 def _placed(kinds: dict[str, Cluster], ranks: int, per_node: int | None) -> Placement:
-    """Fill kind by kind, with as many ranks on a node as it has, or as are told."""
+    """Fill kind by kind, with as many ranks on a node as it has, or as many as are given."""
     parts: list[Part] = []
     done = node = domain = 0
     for name, kind in kinds.items():
         on_node = per_node or kind.ranks_per_node
-        own = min(ranks - done, kind.nodes * on_node)
-        if not own:
+        on_kind = min(ranks - done, kind.nodes * on_node)
+        if not on_kind:
             break
-        part = Placement(own, on_node, done, node, domain)
+        part = Placement(on_kind, on_node, done, node, domain)
         parts.append(Part(name, kind, part))
-        done, node = done + own, node + part.nodes
+        done, node = done + on_kind, node + part.nodes
+        # Domains that the last nodes fill only in part count as whole ones.
         domain += -(-part.nodes * kind.ranks_per_node // kind.scale_up.size)
     if len(kinds) == 1:
         return parts[0].placement
     return Placement(
         ranks, max(part.placement.ranks_per_node for part in parts), parts=tuple(parts)
     )
+
+
+def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[np.int32]:
+    """Return in which scale-up domain each rank of a job is.
+
+    It is that of the cluster file. Where one graph draws the whole network, ranks that reach each
+    other over links of ``scale_up`` alone are a domain; without links of another resource, or
+    without any of ``scale_up``, all are one.
+
+    Parameters
+    ----------
+    cluster
+        The machine.
+    ranks, nodes
+        Of the job, as :func:`topologies.cluster.placement.place` takes them.
+
+    Returns
+    -------
+    ndarray of int32
+        Shape ``(ranks,)``, numbered by first appearance.
+
+    Raises
+    ------
+    ClusterError
+        If the job does not fit.
+    """
+    placement = place(cluster, ranks, nodes)
+    domain_of_rank = np.empty(ranks, dtype=np.int32)
+    for domain, members in placement.domains(cluster).items():
+        domain_of_rank[members] = domain
+    scale_up = cluster.scale_up
+    if scale_up.graph is None or not cluster.is_one_graph:
+        return domain_of_rank
+    network = domain_graph(scale_up.graph, scale_up.bandwidth, scale_up.latency, 1.0)
+    return joined(network)[:ranks] if len(network.resources) > 1 else domain_of_rank
+
+
+def joined(network: Topology) -> NDArray[np.int32]:
+    """Return which ranks links of ``scale_up`` join: the number of a part, shape ``(ranks,)``.
+
+    Examples
+    --------
+    >>> from simulator.topology import Link, topology
+    >>> links = [Link(0, 1, 1.0, 0.0), Link(1, 2, 1.0, 0.0, "fibre"), Link(2, 3, 1.0, 0.0)]
+    >>> joined(topology("two pairs", 4, links)).tolist()
+    [0, 0, 1, 1]
+    """
+    if SCALE_UP not in network.resources:
+        return np.zeros(network.ranks, dtype=np.int32)
+    # Union-find with path halving: node's parent, itself at a root.
+    part = list(range(len(network.nodes)))
+
+    def root(node: int) -> int:
+        while part[node] != node:
+            part[node] = part[part[node]]
+            node = part[node]
+        return node
+
+    inside = network.resource == network.resources.index(SCALE_UP)
+    ends = zip(network.source[inside].tolist(), network.target[inside].tolist(), strict=True)
+    for source, target in ends:
+        part[root(source)] = root(target)
+    number: dict[int, int] = {}
+    # Parts are numbered by the first rank in each.
+    part_of_rank = [number.setdefault(root(rank), len(number)) for rank in range(network.ranks)]
+    return np.array(part_of_rank, dtype=np.int32)

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PlainSerializer, WithJsonSchema, model_validator
 
-from simulator.errors import ClusterError
-from simulator.quantities import EnergyPriceText, MoneyText, WattsText
-from simulator.yaml_text import parse_yaml
+from simulator.accelerators import named
+from simulator.support.errors import ClusterError
+from simulator.support.quantities import EnergyPriceText, MoneyText, WattsText
+from simulator.support.yaml_text import parse_yaml
 from topologies.cluster.fabrics import Bandwidth, ClusterPart
 
 _NotNegative = Field(ge=0, allow_inf_nan=False)
@@ -127,7 +128,7 @@ class PowerDraws(ClusterPart):
 
 
 class _Piece(ClusterPart):
-    """Usual figures of a part; None where nobody publishes one."""
+    """Usual figures of a part; None where none is published."""
 
     price: Price | None = None
     price_source: str = ""
@@ -166,8 +167,10 @@ class _Usual(ClusterPart):
     switch_ports: _SwitchPorts
 
     def accelerator(self, name: str) -> _Piece:
-        """Return the figures of an accelerator, none where nobody publishes any."""
-        return self.accelerators.get(name, _Piece())
+        """Return the figures of an accelerator, none where none are published."""
+        candidates = named(name)
+        known_as = candidates[0].name if len(candidates) == 1 else name
+        return self.accelerators.get(known_as, _Piece())
 
 
 @cache
@@ -183,7 +186,7 @@ def usual() -> _Usual:
 class PieceFigures:
     """What one piece of a part costs (USD) and draws (W), where each is from, and how sure.
 
-    ``price`` is None where nobody publishes one, and so are ``idle`` and ``active``.
+    ``price`` is None where none is published, and so are ``idle`` and ``active``.
     """
 
     price: float | None = None
@@ -196,7 +199,7 @@ class PieceFigures:
 
 
 def figures_of_piece(
-    given: tuple[Price | None, Draw | None], usually: _Piece, times: float = 1.0
+    stated: tuple[Price | None, Draw | None], usually: _Piece, times: float = 1.0
 ) -> PieceFigures:
     """Return what is given of a piece, and for the rest ``times`` what is usual.
 
@@ -206,9 +209,9 @@ def figures_of_piece(
     >>> figures.price, figures.active
     (1000.0, 35.0)
     """
-    price, power = given[0] or usually.price, given[1] or usually.power
-    own_price, own_power = (one is not None for one in given)
-    scale, power_scale = (1.0 if own else times for own in (own_price, own_power))
+    price, power = stated[0] or usually.price, stated[1] or usually.power
+    own_price, own_power = (figure is not None for figure in stated)
+    scale, power_scale = (1.0 if is_stated else times for is_stated in (own_price, own_power))
     return PieceFigures(
         price=None if price is None else price.price * scale,
         price_spread=0.0 if price is None else price.spread,

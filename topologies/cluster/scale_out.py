@@ -209,10 +209,11 @@ def _fat_tree_links(fabric: FatTreeFabric, plugs: list[str], nodes: int) -> Iter
 
 def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[Link]:
     del plugs
+    # A node's NICs are its ports: their bandwidth is divided over two directions of each dimension.
     node_bandwidth = fabric.nics_per_node * fabric.bandwidth * fabric.efficiency
     ends = slice_ends(fabric.dimensions, nodes, closes=True)
     yield from cables(
-        ((f"router:{here}", f"router:{there}") for here, there in ends),
+        ((f"router:{source}", f"router:{target}") for source, target in ends),
         bandwidth=node_bandwidth / (2 * len(fabric.dimensions)),
         latency=fabric.hop_latency,
         resource=SCALE_OUT,
@@ -221,6 +222,7 @@ def _torus_links(fabric: TorusFabric, plugs: list[str], nodes: int) -> Iterator[
 
 def _router(fabric: DragonflyFabric, nic: Nic) -> str:
     group, node = divmod(nic.node, fabric.nodes_per_group)
+    # Ports of a group are numbered node by node, and dealt to its routers in runs.
     port = node * fabric.nics_per_node + nic.first
     return router_name(group, port // _shape(fabric).ranks_per_router)
 
@@ -245,6 +247,7 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     nearer router, and several ranks' messages would crowd into one NIC.
     """
     nodes, routers = fabric.nodes_per_group, fabric.routers_per_group
+    # Whole nodes per router, rounded up; with fewer nodes than routers NICs are dealt out instead.
     ports = -(-nodes // routers) * fabric.nics_per_node
     if nodes < routers:
         ports = -(-nodes * fabric.nics_per_node // routers)
@@ -256,7 +259,7 @@ def _shape(fabric: DragonflyFabric) -> DragonflyShape:
     )
 
 
-def _place(fabric: GraphFabric, nic: Nic) -> str:
+def _attachment(fabric: GraphFabric, nic: Nic) -> str:
     each = fabric.nics_per_node
     number = nic.node if fabric.graph.ranks == "nodes" else nic.node * each + nic.first
     return f"place:{number}"
@@ -266,12 +269,14 @@ def _graph_links(fabric: GraphFabric, plugs: list[str], nodes: int) -> Iterator[
     """All of the graph, whatever of it the job uses: which paths its messages take is not known."""
     del plugs, nodes
     network = fabric_graph(fabric)
-    for link in preferring_fast([network.link(one) for one in range(len(network))], SCALE_OUT_HOPS):
-        here, there = (
+    for link in preferring_fast(
+        [network.link(number) for number in range(len(network))], SCALE_OUT_HOPS
+    ):
+        source, target = (
             f"place:{end}" if isinstance(end, int) else end for end in (link.source, link.target)
         )
         bandwidth = link.bandwidth * fabric.efficiency
-        yield replace(link, source=here, target=there, bandwidth=bandwidth)
+        yield replace(link, source=source, target=target, bandwidth=bandwidth)
 
 
 _LINKS: dict[
@@ -284,6 +289,6 @@ _LINKS = {
     FatTreeFabric: (_edge, _fat_tree_links),
     TorusFabric: (lambda fabric, nic: f"router:{nic.node}", _torus_links),
     DragonflyFabric: (_router, _dragonfly_links),
-    GraphFabric: (_place, _graph_links),
+    GraphFabric: (_attachment, _graph_links),
 }
 """Per fabric: the switch a NIC is plugged into, and the links between those switches."""

@@ -11,13 +11,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     StrictBool,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
+from simulator.accelerators import accelerator, sheets, vendor
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from simulator.workload import KINDS
 from topologies.cluster.fabrics import (
@@ -30,6 +34,7 @@ from topologies.cluster.fabrics import (
     Fraction,
     Graph,
     GraphFabric,
+    HowKnown,
     Latency,
     Multiple,
     PositiveMultiple,
@@ -38,7 +43,6 @@ from topologies.cluster.fabrics import (
     Size,
 )
 from topologies.cluster.graphs import expanded, fabric_graph
-from topologies.cluster.known import HowKnown
 from topologies.cluster.prices import PowerDraws, Prices
 from topologies.cluster.wiring import Wiring
 from topologies.families.family import ScaleUpRole
@@ -47,6 +51,7 @@ from topologies.families.table import SCALE_UP_ROLES
 Generation = Literal[
     "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "tpu"
 ]
+"""Of :data:`simulator.accelerators.GENERATIONS`."""
 LinkTechnology = Literal[
     "nvlink1",
     "nvlink2",
@@ -90,8 +95,11 @@ ScaleUpTopology = Annotated[
 ``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
 
 
-class Accelerator(ClusterPart):
+class AcceleratorTable(ClusterPart):
     """What computes: peak rates by data type, and the bandwidth and size of its memory.
+
+    In a file it may be a name alone, or ``like`` a name and what differs: the rest is that of the
+    accelerator's data sheet (:mod:`simulator.accelerators`), its sources too.
 
     ``generation`` is the architecture by which a communication library chooses its constants.
     ``memory`` is what its driver reports; generated steps must fit into it. ``sustained`` is the
@@ -104,6 +112,84 @@ class Accelerator(ClusterPart):
     memory_bandwidth: Bandwidth | None = None
     memory: Size | None = None
     sustained: Fraction = 1.0
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """In a file a name alone, or ``like`` a name, stands for a data sheet."""
+        whole = handler(core_schema)
+        table = handler.resolve_ref_schema(whole)
+        table["properties"]["like"] = {"type": "string", "title": "Like"}
+        table["anyOf"] = [{"required": table.pop("required")}, {"required": ["like"]}]
+        return {"anyOf": [whole, {"type": "string"}]}
+
+
+def with_data_sheets(data: Any) -> Any:
+    """Write out accelerators that a cluster file names by their data sheet.
+
+    Parameters
+    ----------
+    data
+        The table of a cluster file; it stays as it is.
+
+    Returns
+    -------
+    object
+        The table with every field of the sheets, and their sources; what the file says itself
+        counts, field by field.
+
+    Raises
+    ------
+    ValueError
+        If no data sheet is of a name, or several are.
+    """
+    if not isinstance(data, dict):
+        return data
+    parts = {"": data}
+    kinds = data.get("node_kinds")
+    if isinstance(kinds, dict):
+        parts |= {f"node_kinds.{kind}.": table for kind, table in kinds.items()}
+    tables: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for prefix, part in parts.items():
+        named = part.get("accelerator") if isinstance(part, dict) else None
+        if isinstance(named, str) or (isinstance(named, dict) and "like" in named):
+            tables[prefix], of_sheet = from_data_sheet(named)
+            sources |= {f"{prefix}accelerator.{field}": text for field, text in of_sheet.items()}
+    if not tables:
+        return data
+    written = dict(data)
+    if "" in tables:
+        written["accelerator"] = tables[""]
+    if isinstance(kinds, dict):
+        written["node_kinds"] = {
+            kind: part | {"accelerator": tables[f"node_kinds.{kind}."]}
+            if f"node_kinds.{kind}." in tables
+            else part
+            for kind, part in kinds.items()
+        }
+    return written | {"sources": sources | dict(data.get("sources") or {})}
+
+
+def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of an accelerator, and where those of its sheet are from."""
+    table = {"like": named} if isinstance(named, str) else dict(named)
+    name = table.pop("like")
+    if not isinstance(name, str):
+        raise ValueError(f"accelerator.like: {name!r}: name an accelerator")  # noqa: TRY004 - pydantic
+    try:
+        chip = accelerator(name)
+    except ClusterError as error:
+        raise ValueError(f"accelerator: {error}") from error
+    sheet = sheets()[chip.name]
+    fields = {field: sheet[field] for field in AcceleratorTable.model_fields if field in sheet}
+    sources = {
+        field: text
+        for field, text in sheet["sources"].items()
+        if field.partition(".")[0] in fields.keys() - table.keys()
+    }
+    return {"name": chip.name} | fields | table, sources
 
 
 class ScaleUp(ClusterPart):
@@ -137,14 +223,14 @@ class ScaleUp(ClusterPart):
     @model_validator(mode="after")
     def _dimensions_fit(self) -> Self:
         if (self.graph is not None) != (self.topology == GRAPH):
-            raise ValueError(f"graph belongs to scale_up.topology {GRAPH}, and to nothing else")
+            raise ValueError(f"graph applies only to scale_up.topology {GRAPH}")
         if (self.dimensions is not None) != self.role.dimensions:
             grids = " or ".join(name for name, role in SCALE_UP_ROLES.items() if role.dimensions)
-            raise ValueError(f"dimensions belong to a {grids}, and to nothing else")
+            raise ValueError(f"dimensions apply only to a {grids}")
         if self.dimensions is not None and prod(self.dimensions) != self.size:
             raise ValueError(f"size {self.size} is not the product of {self.dimensions}")
         if self.wrap_multiple is not None and self.topology != "torus":
-            raise ValueError("wrap_multiple belongs to a torus, and to nothing else")
+            raise ValueError("wrap_multiple applies only to a torus")
         if self.in_network_reduction and not self.role.switched:
             raise ValueError("in_network_reduction needs a switch")
         return self
@@ -169,7 +255,7 @@ class Pcie(ClusterPart):
     """The port between a rank and its NICs, one direction.
 
     Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
-    each with such a port; ``latency`` is that of a step on this path, if not told otherwise that
+    each with such a port; ``latency`` is that of a step on this path, by default that
     of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload.
     """
 
@@ -210,14 +296,14 @@ class NodeKind(ClusterPart):
     """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
 
     What is left out is as the cluster's own fields say. ``pcie: null`` is none. ``like`` is a
-    cluster of the catalogue, or a YAML file, whose nodes and NICs these are where they say nothing
+    cluster of the catalogue, or a YAML file, whose nodes and NICs these are by default
     else; it is written out when the file is read (:func:`topologies.cluster.kinds.like_others`).
     """
 
     like: str | None = None
     count: Count
     ranks_per_node: Count | None = None
-    accelerator: Accelerator | None = None
+    accelerator: AcceleratorTable | None = None
     scale_up: ScaleUp | None = None
     scale_out: NodeNics | None = None
     pcie: Pcie | None = None
@@ -248,7 +334,7 @@ class TimeMultiples(ClusterPart):
 
 
 class LinkFactors(ClusterPart):
-    """By what the links of one resource are multiplied, after all that is said of them elsewhere.
+    """By what the links of one resource are multiplied, after everything else in the file.
 
     A what-if writes it of links whose numbers are a graph's.
     """
@@ -262,7 +348,7 @@ class Calibrated(ClusterPart):
 
     ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
     ``bandwidth`` those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this
-    kind uses them. What the trace or log could not tell is left out, and stays as it is.
+    kind uses them. What the trace or log did not show is left out, and stays as it is.
     ``by_size`` is what a benchmark's log shows besides: where the library does better or worse
     than its model, software and links alike.
     """
@@ -309,7 +395,7 @@ class Cluster(ClusterPart):
     link_factors
         What a what-if multiplied, by resource, of links that a graph draws.
     known
-        How the network's figures are known; a file that says nothing is a data sheet.
+        How the network's figures are known; a data sheet by default.
     prices, power
         What its parts cost and draw, where that is known better than what is usual
         (:mod:`topologies.cluster.prices`).
@@ -331,7 +417,7 @@ class Cluster(ClusterPart):
 
     name: str
     description: str = ""
-    accelerator: Accelerator
+    accelerator: AcceleratorTable
     ranks_per_node: Count
     nodes: Count
     node_kinds: dict[str, NodeKind] = Field(default_factory=dict)
@@ -360,12 +446,12 @@ class Cluster(ClusterPart):
     @property
     def graphs(self) -> dict[str, Topology]:
         """Of each tier that a graph draws, its links as they are drawn, without ``efficiency``."""
-        found = {}
+        networks = {}
         if self.scale_up.graph is not None and self.scale_up.graph.is_absolute:
-            found[SCALE_UP] = self.scale_up.graph.network(SCALE_UP)
+            networks[SCALE_UP] = self.scale_up.graph.network(SCALE_UP)
         if isinstance(self.scale_out, GraphFabric):
-            found[SCALE_OUT] = fabric_graph(self.scale_out)
-        return found
+            networks[SCALE_OUT] = fabric_graph(self.scale_out)
+        return networks
 
     @property
     def is_one_graph(self) -> bool:
@@ -379,7 +465,7 @@ class Cluster(ClusterPart):
     @model_validator(mode="before")
     @classmethod
     def _topologies_are_names(cls, data: Any) -> Any:
-        return expanded(data)
+        return expanded(with_data_sheets(data))
 
     @model_validator(mode="after")
     def _graphs_fit(self) -> Self:
@@ -396,16 +482,18 @@ class Cluster(ClusterPart):
             if fabric.graph.routing is not None:
                 raise ValueError("scale_out.graph.routing: write it as scale_out.routing")
             if fabric.graph.ranks is None:
-                raise ValueError("scale_out.graph.ranks: nics or nodes?")
+                raise ValueError("scale_out.graph.ranks: write nics or nodes")
             if fabric.graph.ranks == "nics" and nics > per_node:
                 raise ValueError(
                     f"scale_out.graph has a rank for each NIC, and {nics} NICs of a node serve"
                     f" {per_node} ranks: draw a rank for each node"
                 )
-        known = {name for network in self.graphs.values() for name in network.resources}
-        known |= {SCALE_OUT} if isinstance(fabric, GraphFabric) else set()
-        if unknown := sorted(self.link_factors.keys() - known):
-            drawn = f"graphs draw {', '.join(sorted(known))}" if known else "no graph draws any"
+        resources = {name for network in self.graphs.values() for name in network.resources}
+        resources |= {SCALE_OUT} if isinstance(fabric, GraphFabric) else set()
+        if unknown := sorted(self.link_factors.keys() - resources):
+            drawn = (
+                f"graphs draw {', '.join(sorted(resources))}" if resources else "no graph draws any"
+            )
             raise ValueError(f"link_factors.{unknown[0]}: {drawn}")
         return self
 
@@ -434,7 +522,7 @@ class Cluster(ClusterPart):
     @model_validator(mode="after")
     def _wiring_fits(self) -> Self:
         if (self.wiring is None) != (self.scale_up.topology != WIRED):
-            raise ValueError(f"wiring belongs to scale_up.topology {WIRED}, and to nothing else")
+            raise ValueError(f"wiring applies only to scale_up.topology {WIRED}")
         if self.wiring is None:
             return self
         gpus, nics = self.wiring.gpus, self.wiring.nics
@@ -447,7 +535,7 @@ class Cluster(ClusterPart):
             raise ValueError("wiring has cables of tier pcie: give pcie.bandwidth")
         if self.scale_out is not None and (not nics or self.scale_out.nics_per_node % nics):
             raise ValueError(
-                f"scale_out.nics_per_node {self.scale_out.nics_per_node} is no multiple of"
+                f"scale_out.nics_per_node {self.scale_out.nics_per_node} is not a multiple of"
                 f" the {nics} nics of the wiring"
             )
         return self
@@ -467,13 +555,15 @@ class Cluster(ClusterPart):
             tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *drawn)))
             for tier in (*calibrated.latency, *calibrated.bandwidth):
                 if tier not in tiers:
-                    raise ValueError(f"calibration.{kind}: {tier!r} is none of {', '.join(tiers)}")
+                    raise ValueError(
+                        f"calibration.{kind}: {tier!r} is not one of {', '.join(tiers)}"
+                    )
         return self
 
     @model_validator(mode="after")
     def _sources_name_fields(self) -> Self:
         if unknown := sorted(self.sources.keys() - quantities(self).keys()):
-            raise ValueError(f"sources.{unknown[0]}: the cluster gives no such number")
+            raise ValueError(f"sources.{unknown[0]}: the cluster has no such number")
         return self
 
 
@@ -515,8 +605,8 @@ def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
 
 def _view(cluster: Cluster, kind: NodeKind) -> Cluster:
     update: dict[str, object] = {"nodes": kind.count, "node_kinds": {}, "sources": {}}
-    given = kind.model_fields_set
-    update |= {name: getattr(kind, name) for name in OF_A_NODE if name in given}
+    stated = kind.model_fields_set
+    update |= {name: getattr(kind, name) for name in OF_A_NODE if name in stated}
     if kind.scale_out is not None and cluster.scale_out is not None:
         nics = {
             name: value for name in OF_NICS if (value := getattr(kind.scale_out, name)) is not None
@@ -532,7 +622,9 @@ def _check_kinds(cluster: Cluster) -> None:
     if counted != cluster.nodes:
         raise ValueError(f"nodes {cluster.nodes} is not the sum of node_kinds, which is {counted}")
     if cluster.wiring is not None or cluster.scale_up.topology == WIRED:
-        raise ValueError("node_kinds do not go with a wiring, by which all nodes are alike")
+        raise ValueError(
+            "node_kinds cannot be combined with a wiring, which makes all nodes the same"
+        )
     if cluster.scale_out is None:
         raise ValueError("node_kinds need a scale_out to join them")
     for name, kind in kinds.items():
@@ -543,12 +635,16 @@ def _check_kinds(cluster: Cluster) -> None:
 
 def _check_fields(name: str, kind: NodeKind) -> None:
     if kind.like is not None:
-        raise ValueError(f"node_kinds.{name}.like: read the file with load_cluster, which knows it")
+        raise ValueError(
+            f"node_kinds.{name}.like: only load_cluster resolves it: read the file with that"
+        )
     if not name or any(letter in name for letter in "@. \t"):
-        raise ValueError(f"node_kinds: {name!r} is no name; write letters, digits and hyphens")
+        raise ValueError(
+            f"node_kinds: {name!r} is not a valid name: use letters, digits and hyphens"
+        )
     for field in ("ranks_per_node", "accelerator", "scale_up"):
         if field in kind.model_fields_set and getattr(kind, field) is None:
-            raise ValueError(f"node_kinds.{name}.{field}: there is none: leave it out")
+            raise ValueError(f"node_kinds.{name}.{field}: cannot be null: remove it")
 
 
 def _check_makers(cluster: Cluster) -> None:
@@ -565,7 +661,7 @@ def _check_makers(cluster: Cluster) -> None:
 def _maker(generation: str | None) -> str:
     if generation is None:
         return ""
-    return "AMD" if generation.startswith("cdna") else "Google" if generation == "tpu" else "NVIDIA"
+    return {"amd": "AMD", "google": "Google"}.get(vendor(generation), "NVIDIA")
 
 
 def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
@@ -575,14 +671,16 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
     try:
         Cluster.model_validate(view.model_dump(mode="json", exclude_unset=True))
     except ValidationError as error:
-        told = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
-        raise ValueError(f"{where}: {told}") from error
-    own, fabric = view.scale_out, cluster.scale_out
-    if own is None or fabric is None or fabric.topology not in _PORTS_IN_ROWS:
+        problems = "; ".join(
+            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
+        )
+        raise ValueError(f"{where}: {problems}") from error
+    nics, fabric = view.scale_out, cluster.scale_out
+    if nics is None or fabric is None or fabric.topology not in _PORTS_IN_ROWS:
         return
-    if own.nics_per_node > fabric.nics_per_node:
+    if nics.nics_per_node > fabric.nics_per_node:
         raise ValueError(
-            f"{where}: {own.nics_per_node} NICs per node, and the {fabric.topology} has ports for"
+            f"{where}: {nics.nics_per_node} NICs per node, and the {fabric.topology} has ports for"
             f" {fabric.nics_per_node}: let scale_out.nics_per_node be the most that a node has"
         )
 
@@ -596,8 +694,8 @@ def quantities(cluster: Cluster) -> dict[str, object]:
     >>> quantities(load_cluster("dgx-a100"))["scale_up.size"]
     8
     """
-    given = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources", "known"})
-    return dict(_leaves(given, ""))
+    table = cluster.model_dump(exclude_unset=True, exclude_none=True, exclude={"sources", "known"})
+    return dict(_leaves(table, ""))
 
 
 _ROUTING = "routing"

@@ -106,14 +106,14 @@ class Wiring(ClusterPart):
         Empty where there is no NIC.
         """
         used: Counter[int] = Counter()
-        own = []
+        assigned = []
         for slot in range(self.gpus if self.nics else 0):
             distance = self._to_nics(slot, past_gpus=False) or self._to_nics(slot, past_gpus=True)
             nearest = min(distance.values())
             near = [number for number, far in distance.items() if far == nearest]
-            own.append(min(near, key=lambda number: (used[number], number)))
-            used[own[-1]] += 1
-        return own
+            assigned.append(min(near, key=lambda number: (used[number], number)))
+            used[assigned[-1]] += 1
+        return assigned
 
     def _to_nics(self, slot: int, *, past_gpus: bool) -> dict[int, int]:
         """Cables from a GPU to every NIC that it reaches."""
@@ -124,27 +124,33 @@ class Wiring(ClusterPart):
     @model_validator(mode="after")
     def _cables_join_two(self) -> Self:
         pairs = Counter(tuple(sorted(cable.ends)) for cable in self.cables)
-        for (here, there), count in pairs.items():
-            if here == there:
-                raise ValueError(f"cable {here} - {there} ends where it starts")
+        for (source, target), count in pairs.items():
+            if source == target:
+                raise ValueError(f"cable {source} - {target} ends where it starts")
             if count > 1:
-                raise ValueError(f"two cables {here} - {there}: join them, widths added")
+                raise ValueError(
+                    f"two cables {source} - {target}: write one cable with the sum of their widths"
+                )
         return self
 
     @model_validator(mode="after")
     def _numbers_run_from_0(self) -> Self:
         for name, number in (("gpu", gpu_number), ("nic", nic_number)):
-            found = sorted(one for vertex in self.vertices if (one := number(vertex)) is not None)
-            if found != list(range(len(found))):
-                raise ValueError(f"{name}s must be {name}0 to {name}{len(found) - 1}, not {found}")
+            numbers = sorted(
+                parsed for vertex in self.vertices if (parsed := number(vertex)) is not None
+            )
+            if numbers != list(range(len(numbers))):
+                raise ValueError(
+                    f"{name}s must be {name}0 to {name}{len(numbers) - 1}, not {numbers}"
+                )
         if not self.gpus:
-            raise ValueError("no gpu: call them gpu0, gpu1, … by their slots")
+            raise ValueError("no GPU: name them gpu0, gpu1, … by slot")
         return self
 
     @model_validator(mode="after")
     def _all_are_reached(self) -> Self:
-        there = reached("gpu0", self.cables)
-        if lost := [vertex for vertex in self.vertices if vertex not in there]:
+        distances = reached("gpu0", self.cables)
+        if lost := [vertex for vertex in self.vertices if vertex not in distances]:
             raise ValueError(f"gpu0 does not reach {lost[0]}")
         return self
 
@@ -155,7 +161,9 @@ class Wiring(ClusterPart):
             nics = [end for end in cable.ends if nic_number(end) is not None]
             if nics and (cable.tier != PCIE or len(nics) > 1 or nics[0] in seen):
                 where = f"cable {cable.source} - {cable.target}"
-                raise ValueError(f"{where}: a NIC has one cable, of tier pcie, to what is no NIC")
+                raise ValueError(
+                    f"{where}: a NIC has one cable, of tier pcie, to something that is not a NIC"
+                )
             seen.update(nics)
         return self
 
@@ -184,17 +192,17 @@ def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> d
     >>> reached("gpu0", cables)
     {'gpu0': 0, 'switch': 1, 'nic0': 2}
     """
-    beside = defaultdict(list)
+    neighbours = defaultdict(list)
     for cable in cables:
-        beside[cable.source].append(cable.target)
-        beside[cable.target].append(cable.source)
+        neighbours[cable.source].append(cable.target)
+        neighbours[cable.target].append(cable.source)
     far, waiting = {start: 0}, deque([start])
     while waiting:
-        here = waiting.popleft()
-        if not past_gpus and here != start and gpu_number(here) is not None:
+        vertex = waiting.popleft()
+        if not past_gpus and vertex != start and gpu_number(vertex) is not None:
             continue
-        for there in beside[here]:
-            if there not in far:
-                far[there] = far[here] + 1
-                waiting.append(there)
+        for neighbour in neighbours[vertex]:
+            if neighbour not in far:
+                far[neighbour] = far[vertex] + 1
+                waiting.append(neighbour)
     return far

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.family import (
-    Bisection,
-    Counts,
-    Family,
-    ParsedSpec,
-    cables,
-    cables_cut,
-)
+from topologies.families.family import Bisection, Counts, Family, ParsedSpec, cables, cables_cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +85,7 @@ def leaf_spine(
         for leaf in range(shape.leaves)
         for spine in range(shape.spines)
     ]
+    # What a leaf takes from its ranks, divided over its cables up and by the oversubscription.
     uplink = shape.ranks_per_leaf * bandwidth / (shape.spines * oversubscription)
     links = [
         *cables(down, bandwidth=bandwidth, latency=latency, resource=resource),
@@ -173,6 +167,7 @@ def rail(
     ]
     links = list(cables(down, bandwidth=bandwidth, latency=latency, resource=resource))
     if up:
+        # A rail switch has one rank of every node below it.
         uplink = shape.nodes * bandwidth / (shape.spines * oversubscription)
         links += cables(up, bandwidth=uplink, latency=latency, resource=resource)
     name = f"rail(n={shape.nodes}, r={shape.rails}, s={shape.spines})"
@@ -214,6 +209,8 @@ def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SC
     """
     if ports < 2 or ports % 2:
         raise TopologyError(f"fat_tree: {ports} is not an even number of ports")
+    # Al-Fares et al. (SIGCOMM 2008): k pods of k/2 edge and k/2 aggregation switches, half of each
+    # switch's ports up, half down.
     half = ports // 2
     ranks = ports * half * half
     pairs = [
@@ -222,6 +219,7 @@ def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SC
     ends: list[tuple[int | str, str]] = [
         *((rank, "edge:{}.{}".format(*divmod(rank // half, half))) for rank in range(ranks)),
         *((f"edge:{pod}.{low}", f"aggregation:{pod}.{high}") for pod, low, high in pairs),
+        # Core switch (i, j) is the j-th of those that aggregation switch i of every pod reaches.
         *((f"aggregation:{pod}.{high}", f"core:{high}.{low}") for pod, low, high in pairs),
     ]
     links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
@@ -258,6 +256,8 @@ def _half_the_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> 
     def bisection(network: Topology, numbers: tuple[int, ...]) -> float | None:
         if count(numbers) % 2:
             return None
+        # Half of the lower switches on either side: what crosses is the traffic of half of them,
+        # limited by the cables to ranks or those to spines, whichever is less.
         below = np.array([str(node).startswith(prefix) for node in network.nodes])
         down = below[network.target] & (network.source < network.ranks)
         up = below[network.source] & (network.target >= network.ranks)

@@ -19,8 +19,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TopologyError
 from simulator.policy import Routing
+from simulator.support.errors import TopologyError
 from simulator.topology import SCALE_UP, Node, Topology, topology
 from topologies.families.family import Counts, Family, ParsedSpec, cables
 
@@ -115,6 +115,7 @@ def dragonfly(
     >>> network.ranks, len(network.nodes), len(network)
     (72, 108, 324)
     """
+    # Ranks are numbered router by router, routers group by group.
     attached = [
         (rank, router_name(*divmod(rank // shape.ranks_per_router, shape.routers)))
         for rank in range(shape.groups * shape.routers * shape.ranks_per_router)
@@ -154,10 +155,14 @@ def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple
     ends: Counter[tuple[str, str]] = Counter()
     for low, high in combinations(sorted(groups), 2):
         for cable in range(shape.cables_per_pair):
-            there = cable * (shape.groups - 1) + high - 1
+            # Absolute arrangement: port k of a group leads to group k, its own left out, so that
+            # ports from its own number on lead one further (`high > low`: port high - 1, and back
+            # port low). Round after round of groups - 1 ports for further cables; a router has
+            # global_links ports.
+            far_port = cable * (shape.groups - 1) + high - 1
             back = cable * (shape.groups - 1) + low
             pair = (
-                router_name(low, there // shape.global_links),
+                router_name(low, far_port // shape.global_links),
                 router_name(high, back // shape.global_links),
             )
             ends[pair] += 1
@@ -183,11 +188,11 @@ def by_valiant(network: Topology) -> Topology:
 
 def groups_of(network: Topology) -> NDArray[np.int32]:
     """Read the group of every router off its name; -1 for a node that is no router."""
-    found = np.full(len(network.nodes), -1, dtype=np.int32)
+    group = np.full(len(network.nodes), -1, dtype=np.int32)
     for number, node in enumerate(network.nodes):
         if isinstance(node, str) and node.startswith(_ROUTER):
-            found[number] = int(node.removeprefix(_ROUTER).partition(".")[0])
-    return found
+            group[number] = int(node.removeprefix(_ROUTER).partition(".")[0])
+    return group
 
 
 def minimal(shape: DragonflyShape, source: int, target: int) -> list[Node]:
@@ -230,8 +235,10 @@ def valiant(shape: DragonflyShape, source: int, target: int, *, via: int) -> lis
     begin, end = _router_of(shape, source), _router_of(shape, target)
     if begin[0] == end[0] or via in (begin[0], end[0]):
         return minimal(shape, source, target)
-    _, there = _gateway(shape, begin[0], via, source + target)
-    middle = (via, there)
+    # The first half ends at the router of the middle group where its global cable arrives: no hop
+    # is spent inside that group before it must be.
+    _, entrance = _gateway(shape, begin[0], via, source + target)
+    middle = (via, entrance)
     first = _between(shape, begin, middle, source + target)
     second = _between(shape, middle, end, source + target)
     return [source, *first, *second[1:], target]
@@ -249,18 +256,19 @@ def _between(
     """Routers from one to another, minimally."""
     routers = [begin]
     if begin[0] != end[0]:
-        here, there = _gateway(shape, begin[0], end[0], choice)
-        routers += [(begin[0], here), (end[0], there)]
+        exit_router, entrance = _gateway(shape, begin[0], end[0], choice)
+        routers += [(begin[0], exit_router), (end[0], entrance)]
     routers.append(end)
     return list(dict.fromkeys(router_name(*router) for router in routers))
 
 
-def _gateway(shape: DragonflyShape, group: int, other: int, choice: int) -> tuple[int, int]:
+def _gateway(shape: DragonflyShape, group: int, far_group: int, choice: int) -> tuple[int, int]:
     """Routers of two groups that a cable joins: the one of number ``choice``, counted round."""
-    cables = sorted(global_ends(shape, (group, other)).elements())
+    # Sorted names make the choice the same in every process.
+    cables = sorted(global_ends(shape, (group, far_group)).elements())
     chosen = cables[choice % len(cables)]
     low, high = (int(name.rpartition(".")[2]) for name in chosen)
-    return (low, high) if group < other else (high, low)
+    return (low, high) if group < far_group else (high, low)
 
 
 def _name(shape: DragonflyShape) -> str:
@@ -272,13 +280,14 @@ def _name(shape: DragonflyShape) -> str:
 
 def _shape_of(spec: ParsedSpec) -> DragonflyShape:
     """Read the numbers; where the fourth is missing, as few global links as join all groups."""
-    groups, routers, ranks, *given = spec.numbers
+    groups, routers, ranks, *links = spec.numbers
+    # One port per other group, divided over the routers, rounded up.
     fewest = -(-(groups - 1) // routers) if routers else 0
     return DragonflyShape(
         groups=groups,
         routers=routers,
         ranks_per_router=ranks,
-        global_links=given[0] if given else fewest,
+        global_links=links[0] if links else fewest,
     )
 
 

@@ -38,7 +38,7 @@ class ParsedSpec:
 
     @property
     def cable(self) -> Cable:
-        """What the builder is told of every cable."""
+        """What the builder gets for every cable."""
         return {"bandwidth": self.bandwidth, "latency": self.latency}
 
     @property
@@ -132,11 +132,7 @@ def one_group(network: Topology) -> NDArray[np.int32]:
 
 
 def cables(
-    ends: Iterable[tuple[Node, Node]],
-    *,
-    bandwidth: float,
-    latency: float,
-    resource: str = SCALE_UP,
+    ends: Iterable[tuple[Node, Node]], *, bandwidth: float, latency: float, resource: str = SCALE_UP
 ) -> Iterator[Link]:
     """Both directions of every cable; ``bandwidth`` is that of one direction.
 
@@ -145,9 +141,9 @@ def cables(
     >>> [(link.source, link.target) for link in cables([(0, 1)], bandwidth=1.0, latency=0.0)]
     [(0, 1), (1, 0)]
     """
-    for here, there in ends:
-        yield Link(here, there, bandwidth, latency, resource)
-        yield Link(there, here, bandwidth, latency, resource)
+    for source, target in ends:
+        yield Link(source, target, bandwidth, latency, resource)
+        yield Link(target, source, bandwidth, latency, resource)
 
 
 def cables_cut(count: Callable[[tuple[int, ...]], float | None]) -> Bisection:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import QuantityError, TopologyError
-from simulator.names import did_you_mean
-from simulator.quantities import parse_quantity
+from simulator.support.errors import QuantityError, TopologyError
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import parse_quantity
 from simulator.topology import (
     HOP,
     PCIE,
@@ -102,17 +102,19 @@ def _topology(
 ) -> Topology:
     names = _names(graph)
     links: list[Link] = []
-    for here, there, given in graph.edges(data=True):
-        if unknown := sorted(set(given) - set(_EDGE_FIELDS)):
+    for source, target, attributes in graph.edges(data=True):
+        if unknown := sorted(set(attributes) - set(_EDGE_FIELDS)):
             raise TopologyError(
-                f"edge {here} - {there}: no such field {unknown[0]!r}; accepted:"
+                f"edge {source} - {target}: no such field {unknown[0]!r}; accepted:"
                 f" {', '.join(_EDGE_FIELDS)}"
             )
-        speed, delay = (_quantity(f"edge {here} - {there}", given, f, defaults) for f in _BASES)
-        resource = _resource(f"edge {here} - {there}", given.get("resource", usual))
-        links.append(Link(names[here], names[there], speed, delay, resource))
+        speed, delay = (
+            _quantity(f"edge {source} - {target}", attributes, f, defaults) for f in _BASES
+        )
+        resource = _resource(f"edge {source} - {target}", attributes.get("resource", usual))
+        links.append(Link(names[source], names[target], speed, delay, resource))
         if not graph.is_directed():
-            links.append(Link(names[there], names[here], speed, delay, resource))
+            links.append(Link(names[target], names[source], speed, delay, resource))
     ranks = sum(isinstance(node, int) for node in names.values())
     return topology(name, ranks, preferring_fast(links))
 
@@ -158,12 +160,12 @@ def _resource(where: str, name: object) -> str:
 def _names(graph: "nx.Graph[Any]") -> dict[Any, Node]:
     """Nodes of the file to nodes of the topology: ranks are their numbers, the others text."""
     names: dict[Any, Node] = {}
-    for node, given in graph.nodes(data=True):
-        if unknown := sorted(set(given) - set(_NODE_FIELDS)):
+    for node, attributes in graph.nodes(data=True):
+        if unknown := sorted(set(attributes) - set(_NODE_FIELDS)):
             raise TopologyError(
                 f"node {node}: no such field {unknown[0]!r}; accepted: {', '.join(_NODE_FIELDS)}"
             )
-        rank = given.get("rank")
+        rank = attributes.get("rank")
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
             raise TopologyError(f"node {node}: rank {rank!r} is not a whole number")
         names[node] = str(node) if rank is None else rank
@@ -176,9 +178,9 @@ def _names(graph: "nx.Graph[Any]") -> dict[Any, Node]:
 
 
 def _quantity(
-    where: str, given: Mapping[str, object], field: str, defaults: Mapping[str, float | None]
+    where: str, attributes: Mapping[str, object], field: str, defaults: Mapping[str, float | None]
 ) -> float:
-    if (text := given.get(field)) is None:
+    if (text := attributes.get(field)) is None:
         if (default := defaults[field]) is not None:
             return default
         raise TopologyError(f"{where}: {field} is missing")
@@ -222,7 +224,7 @@ def _node_link(data: object) -> "nx.Graph[Any]":
     import networkx as nx
 
     key = "edges" if "edges" in data else "links"
-    _check_edges(data.get(key), {_id(*one) for one in enumerate(data["nodes"])})
+    _check_edges(data.get(key), {_id(*node) for node in enumerate(data["nodes"])})
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges=key)
     return graph
 
@@ -245,6 +247,6 @@ def _check_edges(edges: object, nodes: set[object]) -> None:
             if (name := _name(edge[end])) not in nodes:
                 hint = did_you_mean(str(name), sorted(map(str, nodes)))
                 raise ValueError(
-                    f"edge {edge['source']} - {edge['target']}: {end} {name!r} is none of the"
-                    f" nodes; {hint}add it to them or mend the edge"
+                    f"edge {edge['source']} - {edge['target']}: {end} {name!r} is not one of the"
+                    f" nodes; {hint}add the node or correct the edge"
                 )

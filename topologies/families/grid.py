@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from simulator.errors import ClusterError, TopologyError
+from simulator.support.errors import ClusterError, TopologyError
 from simulator.topology import SCALE_UP, Node, Topology, topology
 from topologies.families.family import (
     Counts,
@@ -159,8 +159,11 @@ def twisted_torus(
             f"a twisted torus needs lengths k and 2k with k of at least 2, not {tuple(dimensions)}"
         )
     ends = [
-        (_rank_at(here, dimensions), _rank_at(_twisted_next(here, axis, dimensions), dimensions))
-        for here in product(*map(range, dimensions))
+        (
+            _rank_at(coordinates, dimensions),
+            _rank_at(_twisted_next(coordinates, axis, dimensions), dimensions),
+        )
+        for coordinates in product(*map(range, dimensions))
         for axis in range(len(dimensions))
     ]
     links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
@@ -203,6 +206,8 @@ def hypercube(
     if order < 0:
         raise TopologyError(f"hypercube: order {order} is negative")
     ranks = 2**order
+    # Neighbours differ in one bit; only the end with that bit 0 lists the cable, so that each is
+    # made once.
     ends = [(r, r ^ 1 << bit) for r in range(ranks) for bit in range(order) if not r >> bit & 1]
     links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
     return topology(f"hypercube({order})", ranks, links)
@@ -228,6 +233,8 @@ def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int
     positions = np.arange(prod(dimensions)).reshape(tuple(dimensions))
     ends: list[tuple[int, int]] = []
     for axis, (length, closes) in enumerate(zip(dimensions, wrap, strict=True)):
+        # Layer i holds all places with coordinate i on this axis: cables join each layer to the
+        # next, place by place.
         layers = [layer.ravel().tolist() for layer in np.moveaxis(positions, axis, 0)]
         following = layers[1:] + (layers[:1] if closes and length > 2 else [])
         for layer, after in zip(layers, following, strict=False):
@@ -343,15 +350,16 @@ def dimension_order(
         )
     if len(closes) != len(shape):
         raise TopologyError(f"wrap has {len(closes)} entries for {len(shape)} dimensions")
-    here = [int(coordinate) for coordinate in np.unravel_index(source, shape)]
+    position = [int(coordinate) for coordinate in np.unravel_index(source, shape)]
     goal = [int(coordinate) for coordinate in np.unravel_index(target, shape)]
     path = [source]
     for axis, length in enumerate(shape):
-        up = (goal[axis] - here[axis]) % length
-        forward = up <= length - up if closes[axis] else goal[axis] > here[axis]
-        while here[axis] != goal[axis]:
-            here[axis] = (here[axis] + (1 if forward else -1)) % length
-            path.append(int(grid[tuple(here)]))
+        # Hops upwards round the ring; downwards it is the rest. % is never negative in Python.
+        up = (goal[axis] - position[axis]) % length
+        forward = up <= length - up if closes[axis] else goal[axis] > position[axis]
+        while position[axis] != goal[axis]:
+            position[axis] = (position[axis] + (1 if forward else -1)) % length
+            path.append(int(grid[tuple(position)]))
     return path
 
 
@@ -367,15 +375,18 @@ def _rank_at(coordinates: Sequence[int], dimensions: Sequence[int]) -> int:
     return rank
 
 
-def _twisted_next(here: tuple[int, ...], axis: int, dimensions: Sequence[int]) -> tuple[int, ...]:
+def _twisted_next(
+    coordinates: tuple[int, ...], axis: int, dimensions: Sequence[int]
+) -> tuple[int, ...]:
     """Next coordinates along an axis; past the end of a short one, long ones are shifted."""
     short = min(dimensions)
-    after = list(here)
-    after[axis] = (here[axis] + 1) % dimensions[axis]
+    after = list(coordinates)
+    after[axis] = (coordinates[axis] + 1) % dimensions[axis]
+    # Going round a short dimension moves by half of each long one (twice as long): the twist.
     if dimensions[axis] == short and after[axis] == 0:
-        for other, length in enumerate(dimensions):
+        for later_axis, length in enumerate(dimensions):
             if length == 2 * short:
-                after[other] = (after[other] + short) % length
+                after[later_axis] = (after[later_axis] + short) % length
     return tuple(after)
 
 
@@ -398,7 +409,7 @@ def _domain_ends(domain: Domain, *, closes: bool) -> list[tuple[Node, Node]]:
     ends = slice_ends(
         domain.lengths, len(domain.members), closes=closes, multiple=domain.wrap_multiple
     )
-    return [(domain.members[here], domain.members[there]) for here, there in ends]
+    return [(domain.members[source], domain.members[target]) for source, target in ends]
 
 
 def _grid_role(*, closes: bool, dimensions: bool) -> ScaleUpRole:
@@ -448,6 +459,8 @@ def _wrap(spec: ParsedSpec) -> list[bool]:
 def _mesh_counts(spec: ParsedSpec) -> Counts:
     ranks, links, diameter = prod(spec.numbers), 0, 0
     for length, closes in zip(spec.numbers, _wrap(spec), strict=False):  # the builder compares them
+        # An open row of n places has n - 1 cables: ranks / n rows lack one each. Two places have
+        # one cable either way.
         wraps = closes and length > 2
         links += 2 * ranks if wraps else 2 * (ranks - ranks // max(length, 1))
         diameter += length // 2 if closes else length - 1

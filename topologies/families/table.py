@@ -1,7 +1,7 @@
 """The table of all families: what a new one is entered in, and those that distributions add."""
 
-from simulator.names import same_name
-from simulator.plugins import TOPOLOGIES, load_plugin, names_added, plugin_named
+from simulator.support.names import same_name
+from simulator.support.plugins import TOPOLOGIES, load_plugin, names_added, plugin_named
 from topologies.families import clos, dragonfly, grid, ring_and_switch
 from topologies.families.family import Family, ScaleUpRole
 
@@ -37,14 +37,14 @@ def family_named(name: str) -> tuple[str, Family] | None:
     >>> family_named("Fat-Tree")[0], family_named("heart")
     ('fat_tree', None)
     """
-    own = same_name(name, FAMILIES)
-    if own is not None:
-        return own, FAMILIES[own]
+    native = same_name(name, FAMILIES)
+    if native is not None:
+        return native, FAMILIES[native]
     added = plugin_named(TOPOLOGIES, name)
     return None if added is None else (added.name, load_plugin(added, as_family))
 
 
-def as_family(found: object) -> Family:
+def as_family(loaded: object) -> Family:
     """Refuse what is no family, or none that can build its own example.
 
     Raises
@@ -52,9 +52,9 @@ def as_family(found: object) -> Family:
     TypeError
         If it is another thing.
     """
-    if not isinstance(found, Family):
-        raise TypeError(f"write a topologies.families.family.Family, not a {type(found).__name__}")
-    return found
+    if not isinstance(loaded, Family):
+        raise TypeError(f"write a topologies.families.family.Family, not a {type(loaded).__name__}")
+    return loaded
 
 
 def family_names() -> tuple[str, ...]:

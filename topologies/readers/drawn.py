@@ -1,4 +1,4 @@
-"""From the drawing of a node to a cluster, with what the drawing does not tell from the catalogue.
+"""From the drawing of a node to a cluster, and what it lacks from the catalogue.
 
 A drawing says how a node is wired. Latencies, the part of a wire that carries payload, peak rates
 and the library come from catalogue entries: of the scale-up fabric from the nearest with the same
@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from simulator.errors import ClusterError
+from simulator.accelerators import GENERATIONS, vendor
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
 from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology, quantities
@@ -32,18 +33,15 @@ SOCKET_GBPS = {"BDW": 6.0, "SKL": 10.0, "SRP": 22.0, "ERP": 40.0} | {
 }
 """GB/s between two NUMA domains by the processor (NVIDIA/nccl v2.30.7 src/graph/topo.h): Intel's
 Broadwell, Skylake to Ice Lake, Sapphire Rapids, Emerald Rapids and later; any AMD, POWER9, Arm."""
-_ORDER = {
-    "nvidia": ("pascal", "volta", "ampere", "ada", "hopper", "blackwell"),
-    "amd": ("cdna1", "cdna2", "cdna3", "cdna4"),
-}
-"""Generations of each vendor's accelerators, oldest first."""
+_DRAWN_VENDORS = ("nvidia", "amd")
+"""Whose nodes are drawn by the files that are read here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
     """What a drawing knows of the accelerators.
 
-    ``name`` is how the file names them, ``generation`` one of ``_ORDER`` or "" where the file does
+    ``name`` is how the file names them, ``generation`` one of GENERATIONS or "" where the file does
     not tell, ``link`` the technology of their links and ``link_bandwidth`` one link's (B/s, one
     direction, from ``link_source``); without links they meet on PCIe.
     """
@@ -115,16 +113,16 @@ class _Draft:
 
     def copy(self, cluster: Cluster, *fields: str) -> None:
         """Take over what a cluster gives of some fields, saying that it is from there."""
-        given = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        table = cluster.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         numbers = quantities(cluster)
         for field in fields:
-            value: Any = given
+            value: Any = table
             for name in field.split("."):
                 value = value.get(name) if isinstance(value, dict) else None
-            for path, one in _leaves(field, value):
+            for path, leaf in _leaves(field, value):
                 source = cluster.sources.get(path, "not given")
                 number = path in numbers
-                self.put(path, one, f"taken from {cluster.name}: {source}" if number else "")
+                self.put(path, leaf, f"taken from {cluster.name}: {source}" if number else "")
 
 
 def _leaves(field: str, value: object) -> list[tuple[str, object]]:
@@ -157,7 +155,7 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         wiring = Wiring(cables=_tiered(drawing))
         draft = _Draft({}, {})
         draft.put("name", drawing.name)
-        about = f"A node as drawn in {drawing.file}; its sources say what is not drawn."
+        about = f"A node as drawn in {drawing.file}; its sources name what is not drawn."
         draft.put("description", " ".join((about, *drawing.notes)))
         chip = like or _nearest(drawing, _by_generation)
         _put_chip(draft, drawing, chip)
@@ -237,7 +235,7 @@ def pcie_generation(width: float) -> str:
 
 
 def _put_network(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster) -> None:
-    """Nodes are joined by one switch that never blocks, for a node tells nothing of the fabric."""
+    """Nodes are joined by one switch that never blocks, for the drawing of a node has no fabric."""
     if not wiring.nics or drawing.nic_bandwidth is None:
         draft.put("nodes", 1, f"{drawing.file} (no NIC)")
         return
@@ -272,7 +270,7 @@ Key = Callable[[Drawing, Cluster], tuple[float, ...]]
 def _nearest(drawing: Drawing, key: Key) -> Cluster:
     """Find the entry of the catalogue that is nearest; of equals the first by name."""
     entries = [cluster for name in catalog() if vendor_of(cluster := load_cluster(name))]
-    return min(entries, key=lambda one: key(drawing, one))
+    return min(entries, key=lambda entry: key(drawing, entry))
 
 
 def _by_fabric(drawing: Drawing, entry: Cluster) -> tuple[float, ...]:
@@ -325,16 +323,16 @@ def technology_of(cluster: Cluster) -> str:
 
 def vendor_of(cluster: Cluster) -> str:
     """Name the maker of a cluster's accelerators: ``nvidia``, ``amd``, "" of others."""
-    generation = cluster.accelerator.generation or ""
-    return next((vendor for vendor, order in _ORDER.items() if generation in order), "")
+    maker = vendor(cluster.accelerator.generation or "")
+    return maker if maker in _DRAWN_VENDORS else ""
 
 
-def _years(here: str, there: str) -> float:
+def _years(first: str, second: str) -> float:
     """Count the generations between two; many where they are not of one vendor."""
-    for order in _ORDER.values():
-        if here in order and there in order:
-            return abs(order.index(here) - order.index(there))
-    return len(_ORDER["nvidia"])
+    for order in GENERATIONS.values():
+        if first in order and second in order:
+            return abs(order.index(first) - order.index(second))
+    return len(GENERATIONS["nvidia"])
 
 
 def socket_width(processor: str) -> float:
@@ -365,7 +363,7 @@ def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
     like
         The cluster.
     width
-        GB/s of its PCIe, by which generations of Intel's are told apart.
+        GB/s of its PCIe, by which generations of Intel's are distinguished.
     """
     cpu = like.host.cpu if like.host else ""
     if cpu == "intel":
@@ -378,8 +376,8 @@ def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
 def pairs(names: Sequence[str], width: float) -> list[Cable]:
     """Join every two of some NUMA domains by a link of their own."""
     return [
-        Cable(source=here, target=there, tier=PCIE, width=width)
-        for here, there in combinations(names, 2)
+        Cable(source=source, target=target, tier=PCIE, width=width)
+        for source, target in combinations(names, 2)
     ]
 
 

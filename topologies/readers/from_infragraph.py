@@ -19,9 +19,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
+from simulator.support.yaml_text import parse_yaml
 from simulator.topology import PCIE, SCALE_UP
-from simulator.yaml_text import parse_yaml
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable, reached
 from topologies.readers.drawn import (
@@ -50,12 +50,12 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
     path
         A YAML or JSON file with an infrastructure, or with one under ``infrastructure``.
     like
-        A cluster with the same accelerators, for what the format does not tell.
+        A cluster with the same accelerators, for what the format lacks.
 
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file told and what not.
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------
@@ -84,8 +84,8 @@ class _GraphError(Exception):
 class _Edge:
     """Two vertices, and the link between them."""
 
-    here: str
-    there: str
+    source: str
+    target: str
     link: dict[str, Any]
 
 
@@ -96,7 +96,7 @@ class _Device:
     kinds: dict[str, str]
     edges: tuple[_Edge, ...]
 
-    def of(self, *kinds: str) -> list[str]:
+    def vertices_of(self, *kinds: str) -> list[str]:
         """Vertices of some kinds, in order."""
         return [vertex for vertex, kind in self.kinds.items() if kind in kinds]
 
@@ -105,17 +105,21 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
     table = data.get("infrastructure", data) if isinstance(data, dict) else data
     if not isinstance(table, dict) or not {"devices", "instances"} <= table.keys():
         raise _GraphError("not an InfraGraph infrastructure: no devices and instances")
-    kinds = {one["name"]: one for one in table["devices"]}
-    if any("connections" in one for one in (table, *kinds.values())):
+    kinds = {entry["name"]: entry for entry in table["devices"]}
+    if any("connections" in entry for entry in (table, *kinds.values())):
         raise _GraphError(
             "a first draft of the format: its 'connections' became edges; write those"
         )
     devices = {name: _device(name, kinds) for name in kinds}
-    instances = {one["name"]: one for one in table["instances"]}
-    unknown = [one["device"] for one in instances.values() if one["device"] not in devices]
+    instances = {entry["name"]: entry for entry in table["instances"]}
+    unknown = [entry["device"] for entry in instances.values() if entry["device"] not in devices]
     if unknown:
         raise _GraphError(f"device {unknown[0]!r} of an instance is not among the devices")
-    hosts = [name for name, one in instances.items() if devices[one["device"]].of(*_ACCELERATORS)]
+    hosts = [
+        name
+        for name, entry in instances.items()
+        if devices[entry["device"]].vertices_of(*_ACCELERATORS)
+    ]
     if len(hosts) != 1:
         raise _GraphError(f"{len(hosts)} instances with accelerators; a cluster has nodes of one")
     host, node = hosts[0], devices[instances[hosts[0]]["device"]]
@@ -130,7 +134,7 @@ def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _
         raise _GraphError(f"device {name!r} is not among the devices")
     if name in inside:
         raise _GraphError(f"device {name!r} contains itself: a cycle")
-    found: dict[str, str] = {}
+    kinds_of_vertices: dict[str, str] = {}
     edges: list[_Edge] = []
     for component in kinds[name]["components"]:
         kind = component["choice"]
@@ -138,25 +142,31 @@ def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _
         for number in range(int(component["count"])):
             vertex = f"{component['name']}.{number}"
             if part is None:
-                found[vertex] = (
+                kinds_of_vertices[vertex] = (
                     component["custom"]["type"]
                     if kind == "custom" and ("custom" in component)
                     else kind
                 )
                 continue
-            found |= {f"{vertex}.{one}": what for one, what in part.kinds.items()}
+            kinds_of_vertices |= {
+                f"{vertex}.{part_name}": what for part_name, what in part.kinds.items()
+            }
             edges += [
-                _Edge(f"{vertex}.{one.here}", f"{vertex}.{one.there}", one.link)
-                for one in part.edges
+                _Edge(
+                    f"{vertex}.{part_name.source}", f"{vertex}.{part_name.target}", part_name.link
+                )
+                for part_name in part.edges
             ]
-    links = {one["name"]: one for one in kinds[name].get("links", ())}
+    links = {part_name["name"]: part_name for part_name in kinds[name].get("links", ())}
     for edge in kinds[name].get("edges", ()):
-        ends = [_expanded(_joined(edge[end]), name, kinds) for end in ("ep1", "ep2")]
-        edges += [_Edge(here, there, _link(edge, links)) for here, there in _pairs(edge, *ends)]
-    return _Device(found, tuple(edges))
+        ends = [_expanded(_endpoint_path(edge[end]), name, kinds) for end in ("ep1", "ep2")]
+        edges += [
+            _Edge(source, target, _link(edge, links)) for source, target in _pairs(edge, *ends)
+        ]
+    return _Device(kinds_of_vertices, tuple(edges))
 
 
-def _joined(endpoint: dict[str, Any]) -> str:
+def _endpoint_path(endpoint: dict[str, Any]) -> str:
     device = endpoint.get("device")
     return f"{device}.{endpoint['component']}" if device else str(endpoint["component"])
 
@@ -164,19 +174,19 @@ def _joined(endpoint: dict[str, Any]) -> str:
 def _link(edge: dict[str, Any], links: dict[str, Any]) -> dict[str, Any]:
     if edge["link"] not in links:
         raise _GraphError(f"an edge names the link {edge['link']!r}, which is not among the links")
-    found: dict[str, Any] = links[edge["link"]]
-    return found
+    link: dict[str, Any] = links[edge["link"]]
+    return link
 
 
 def _expanded(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
     """Vertices that an endpoint (``cx5[0:2].port``) names within a device, in order."""
-    found = [""]
+    paths = [""]
     for part in text.split("."):
-        components = {one["name"]: one for one in kinds[device]["components"]}
-        name, numbers = _sliced(part, {one: int(c["count"]) for one, c in components.items()})
-        found = [f"{before}{name}.{number}." for before, number in product(found, numbers)]
+        components = {entry["name"]: entry for entry in kinds[device]["components"]}
+        name, numbers = _sliced(part, {entry: int(c["count"]) for entry, c in components.items()})
+        paths = [f"{before}{name}.{number}." for before, number in product(paths, numbers)]
         device = name if components[name]["choice"] == "device" else device
-    return [vertex.rstrip(".") for vertex in found]
+    return [vertex.rstrip(".") for vertex in paths]
 
 
 def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
@@ -197,16 +207,22 @@ def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
     return name, everything[int(start or 0) : int(stop) if stop else None]
 
 
-def _pairs(edge: dict[str, Any], here: list[str], there: list[str]) -> Iterator[tuple[str, str]]:
+def _pairs(
+    edge: dict[str, Any], sources: list[str], targets: list[str]
+) -> Iterator[tuple[str, str]]:
     """Yield the ends of the edges that one stands for; each two once, and none with itself."""
     scheme = edge.get("scheme")
     if scheme is None and isinstance(edge.get("many2many"), bool):
         scheme = "many2many" if edge["many2many"] else "one2one"
     if scheme not in ("many2many", "one2one"):
         raise _GraphError(f"scheme {scheme!r} of an edge: known are many2many and one2one")
-    if scheme == "one2one" and len(here) != len(there):
-        raise _GraphError(f"one2one of {len(here)} and {len(there)} ends: {here[0]} - {there[0]}")
-    ends = product(here, there) if scheme == "many2many" else zip(here, there, strict=True)
+    if scheme == "one2one" and len(sources) != len(targets):
+        raise _GraphError(
+            f"one2one of {len(sources)} and {len(targets)} ends: {sources[0]} - {targets[0]}"
+        )
+    ends = (
+        product(sources, targets) if scheme == "many2many" else zip(sources, targets, strict=True)
+    )
     seen = set()
     for pair in ends:
         if pair[0] != pair[1] and frozenset(pair) not in seen:
@@ -236,9 +252,9 @@ class _Fabric:
 def _outer(
     table: dict[str, Any], kinds: dict[str, Any], instances: dict[str, Any]
 ) -> tuple[tuple[_Port, _Port, dict[str, Any]], ...]:
-    counts = {name: int(one["count"]) for name, one in instances.items()}
-    links = {one["name"]: one for one in table.get("links", ())}
-    found = []
+    counts = {name: int(entry["count"]) for name, entry in instances.items()}
+    links = {entry["name"]: entry for entry in table.get("links", ())}
+    edges = []
     for edge in table.get("edges", ()):
         ends = []
         for end in (edge["ep1"], edge["ep2"]):
@@ -246,9 +262,9 @@ def _outer(
             vertices = _expanded(str(end["component"]), instances[name]["device"], kinds)
             ends.append([f"{name}|{n}|{vertex}" for n, vertex in product(numbers, vertices)])
         for pair in _pairs(edge, *ends):
-            here, there = (_port(one) for one in pair)
-            found.append((here, there, _link(edge, links)))
-    return tuple(found)
+            source, target = (_port(entry) for entry in pair)
+            edges.append((source, target, _link(edge, links)))
+    return tuple(edges)
 
 
 def _port(text: str) -> _Port:
@@ -263,22 +279,20 @@ def _speed(link: dict[str, Any]) -> float | None:
         return None
     unit = bandwidth.get("choice") or next(iter(bandwidth))
     if unit not in _UNITS:
-        raise _GraphError(
-            f"link {link['name']!r}: bandwidth in {unit} does not say what it carries"
-        )
+        raise _GraphError(f"link {link['name']!r}: bandwidth in {unit} is not in bit/s or B/s")
     return float(bandwidth[unit]) * _UNITS[unit]
 
 
 def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluster) -> Drawing:
     if like.pcie is None or like.scale_out is None:
         raise _GraphError(f"{like.name} gives no pcie or no scale_out to take what is missing from")
-    ports = {port[2] for port, _, _ in fabric.outlets} or set(node.of("nic"))
-    names = {vertex: f"gpu{slot}" for slot, vertex in enumerate(node.of(*_ACCELERATORS))}
+    ports = {port[2] for port, _, _ in fabric.outlets} or set(node.vertices_of("nic"))
+    names = {vertex: f"gpu{slot}" for slot, vertex in enumerate(node.vertices_of(*_ACCELERATORS))}
     plugs = [vertex for vertex in node.kinds if vertex in ports]
     cables, notes = _cables(node, names, like)
     cables = _with_nics(cables, plugs)
     unit = sum(cable.width for cable in cables if cable.tier == SCALE_UP and "gpu0" in cable.ends)
-    told = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
+    has_speed = any(_speed(edge.link) for edge in node.edges if _tier(edge, node) == SCALE_UP)
     speeds = {_speed(link) for _, _, link in fabric.outlets}
     if len(speeds) > 1:
         raise _GraphError("NICs of several speeds; a cluster file has one")
@@ -288,8 +302,8 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
         vendor_of(like),
         like.accelerator.generation or "",
         like.scale_up.link or technology_of(like),
-        GIGA if told or not unit else like.scale_up.bandwidth / unit,
-        file.name if told else f"taken from {like.name}",
+        GIGA if has_speed or not unit else like.scale_up.bandwidth / unit,
+        file.name if has_speed else f"taken from {like.name}",
     )
     drawing = Drawing(
         file=file.name,
@@ -298,7 +312,7 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
         cables=cables,
         nic_bandwidth=nic * GIGA if nic else like.scale_out.bandwidth,
         nic_source=file.name if nic else f"taken from {like.name}",
-        pcie_source="" if _pcie_told(node) else f"taken from {like.name}",
+        pcie_source="" if _has_pcie_speed(node) else f"taken from {like.name}",
         cpu=like.host.cpu if like.host else "",
         notes=tuple(notes),
     )
@@ -332,7 +346,7 @@ def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]
     return (*renamed, *inner)
 
 
-def _pcie_told(node: _Device) -> bool:
+def _has_pcie_speed(node: _Device) -> bool:
     return any(_tier(edge, node) == PCIE and _speed(edge.link) for edge in node.edges)
 
 
@@ -347,10 +361,10 @@ def _tier(edge: _Edge, node: _Device) -> str:
         return PCIE
     if _SCALE_UP.search(text):
         return SCALE_UP
-    if any(node.kinds[end] in _ACCELERATORS for end in (edge.here, edge.there)):
+    if any(node.kinds[end] in _ACCELERATORS for end in (edge.source, edge.target)):
         raise _GraphError(
-            f"link {edge.link['name']!r} of {edge.here} - {edge.there}: neither its name nor its"
-            " description says PCIe, NVLink, xGMI or UALink"
+            f"link {edge.link['name']!r} of {edge.source} - {edge.target}: neither its name nor "
+            "its description mentions PCIe, NVLink, xGMI or UALink"
         )
     return ""
 
@@ -360,47 +374,48 @@ def _cables(
 ) -> tuple[tuple[Cable, ...], list[str]]:
     """Cables of a node: those of switches that reach the same accelerators as one switch's."""
     pcie = (like.pcie.bandwidth if like.pcie else like.scale_up.bandwidth) / GIGA
-    processor, said = processor_of(like, pcie)
+    processor, assumptions = processor_of(like, pcie)
     merged = _one_switch(node)
     widths: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     notes: dict[str, None] = {}
     for edge in node.edges:
         tier = _tier(edge, node)
-        here, there = (
-            names.get(merged.get(end, end), merged.get(end, end)) for end in (edge.here, edge.there)
+        source, target = (
+            names.get(merged.get(end, end), merged.get(end, end))
+            for end in (edge.source, edge.target)
         )
         width = _speed(edge.link)
         if width is None and tier == PCIE:
             width = pcie
         elif width is None and tier == SCALE_UP:
             width = 1.0
-        elif width is None and {node.kinds[edge.here], node.kinds[edge.there]} == {"cpu"}:
+        elif width is None and {node.kinds[edge.source], node.kinds[edge.target]} == {"cpu"}:
             width = socket_width(processor)
-            notes |= dict.fromkeys(said)
-        if here != there:
-            ends = (there, here) if here > there else (here, there)
+            notes |= dict.fromkeys(assumptions)
+        if source != target:
+            ends = (target, source) if source > target else (source, target)
             widths[(*ends, tier or PCIE)] += _INSIDE if width is None else width
     cables = [
-        Cable(source=here, target=there, tier=tier, width=width)
-        for (here, there, tier), width in widths.items()
+        Cable(source=source, target=target, tier=tier, width=width)
+        for (source, target, tier), width in widths.items()
     ]
     near = reached("gpu0", cables)
     if not all(_speed(edge.link) for edge in node.edges):
-        notes[f"Where a link tells no bandwidth it is that of {like.name}."] = None
+        notes[f"Links without a bandwidth have that of {like.name}."] = None
     return tuple(cable for cable in cables if cable.source in near), list(notes)
 
 
 def _one_switch(node: _Device) -> dict[str, str]:
     """Name the switches of the scale-up fabric by the accelerators that they reach."""
-    beside: defaultdict[str, set[str]] = defaultdict(set)
+    neighbours: defaultdict[str, set[str]] = defaultdict(set)
     for edge in node.edges:
         if _tier(edge, node) == SCALE_UP:
-            beside[edge.here].add(edge.there)
-            beside[edge.there].add(edge.here)
+            neighbours[edge.source].add(edge.target)
+            neighbours[edge.target].add(edge.source)
     groups: dict[frozenset[str], str] = {}
     return {
-        vertex: groups.setdefault(frozenset(there), f"fabric{len(groups)}")
-        for vertex, there in beside.items()
+        vertex: groups.setdefault(frozenset(reached), f"fabric{len(groups)}")
+        for vertex, reached in neighbours.items()
         if node.kinds[vertex] not in _ACCELERATORS
     }
 
@@ -425,9 +440,9 @@ def _between(file: Path, cluster: Cluster, fabric: _Fabric) -> Cluster:
 def _leaf_spine(fabric: _Fabric, leaves: dict[tuple[str, int], list[int]]) -> dict[str, object]:
     """Fields of a fabric of leaves and spines; whole nodes fill the leaves in order."""
     up: defaultdict[tuple[tuple[str, int], tuple[str, int]], float] = defaultdict(float)
-    for here, there, link in fabric.edges:
-        if fabric.host not in (here[0], there[0]):
-            ends = (here[:2], there[:2]) if here[:2] in leaves else (there[:2], here[:2])
+    for source, target, link in fabric.edges:
+        if fabric.host not in (source[0], target[0]):
+            ends = (source[:2], target[:2]) if source[:2] in leaves else (target[:2], source[:2])
             up[ends] += _speed(link) or 0.0
     spines = {spine for _, spine in up}
     seated = [sorted(set(nodes)) for nodes in leaves.values()]
@@ -436,15 +451,15 @@ def _leaf_spine(fabric: _Fabric, leaves: dict[tuple[str, int], list[int]]) -> di
         list(range(first, min(first + per_leaf, fabric.nodes)))
         for first in range(0, fabric.nodes, per_leaf)
     ]
-    alike = up.keys() == set(product(leaves, spines)) and len(set(up.values())) == 1
-    if spines & leaves.keys() or not alike or seated != in_order:
+    is_regular = up.keys() == set(product(leaves, spines)) and len(set(up.values())) == 1
+    if spines & leaves.keys() or not is_regular or seated != in_order:
         raise _GraphError(
             "the fabric is neither one switch nor leaves of whole nodes that all reach all spines"
         )
     first, each = next(iter(leaves)), next(iter(up.values()))
     down = sum(_speed(link) or 0.0 for _, port, link in fabric.outlets if port[:2] == first)
     if not each or not down:
-        raise _GraphError("links of NICs, or between switches, tell no bandwidth")
+        raise _GraphError("links of NICs, or between switches, have no bandwidth")
     return {
         "topology": "leaf_spine",
         "nodes_per_leaf": per_leaf,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, parse
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
@@ -64,7 +64,7 @@ def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file told and what not.
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _drawing(file: Path, root: Element) -> Drawing:
 
 
 def _processors(root: Element) -> dict[str, Element]:
-    found: dict[str, Element] = {}
+    processors: dict[str, Element] = {}
     hosts = {element.get("host_hash", "") for element in root.iter("cpu")}
     if len(hosts) > 1:
         raise _ElementError(f"{len(hosts)} hosts in one file; a node is one host")
@@ -144,10 +144,10 @@ def _processors(root: Element) -> dict[str, Element]:
         if element.tag != "cpu":
             raise _ElementError(f"<{element.tag}> in <system>: only <cpu> is known there")
         name = f"cpu{element.get('numaid', '')}"
-        if name in found:
+        if name in processors:
             raise _ElementError(f"two <cpu numaid={element.get('numaid')!r}>")
-        found[name] = element
-    return found
+        processors[name] = element
+    return processors
 
 
 def _walk(parent: Element, name: str, reading: _Reading) -> None:
@@ -167,7 +167,7 @@ def _walk(parent: Element, name: str, reading: _Reading) -> None:
 
 
 def _is_used(element: Element) -> bool:
-    return any(one.tag in ("gpu", "net") for one in element.iter())
+    return any(descendant.tag in ("gpu", "net") for descendant in element.iter())
 
 
 def _device(element: Element, parent: str, reading: _Reading) -> None:
@@ -186,7 +186,7 @@ def _device(element: Element, parent: str, reading: _Reading) -> None:
     reading.cables.append(Cable(source=name, target=parent, tier=PCIE, width=width))
     reading.ports += [(name, width, port) for port in ports]
     children = Element(element.tag)
-    children.extend(one for one in element if one.tag != "nic")
+    children.extend(child for child in element if child.tag != "nic")
     _walk(children, name, reading)
 
 
@@ -195,7 +195,7 @@ def _pcie_width(element: Element, reading: _Reading) -> float:
     match = re.match(r"([\d.]+) GT/s", element.get("link_speed", ""))
     lanes = element.get("link_width", "0")
     if match is None:
-        reading.notes["Where it tells no PCIe speed, NCCL's Gen3 is taken."] = None
+        reading.notes["Without a PCIe speed NCCL's default, Gen3, is taken."] = None
     rate = _GEN3 if match is None else float(match.group(1))
     if not lanes.isdigit():
         raise _ElementError(f"pci {element.get('busid')}: link_width {lanes!r} is not a number")
@@ -239,30 +239,33 @@ def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
             if target:
                 counts[names[bus], target] += _number(link, "count")
     cables = []
-    for (here, there), count in counts.items():
-        if there.startswith("gpu") and counts[there, here] != count:
+    for (source, destination), count in counts.items():
+        if destination.startswith("gpu") and counts[destination, source] != count:
             raise _ElementError(
-                f"{here} has {count} links to {there}, and {there} {counts[there, here]} back"
+                f"{source} has {count} links to {destination}, and {destination} "
+                f"{counts[destination, source]} back"
             )
-        if not (there.startswith("gpu") and there < here):
-            cables.append(Cable(source=here, target=there, tier=SCALE_UP, width=float(count)))
+        if not (destination.startswith("gpu") and destination < source):
+            cables.append(
+                Cable(source=source, target=destination, tier=SCALE_UP, width=float(count))
+            )
     return cables
 
 
-def _target(link: Element, here: str, names: dict[str, str]) -> str:
+def _target(link: Element, source: str, names: dict[str, str]) -> str:
     """Vertex a link leads to; "" to a processor, which is no peer."""
     if link.tag not in _LINKS:
-        raise _ElementError(f"{here}: unknown link <{link.tag}>; known: {', '.join(_LINKS)}")
+        raise _ElementError(f"{source}: unknown link <{link.tag}>; known: {', '.join(_LINKS)}")
     kind = link.get("tclass", "")
     if link.tag == "c2c" or kind == "0x068001":
         return ""
     if kind == "0x068000":
         return "nvswitch"
     if not kind.startswith("0x03"):
-        raise _ElementError(f"{here}: unknown link class tclass={kind!r} of <{link.tag}>")
+        raise _ElementError(f"{source}: unknown link class tclass={kind!r} of <{link.tag}>")
     target = _text(link, "target")
     if target not in names:
-        raise _ElementError(f"{here}: <{link.tag} target={target!r}>: no such gpu in the file")
+        raise _ElementError(f"{source}: <{link.tag} target={target!r}>: no such gpu in the file")
     return names[target]
 
 
@@ -274,14 +277,14 @@ def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
         return [], None
     best = max(speeds)
     if best <= 0:
-        raise _ElementError("no <net> tells its speed")
-    kept = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
-    if len(kept) < len(ports):
-        left = len(ports) - len(kept)
+        raise _ElementError("no <net> gives its speed")
+    fastest = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
+    if len(fastest) < len(ports):
+        left = len(ports) - len(fastest)
         reading.notes[f"{left} slower of {len(ports)} NICs are left out."] = None
     cables = [
         Cable(source=plug, target=f"nic{number}", tier=PCIE, width=width)
-        for number, (plug, width, _) in enumerate(kept)
+        for number, (plug, width, _) in enumerate(fastest)
     ]
     return cables, best * 1e6 / 8
 
@@ -299,8 +302,8 @@ def _cpu(element: Element) -> tuple[str, str]:
     cpu = _VENDORS.get(element.get("vendor", ""), "")
     if cpu != "intel":
         return cpu, cpu
-    known = _number(element, "familyid", 0) == 6
-    number = _number(element, "modelid", 0) if known else 0
+    is_family_6 = _number(element, "familyid", 0) == 6
+    number = _number(element, "modelid", 0) if is_family_6 else 0
     return cpu, next(model for least, model in _INTEL if number >= least)
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from simulator.errors import ClusterError
-from simulator.printed_text import as_printed, decoded
+from simulator.support.errors import ClusterError
+from simulator.support.log_text import as_printed, decoded
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
@@ -57,7 +57,7 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     Returns
     -------
     Cluster
-        With a ``wiring``; its ``sources`` say what the file told and what not.
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Devices, how each two are joined, and the processors a GPU is near to ("" where untold)."""
+    """Devices, how each two are joined, and the processors a GPU is near to ("" if none)."""
 
     devices: tuple[str, ...]
     joined: dict[tuple[str, str], str]
@@ -85,8 +85,8 @@ class _Matrix:
     @property
     def vertices(self) -> dict[str, str]:
         """Devices by the names of a wiring."""
-        gpus = [one for one in self.devices if one.startswith("GPU")]
-        nics = [one for one in self.devices if not one.startswith("GPU")]
+        gpus = [device for device in self.devices if device.startswith("GPU")]
+        nics = [device for device in self.devices if not device.startswith("GPU")]
         return {name: f"gpu{slot}" for slot, name in enumerate(gpus)} | {
             name: f"nic{number}" for number, name in enumerate(nics)
         }
@@ -101,13 +101,13 @@ def _matrix(file: Path, text: str) -> _Matrix:
     devices = tuple(header[: header.index("CPU")] if "CPU" in header else header)
     rows = _rows(file, lines[start + 1 :], devices)
     joined = {}
-    for (at, here), (to, there) in combinations(enumerate(devices), 2):
-        entry = _entry(file, here, there, rows[here][to])
-        if rows[there][at] != rows[here][to]:
+    for (at, source), (to, target) in combinations(enumerate(devices), 2):
+        entry = _entry(file, source, target, rows[source][to])
+        if rows[target][at] != rows[source][to]:
             raise ClusterError(
-                f"{file}: {here} to {there} is {rows[here][to]}, and back {rows[there][at]}"
+                f"{file}: {source} to {target} is {rows[source][to]}, and back {rows[target][at]}"
             )
-        joined[here, there] = entry
+        joined[source, target] = entry
     after = len(devices)
     near = {name: "".join(rows[name][after : after + 1]) for name in devices}
     return _Matrix(devices, joined, near)
@@ -118,37 +118,42 @@ def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[
     rows: dict[str, list[str]] = {}
     for name, *entries in lines:
         if name in devices and "X" in entries:
-            own = entries[: len(devices)]
-            if rows.setdefault(name, entries)[: len(devices)] != own:
-                raise ClusterError(f"{file}: row {name} is there twice, and differs: two matrices?")
+            links = entries[: len(devices)]
+            if rows.setdefault(name, entries)[: len(devices)] != links:
+                raise ClusterError(
+                    f"{file}: row {name} appears twice with different entries: "
+                    "does the file hold two matrices?"
+                )
     for device in devices:
         if len(rows.get(device, ())) < len(devices):
-            raise ClusterError(f"{file}: row {device} is missing or has not {len(devices)} entries")
+            raise ClusterError(
+                f"{file}: row {device} is missing or does not have {len(devices)} entries"
+            )
     return rows
 
 
-def _entry(file: Path, here: str, there: str, entry: str) -> str:
+def _entry(file: Path, source: str, target: str, entry: str) -> str:
     if entry == "SOC":  # what SYS was called before driver 396
         return "SYS"
     if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV\d+", entry):
         return entry
-    known = ", ".join(("NV#", *_LEVELS, "SYS"))
+    accepted = ", ".join(("NV#", *_LEVELS, "SYS"))
     raise ClusterError(
-        f"{file}: row {here}, column {there}: unknown link {entry!r}; known: {known}"
+        f"{file}: row {source}, column {target}: unknown link {entry!r}; known: {accepted}"
     )
 
 
 def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
     if like.pcie is None:
-        raise ClusterError(f"{file}: {like.name} gives no pcie.bandwidth, nor does the matrix")
+        raise ClusterError(f"{file}: neither {like.name} nor the matrix gives pcie.bandwidth")
     width = like.pcie.bandwidth / GIGA
     links = _nvlinks(file, matrix, like)
     tree, domains = _tree(matrix, width)
     notes = [f"Every PCIe cable is taken to be as wide as {like.name}'s."]
     if len(domains) > 1:
-        processor, said = processor_of(like, width)
+        processor, assumptions = processor_of(like, width)
         tree += pairs(domains, socket_width(processor))
-        notes += [PAIRED, *said]
+        notes += [PAIRED, *assumptions]
     technology = like.scale_up.link or ""
     bandwidth = _NVLINK[technology][1] * GIGA if links else 0.0
     chip = Chip(
@@ -176,28 +181,28 @@ def _drawing(file: Path, matrix: _Matrix, like: Cluster) -> Drawing:
 def _nvlinks(file: Path, matrix: _Matrix, like: Cluster) -> list[Cable]:
     """Cables between GPUs, or to a switch where a GPU has too few links to have one per peer."""
     counts = {
-        (matrix.vertices[here], matrix.vertices[there]): int(entry.removeprefix("NV"))
-        for (here, there), entry in matrix.joined.items()
+        (matrix.vertices[source], matrix.vertices[target]): int(entry.removeprefix("NV"))
+        for (source, target), entry in matrix.joined.items()
         if entry.startswith("NV")
     }
     if not counts:
         return []
     if like.scale_up.link not in _NVLINK:
-        raise ClusterError(f"{file}: has NVLinks, and {like.name} does not say of which generation")
+        raise ClusterError(f"{file}: has NVLinks, but {like.name} does not give their generation")
     most, _ = _NVLINK[like.scale_up.link]
     sums: Counter[str] = Counter()
     for ends, count in counts.items():
         sums.update(dict.fromkeys(ends, count))
     if max(sums.values()) <= most:
         return [
-            Cable(source=here, target=there, tier=SCALE_UP, width=float(count))
-            for (here, there), count in counts.items()
+            Cable(source=source, target=target, tier=SCALE_UP, width=float(count))
+            for (source, target), count in counts.items()
         ]
     gpus = list(sums)
     if len(set(counts.values())) > 1 or len(counts) != len(gpus) * (len(gpus) - 1) // 2:
         raise ClusterError(
             f"{file}: {max(sums.values())} NVLinks at one GPU are more than the {most} it has, and"
-            " not alike, as over a switch"
+            " pairs differ, which a switch does not explain"
         )
     width = float(next(iter(counts.values())))
     if width > most:
@@ -220,33 +225,36 @@ def _tree(matrix: _Matrix, width: float) -> tuple[list[Cable], list[str]]:
     group = {device: number for number, device in enumerate(matrix.devices)}
     cables: dict[Cable, None] = {}
     for level in _LEVELS:
-        before, group = group, _joined(matrix, group, level)
+        before, group = group, _merged_groups(matrix, group, level)
         for device in matrix.devices:
-            grew = sum(one == group[device] for one in group.values()) > sum(
-                one == before[device] for one in before.values()
+            grew = sum(group_number == group[device] for group_number in group.values()) > sum(
+                group_number == before[device] for group_number in before.values()
             )
             if grew or level == _LEVELS[-1]:
-                here, there = top[device], f"{_STAGES[level]}{group[device]}"
-                inside = here.startswith("host")
+                lower, upper = top[device], f"{_STAGES[level]}{group[device]}"
+                inside = lower.startswith("host")
                 cable = Cable(
-                    source=here, target=there, tier=PCIE, width=_INSIDE if inside else width
+                    source=lower, target=upper, tier=PCIE, width=_INSIDE if inside else width
                 )
                 cables[cable] = None
-                top[device] = there
+                top[device] = upper
     return list(cables), list(dict.fromkeys(top.values()))
 
 
-def _joined(matrix: _Matrix, group: dict[str, int], level: str) -> dict[str, int]:
+def _merged_groups(matrix: _Matrix, group: dict[str, int], level: str) -> dict[str, int]:
     """Group the devices that a level joins, each group named by its first device's number."""
     merged = dict(group)
     same = [ends for ends, entry in matrix.joined.items() if entry == level]
     if level == _LEVELS[-1]:
         same += [
-            (here, there)
-            for here, there in matrix.joined
-            if matrix.near[here] == matrix.near[there] and matrix.near[here][:1].isdigit()
+            (source, target)
+            for source, target in matrix.joined
+            if matrix.near[source] == matrix.near[target] and matrix.near[source][:1].isdigit()
         ]
-    for here, there in same:
-        kept, gone = sorted((merged[here], merged[there]))
-        merged = {device: kept if one == gone else one for device, one in merged.items()}
+    for source, target in same:
+        first_group, merged_group = sorted((merged[source], merged[target]))
+        merged = {
+            device: first_group if number == merged_group else number
+            for device, number in merged.items()
+        }
     return merged

@@ -26,15 +26,15 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from simulator.errors import TraceError
-from simulator.yaml_text import parse_yaml
+from simulator.support.errors import TraceError
+from simulator.support.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
 """What contributors write for what they do not know, or what does not apply."""
 _MOST = 10**18
 
 
-def _known(value: object) -> object:
+def _none_if_blank(value: object) -> object:
     """None for a blank."""
     return None if isinstance(value, str) and value.strip().lower() in _BLANK else value
 
@@ -51,7 +51,7 @@ def _as_list(value: object) -> object:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-Blank = BeforeValidator(_known)
+Blank = BeforeValidator(_none_if_blank)
 Count = Annotated[Annotated[StrictInt, Field(gt=0, le=_MOST)] | None, Blank]
 Natural = Annotated[Annotated[StrictInt, Field(ge=0, le=_MOST)] | None, Blank]
 Flag = Annotated[StrictBool | None, Blank]
@@ -68,7 +68,7 @@ TextList = Annotated[tuple[Text, ...], Field(max_length=64), BeforeValidator(_as
 
 
 class Section(BaseModel):
-    """A table of a card: frozen; keys that nobody knows are kept, and told by ``strangers``."""
+    """A table of a card: frozen; unknown keys are kept, and listed by ``strangers``."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
@@ -81,9 +81,9 @@ class Section(BaseModel):
         """Paths of the keys that the template does not have."""
         paths = [f"{prefix}{key}" for key in self.model_extra or ()]
         for name, field in type(self).model_fields.items():
-            own = getattr(self, name)
-            if isinstance(own, Section):
-                paths += own.strangers(f"{prefix}{field.alias or name}.")
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                paths += value.strangers(f"{prefix}{field.alias or name}.")
         return paths
 
 
@@ -195,16 +195,16 @@ class ParallelismSection(Section):
 
     @property
     def dp(self) -> int | None:
-        """Data parallel ranks: replicas times shards; None if neither is told."""
+        """Data parallel ranks: replicas times shards; None if neither is recorded."""
         if self.dp_replicate is None and self.dp_shard is None:
             return None
         return (self.dp_replicate or 1) * (self.dp_shard or 1)
 
     @property
     def ranks(self) -> int | None:
-        """Ranks of the job: data by tensor by pipeline by context; None if nothing is told.
+        """Ranks of the job: data by tensor by pipeline by context; None if nothing is recorded.
 
-        Expert parallelism reuses ranks of the others. What is not told counts as 1.
+        Expert parallelism reuses ranks of the others. What is not recorded counts as 1.
         """
         degrees = [self.dp, self.tp, self.pp, self.cp]
         return None if set(degrees) == {None} else math.prod(degree or 1 for degree in degrees)
@@ -270,7 +270,7 @@ class WorkloadCard(Section):
         return self.workload.hardware.xpu_spec
 
     def bandwidths(self) -> Bandwidths:
-        """Return the two bandwidths, told apart."""
+        """Return the two bandwidths, distinguished."""
         return _bandwidths(self)
 
     def notes(self) -> list[str]:
@@ -380,38 +380,38 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _bandwidths(card: WorkloadCard) -> Bandwidths:
-    """Tell scale-out from scale-up as the template orders them, or by what else the card says."""
+    """Distinguish scale-out and scale-up by the template's order, or by what else the card says."""
     where = "card: workload.hardware.network_topo.bandwidth_gbps"
-    given = [
+    values = [
         None if gigabits is None else gigabits * _GIGABIT
         for gigabits in card.workload.hardware.network_topo.bandwidth_gbps
     ]
-    if len(given) > 2:
+    if len(values) > 2:
         return Bandwidths(
-            None, None, (f"{where}: {len(given)} values, and two are known; not used",)
+            None, None, (f"{where}: {len(values)} values, and two are known; not used",)
         )
-    if len(given) == 2:
-        out, inside = given
+    if len(values) == 2:
+        out, inside = values
         if out is not None and inside is not None and out > inside:
-            note = f"{where}: scale-up is taken to be the larger, though it stands first"
+            note = f"{where}: the larger is taken as scale-up, although it comes first"
             return Bandwidths(inside, out, (note,))
         return Bandwidths(out, inside)
-    if not given or given[0] is None:
+    if not values or values[0] is None:
         return Bandwidths(None, None)
     total, per_node = card.xpu.total_count, card.xpu.count_per_node
     if total is not None and per_node is not None and total <= per_node and per_node > 1:
-        return Bandwidths(None, given[0], (f"{where}: one value on one node: taken as scale-up",))
-    return Bandwidths(given[0], None, (f"{where}: one value: taken as scale-out",))
+        return Bandwidths(None, values[0], (f"{where}: one value on one node: taken as scale-up",))
+    return Bandwidths(values[0], None, (f"{where}: one value: taken as scale-out",))
 
 
 def _complaint(detail: ErrorDetails) -> str:
     key = ".".join(str(part) for part in detail["loc"] if not _internal(part))
-    given = repr(detail["input"])
-    given = given if len(given) <= 60 else f"{given[:57]}..."
+    text = repr(detail["input"])
+    text = text if len(text) <= 60 else f"{text[:57]}..."
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "write a table"
-    return f"{key}: {given}: {message[0].lower()}{message[1:]}"
+    return f"{key}: {text}: {message[0].lower()}{message[1:]}"
 
 
 def _internal(part: int | str) -> bool:

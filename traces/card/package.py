@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import Group, Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import OpenTrace, files_of, format_of, open_trace
@@ -47,7 +47,7 @@ def load_package(
     step
         The number of a step, ``median`` or ``all``.
     name
-        The format of the trace, one of :data:`traces.load.FORMATS`; None to tell it from the
+        The format of the trace, one of :data:`traces.load.FORMATS`; None to recognise it by the
         content.
     options
         How profiler traces are read.
@@ -56,7 +56,7 @@ def load_package(
     -------
     Loaded
         As :func:`traces.load.load` returns it. Groups without a name have that of the card's
-        parallelism; what the card has that is not used is said in the coverage's notes.
+        parallelism; the coverage's notes name what of the card is not used.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def open_package(
     options
         How profiler traces are read.
     name
-        The format of the trace; None to tell it from the content.
+        The format of the trace; None to recognise it by the content.
 
     Returns
     -------
@@ -157,7 +157,9 @@ def find_package(path: Path | str) -> Package | None:
         return None
     if len(cards) > 1:
         first, second = cards[0][0], cards[1][0]
-        raise TraceError(f"{second}: a second workload card beside {first.name}: leave one of them")
+        raise TraceError(
+            f"{second}: a second workload card beside {first.name}: remove one of them"
+        )
     file, card = cards[0]
     return Package(card, file, _traces(folder))
 
@@ -252,16 +254,16 @@ def labelled(workload: Workload, plan: "ParallelismSection") -> tuple[Workload, 
 def _shapes(plan: "ParallelismSection") -> dict[tuple[int, int], list[str]]:
     """Kinds with more than one rank, by size and distance of their ranks."""
     shapes: dict[tuple[int, int], list[str]] = {}
-    apart = 1
+    spread = 1
     for kind, size in (("tp", plan.tp), ("cp", plan.cp), ("dp", plan.dp), ("pp", plan.pp)):
         if size is not None and size > 1:
-            shapes.setdefault((size, apart), []).append(kind)
-        apart *= size or 1
+            shapes.setdefault((size, spread), []).append(kind)
+        spread *= size or 1
     return shapes
 
 
 _NAMELESS = ("", "undefined", "default_pg")
-"""What PyTorch and older traces call a group of which nobody said what it is for."""
+"""What PyTorch and older traces call a group without a description."""
 
 
 def _named(group: Group, shapes: dict[tuple[int, int], list[str]]) -> Group:

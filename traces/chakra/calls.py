@@ -8,24 +8,20 @@ a workload has, is that times the ranks of the group for an all-gather and a gat
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.errors import TraceError, WorkloadError
-from simulator.quantities import bytes_per_element
-from simulator.workload import UNKNOWN
-from traces.chakra.groups import MOST_RANKS, GroupTable, NamedGroup, find
-from traces.chakra.nodes import RankNodes
-from traces.chakra.schema import (
-    COLL,
-    COLLECTIVES,
-    KIND_OF_TYPE,
-    RECV,
-    SEND,
-    AttributeValues,
-    ChakraNode,
-)
-from traces.core.calls import UNKNOWN_GROUP, LocalCall, kind_of
+import numpy as np
+
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.quantities import bytes_per_element
+from simulator.workload import UNKNOWN, Floats, What, by_appearance
+from traces.chakra.files import MOST_RANKS, GroupTable, NamedGroup, find
+from traces.chakra.nodes import Index, RankNodes
+from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, SEND, AttributeValues, ChakraNode
+from traces.core.columns import ValueIndex
+from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, kind_of
+from traces.matching.match import RankCalls
 
 JobGroups = tuple[Sequence[GroupTable], tuple[int, ...]]
 """Tables of groups, and all ranks of the job."""
@@ -36,80 +32,91 @@ _SPELLED = {kind.upper(): number for kind, number in COLLECTIVES.items()}
 _TENSOR = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?)\)")
 
 NO_KIND = "without a kind: not matched between ranks, each costs what was measured"
-NO_OTHERS = "collectives of which nothing tells the other ranks: each costs what was measured"
-NO_PEER = "messages that do not tell their peer: each costs what was measured"
+NO_OTHERS = "collectives whose other ranks are unknown: each costs what was measured"
+NO_PEER = "messages without a peer: each costs what was measured"
 DIMENSIONS = (
-    "calls of some dimensions of a network that the files do not tell: taken as the whole job"
+    "calls on some dimensions of a network that the files do not describe: taken as the whole job"
 )
-NAMED_KIND = "calls without comm_type, whose kind is that of their name"
+NAMED_KIND = "calls without comm_type: the kind is taken from the name"
 
 
-def local_calls(
-    ranked: RankNodes, tables: Sequence[GroupTable], job_ranks: int, notes: Counter[str]
-) -> dict[int, LocalCall]:
-    """Make a call of each communication node, by its place in the file; count what is missing.
+def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter[str]) -> RankCalls:
+    """Make a call of each communication node; count what is missing.
 
-    Nodes that are alike share one, which names the first of them; :func:`with_own_places` lets
-    each name its own.
+    Nodes that are alike share one, which names the first of them; :func:`with_own_places` lets each
+    name its own.
+
+    Parameters
+    ----------
+    ranked
+        The nodes of a rank.
+    moment
+        What orders nodes in time: when they started, or their place in an order.
+    job
+        Tables of groups, and all ranks.
+    notes
+        Counts what calls lack.
 
     Raises
     ------
     TraceError
         If a rank has a call on a group to which it does not belong, or a number is no number.
     """
-    calls = {}
-    job = (tables, tuple(range(job_ranks)))
-    known: dict[tuple[int, str], tuple[LocalCall, Counter[str]]] = {}
-    for position in calls_of(ranked):
-        key = ranked.form[position], ranked.nodes[position].inputs.types
-        if key not in known:
-            known[key] = call_of(ranked, position, job)
-        call, missing = known[key]
-        calls[position] = call
-        if missing:
-            notes.update(missing)
-    return calls
+    are_calls = np.array([form.is_call for form in ranked.forms], dtype=np.bool_)
+    places = np.flatnonzero(are_calls[ranked.form])
+    which, first = _alike_calls(ranked, places)
+    uses = np.bincount(which, minlength=len(first)).tolist()
+    different = []
+    for position, count in zip(first, uses, strict=True):
+        call, missing = call_of(ranked, position, job)
+        different.append(call)
+        notes.update({reason: count * times for reason, times in missing.items()})
+    order = np.lexsort((places, moment[places]))
+    places = places[order]
+    return RankCalls(ranked.rank, different, which[order], places, moment[places])
 
 
-def calls_of(ranked: RankNodes) -> list[int]:
-    """Places of a rank's communication nodes."""
-    are_calls = [form.type in (SEND, RECV, COLL) for form in ranked.forms]
-    return [position for position, form in enumerate(ranked.form) if are_calls[form]]
+def _alike_calls(ranked: RankNodes, places: Index) -> tuple[Index, list[int]]:
+    """Group equal nodes, with the place of the first of each, in order of appearance."""
+    form = ranked.form[places]
+    if ranked.trace.columns.have_inputs(places):
+        keys = zip(form.tolist(), ranked.trace.columns.inputs(places), strict=True)
+        form = ValueIndex[tuple[int, bytes]]().column(keys).astype(np.int64)
+    which, first = by_appearance(form)
+    return which, places[first].tolist()
 
 
 def call_of(ranked: RankNodes, position: int, job: JobGroups) -> tuple[LocalCall, Counter[str]]:
-    """Make the call of a node, and count what it does not tell."""
+    """Make the call of a node, and count what it lacks."""
     missing: Counter[str] = Counter()
     if ranked.of(position).type == COLL:
         return _collective(ranked, position, job, missing), missing
     return _message(ranked, position, job[0], missing), missing
 
 
-def with_own_places(ranked: RankNodes, calls: Mapping[int, LocalCall]) -> dict[int, LocalCall]:
+def with_own_places(ranked: RankNodes, calls: RankCalls) -> RankCalls:
     """Let each call name its own node, as messages do."""
-    return {
-        position: replace(call, where=ranked.where(position)) for position, call in calls.items()
-    }
+    positions = zip(calls.which.tolist(), calls.op.tolist(), strict=True)
+    return replace(
+        calls,
+        different=[
+            replace(calls.different[call], where=ranked.where(position))
+            for call, position in positions
+        ],
+        which=np.arange(len(calls.which)),
+    )
 
 
 def highest_rank(ranked: RankNodes) -> int:
     """Find the highest rank that messages name."""
-    if not any(form.type in (SEND, RECV) for form in ranked.forms):
-        return 0
-    firsts: dict[int, int] = {}
-    for position, form in enumerate(ranked.form):
-        firsts.setdefault(form, position)
-    messages = [at for form, at in firsts.items() if ranked.forms[form].type in (SEND, RECV)]
+    are_messages = [form.what in (What.SEND, What.RECEIVE) for form in ranked.forms]
+    _, firsts = np.unique(ranked.form, return_index=True)
+    messages = [first for first in firsts.tolist() if are_messages[ranked.form[first]]]
     return max((_peer(ranked, position) or 0 for position in messages), default=0)
 
 
-def _collective(
-    ranked: RankNodes,
-    position: int,
-    job: JobGroups,
-    notes: Counter[str],
-) -> LocalCall:
-    node, values = ranked.nodes[position], ranked.of(position).values
+def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter[str]) -> LocalCall:
+    node, values = ranked.trace.nodes[position], ranked.of(position).values
     kind = _kind(ranked, position, notes)
     if kind == UNKNOWN:
         notes[f"collectives {NO_KIND}"] += 1
@@ -164,7 +171,7 @@ def _kind(ranked: RankNodes, position: int, notes: Counter[str]) -> str:
 def _message(
     ranked: RankNodes, position: int, tables: Sequence[GroupTable], notes: Counter[str]
 ) -> LocalCall:
-    node, values = ranked.nodes[position], ranked.of(position).values
+    node, values = ranked.trace.nodes[position], ranked.of(position).values
     peer = _peer(ranked, position)
     if peer is None:
         group = find(_name(values), tables) if _name(values) else None
@@ -191,7 +198,7 @@ def _message(
 
 
 def _alone(ranked: RankNodes, position: int, kind: str) -> LocalCall:
-    """Make a call that nobody else is known to join, and that costs what was measured."""
+    """Make a call without known other members, which costs what was measured."""
     return LocalCall(
         kind=kind,
         size=math.nan,
@@ -209,24 +216,24 @@ def _alone(ranked: RankNodes, position: int, kind: str) -> LocalCall:
 def _peer(ranked: RankNodes, position: int) -> int | None:
     """Rank at the other end; the node must be on the side its type says."""
     form, values = ranked.of(position), ranked.of(position).values
-    own, other = ("comm_src", "comm_dst") if form.type == SEND else ("comm_dst", "comm_src")
-    here = values.get(own)
-    if here is not None and here != ranked.rank:
+    own_end, other_end = ("comm_src", "comm_dst") if form.type == SEND else ("comm_dst", "comm_src")
+    recorded = values.get(own_end)
+    if recorded is not None and recorded != ranked.rank:
         raise TraceError(
-            f"{ranked.where(position)}: {own} is {here!r}, and this is rank {ranked.rank}"
+            f"{ranked.where(position)}: {own_end} is {recorded!r}, and this is rank {ranked.rank}"
         )
-    peer = values.get(other)
+    peer = values.get(other_end)
     if peer is None:
         return None
     if not isinstance(peer, int) or not 0 <= peer < MOST_RANKS:
-        raise TraceError(f"{ranked.where(position)}: {other} {peer!r} is no rank")
+        raise TraceError(f"{ranked.where(position)}: {other_end} {peer!r} is not a rank")
     return peer
 
 
 def _group(
     values: AttributeValues, tables: Sequence[GroupTable], notes: Counter[str]
 ) -> NamedGroup | None:
-    """Group of a collective; None where nothing tells it, which the matching counts."""
+    """Group of a collective; None where it is not recorded, which the matching counts."""
     name = _name(values)
     if name or "pg_name" in values:
         return find(name, tables)
@@ -248,12 +255,12 @@ def _size(ranked: RankNodes, position: int) -> float:
     if size is None:
         return math.nan
     if not isinstance(size, int | float) or not 0 <= size < 2**63:
-        raise TraceError(f"{ranked.where(position)}: comm_size {size!r} is no number of bytes")
+        raise TraceError(f"{ranked.where(position)}: comm_size {size!r} is not a number of bytes")
     return float(size)
 
 
 def _dtype(node: ChakraNode) -> str:
-    """Tell the dtype of the inputs, where they are of one that is known."""
+    """Return the dtype of the inputs, where they have one that is known."""
     dtypes = set(_TENSOR.findall(node.inputs.types[:4096]))
     if len(dtypes) != 1:
         return ""

@@ -1,26 +1,151 @@
-"""The files of a Chakra trace: one, or a directory with one per rank and their groups."""
+"""The files of a Chakra trace: one, or a directory with one per rank and their groups.
+
+A ``.et`` file names the group of a call and does not list its ranks. They follow from ASTRA-sim's
+``comm_group.json`` beside the files, from PyTorch's ``## process_group:init ##`` node, or from its
+``record_param_comms`` nodes (first rank, stride and size of the group).
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from simulator.errors import TraceError
-from traces.chakra.groups import (
-    MOST_RANKS,
-    FileGroups,
-    GroupTable,
-    comm_groups,
-    own_groups,
-    told_by,
-)
-from traces.chakra.schema import OWN, attribute_value
-from traces.chakra.stream import ChakraTrace, decode_stream, is_stream
+import msgspec
+
+from simulator.support.errors import TraceError
+from traces.chakra.schema import METADATA, OWN, ChakraNode, attribute_value
+from traces.chakra.stream import ChakraTrace, NodeKind, decode_stream, is_stream
 from traces.core.files import HEAD, beginning, unpack
+from traces.core.rank_graph import kind_of
+
+GroupTable = dict[str, "NamedGroup"]
+
+MOST_RANKS = 10**6
+"""A file that names a higher rank is damaged."""
+_PARAM_COMMS = re.compile(
+    r"\[(?:\d+, (?P<message>True|False)|[^\]]*)\], "
+    r"\['(?P<name>[^']*)', '(?P<label>[^']*)'\], (?P<rank>\d{1,7}), '(?P<call>[^']*)', "
+    r"\[[^\]]*\], \[[^\]]*\], (?P<first>\d{1,7}), (?P<stride>-?\d{1,7}), (?P<size>\d{1,7})\]$"
+)
+"""The end of the inputs of ``record_param_comms`` (PyTorch, ParamCommsUtils.cpp)."""
+_TAIL = 4000
+"""Characters in which that end is looked for: the lists of splits grow with the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGroup:
+    """Ranks of a group; None stands for the whole job."""
+
+    ranks: tuple[int, ...] | None
+    label: str = ""
+
+
+@dataclass(slots=True)
+class FileGroups:
+    """What the nodes of one file record: its groups, and the ranks it may be of."""
+
+    groups: GroupTable = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+
+
+class _Configured(msgspec.Struct):
+    pg_name: str | int = ""
+    pg_desc: str = ""
+    ranks: list[int] = []
+
+
+def groups_in(nodes: Sequence[ChakraNode]) -> FileGroups:
+    """Gather what the nodes of a file record of groups and of its rank."""
+    groups = FileGroups()
+    for node in nodes:
+        if node.name == "record_param_comms":
+            _read_param_comms(node.inputs.values, groups)
+        elif node.type == METADATA or "process_group:init" in node.name:
+            _read_configured(node.inputs.values, groups)
+    return groups
+
+
+def describes_groups(node: NodeKind) -> bool:
+    """Whether :func:`groups_in` looks at what goes into a node."""
+    named = node.name == "record_param_comms" or "process_group:init" in node.name
+    return named or node.type == METADATA
+
+
+def comm_groups(data: bytes) -> GroupTable | None:
+    """Read ASTRA-sim's ``comm_group.json``: ``{"1": [0, 1]}``; None if it is something else."""
+    try:
+        table = msgspec.json.decode(data, type=dict[str, list[int]])
+    except (ValueError, RecursionError):
+        return None
+    groups = {name: NamedGroup(tuple(ranks)) for name, ranks in table.items()}
+    sound = all(name.isdigit() and _are_ranks(group.ranks) for name, group in groups.items())
+    return groups if sound else None
+
+
+def own_groups(written: object) -> GroupTable:
+    """Read the groups this project wrote into the metadata; empty if there are none."""
+    if not isinstance(written, str):
+        return {}
+    try:
+        table = msgspec.json.decode(written, type=list[tuple[str, list[int]]])
+    except (ValueError, RecursionError):
+        return {}
+    groups = {str(n): NamedGroup(tuple(r), label) for n, (label, r) in enumerate(table, 1)}
+    return groups if all(_are_ranks(group.ranks) for group in groups.values()) else {}
+
+
+def find(name: str, tables: Sequence[Mapping[str, NamedGroup]]) -> NamedGroup | None:
+    """Look a ``pg_name`` up; without a name, or ``0``, it is the whole job, as in ASTRA-sim."""
+    for table in tables:
+        if name in table:
+            return table[name]
+    return NamedGroup(None) if name in ("", "0") else None
+
+
+def _are_ranks(ranks: Sequence[int] | None) -> bool:
+    return bool(ranks) and len(set(ranks or ())) == len(ranks or ()) and _in_range(ranks or ())
+
+
+def _in_range(ranks: Sequence[int]) -> bool:
+    return min(ranks) >= 0 and max(ranks) < MOST_RANKS
+
+
+def _read_param_comms(values: str, into: FileGroups) -> None:
+    params = _PARAM_COMMS.search(values[-_TAIL:])
+    if params is None:
+        return
+    first, stride, size = (int(params[name]) for name in ("first", "stride", "size"))
+    if size < 1 or (stride < 1 and size > 1) or first + stride * (size - 1) >= MOST_RANKS:
+        return
+    ranks = tuple(range(first, first + max(stride, 1) * size, max(stride, 1)))
+    label = "" if params["label"] == "undefined" else params["label"]
+    into.groups.setdefault(params["name"], NamedGroup(ranks, label))
+    group_rank = int(params["rank"])
+    is_message = params["message"] == "True" or kind_of(params["call"]) == "send_receive"
+    if not is_message and group_rank < size:
+        into.ranks.add(ranks[group_rank])
+
+
+def _read_configured(values: str, into: FileGroups) -> None:
+    begin, end = values.find("[{"), values.rfind("}]")
+    if begin < 0 or end < begin:
+        return
+    text = values[begin : end + 2]
+    for form in (text, text.replace('\\"', '"')):
+        try:
+            groups = msgspec.json.decode(form.encode(), type=list[_Configured])
+        except (ValueError, RecursionError):
+            continue
+        for group in groups:
+            if not group.ranks or _are_ranks(group.ranks):
+                ranks = tuple(group.ranks) or None
+                into.groups[str(group.pg_name)] = NamedGroup(ranks, group.pg_desc)
+        return
+
 
 _NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?!\d)")
-"""A number of more digits was written by a clock and is no rank."""
+"""A number of more digits was written by a clock and is not a rank."""
 _SUFFIXES = re.compile(r"(\.(et|json|gz))*$", re.IGNORECASE)
 _TABLE = re.compile(rb'\s*\{\s*("\d+"\s*:|\})')
 """How a table of groups begins: with the number of a group, if it has any."""
@@ -99,7 +224,7 @@ def read_files(path: Path) -> ChakraFiles:
         tables, _ = _tables(_listed(path.parent), (path,))
         if len(tables) > 1:
             return ChakraFiles(
-                (rank,), notes=("several tables of groups lie beside it: none is used",)
+                (rank,), notes=("several tables of groups are in the same directory: none is used",)
             )
         return _with_groups((rank,), tables, ())
     files = [file for file in _listed(path) if file.is_file()]
@@ -109,18 +234,18 @@ def read_files(path: Path) -> ChakraFiles:
     tables, skipped = _tables(files, chosen)
     if len(tables) > 1:
         first, second, *_ = tables
-        raise TraceError(f"{path / second}: tells groups, as {first} does: leave one of them")
+        raise TraceError(
+            f"{path / second}: a second table of groups, beside {first}: remove one of them"
+        )
     ranks = sorted((_rank_file(file, alone=len(chosen) == 1) for file in chosen), key=_rank)
     _check_ranks(path, ranks)
     return _with_groups(tuple(ranks), tables, skipped)
 
 
 def _with_groups(
-    ranks: tuple[RankFile, ...],
-    tables: dict[str, GroupTable],
-    skipped: tuple[tuple[str, str], ...],
+    ranks: tuple[RankFile, ...], tables: dict[str, GroupTable], skipped: tuple[tuple[str, str], ...]
 ) -> ChakraFiles:
-    notes = tuple(f"groups are told by {name}" for name in tables)
+    notes = tuple(f"groups are from {name}" for name in tables)
     return ChakraFiles(ranks, next(iter(tables.values()), {}), skipped, notes)
 
 
@@ -145,7 +270,7 @@ def _listed(folder: Path) -> list[Path]:
 def _tables(
     files: Sequence[Path], chosen: Sequence[Path]
 ) -> tuple[dict[str, GroupTable], tuple[tuple[str, str], ...]]:
-    """Find tables of groups among files, told by their content; what else there is, and why not."""
+    """Find tables of groups among files, by their content; what else there is, and why not."""
     tables: dict[str, GroupTable] = {}
     skipped = []
     for file in files:
@@ -165,22 +290,22 @@ def _tables(
 
 def _rank_file(path: Path, *, alone: bool) -> RankFile:
     trace = read_messages(path)
-    own = {
+    attributes = {
         attribute.name.removeprefix(OWN): attribute_value(attribute)
         for attribute in trace.metadata.attr
         if attribute.name.startswith(OWN)
     }
-    file_groups = FileGroups() if trace.plain is not None else told_by(trace.nodes)
-    file_groups.groups.update(own_groups(own.get("groups")))
-    rank, source = _rank_of(path, own, file_groups, alone=alone)
-    return RankFile(rank, source, trace, file_groups, own)
+    file_groups = groups_in([trace.nodes[at] for at in trace.columns.positions(describes_groups)])
+    file_groups.groups.update(own_groups(attributes.get("groups")))
+    rank, source = _rank_of(path, attributes, file_groups, alone=alone)
+    return RankFile(rank, source, trace, file_groups, attributes)
 
 
 def _rank_of(
-    path: Path, own: dict[str, object], file_groups: FileGroups, *, alone: bool
+    path: Path, attributes: dict[str, object], file_groups: FileGroups, *, alone: bool
 ) -> tuple[int, str]:
     """Which rank a file is of: what it says, else the last number of its name."""
-    written = own.get("rank")
+    written = attributes.get("rank")
     if isinstance(written, int) and 0 <= written < MOST_RANKS:
         return written, "metadata"
     if len(file_groups.ranks) == 1:
@@ -201,7 +326,7 @@ def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
         if earlier.rank == later.rank:
             raise TraceError(
                 f"{later.trace.file}: rank {earlier.rank} again, as {earlier.trace.file} (from "
-                f"{earlier.rank_source}, from {later.rank_source}): leave one of them"
+                f"{earlier.rank_source}, from {later.rank_source}): remove one of them"
             )
     present = [file.rank for file in ranks]
     if all(file.own.get("ranks") == present for file in ranks):

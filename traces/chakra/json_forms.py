@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
+from google.protobuf.json_format import ParseDict, ParseError
 
-from simulator.errors import OutputError, TraceError
-from traces.chakra.schema import ChakraMetadata, ChakraNode, MetadataMessage, NodeMessage
-from traces.chakra.stream import ChakraTrace, packed
+from simulator.support.errors import TraceError
+from traces.chakra.schema import ChakraNode, MetadataMessage, NodeMessage
+from traces.chakra.stream import ChakraTrace, of_messages
 
 _GRAPH = re.compile(rb'\s*\{\s*"workload_graph"\s*:')
 _METADATA = frozenset({"version", "attr"})
@@ -83,32 +83,12 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
     try:
         if _GRAPH.match(data):
             graph = msgspec.json.decode(data, type=_FeederGraph)
-            return packed(path, MetadataMessage(), map(_graph_node, graph.nodes))
+            return of_messages(path, MetadataMessage(), map(_graph_node, graph.nodes))
         return _messages(path, data.decode("utf-8"))
     except (ValueError, TypeError, RecursionError, ParseError) as error:
         raise TraceError(
             f"{path}: the JSON ({len(data)} bytes) is broken: {_line(error)}"
         ) from error
-
-
-def write_chakra_json(trace: ChakraTrace, path: Path) -> None:
-    """Write the messages of one file as ``chakra_jsonizer`` does.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
-    try:
-        path.write_text(encode_json(trace.metadata, trace.nodes))
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def encode_json(metadata: ChakraMetadata, nodes: list[ChakraNode]) -> str:
-    """Write messages as ``chakra_jsonizer`` does: one JSON object after another."""
-    whole = (NodeMessage.FromString(node.SerializeToString()) for node in nodes)
-    return "".join(MessageToJson(message) for message in (metadata, *whole))
 
 
 def _messages(path: Path, text: str) -> ChakraTrace:
@@ -123,7 +103,7 @@ def _messages(path: Path, text: str) -> ChakraTrace:
             nodes.append(ParseDict(fields, NodeMessage()))
         except ParseError as error:
             raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
-    return packed(path, metadata, nodes)
+    return of_messages(path, metadata, nodes)
 
 
 def _line(error: Exception) -> str:
@@ -161,5 +141,5 @@ def _graph_node(node: _GraphNode) -> ChakraNode:
             message.attr.add(name=name, int64_val=value)
     if node.pg_name is not None:
         message.attr.add(name="pg_name", string_val=node.pg_name)
-    made: ChakraNode = message
-    return made
+    node_message: ChakraNode = message
+    return node_message

@@ -3,16 +3,17 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.errors import TraceError
-from simulator.workload import What
+from simulator.support.errors import TraceError
+from simulator.workload import Floats, What, by_appearance
 from traces.chakra.schema import (
     COLL,
     COMP,
@@ -24,22 +25,21 @@ from traces.chakra.schema import (
     STORAGE,
     TYPES,
     AttributeValues,
-    ChakraNode,
 )
-from traces.chakra.stream import ChakraTrace
+from traces.chakra.stream import ChakraTrace, Dependencies, NodeColumns
 
 _COPIES = (MEM_LOAD, MEM_STORE, STORAGE)
 CALLS = {SEND: What.SEND, RECV: What.RECEIVE, COLL: What.COLLECTIVE}
 _MICRO = 1e-6
 _MODELLED = (COMP, SEND, RECV, COLL, *_COPIES)
 _OWN_COMPUTE = (What.HOST, What.COMPUTE, What.COPY)
-"""What a COMP_NODE that this project wrote may be; one of a call is told by the call."""
+"""What a COMP_NODE that this project wrote may be; one of a call is of its call's kind."""
 _MOVES = re.compile(r"Mem(cpy|set)\b")
 """Names that PyTorch's profiler gives to what copy engines do; such nodes are typed COMP_NODE."""
 COMMUNICATION = "communication"
-"""Lane of calls of which no stream is told: those may overlap."""
+"""Lane of calls of which no stream is recorded: those may overlap."""
 
-Dependencies = list[list[int]]
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class NodeForm:
     """What nodes may have alike: all but id, start, dependencies, and what goes in and out.
 
     ``duration`` (s) is exact where this project wrote it, else whole microseconds. ``on_host`` says
-    whether it runs on a host thread, which what it is need not tell.
+    whether it runs on a host thread, which its type does not determine.
     """
 
     type: int
@@ -58,40 +58,61 @@ class NodeForm:
     on_host: bool
     duration: float
 
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of its rank, and not the host op that issues one."""
+        return self.what in CALLS.values()
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RankNodes:
-    """The nodes of one rank; everything that is per node has their order in the file.
+    """The nodes of one rank as columns, in the order of the file.
 
-    Each node is of one of ``forms``: ``form`` has its place. ``waits`` are the places of the nodes
-    that each node waits for, ``order`` the nodes so that each comes after those. ``start`` is in
-    seconds since ``epoch`` (us), None where the file tells none.
+    ``trace`` is the file they are of, ``form`` which of ``forms`` each node is of. Node
+    ``target[e]`` waits for node ``source[e]``; both are places in the file, and an edge may stand
+    twice. ``order`` has the nodes so that each comes after those it waits for. ``start`` is in
+    seconds since ``epoch`` (us), NaN where the file has none.
     """
 
     rank: int
-    file: Path
-    nodes: Sequence[ChakraNode]
+    trace: ChakraTrace
     forms: list[NodeForm]
-    form: list[int]
-    waits: Dependencies
-    order: list[int]
-    start: list[float | None]
+    form: Index
+    source: Index
+    target: Index
+    order: Index
+    start: Floats
     epoch: int
     unused: Counter[str] = field(default_factory=Counter)
 
+    def __len__(self) -> int:
+        return len(self.form)
+
     @property
     def timed(self) -> bool:
-        """Whether the file tells when its nodes started."""
-        return any(start is not None for start in self.start)
+        """Whether the file has the starts of its nodes."""
+        return not bool(np.isnan(self.start).all())
 
     def of(self, position: int) -> NodeForm:
         """Return what a node is."""
-        return self.forms[self.form[position]]
+        return self.forms[int(self.form[position])]
 
     def where(self, position: int) -> str:
         """Name file and node, as messages do."""
-        node = self.nodes[position]
-        return f"{self.file}: node {node.id} {node.name!r}"
+        node = self.trace.nodes[position]
+        return f"{self.trace.file}: node {node.id} {node.name!r}"
+
+    def durations(self) -> Floats:
+        """Return how long each node takes (s)."""
+        return np.array([form.duration for form in self.forms], dtype=np.float64)[self.form]
+
+    def waits(self) -> list[list[int]]:
+        """Return what each node waits for, ascending, each once."""
+        count = len(self)
+        target, source = np.divmod(np.unique(self.target * count + self.source), max(count, 1))
+        ends = np.searchsorted(target, np.arange(count + 1)).tolist()
+        sources = source.tolist()
+        return [sources[begin:end] for begin, end in pairwise(ends)]
 
 
 def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
@@ -100,32 +121,37 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
     Raises
     ------
     TraceError
-        If an id stands twice, or the data dependencies make a cycle.
+        If an id occurs twice, or the data dependencies make a cycle.
     """
-    unused = Counter(trace.unused)
-    place_of = _places(trace)
-    data = _waits(place_of, [node.data_deps for node in trace.nodes], "data", unused)
-    control = _waits(place_of, [node.ctrl_deps for node in trace.nodes], "control", unused)
-    start, epoch = _starts(trace.nodes)
-    waits = [
-        [*by_data, *by_control] if by_control else by_data
-        for by_data, by_control in zip(data, control, strict=True)
-    ]
-    order = _order(waits)
-    if len(order) < len(waits):
-        dropped = sum(len(node_waits) for node_waits in control)
-        unused["control dependencies, which contradict the data dependencies"] = dropped
-        waits, order = data, _order(data)
-    if len(order) < len(waits):
-        raise TraceError(f"{trace.file}: {_cycle(trace.nodes, waits, order)}")
-    forms, form = _forms(trace)
+    columns, unused = trace.columns, Counter(trace.unused)
+    by_id = _ById.of(trace)
+    data = by_id.edges(columns.data_deps, "data", unused)
+    control = by_id.edges(columns.control_deps, "control", unused)
+    edges = _Edges(*(np.concatenate(pair) for pair in zip(data, control, strict=True)))
+    order = _order(len(columns), edges)
+    if len(order) < len(columns):
+        unused["control dependencies, which contradict the data dependencies"] = len(control.source)
+        edges, order = data, _order(len(columns), data)
+    if len(order) < len(columns):
+        raise TraceError(f"{trace.file}: {_cycle(trace, data, order)}")
+    start, epoch = _starts(columns.per_node.start.view(np.uint64))
+    form, forms = _forms(columns)
     unused.update(count_other(forms, form))
-    waits = [_distinct(node_waits) if len(node_waits) > 1 else node_waits for node_waits in waits]
-    nodes = trace.nodes
-    return RankNodes(rank, trace.file, nodes, forms, form, waits, order, start, epoch, unused)
+    return RankNodes(
+        rank=rank,
+        trace=trace,
+        forms=forms,
+        form=form,
+        source=edges.source,
+        target=edges.target,
+        order=order,
+        start=start,
+        epoch=epoch,
+        unused=unused,
+    )
 
 
-def count_other(forms: Sequence[NodeForm], form: Sequence[int]) -> Counter[str]:
+def count_other(forms: Sequence[NodeForm], form: Index) -> Counter[str]:
     """Count the nodes of types that are not modelled, given which of the forms each node is of."""
     others: Counter[str] = Counter()
     for kind_of_node, count in zip(forms, often(forms, form), strict=True):
@@ -134,7 +160,7 @@ def count_other(forms: Sequence[NodeForm], form: Sequence[int]) -> Counter[str]:
     return others
 
 
-def often(forms: Sequence[NodeForm], form: Sequence[int]) -> list[int]:
+def often(forms: Sequence[NodeForm], form: Index) -> list[int]:
     """Count the nodes of each form."""
     counts: list[int] = np.bincount(form, minlength=len(forms)).tolist()
     return counts
@@ -157,18 +183,17 @@ def lanes_of(ranked: RankNodes) -> list[str]:
     ]
 
 
-def _forms(trace: ChakraTrace) -> tuple[list[NodeForm], list[int]]:
-    """Find the different forms in order of appearance, and which each node is of."""
-    index: dict[tuple[int, str, int, int], int] = {}
-    forms: list[NodeForm] = []
-    form = []
-    for node, values in zip(trace.nodes, trace.values, strict=True):
-        key = (node.type, node.name, node.duration_micros, id(values))
-        number = index.setdefault(key, len(forms))
-        if number == len(forms):
-            forms.append(form_of(*key[:3], values))
-        form.append(number)
-    return forms, form
+def _forms(columns: NodeColumns) -> tuple[Index, list[NodeForm]]:
+    """Distinguish forms by kind and duration, in the order in which they appear."""
+    micros, duration = np.unique(columns.per_node.micros.view(np.uint64), return_inverse=True)
+    kind_and_duration = columns.per_node.form.astype(np.int64) * len(micros) + duration
+    number, first = by_appearance(kind_and_duration)
+    forms = []
+    for pair in kind_and_duration[first].tolist():
+        kind, which = divmod(pair, len(micros))
+        node = columns.kinds[kind]
+        forms.append(form_of(node.type, node.name, int(micros[which]), columns.values[kind]))
+    return number, forms
 
 
 def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeForm:
@@ -184,11 +209,11 @@ def form_of(kind: int, name: str, micros: int, values: AttributeValues) -> NodeF
 
 
 def _what_of(kind: int, name: str, values: AttributeValues) -> What:
-    """Tell what a node is in a workload; calls are told by their type."""
-    own = values.get(f"{OWN}what")
-    if kind == COMP and own in _OWN_COMPUTE:
-        return What(own)
-    if kind in CALLS:
+    """Return what a node is in a workload; calls are of their type."""
+    written = values.get(f"{OWN}what")
+    if kind == COMP and written in _OWN_COMPUTE:
+        return What(written)
+    if kind in CALLS and not _issues_call(values):
         return CALLS[kind]
     if kind in _COPIES:
         return What.COPY
@@ -197,101 +222,123 @@ def _what_of(kind: int, name: str, values: AttributeValues) -> What:
     return What.COPY if _MOVES.match(name) else What.COMPUTE
 
 
-def _places(trace: ChakraTrace) -> dict[int, int]:
-    places = {node.id: position for position, node in enumerate(trace.nodes)}
-    if len(places) == len(trace.nodes):
-        return places
-    places.clear()
-    for position, node in enumerate(trace.nodes):
-        if places.setdefault(node.id, position) != position:
-            first = trace.nodes[places[node.id]].name
+_OF_CALLS = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "comm_group")
+
+
+def _issues_call(values: AttributeValues) -> bool:
+    """Whether a communication node is the host op that issues a call: ``c10d::allreduce_``.
+
+    Converters up to 0.0.4 type these as they type NCCL's kernels, which they issue; only the kernel
+    says what is communicated. A call that the host itself carries out (gloo) says so, too.
+    """
+    written_here = f"{OWN}call" in values or f"{OWN}what" in values
+    return (
+        bool(values.get("is_cpu_op")) and not written_here and values.keys().isdisjoint(_OF_CALLS)
+    )
+
+
+class _Edges(NamedTuple):
+    """Who waits for whom, by place in the file."""
+
+    source: Index
+    target: Index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ById:
+    """Nodes by id: those in ``order`` have ``ids``, ascending."""
+
+    ids: Index
+    order: Index
+
+    @staticmethod
+    def of(trace: ChakraTrace) -> "_ById":
+        """Sort a file's nodes by their ids, of which none may stand twice."""
+        ids = trace.columns.per_node.id
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        twice = order[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            second = int(twice.min())
+            first = int(np.flatnonzero(ids == ids[second])[0])
+            name, other_name = trace.nodes[first].name, trace.nodes[second].name
             raise TraceError(
-                f"{trace.file}: node id {node.id} stands twice ({first!r} and {node.name!r}): "
-                "the file is damaged, or made of two"
+                f"{trace.file}: node id {trace.columns.ids[second]} occurs twice ({name!r} and "
+                f"{other_name!r}): the file is damaged, or made of two"
             )
-    return places
+        return _ById(ordered, order)
+
+    def edges(self, deps: Dependencies, which: str, unused: Counter[str]) -> _Edges:
+        """Find the nodes that are waited for; those that are not there are counted."""
+        if not len(self.ids):
+            return _Edges(deps.ids, deps.waiting)
+        row = np.minimum(np.searchsorted(self.ids, deps.ids), len(self.ids) - 1)
+        present = self.ids[row] == deps.ids
+        if present.all():
+            return _Edges(self.order[row], deps.waiting)
+        dangling = f"{which} dependencies on nodes that are not in the file"
+        unused[dangling] += int((~present).sum())
+        return _Edges(self.order[row[present]], deps.waiting[present])
 
 
-def _waits(
-    place_of: dict[int, int], ids: Iterable[Sequence[int]], which: str, unused: Counter[str]
-) -> Dependencies:
-    waits = [list(own) for own in ids]
-    numbered = [*place_of] == [*range(len(place_of))]
-    if numbered and max((max(own) for own in waits if own), default=0) < len(waits):
-        return waits
-    dangling = 0
-    for number, own in enumerate(waits):
-        known = (
-            [place_of[waited_for] for waited_for in own if waited_for in place_of] if own else []
-        )
-        dangling += len(own) - len(known)
-        waits[number] = known
-    if dangling:
-        unused[f"{which} dependencies on nodes that are not in the file"] += dangling
-    return waits
+def _starts(start: NDArray[np.uint64]) -> tuple[Floats, int]:
+    """Return starts (s) since the first of them (us), NaN where the file has none.
 
-
-def _distinct(own: list[int]) -> list[int]:
-    """Sort what one node waits for; most wait for two that are sorted."""
-    if len(own) == 2 and own[0] < own[1]:
-        return own
-    return sorted(set(own))
-
-
-def _starts(nodes: Sequence[ChakraNode]) -> tuple[list[float | None], int]:
-    """Read starts (s) where the file tells any, since the first of them (us).
-
-    A start of 0 is also what a file holds that tells none: it is one only where the other starts
+    A start of 0 is also what a file holds that has no starts: it is one only where the other starts
     are as near to it as to each other.
     """
-    recorded = [node.start_time_micros for node in nodes if node.start_time_micros]
-    if not recorded:
-        return [None] * len(nodes), 0
-    least, most = min(recorded), max(recorded)
-    zero_told = least <= most - least or len(recorded) == 1
-    epoch = 0 if zero_told and len(recorded) < len(nodes) else least
-    zero = 0.0 if zero_told else None
-    starts = [node.start_time_micros for node in nodes]
-    return [(start - epoch) * 1e-6 if start else zero for start in starts], epoch
+    recorded = start[start > 0]
+    if not len(recorded):
+        return np.full(len(start), np.nan), 0
+    least, most = int(recorded.min()), int(recorded.max())
+    zero_is_start = least <= most - least or len(recorded) == 1
+    epoch = 0 if zero_is_start and len(recorded) < len(start) else least
+    # Whole numbers are subtracted first: microseconds since 1970 as floats would lose fractions.
+    seconds = (start - np.uint64(epoch)).astype(np.float64) * _MICRO
+    return np.where(start > 0, seconds, 0.0 if zero_is_start else np.nan), epoch
 
 
-def _order(waits: Dependencies) -> list[int]:
+def _order(count: int, edges: _Edges) -> Index:
     """Sort so that each comes after those it waits for, else in the order of the file.
 
-    Shorter than ``waits`` if those make a cycle (Kahn 1962).
+    Shorter than ``count`` if those make a cycle (Kahn 1962).
     """
-    if all(not own or max(own) < position for position, own in enumerate(waits)):
-        return list(range(len(waits)))
-    followers: Dependencies = [[] for _ in waits]
-    for position, own in enumerate(waits):
-        for waited_for in own:
-            followers[waited_for].append(position)
-    missing = [len(own) for own in waits]
-    free = [position for position, count in enumerate(missing) if count == 0]
+    if (edges.source < edges.target).all():
+        return np.arange(count)
+    by_source = np.argsort(edges.source, kind="stable")
+    ends = np.searchsorted(edges.source[by_source], np.arange(count + 1)).tolist()
+    followers = edges.target[by_source].tolist()
+    missing = np.bincount(edges.target, minlength=count).tolist()
+    free = [position for position, waits in enumerate(missing) if waits == 0]
     order = []
     while free:
+        # The heap keeps those that are free at once in the order of the file.
         position = heappop(free)
         order.append(position)
-        for follower in followers[position]:
+        for follower in followers[ends[position] : ends[position + 1]]:
             missing[follower] -= 1
             if missing[follower] == 0:
                 heappush(free, follower)
-    return order
+    return np.array(order, dtype=np.int64)
 
 
-def _cycle(nodes: Sequence[ChakraNode], waits: Dependencies, order: Sequence[int]) -> str:
+def _cycle(trace: ChakraTrace, edges: _Edges, order: Index) -> str:
     """Name a cycle: going back from a node that is never free, one comes round to it."""
-    free = set(order)
-    position = next(position for position in range(len(waits)) if position not in free)
+    blocked = np.ones(len(trace.columns), dtype=np.bool_)
+    blocked[order] = False
+    blocked_by: dict[int, int] = {}
+    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
+        if blocked[source]:
+            blocked_by.setdefault(target, source)
+    position = int(np.flatnonzero(blocked)[0])
     seen: dict[int, int] = {}
     path: list[int] = []
     while position not in seen:
         seen[position] = len(path)
         path.append(position)
-        position = next(waited_for for waited_for in waits[position] if waited_for not in free)
-    names = [
-        f"{nodes[on_cycle].id} {nodes[on_cycle].name[:60]!r}" for on_cycle in path[seen[position] :]
-    ]
+        position = blocked_by[position]
+    cycle = [trace.nodes[position] for position in path[seen[position] :]]
+    names = [f"{node.id} {node.name[:60]!r}" for node in cycle]
     shown = " <- ".join(names[:6]) + (f" ... ({len(names)} in all)" if len(names) > 6 else "")
     return f"the data dependencies make a cycle: node {shown}"
 
@@ -310,6 +357,6 @@ def _device_lane(form: NodeForm, threads: set[Any]) -> str:
         return f"stream {values['stream']}"
     if values.get("tid") is not None and values["tid"] not in threads:
         return f"stream {values['tid']}"
-    if form.type in CALLS:
+    if form.is_call:
         return COMMUNICATION
     return "memory" if form.what == What.COPY else "compute"

@@ -1,39 +1,149 @@
 """Chakra execution traces (mlcommons/chakra), as ASTRA-sim and MLPerf's tools write them, read.
 
 One ``.et`` file per rank, or its JSON, gzip or not, becomes one workload: calls are matched between
-ranks, and starts are as measured where the files tell them. See :mod:`traces.chakra.write` for the
+ranks, and starts are as measured where the files have them. See :mod:`traces.chakra.write` for the
 way back.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.errors import TraceError, WorkloadError
-from simulator.workload import Floats
-from traces.chakra.calls import calls_of, highest_rank, local_calls, with_own_places
-from traces.chakra.columns import of_nodes, of_plain, rank_calls, workload_of_columns
-from traces.chakra.coverage import (
-    ChakraJob,
-    chakra_coverage,
-    connect,
-    member_durations,
-    spans,
-    waited,
-)
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.quantities import format_quantity
+from simulator.workload import UNKNOWN, Floats, What
+from traces.chakra.calls import highest_rank, rank_calls, with_own_places
 from traces.chakra.files import ChakraFiles, read_files
-from traces.chakra.nodes import RankNodes, lanes_of, often, rank_nodes
+from traces.chakra.nodes import NodeForm, RankNodes, often, rank_nodes
 from traces.chakra.schema import COMP, MEM_LOAD, MEM_STORE, OWN
-from traces.core.calls import LocalCall
+from traces.chakra.workload import forms_of, measured_graph, node_spans, workload_of_columns
 from traces.core.files import uncollected
-from traces.core.loaded import Loaded
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.loaded import Coverage, Loaded
+from traces.core.rank_graph import UNKNOWN_GROUP
 from traces.matching.match import Matching, match
-from traces.matching.match_columns import as_columns, match_alike
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChakraJob:
+    """The ranks' nodes and calls, and how often what is lacking."""
+
+    ranked: list[RankNodes]
+    calls: Matching
+    job_ranks: int
+    notes: Counter[str]
+
+
+def chakra_coverage(
+    files: ChakraFiles, job: ChakraJob, on_times: Sequence[str] = (), last: Sequence[str] = ()
+) -> Coverage:
+    """Return what was read; ``on_times`` are notes on times, ``last`` those that come last."""
+    kernels = [_nodes_with(ranked, _is_kernel) for ranked in job.ranked]
+    return Coverage(
+        step="all",
+        steps=(),
+        ranks=tuple(ranked.rank for ranked in job.ranked),
+        ranks_in_job=job.job_ranks,
+        kernels=sum(int(is_kernel.sum()) for is_kernel in kernels),
+        launches_paired=sum(map(_launched, job.ranked, kernels)),
+        collectives=len(job.calls),
+        collectives_matched=_complete(job),
+        sizes_known=_sized(job),
+        starts={},
+        clock_offset={},
+        unused=dict(sum((ranked.unused for ranked in job.ranked), Counter[str]())),
+        skipped=files.skipped,
+        notes=(*files.notes, *_notes(files, job, on_times), *last),
+    )
+
+
+def member_durations(job: ChakraJob) -> Floats:
+    """Return the recorded duration of each member of a call (s)."""
+    return np.array([form.duration for form in forms_of(job.ranked)[0]])[_forms_of_members(job)]
+
+
+def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
+    """Say how long ranks waited in a collective, which durations need not explain."""
+    if not len(job.calls):
+        return
+    begin = job.calls.offset[:-1]
+    least, most = np.minimum.reduceat(durations, begin), np.maximum.reduceat(durations, begin)
+    longest = float(np.where(least > 0, most - least, 0.0).max())
+    if longest > 0:
+        yield (
+            f"a rank waited {format_quantity(longest, 's')} in a collective for another: a replay "
+            "reproduces only as much of it as durations explain"
+        )
+
+
+def _forms_of_members(job: ChakraJob) -> NDArray[np.int64]:
+    """Which form, of those of all ranks, each member of a call has."""
+    first = np.cumsum([0, *(len(ranked) for ranked in job.ranked)])
+    return forms_of(job.ranked)[1][first[job.calls.rank_index] + job.calls.op]
+
+
+def _is_kernel(form: NodeForm) -> bool:
+    """Whether it is what a device does, and no copy engine."""
+    return not form.values.get("is_cpu_op") and (form.is_call or form.what == What.COMPUTE)
+
+
+def _is_host(form: NodeForm) -> bool:
+    return form.what == What.HOST
+
+
+def _nodes_with(ranked: RankNodes, is_so: Callable[[NodeForm], bool]) -> Mask:
+    """Mark the nodes of a rank whose forms are so."""
+    return np.array([is_so(form) for form in ranked.forms], dtype=np.bool_)[ranked.form]
+
+
+def _launched(ranked: RankNodes, kernel: Mask) -> int:
+    """Count the kernels that wait for the host."""
+    host = _nodes_with(ranked, _is_host)
+    waits = np.zeros(len(ranked), dtype=np.bool_)
+    waits[ranked.target[host[ranked.source]]] = True
+    return int((waits & kernel).sum())
+
+
+def _complete(job: ChakraJob) -> int:
+    """Count the calls of a known group of which all ranks that are there take part."""
+    recorded = {ranked.rank for ranked in job.ranked}
+    expected = [
+        -1 if label == UNKNOWN_GROUP else len(recorded.intersection(ranks))
+        for ranks, label in job.calls.groups
+    ]
+    members = np.diff(job.calls.offset)
+    return int((members == np.array(expected, dtype=np.int64)[job.calls.group]).sum())
+
+
+def _sized(job: ChakraJob) -> int:
+    """Count the calls whose size is recorded, of use or not: it is of none without the group."""
+    if not len(job.calls):
+        return 0
+    forms, _ = forms_of(job.ranked)
+    has_size = np.array([form.values.get("comm_size") is not None for form in forms])
+    any_size = np.logical_or.reduceat(has_size[_forms_of_members(job)], job.calls.offset[:-1])
+    of_kind = np.array([kind != UNKNOWN for kind in job.calls.kind])
+    return int((of_kind & (any_size | ~np.isnan(job.calls.size))).sum())
+
+
+def _notes(files: ChakraFiles, job: ChakraJob, on_times: Sequence[str]) -> list[str]:
+    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
+    if job.calls.assumed_groups:
+        notes.append(
+            f"{job.calls.assumed_groups} calls without a group, or of one that is not described: "
+            f"taken as the whole job of {job.job_ranks} ranks"
+        )
+    if len(job.ranked) < job.job_ranks:
+        notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks were recorded")
+    sources = {file.rank_source for file in files.ranks}
+    notes.append(f"ranks are identified by: {', '.join(sorted(sources))}")
+    return [*notes, *job.calls.notes]
 
 
 @uncollected()
@@ -60,15 +170,6 @@ def load_chakra(path: Path, step: str = "all") -> Loaded:
         raise TraceError(f"{path}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _MeasuredRanks:
-    """The ranks' nodes and graphs, of files that tell starts, and their calls."""
-
-    graphs: list[RankGraph]
-    epochs: list[int]
-    matching: Matching
-
-
 def load_files(path: Path, files: ChakraFiles) -> Loaded:
     """Make a workload of the files of a job.
 
@@ -77,76 +178,34 @@ def load_files(path: Path, files: ChakraFiles) -> Loaded:
     TraceError
         If dependencies make a cycle, or ranks disagree on their calls.
     """
-    job = _plain(files)
-    if job is not None:
-        return _unmeasured(path, files, job)
     ranked = [rank_nodes(file.trace, file.rank) for file in files.ranks]
-    notes: Counter[str] = Counter()
     timed = all(nodes.timed for nodes in ranked)
     job_ranks = _job_ranks(files, ranked)
-    graphs, calls = [], []
-    for file, nodes in zip(files.ranks, ranked, strict=True):
-        graphs.append(_graph(nodes, notes, timed=timed))
-        tables = (file.groups.groups, files.groups)
-        calls.append(local_calls(nodes, tables, job_ranks, notes))
-    matching = _matching(ranked, graphs, calls, job_ranks)
-    if not timed:
-        places = [[*own] for own in calls]
-        for call in matching.calls:
-            call.ops = {at: places[at][op] for at, op in call.ops.items()}
-    job = ChakraJob([of_nodes(nodes) for nodes in ranked], as_columns(matching), job_ranks, notes)
-    if not timed:
-        return _unmeasured(path, files, job)
-    epochs = [nodes.epoch * 1000 for nodes in ranked]
-    return _measured(path, files, job, _MeasuredRanks(graphs, epochs, matching))
-
-
-def _plain(files: ChakraFiles) -> ChakraJob | None:
-    """Take plain files as they are; None where nodes or calls have to be looked at one by one."""
-    ranked, calls = [], []
+    spans = [node_spans(nodes) for nodes in ranked] if timed else []
+    moments = [start for start, _ in spans] if timed else [_places_in_order(n) for n in ranked]
+    everyone = tuple(range(job_ranks))
     notes: Counter[str] = Counter()
+    calls = []
+    for file, nodes, moment in zip(files.ranks, ranked, moments, strict=True):
+        _count_lacking(nodes, notes)
+        tables = (file.groups.groups, files.groups)
+        calls.append(rank_calls(nodes, moment, (tables, everyone), notes))
+    try:
+        matching = match(calls, job_ranks)
+    except TraceError:
+        # Calls that are alike name the first of them: a message is to name the very node.
+        matching = match(list(map(with_own_places, ranked, calls)), job_ranks)
     for file in files.ranks:
-        rank_columns = of_plain(file.trace, file.rank)
-        if rank_columns is None:
-            return None
-        ranked.append(rank_columns)
-    try:
-        job_ranks = _job_ranks(files, [rank_columns.nodes for rank_columns in ranked])
-        everyone = tuple(range(job_ranks))
-        for file, rank_columns in zip(files.ranks, ranked, strict=True):
-            _count_lacking(rank_columns.nodes, notes)
-            calls.append(
-                rank_calls(rank_columns, ((file.groups.groups, files.groups), everyone), notes)
-            )
-        calls_matched = match_alike(calls, job_ranks)
-    except TraceError:
-        return None
-    return None if calls_matched is None else ChakraJob(ranked, calls_matched, job_ranks, notes)
+        file.trace.release()  # forms and edges have all that the workload needs of it
+    job = ChakraJob(ranked, matching, job_ranks, notes)
+    return _measured(path, files, job, spans) if timed else _unmeasured(path, files, job)
 
 
-def _matching(
-    ranked: Sequence[RankNodes],
-    graphs: Sequence[RankGraph],
-    calls: Sequence[dict[int, LocalCall]],
-    job_ranks: int,
-) -> Matching:
-    """Match the calls of all ranks; only an error asks for the node of each."""
-    try:
-        return _match(ranked, graphs, calls, job_ranks)
-    except TraceError:
-        return _match(ranked, graphs, list(map(with_own_places, ranked, calls)), job_ranks)
-
-
-def _match(
-    ranked: Sequence[RankNodes],
-    graphs: Sequence[RankGraph],
-    calls: Sequence[dict[int, LocalCall]],
-    job_ranks: int,
-) -> Matching:
-    timed = all(nodes.timed for nodes in ranked)
-    for graph, own in zip(graphs, calls, strict=True):
-        graph.collectives = own if timed else dict(enumerate(own.values()))
-    return match(graphs, job_ranks)
+def _places_in_order(ranked: RankNodes) -> Floats:
+    """Return the place of each node in an order that respects dependencies."""
+    position = np.empty(len(ranked), dtype=np.float64)
+    position[ranked.order] = np.arange(len(ranked))
+    return position
 
 
 def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
@@ -159,46 +218,26 @@ def _job_ranks(files: ChakraFiles, ranked: Sequence[RankNodes]) -> int:
     return 1 + max(highest, *(highest_rank(nodes) for nodes in ranked))
 
 
-def _graph(ranked: RankNodes, notes: Counter[str], *, timed: bool) -> RankGraph:
-    """Ops of a rank, in file order; without measured starts their place in the order is one.
-
-    Of those only what matching calls between ranks needs: the calls.
-    """
-    _count_lacking(ranked, notes)
-    graph = RankGraph(ranked.rank, 0.0)
-    lanes = lanes_of(ranked)
-    if not timed:
-        number_of = np.argsort(np.array(ranked.order, dtype=np.int64)).tolist()
-        for position in calls_of(ranked):
-            form = ranked.of(position)
-            number = number_of[position]
-            lane = lanes[ranked.form[position]]
-            graph.add(LocalOp(form.what, lane, form.name, number, number + form.duration))
-        return graph
-    times = spans(ranked, [ranked.forms[form].duration for form in ranked.form])
-    for index, (start, end) in zip(ranked.form, times, strict=True):
-        known = ranked.forms[index]
-        graph.add(LocalOp(known.what, lanes[index], known.name, start, end))
-    connect(graph, ranked)
-    return graph
-
-
 def _count_lacking(ranked: RankNodes, notes: Counter[str]) -> None:
     for form, count in zip(ranked.forms, often(ranked.forms, ranked.form), strict=True):
         if form.micros or f"{OWN}duration" in form.values:
             continue
         if form.type == COMP and form.values.get("num_ops"):
-            notes["compute nodes that tell their operations and no duration: taken as 0 s"] += count
+            notes["compute nodes with operations but no duration: taken as 0 s"] += count
         if form.type in (MEM_LOAD, MEM_STORE):
             notes["memory nodes without a duration: taken as 0 s"] += count
 
 
-def _measured(path: Path, files: ChakraFiles, job: ChakraJob, measured: _MeasuredRanks) -> Loaded:
-    """Put what was measured on one clock, as every trace whose starts are told."""
-    from traces.matching.assemble import align, assemble  # most Chakra files tell no starts
+def _measured(
+    path: Path, files: ChakraFiles, job: ChakraJob, spans: Sequence[tuple[Floats, Floats]]
+) -> Loaded:
+    """Put what was measured on one clock, as every trace that has starts."""
+    from traces.matching.assemble import align, assemble  # most Chakra files have no starts
 
-    graphs, calls = measured.graphs, measured.matching.calls
-    clock = align(graphs, measured.epochs, calls)
+    graphs = [measured_graph(nodes, *times) for nodes, times in zip(job.ranked, spans, strict=True)]
+    calls = job.calls.calls
+    epochs = [nodes.epoch * 1000 for nodes in job.ranked]
+    clock = align(graphs, epochs, calls)
     workload = assemble(graphs, calls, clock, job.job_ranks)
     shifts = [float(shift) for shift in clock.shift]
     ends = {g.rank: g.end + s for g, s in zip(graphs, shifts, strict=True)}
@@ -226,8 +265,8 @@ def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, durations))
     nothing = dict.fromkeys(workload.ranks, math.nan)
     notes = (
-        "the files tell durations and no starts: no step was measured, ranks are taken to "
-        "begin together, and each lane runs what becomes ready first",
+        "the files have durations but no start times: no step was measured, ranks are assumed "
+        "to begin together, and each lane runs whatever becomes ready first",
         *waited(job, durations),
         *_some_timed(job),
     )
@@ -244,10 +283,11 @@ def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
 def _transfers(job: ChakraJob, durations: Floats) -> Floats:
     """Take the least duration of any member (s): the last to arrive did not wait.
 
-    NaN where none is told; a call that has no size either then costs nothing, which is noted.
+    NaN where none is recorded; a call that has no size either then costs nothing, which is noted.
     """
     if not len(job.calls):
         return np.zeros(0)
+    # Members of a call are consecutive: `offset` is where each call begins. 0 is not recorded.
     least = np.minimum.reduceat(np.where(durations > 0, durations, np.inf), job.calls.offset[:-1])
     least[np.isinf(least)] = np.nan
     nothing = np.isnan(least) & np.isnan(job.calls.size)
@@ -257,6 +297,6 @@ def _transfers(job: ChakraJob, durations: Floats) -> Floats:
 
 
 def _some_timed(job: ChakraJob) -> Iterator[str]:
-    some = sum(rank_columns.nodes.timed for rank_columns in job.ranked)
+    some = sum(nodes.timed for nodes in job.ranked)
     if some:
-        yield f"starts that {some} of {len(job.ranked)} files tell are not used"
+        yield f"start times in {some} of {len(job.ranked)} files are not used"

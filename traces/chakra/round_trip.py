@@ -4,17 +4,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError, WorkloadError
 from simulator.shares import Shares
+from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
-from traces.chakra.schema import OWN, AttributeValues, ChakraNode
+from traces.chakra.schema import OWN, AttributeValues
 from traces.core.columns import ValueIndex
 from traces.core.loaded import Coverage, Loaded
 
@@ -59,16 +60,18 @@ class _OpRows:
     """Ops of all files in the order of their index, and calls of theirs."""
 
     rank: list[int] = field(default_factory=list)
-    nodes: list[ChakraNode] = field(default_factory=list)
+    id: list[int] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    deps: list[list[int]] = field(default_factory=list)
     values: list[AttributeValues] = field(default_factory=list)
     calls: dict[int, AttributeValues] = field(default_factory=dict)
 
     def sort(self) -> None:
         """Put the ops into their order; none may be missing, nor stand twice."""
-        order = np.argsort([node.id for node in self.nodes], kind="stable").tolist()
-        self.rank = [self.rank[at] for at in order]
-        self.nodes = [self.nodes[at] for at in order]
-        self.values = [self.values[at] for at in order]
+        order = np.argsort(self.id, kind="stable").tolist()
+        for name in ("rank", "id", "name", "deps", "values"):
+            column = getattr(self, name)
+            setattr(self, name, [column[row] for row in order])
 
 
 def _workload(files: ChakraFiles) -> Workload:
@@ -90,7 +93,7 @@ def _workload(files: ChakraFiles) -> Workload:
         what=what,
         rank=np.array(rows.rank, dtype=np.int32),
         lane=_in_table([attributes[f"{OWN}lane"] for attributes in rows.values], lanes),
-        name=names.column(node.name for node in rows.nodes),
+        name=names.column(rows.name),
         call=_column(rows, "call", np.int32, -1),
         duration=_column(rows, "duration", np.float64),
         ready=_column(rows, "ready", np.float64, 0.0),
@@ -103,8 +106,8 @@ def _workload(files: ChakraFiles) -> Workload:
         lanes=tuple(lanes),
         job_ranks=_number(shared["job_ranks"]),
         notes=tuple(_texts(shared["notes"])),
-        flops=_known(rows, "flops"),
-        traffic=_known(rows, "traffic"),
+        flops=_column_or_none(rows, "flops"),
+        traffic=_column_or_none(rows, "traffic"),
         library=str(shared.get("library", "")),
     )
 
@@ -114,33 +117,36 @@ def _read(file: RankFile, shared: Mapping[str, object], rows: _OpRows) -> None:
     for name in _SHARED:
         if file.own.get(name) != shared.get(name):
             raise TraceError(f"{where}: {OWN}{name} differs from that of the other files")
-    if file.own.get("ops") != len(file.trace.nodes):
-        raise TraceError(
-            f"{where}: {len(file.trace.nodes)} nodes of {file.own.get('ops')}: copy it again"
-        )
-    rows.rank += [file.rank] * len(file.trace.nodes)
-    rows.nodes += file.trace.nodes
-    rows.values += file.trace.values
-    for node, own in zip(file.trace.nodes, file.trace.values, strict=True):
-        if _CALL not in own:
+    columns = file.trace.columns
+    if file.own.get("ops") != len(columns):
+        raise TraceError(f"{where}: {len(columns)} nodes of {file.own.get('ops')}: copy it again")
+    ids, values = columns.ids.tolist(), file.trace.values
+    ends = np.searchsorted(columns.data_deps.waiting, np.arange(len(columns) + 1)).tolist()
+    deps = columns.data_deps.ids.tolist()
+    rows.rank += [file.rank] * len(columns)
+    rows.id += ids
+    rows.name += [columns.kinds[kind].name for kind in columns.per_node.form.tolist()]
+    rows.deps += [deps[begin:end] for begin, end in pairwise(ends)]
+    rows.values += values
+    for node_id, attributes in zip(ids, values, strict=True):
+        if _CALL not in attributes:
             continue
-        call = rows.calls.setdefault(own[_CALL], own)
-        if call is not own and any(call.get(name) != own.get(name) for name in _ALIKE):
-            raise TraceError(f"{where}: node {node.id}: ranks disagree on call {own[_CALL]}")
+        call = rows.calls.setdefault(attributes[_CALL], attributes)
+        if call is not attributes and any(call.get(n) != attributes.get(n) for n in _ALIKE):
+            raise TraceError(f"{where}: node {node_id}: ranks disagree on call {attributes[_CALL]}")
 
 
 def _check_whole(files: ChakraFiles, rows: _OpRows, ops: int) -> None:
     """Refuse files of which one has an op that another has, or that none has."""
-    ids = [node.id for node in rows.nodes]
-    if ids == list(range(ops)):
+    if rows.id == list(range(ops)):
         return
     seen: set[int] = set()
     for file in files.ranks:
-        for node in file.trace.nodes:
-            if node.id in seen:
-                raise TraceError(f"{file.trace.file}: node {node.id} stands twice in the files")
-            seen.add(node.id)
-    raise ValueError(f"of {ops} ops, {len(ids)} are there")
+        for node_id in file.trace.columns.ids.tolist():
+            if node_id in seen:
+                raise TraceError(f"{file.trace.file}: node {node_id} occurs twice in the files")
+            seen.add(node_id)
+    raise ValueError(f"of {ops} ops, {len(rows.id)} are there")
 
 
 _NOT_GIVEN = object()
@@ -154,7 +160,7 @@ def _column(rows: _OpRows, name: str, dtype: Any, usual: object = _NOT_GIVEN) ->
     return np.array([attributes.get(key, usual) for attributes in rows.values], dtype=dtype)
 
 
-def _known(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
+def _column_or_none(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
     """Collect an attribute that is known of some ops; None if of none."""
     column = _column(rows, name, np.float64, math.nan)
     return None if np.isnan(column).all() else column
@@ -197,16 +203,15 @@ def _edges(rows: _OpRows) -> Edges:
     sources: list[int] = []
     lags: list[float] = []
     counts = []
-    for node, own in zip(rows.nodes, rows.values, strict=True):
-        near = list(node.data_deps)
-        far = own.get(_FAR, ())
+    for node_id, near, attributes in zip(rows.id, rows.deps, rows.values, strict=True):
+        far = attributes.get(_FAR, ())
         sources += near
         sources += far
-        lags += own.get(_LAGS) or [0.0] * len(near)
-        lags += own.get(_FAR_LAGS, ())
+        lags += attributes.get(_LAGS) or [0.0] * len(near)
+        lags += attributes.get(_FAR_LAGS, ())
         counts.append(len(near) + len(far))
         if len(lags) != len(sources):
-            raise ValueError(f"node {node.id}: lags and dependencies must have equal length")
+            raise ValueError(f"node {node_id}: lags and dependencies must have equal length")
     target = np.repeat(np.arange(len(counts)), counts)
     return Edges.of(len(counts), np.array(sources, dtype=np.int64), target, np.array(lags))
 
@@ -226,8 +231,8 @@ def _texts(value: object) -> list[str]:
 def _by_rank(workload: Workload, column: Any, most: Any) -> dict[int, float]:
     extremes = {}
     for rank in workload.ranks:
-        own = column[(workload.rank == rank) & ~np.isnan(column)]
-        extremes[rank] = float(most(own)) if len(own) else math.nan
+        times = column[(workload.rank == rank) & ~np.isnan(column)]
+        extremes[rank] = float(most(times)) if len(times) else math.nan
     return extremes
 
 
@@ -237,8 +242,8 @@ def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:
     launched = np.zeros(len(workload), dtype=bool)
     launched[workload.edges.target[from_host]] = True
     calls = workload.calls
-    here = [len(set(group.ranks) & set(workload.ranks)) for group in workload.groups]
-    wanted = np.array(here, dtype=np.int64)[calls.group]
+    recorded = [len(set(group.ranks) & set(workload.ranks)) for group in workload.groups]
+    wanted = np.array(recorded, dtype=np.int64)[calls.group]
     return Coverage(
         step="all",
         steps=(),

@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL, STORAGE = range(9)
-"""Types of nodes that are told apart here."""
+"""Types of nodes that are distinguished here."""
 TYPES = (
     "INVALID_NODE",
     "METADATA_NODE",
@@ -217,7 +217,7 @@ class Attributes:
     """Decodes the attributes of the nodes of a file.
 
     Kernels of a model's layers repeat, so that most nodes have the bytes of another: those get the
-    very same values, by which one tells cheaply that two nodes are alike.
+    very same values, which makes it cheap to see that two nodes are equal.
     """
 
     _all: dict[tuple[bytes, ...], AttributeValues] = field(default_factory=dict)
@@ -232,20 +232,20 @@ class Attributes:
             If one is not of Chakra's schema.
         """
         key = tuple(attributes)
-        known = self._all.get(key)
-        if known is None:
-            known = self._all[key] = {}
+        values = self._all.get(key)
+        if values is None:
+            values = self._all[key] = {}
             for name, value in map(self._decoded, key):
                 if name in _READ or name.startswith(OWN):
-                    known.setdefault(name, value)
-        return known
+                    values.setdefault(name, value)
+        return values
 
     def _decoded(self, attribute: bytes) -> tuple[str, Any]:
-        known = self._one.get(attribute)
-        if known is None:
+        decoded = self._one.get(attribute)
+        if decoded is None:
             message = AttributeMessage.FromString(attribute)
-            known = self._one[attribute] = (message.name, attribute_value(message))
-        return known
+            decoded = self._one[attribute] = (message.name, attribute_value(message))
+        return decoded
 
 
 def attribute_value(attribute: Any) -> Any:

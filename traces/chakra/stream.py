@@ -1,28 +1,36 @@
-"""A Chakra ``.et`` file: messages one after another, each preceded by its length as a varint."""
+"""A Chakra ``.et`` file: messages one after another, each preceded by its length as a varint.
+
+Nodes become columns. What differs from node to node is read by a hot loop
+(:mod:`traces.chakra.wire`); what nodes share, a *kind* of node each, is decoded by the protobuf
+library once. Messages that are not encoded as encoders of protobuf do it are decoded one by one,
+which shows what is wrong with them, and encoded anew.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
+from numpy.typing import NDArray
 
-from simulator.errors import TraceError
-from traces.chakra.plain import Plain, plain
+from simulator.support.errors import TraceError
 from traces.chakra.schema import (
-    OWN,
     Attributes,
     AttributeValues,
     ChakraMetadata,
     ChakraNode,
-    ManyMessage,
     MetadataMessage,
     NodeMessage,
     OldMetadataMessage,
     PackedMessage,
 )
+from traces.chakra.wire import Columns, Forms, Lists, count, read
+
+Index = NDArray[np.int64]
 
 _MOST_VARINT = 10
 """A varint of 64 bits has at most so many bytes."""
@@ -30,39 +38,112 @@ _WHOLE = 1 << 12
 """Fewer first bytes of a file than this are all of it."""
 _MORE = 0x80
 """A byte of a varint from which on another follows."""
-_FIELD_1 = b"\n"
-"""How a message of many begins that is field 1 of another."""
 _NEWER = frozenset({11})
 """Fields of ``ChakraNode`` that are known and not read: ``storage``."""
+_TEXTS = ("values", "shapes", "types")
+"""Fields of a node's inputs and outputs."""
 
 
-@dataclass(frozen=True, eq=False)
-class ChakraTrace:
-    """The messages of one file, and the attributes of each node.
+@dataclass(frozen=True, slots=True, eq=False)
+class Dependencies:
+    """Ids that nodes wait for: node ``waiting[i]`` waits for the node of id ``ids[i]``.
 
-    ``unused`` counts what in them is not of the known schema. Nodes that are ``plain`` are there as
-    columns, too, and decoded one by one only if asked for: ``decoded`` gives them and their values.
+    Ids are the bits of unsigned numbers.
     """
+
+    waiting: Index
+    ids: Index
+
+    @staticmethod
+    def of(lists: Lists) -> "Dependencies":
+        """Take them from lists of all nodes."""
+        nodes = np.arange(len(lists.offset) - 1)
+        return Dependencies(
+            np.repeat(nodes, np.diff(lists.offset)), lists.item[: lists.offset[-1]].copy()
+        )
+
+
+class NodeKind(NamedTuple):
+    """What nodes of one kind share, besides their attributes."""
+
+    type: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeColumns:
+    """The nodes of a file; node ``n`` is of ``kinds[per_node.form[n]]``.
+
+    ``values`` are the attributes of each kind. ``per_node`` has ids and durations (us), the bits of
+    unsigned numbers, and where in ``data`` each node stands.
+    """
+
+    data: bytes
+    per_node: Columns
+    kinds: tuple[NodeKind, ...]
+    values: tuple[AttributeValues, ...]
+    data_deps: Dependencies
+    control_deps: Dependencies
+
+    def __len__(self) -> int:
+        return len(self.per_node.id)
+
+    @property
+    def ids(self) -> NDArray[np.uint64]:
+        """Ids of all nodes."""
+        return self.per_node.id.view(np.uint64)
+
+    def have_inputs(self, nodes: Index) -> bool:
+        """Whether any of some nodes has inputs."""
+        return bool((self.per_node.after_inputs[nodes] > self.per_node.inputs[nodes]).any())
+
+    def inputs(self, nodes: Index) -> list[bytes]:
+        """Return the encoded inputs of some nodes."""
+        begins = self.per_node.inputs[nodes].tolist()
+        ends = self.per_node.after_inputs[nodes].tolist()
+        return [self.data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+    def positions(self, is_wanted: Callable[[NodeKind], bool]) -> list[int]:
+        """Return the nodes whose kind is wanted, in the order of the file."""
+        wanted = np.array([is_wanted(kind) for kind in self.kinds], dtype=np.bool_)
+        positions: list[int] = np.flatnonzero(wanted[self.per_node.form]).tolist()
+        return positions
+
+
+class EncodedNodes(Sequence[ChakraNode]):
+    """Nodes that are decoded one by one, when they are asked for."""
+
+    def __init__(self, columns: NodeColumns):
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getitem__(self, position):  # type: ignore[no-untyped-def]
+        per_node = self._columns.per_node
+        begin, end = int(per_node.begin[position]), int(per_node.end[position])
+        return PackedMessage.FromString(self._columns.data[begin:end])
+
+
+@dataclass(slots=True, eq=False)
+class ChakraTrace:
+    """The messages of one file; ``unused`` counts what in them is not of the schema."""
 
     file: Path
     metadata: ChakraMetadata
     unused: dict[str, int]
-    decoded: Callable[[], tuple[list[ChakraNode], list[AttributeValues]]]
-    plain: Plain | None = None
-
-    @property
-    def nodes(self) -> list[ChakraNode]:
-        """Every node, in the order of the file."""
-        return self._every[0]
+    columns: NodeColumns
+    nodes: Sequence[ChakraNode]
 
     @property
     def values(self) -> list[AttributeValues]:
-        """Attributes of every node."""
-        return self._every[1]
+        """Attributes of every node; nodes that have the same share them."""
+        values = self.columns.values
+        return [values[kind] for kind in self.columns.per_node.form.tolist()]
 
-    @cached_property
-    def _every(self) -> tuple[list[ChakraNode], list[AttributeValues]]:
-        return self.decoded()
+    def release(self) -> None:
+        """Free the nodes and the bytes of the file: half of what reading takes at its peak."""
+        self.columns, self.nodes = NO_NODES, ()
 
 
 def decode_stream(path: Path, data: bytes) -> ChakraTrace:
@@ -75,85 +156,145 @@ def decode_stream(path: Path, data: bytes) -> ChakraTrace:
     """
     begun = _length(data, 0)
     first = begun and _metadata(data[begun[1] : sum(begun)])
-    if begun and first and not any(attribute.name.startswith(OWN) for attribute in first.attr):
-        columns = plain(data, sum(begun))
+    if begun and first:
+        columns = _read_columns(data, sum(begun))
         if columns is not None:
-            return ChakraTrace(
-                path, first, {}, lambda: _decoded(path, _pieces(path, data)), columns
-            )
+            return ChakraTrace(path, first, {}, columns, EncodedNodes(columns))
     pieces = _pieces(path, data)
     if not pieces:
         raise TraceError(f"{path}: the file is empty; make the trace again")
-    metadata = _metadata(_body(pieces[0]))
+    metadata = _metadata(pieces[0])
     if metadata is None:
-        raise TraceError(f"{path}: message 0 is no GlobalMetadata: this is not a Chakra trace")
-    together = _together(pieces)
-    nodes = _one_by_one(path, pieces) if together is None else together
-    newer = sum(map(_is_newer, nodes)) if together is None else 0
+        raise TraceError(f"{path}: message 0 is not a GlobalMetadata: this is not a Chakra trace")
+    nodes = _decoded(path, pieces[1:])
+    newer = sum(map(_is_newer, nodes))
     unused = {"nodes with fields of a newer schema": newer} if newer else {}
-    values = _values(path, nodes)
-    return ChakraTrace(path, metadata, unused, lambda: (nodes, values))
+    return of_messages(path, metadata, nodes, unused)
 
 
-def _decoded(path: Path, pieces: list[bytes]) -> tuple[list[ChakraNode], list[AttributeValues]]:
-    nodes = _together(pieces) or _one_by_one(path, pieces)
-    return nodes, _values(path, nodes)
+def of_messages(
+    path: Path,
+    metadata: ChakraMetadata,
+    nodes: Iterable[ChakraNode],
+    unused: dict[str, int] | None = None,
+) -> ChakraTrace:
+    """Make a trace of nodes that are decoded, be their attributes too or not.
+
+    Raises
+    ------
+    TraceError
+        If a node is larger than the length of a message may be.
+    """
+    nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
+    data = b"".join(_framed(_plain_bytes(node)) for node in nodes)
+    columns = _read_columns(data, 0)
+    if columns is None:
+        raise TraceError(f"{path}: its nodes cannot be read: a node of more than 256 MiB")
+    return ChakraTrace(path, metadata, unused or {}, columns, nodes)
 
 
-def _together(pieces: list[bytes]) -> list[ChakraNode] | None:
-    """Decode all nodes at once; None if one is damaged, or has fields that are not read."""
+def _plain_bytes(node: ChakraNode) -> bytes:
+    """Encode a node in the fields and characters that the hot loop reads."""
+    copy: Any = PackedMessage.FromString(node.SerializeToString())
+    copy.DiscardUnknownFields()
+    for texts in (copy.inputs, copy.outputs):
+        for name in _TEXTS:
+            text = getattr(texts, name)
+            if not text.isascii():
+                setattr(texts, name, text.encode("ascii", "backslashreplace").decode())
+    encoded: bytes = copy.SerializeToString()
+    return encoded
+
+
+def _read_columns(data: bytes, at: int) -> NodeColumns | None:
+    """Read the nodes from a place on; None if they are not encoded as encoders do it."""
+    if at > len(data):  # a damaged length may be more than the loop's integers hold
+        return None
+    content = np.frombuffer(data, dtype=np.uint8)
+    nodes = count(content, at)
+    if nodes < 0:
+        return None
+    per_node = _rows(nodes)
+    # As many items as there are bytes are room enough: none takes less than a byte.
+    data_deps, control_deps = (
+        Lists(_zeros(nodes + 1), np.empty(len(data), dtype=np.int64)) for _ in range(2)
+    )
+    forms = Forms(
+        content=np.empty(len(data), dtype=np.uint8),
+        offset=_zeros(nodes + 1),
+        digest=np.zeros(nodes, dtype=np.uint64),
+        slot=np.full(1 << (2 * nodes).bit_length(), -1, dtype=np.int32),
+    )
+    different = read(content, at, per_node, data_deps, control_deps, forms)
+    kinds = None if different < 0 else _decoded_kinds(forms, different)
+    if kinds is None:
+        return None
+    return NodeColumns(
+        data, per_node, *kinds, Dependencies.of(data_deps), Dependencies.of(control_deps)
+    )
+
+
+def _zeros(length: int) -> Index:
+    return np.zeros(length, dtype=np.int64)
+
+
+def _rows(nodes: int) -> Columns:
+    others = {name: _zeros(nodes) for name in Columns._fields if name != "form"}
+    return Columns(form=np.zeros(nodes, dtype=np.int32), **others)
+
+
+NO_NODES = NodeColumns(
+    b"",
+    _rows(0),
+    *((), ()),
+    *(Dependencies(_zeros(0), _zeros(0)), Dependencies(_zeros(0), _zeros(0))),
+)
+"""The columns of a file without nodes."""
+
+
+def _decoded_kinds(
+    forms: Forms, different: int
+) -> tuple[tuple[NodeKind, ...], tuple[AttributeValues, ...]] | None:
+    """Decode the kinds of nodes; None if one cannot be."""
+    ends = forms.offset[: different + 1].tolist()
+    content = forms.content[: ends[-1]].tobytes()
+    values_of = Attributes().values
+    kinds, values = [], []
     try:
-        many = ManyMessage.FromString(_FIELD_1.join([b"", *pieces[1:]]))
+        for begin, end in pairwise(ends):
+            node = PackedMessage.FromString(content[begin:end])
+            kinds.append(NodeKind(node.type, node.name))
+            values.append(values_of(node.attr))
     except DecodeError:
         return None
-    size = many.ByteSize()
-    many.DiscardUnknownFields()
-    return list(many.nodes) if many.ByteSize() == size else None
+    return tuple(kinds), tuple(values)
 
 
-def _one_by_one(path: Path, pieces: list[bytes]) -> list[ChakraNode]:
+def _decoded(path: Path, bodies: Sequence[bytes]) -> list[ChakraNode]:
+    """Decode nodes, and try their attributes; an error names the message."""
+    values_of = Attributes().values
     nodes: list[ChakraNode] = []
-    for piece in pieces[1:]:
-        body = _body(piece)
+    for body in bodies:
         try:
-            nodes.append(PackedMessage.FromString(body))
+            node = PackedMessage.FromString(body)
+            values_of(node.attr)
         except DecodeError as error:
-            raise _no_node(path, len(nodes), len(body), error) from error
+            raise TraceError(
+                f"{path}: message {len(nodes) + 1} ({len(body)} bytes) is not a Chakra node: "
+                f"{error}"
+            ) from error
+        nodes.append(node)
     return nodes
-
-
-def _values(path: Path, nodes: Sequence[ChakraNode]) -> list[AttributeValues]:
-    values_of = Attributes().values
-    values: list[AttributeValues] = []
-    try:
-        values.extend(values_of(node.attr) for node in nodes)
-    except DecodeError as error:
-        size = len(nodes[len(values)].SerializeToString())
-        raise _no_node(path, len(values), size, error) from error
-    return values
-
-
-def _no_node(path: Path, position: int, size: int, error: DecodeError) -> TraceError:
-    return TraceError(f"{path}: message {position + 1} ({size} bytes) is no Chakra node: {error}")
-
-
-def packed(path: Path, metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> ChakraTrace:
-    """Make what :func:`decode_stream` does of whole messages."""
-    packed_nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
-    values_of = Attributes().values
-    values = [values_of(node.attr) for node in packed_nodes]
-    return ChakraTrace(path, metadata, {}, lambda: (packed_nodes, values))
 
 
 def encode_stream(metadata: ChakraMetadata, nodes: Iterable[ChakraNode]) -> bytes:
     """Write the messages as the content of a ``.et`` file."""
-    pieces: list[bytes] = []
     messages: tuple[ChakraMetadata | ChakraNode, ...] = (metadata, *nodes)
-    for message in messages:
-        body = message.SerializeToString()
-        pieces.append(_varint(len(body)))
-        pieces.append(body)
-    return b"".join(pieces)
+    return b"".join(_framed(message.SerializeToString()) for message in messages)
+
+
+def _framed(body: bytes) -> bytes:
+    return _varint(len(body)) + body
 
 
 def is_stream(head: bytes) -> bool:
@@ -180,7 +321,7 @@ def is_stream(head: bytes) -> bool:
 
 
 def _pieces(path: Path, data: bytes) -> list[bytes]:
-    """Cut a file into its messages, each with its length before it."""
+    """Cut a file into its messages."""
     pieces: list[bytes] = []
     at, end = 0, len(data)
     while at < end:
@@ -190,23 +331,18 @@ def _pieces(path: Path, data: bytes) -> list[bytes]:
             length = _length(data, at)
             if length is None:
                 raise TraceError(
-                    f"{path}: message {len(pieces)} at byte {at}: its length is no varint: "
+                    f"{path}: message {len(pieces)} at byte {at}: its length is not a varint: "
                     "the file is damaged, or cut short, or no Chakra trace"
                 )
             size, begin = length
         if begin + size > end:
             raise TraceError(
-                f"{path}: message {len(pieces)} at byte {at} says it has {size} bytes, and "
+                f"{path}: message {len(pieces)} at byte {at} declares {size} bytes, but "
                 f"{end - begin} are left: the file is damaged, or cut short, or no Chakra trace"
             )
-        pieces.append(data[at : begin + size])
+        pieces.append(data[begin : begin + size])
         at = begin + size
     return pieces
-
-
-def _body(piece: bytes) -> bytes:
-    length = _length(piece, 0)
-    return piece if length is None else piece[length[1] :]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int] | None:

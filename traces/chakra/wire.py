@@ -1,7 +1,7 @@
 """The wire format of Chakra's nodes as columns: a hot loop over the bytes of a file.
 
 Few nodes of a trace differ in more than their id, times and dependencies. Those are read here; what
-is left of a node, its *form*, is told apart byte by byte and left to the protobuf library, once for
+is left of a node, its *form*, is compared byte by byte and left to the protobuf library, once for
 each that is different. The pass understands what encoders of protobuf write; of anything else it
 says no more than that it does not.
 """
@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hot import READ_ONLY, hot_loop
+from simulator.support.compiled import READ_ONLY, hot_loop
 
 Bytes = NDArray[np.uint8]
 Content = Annotated[Bytes, READ_ONLY]
@@ -77,6 +77,7 @@ def count(data: Content, at: int) -> int:
     """Count the messages from a place on; -1 if they do not end with the data."""
     messages, end = 0, len(data)
     while at < end:
+        # Lengths are bounded before they are added: a damaged one must not overflow the place.
         begin = _after_varint(data, at, min(end, at + _MOST_OF_LENGTH))
         if begin < 0:
             return -1
@@ -96,22 +97,25 @@ def read(data: Content, at: int, nodes: Columns, deps: Lists, control: Lists, fo
     ``deps.item``, ``control.item`` and ``forms.content`` have room for as
     many items as there are bytes.
     """
-    found = 0
+    different = 0
     for node in range(len(nodes.id)):
+        # `count` has walked the same lengths, so that every message lies within the data.
         begin = _after_varint(data, at, len(data))
         end = begin + _varint(data, at, begin)
         nodes.begin[node], nodes.end[node] = begin, end
-        at = _node(data, begin, end, node, nodes, deps, control, forms, found)
+        at = _node(data, begin, end, node, nodes, deps, control, forms, different)
         if at < 0:
             return -1
         size = at
-        form = _form(forms, found, size)
-        if form == found:
-            forms.offset[found + 1] = forms.offset[found] + size
-            found += 1
+        # The form lies behind those found already. If it is new it stays there, and the next is
+        # written behind it; else the next overwrites it.
+        form = _form(forms, different, size)
+        if form == different:
+            forms.offset[different + 1] = forms.offset[different] + size
+            different += 1
         nodes.form[node] = form
         at = end
-    return found
+    return different
 
 
 @hot_loop
@@ -124,13 +128,13 @@ def _node(
     deps: Lists,
     control: Lists,
     forms: Forms,
-    found: int,
+    forms_found: int,
 ) -> int:
     """Read a node and put its form behind those found; return the length of that, -1 if none."""
     nodes.id[node] = nodes.start[node] = nodes.micros[node] = 0
     nodes.inputs[node] = nodes.after_inputs[node] = 0
     first, second = deps.offset[node], control.offset[node]
-    filled, kept, outputs = forms.offset[found], at, False
+    filled, copied_to, outputs = forms.offset[forms_found], at, False
     while at < end:
         begin = at
         field, wire = data[at] >> 3, data[at] & 7
@@ -146,12 +150,14 @@ def _node(
         elif wire != _VARINT:
             return -1
         at = after
+        # Name, type and attributes are the form: they are copied in one piece, up to the next field
+        # that is not of it.
         if wire == _LENGTH and field in (_NAME, _ATTRIBUTE):
             continue
         if wire == _VARINT and field == _TYPE:
             continue
-        filled = _copy(data, kept, begin, forms.content, filled)
-        kept = after
+        filled = _copy(data, copied_to, begin, forms.content, filled)
+        copied_to = after
         if field in (_DATA, _CONTROL):
             # One that is not packed stands where the value of its field does.
             stop = after
@@ -179,26 +185,29 @@ def _node(
                 return -1
         else:
             return -1
-    filled = _copy(data, kept, end, forms.content, filled)
+    filled = _copy(data, copied_to, end, forms.content, filled)
     deps.offset[node + 1], control.offset[node + 1] = first, second
-    return int(filled - forms.offset[found])
+    return int(filled - forms.offset[forms_found])
 
 
 @hot_loop
 def _after_varint(data: Content, at: int, end: int) -> int:
     """Return where a varint ends; -1 if it does not, or is of more than 64 bits."""
+    # 64 bits are 9 bytes of 7 bits and one more, whose value can only be 0 or 1.
     stop = min(end, at + _MOST_BYTES)
-    for place in range(at, stop):
-        if data[place] < 128:
-            return -1 if place == at + _MOST_BYTES - 1 and data[place] > 1 else place + 1
+    for byte in range(at, stop):
+        if data[byte] < 128:
+            return -1 if byte == at + _MOST_BYTES - 1 and data[byte] > 1 else byte + 1
     return -1
 
 
 @hot_loop
 def _varint(data: Content, at: int, end: int) -> int:
     value = np.int64(0)
-    for place in range(at, end):
-        value |= np.int64(data[place] & 127) << np.int64(7 * (place - at))
+    for byte in range(at, end):
+        # Little-endian groups of 7 bits; the eighth says that another byte follows. The 64th bit
+        # makes the number negative here: the caller reads it back as unsigned.
+        value |= np.int64(data[byte] & 127) << np.int64(7 * (byte - at))
     return int(value)
 
 
@@ -209,6 +218,8 @@ def _unpack(data: Content, at: int, end: int, items: Numbers, filled: int) -> in
         after = _after_varint(data, at, end)
         if after < 0:
             return -1
+        # An item takes at least one byte, so that `items` with as many places as bytes cannot
+        # overflow.
         items[filled] = _varint(data, at, after)
         filled += 1
         at = after
@@ -227,9 +238,11 @@ def _is_io(data: Content, at: int, end: int) -> bool:
         if size < 0 or size > end - begin:
             return False
         at = begin + size
+        # All bytes joined by OR have the top bit if any has it: no branch per byte, so the loop is
+        # vectorised.
         every = np.uint8(0)
-        for place in range(begin, at):
-            every |= data[place]
+        for byte in range(begin, at):
+            every |= data[byte]
         if every >= _ASCII:
             return False
     return True
@@ -237,50 +250,55 @@ def _is_io(data: Content, at: int, end: int) -> bool:
 
 @hot_loop
 def _copy(data: Content, begin: int, end: int, into: Bytes, filled: int) -> int:
-    for place in range(end - begin):
-        into[filled + place] = data[begin + place]
+    # A plain loop: for the tens of bytes of a field a slice costs more than it copies.
+    for byte in range(end - begin):
+        into[filled + byte] = data[begin + byte]
     return filled + end - begin
 
 
 @hot_loop
-def _form(forms: Forms, found: int, size: int) -> int:
+def _form(forms: Forms, forms_found: int, size: int) -> int:
     """Find the form whose content stands behind those found; it is the next if there is none."""
-    begin = forms.offset[found]
+    begin = forms.offset[forms_found]
     digest = _digest(forms.content[begin : begin + size])
+    # Open addressing with linear probing; the mask is a modulo since the length is a power of two,
+    # and the table is at most half full.
     mask = np.uint64(len(forms.slot) - 1)
     for probe in range(_PROBES):
         slot = np.int64((digest + np.uint64(probe)) & mask)
         form = forms.slot[slot]
         if form < 0:
-            forms.slot[slot] = found
-            forms.digest[found] = digest
-            return found
-        if forms.digest[form] == digest and _alike(forms, form, begin, size):
+            forms.slot[slot] = forms_found
+            forms.digest[forms_found] = digest
+            return forms_found
+        if forms.digest[form] == digest and _same_content(forms, form, begin, size):
             return int(form)
-    return found
+    return forms_found
 
 
 @hot_loop
 def _digest(content: Bytes) -> np.uint64:
     """Multiply and shift words of eight bytes; what stands first in a word matters to all of it."""
+    # Only speed hangs on the digest: equal digests are compared byte by byte.
     digest, words = np.uint64(len(content)), len(content) // 8
     for word in range(words):
         value = np.uint64(0)
-        for place in range(8):
-            value |= np.uint64(content[8 * word + place]) << np.uint64(8 * place)
+        for byte in range(8):
+            value |= np.uint64(content[8 * word + byte]) << np.uint64(8 * byte)
         digest = (digest ^ value) * _ODD
         digest ^= digest >> np.uint64(32)
-    for place in range(8 * words, len(content)):
-        digest = (digest ^ np.uint64(content[place])) * _ODD
+    for byte in range(8 * words, len(content)):
+        digest = (digest ^ np.uint64(content[byte])) * _ODD
     return np.uint64(digest ^ (digest >> np.uint64(29)))
 
 
 @hot_loop
-def _alike(forms: Forms, form: int, begin: int, size: int) -> bool:
-    other = forms.offset[form]
-    if forms.offset[form + 1] - other != size:
+def _same_content(forms: Forms, form: int, begin: int, size: int) -> bool:
+    earlier = forms.offset[form]
+    if forms.offset[form + 1] - earlier != size:
         return False
+    # XOR is zero where bytes are equal; no early exit, so the loop is vectorised.
     differ = np.uint8(0)
-    for place in range(size):
-        differ |= forms.content[other + place] ^ forms.content[begin + place]
+    for byte in range(size):
+        differ |= forms.content[earlier + byte] ^ forms.content[begin + byte]
     return bool(differ == 0)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import OutputError
+from simulator.support.errors import OutputError
 from simulator.workload import UNKNOWN, Call, What, Workload
 from traces.chakra.schema import (
     COLL,
@@ -160,7 +160,12 @@ def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
     _set(message, "groups", "string", json.dumps(groups))
     tables = dict.fromkeys(table for table in workload.calls.shares if table is not None)
     if tables:
-        _set(message, "shares", "string", json.dumps([one.share.tolist() for one in tables]))
+        _set(
+            message,
+            "shares",
+            "string",
+            json.dumps([shares_table.share.tolist() for shares_table in tables]),
+        )
     metadata: ChakraMetadata = message
     return metadata
 
@@ -223,7 +228,7 @@ def _add_times(workload: Workload, message: Any, op: int) -> None:
 
 
 def _add_work(workload: Workload, message: Any, op: int) -> None:
-    """Tell FLOPs and bytes, as whole numbers by the names from which ASTRA-sim has its roofline."""
+    """Write FLOPs and bytes as whole numbers, by the names that ASTRA-sim's roofline reads."""
     for name, column, theirs in (
         ("flops", workload.flops, "num_ops"),
         ("traffic", workload.traffic, "tensor_size"),

@@ -141,7 +141,7 @@ class LaneLabels:
 
     def label(self, owner: int | float | str | None, lane: int | float | str | None) -> str:
         """Return the label of a lane, known or not."""
-        several = len({known for known, _ in self._lanes.index} | {_plain(owner)}) > 1
+        several = len({seen_owner for seen_owner, _ in self._lanes.index} | {_plain(owner)}) > 1
         words = zip(self._words, (_plain(owner), _plain(lane)), strict=True)
         labels = [f"{word} {key}" if isinstance(key, int) else str(key) for word, key in words]
         return " ".join(labels if several else labels[1:])

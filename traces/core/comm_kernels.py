@@ -1,8 +1,8 @@
-"""Which kernels communicate, told by their names: a table of rules, to which users may add theirs.
+"""Which kernels communicate, by their names: a table of rules, to which users may add theirs.
 
 Libraries that exchange data without NCCL (custom all-reduces over peer memory, expert-parallel
-dispatch) leave nothing in a trace but the names of their kernels. A rule tells the kind; the size
-and the group are known only where an operator around the launch tells them.
+dispatch) leave nothing in a trace but the names of their kernels. A rule gives the kind; the size
+and the group are known only where an operator around the launch records them.
 """
 
 import re
@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
+from simulator.support.yaml_text import parse_yaml
 from simulator.workload import KINDS, UNKNOWN
-from simulator.yaml_text import parse_yaml
 
 BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""
@@ -24,7 +24,7 @@ SYMMETRIC = "PyTorch symmetric memory"
 """Its operators name one of PyTorch's groups; its kernels may be launched without them."""
 _LARGEST_FILE = 1 << 20
 _LONGEST_NAME = 4000
-"""Templates' arguments make names long; what tells a kernel stands in front of them."""
+"""Templates' arguments make names long; the part that identifies a kernel is in front of them."""
 
 
 @dataclass(frozen=True, slots=True)

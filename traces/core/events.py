@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -58,7 +58,7 @@ class HostEvents:
 class DeviceEvents:
     """Kernels, copies and memsets, sorted by start; columns ``(events,)``.
 
-    ``stream`` is an index into ``RankTrace.streams``. ``copy`` tells memcpy and memset from
+    ``stream`` is an index into ``RankTrace.streams``. ``copy`` distinguishes memcpy and memset from
     kernels. ``comm`` is an index into ``RankTrace.comms`` (metadata on the kernel itself) or -1.
     ``blocks`` is a kernel's thread blocks per multiprocessor, ``moved`` what a copy moves (B); NaN
     where it is not recorded, and of what is neither.
@@ -117,7 +117,7 @@ class CommRecord:
     ``collective`` is the event's own word without its prefix: ``allreduce`` of a kernel,
     ``allreduce_`` of ``c10d::allreduce_``, ``all_reduce`` of ``nccl:all_reduce``.
     ``in_elements`` and ``out_elements`` count elements of ``dtype`` on this rank. ``group_key``
-    tells communicators of one rank apart (a name, or the pointer in ``record_param_comms``).
+    distinguishes communicators of one rank (a name, or the pointer in ``record_param_comms``).
     ``group_ranks`` is None where the list is missing or, as ``elided`` says, has dots that nothing
     fills in; a split (rows, or elements, for each rank of the group) is () where it is equal,
     missing or, as ``elided_split`` says, elided. ``peer`` is the other rank of a send or receive in
@@ -183,6 +183,20 @@ class ModuleEvents:
 
 
 @dataclass(frozen=True, eq=False)
+class PythonCalls:
+    """Long calls of Python functions, columns ``(calls,)``, as ``with_stack`` records them.
+
+    ``thread`` is an index into ``RankTrace.threads``, times are as of the other events (s), and
+    ``waits`` marks C functions by whose names the thread waits: a lock, a sleep, a socket.
+    """
+
+    thread: Ints
+    start: Floats
+    end: Floats
+    waits: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
 class RankTrace:
     """What one rank's file says.
 
@@ -191,7 +205,7 @@ class RankTrace:
     file, rank, rank_source
         The file, the rank it is of, and how that is known.
     world_size, backend, accelerator
-        Ranks of the job, None where the file does not tell; the backend of ``torch.distributed``
+        Ranks of the job, None where not recorded; the backend of ``torch.distributed``
         and the device, "" where it does not.
     epoch
         When the times of the events begin (ns since 1970, or on a clock that all ranks share).
@@ -209,7 +223,7 @@ class RankTrace:
     unused
         Events by category that carry nothing a replay needs.
     accelerator
-        What the rank ran on, "" where the file does not tell.
+        What the rank ran on, "" where the file does not record it.
     links
         Samples of counters of NVLink, sent and received.
     modules
@@ -235,6 +249,7 @@ class RankTrace:
     accelerator: str = ""
     links: tuple[LinkSamples, ...] = ()
     modules: ModuleEvents | None = None
+    python: PythonCalls | None = None
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
@@ -294,13 +309,13 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
     if not len(host):
         return np.full(len(trace.device), -1, dtype=np.int64)
     host = host[np.argsort(trace.host.correlation[host], kind="stable")]
-    known = trace.host.correlation[host]
-    at = np.minimum(np.searchsorted(known, trace.device.correlation), len(known) - 1)
-    return np.where(known[at] == trace.device.correlation, host[at], -1)
+    correlations = trace.host.correlation[host]
+    at = np.minimum(np.searchsorted(correlations, trace.device.correlation), len(correlations) - 1)
+    return np.where(correlations[at] == trace.device.correlation, host[at], -1)
 
 
 NAMED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""A number of more than 7 digits was written by a clock and is no rank."""
+"""A number of more than 7 digits was written by a clock and is not a rank."""
 _ALONE = re.compile(r"(?<![0-9A-Za-z])(\d{1,7})(?![0-9A-Za-z])")
 _COUNTED = re.compile(
     r"(?<![0-9A-Za-z])(?:trace|kineto|profile|worker|gpu|device|proc|process)(\d{1,7})(?![0-9A-Za-z])",
@@ -345,3 +360,31 @@ def _numbers(path: Path) -> set[int]:
 def _stem(path: Path) -> str:
     """Strip what says the format."""
     return re.sub(r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOperator:
+    """One call of an operator.
+
+    Parameters
+    ----------
+    name
+        As the framework has it: ``aten::mm``; "" where no operator is known that launched the
+        kernels.
+    sizes, types, values
+        Of its inputs, in order: the sizes of a tensor, () of anything else; ``c10::BFloat16``,
+        ``Scalar``; what a scalar was, "" of a tensor. Empty where they were not recorded.
+    kernels
+        Name and seconds of each kernel it launched.
+    """
+
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+    kernels: tuple[tuple[str, float], ...]
+
+    @property
+    def seconds(self) -> float:
+        """Time of its kernels, one after the other."""
+        return sum(seconds for _, seconds in self.kernels)

@@ -1,10 +1,12 @@
-"""How files are read: their bytes, unpacked within bounds, and without Python's cycle collector.
+"""Files: their bytes, unpacked within bounds, and how a file of each format begins.
 
 Protobuf message classes are built when needed, from a table of the fields a reader uses (protobuf
-skips the others): no generated files, no ``protoc``.
+skips the others): no generated files, no ``protoc``. Functions that recognise a format are given
+the first 64 KiB of a file, unpacked, and load no reader.
 """
 
 import gc
+import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 
 GZIP = b"\x1f\x8b"
 AS_GZIP = 31
@@ -20,7 +22,7 @@ AS_GZIP = 31
 _BOMB = 400
 """Traces shrink 10 to 60 times; a file that unpacks to more than this is not one."""
 HEAD = 1 << 16
-"""Bytes that tell what a file is."""
+"""Bytes by which a file is recognised."""
 
 
 def unpack(path: Path) -> bytes:
@@ -162,3 +164,90 @@ def _add_field(message: Any, number: int, name: str, type_name: str) -> None:
         field.type, field.type_name = Field.TYPE_MESSAGE, f".own.{type_name}"
     else:
         field.type = getattr(Field, scalar)
+
+
+_KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
+_FIRST_PLANE = re.compile(
+    rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])"
+)
+_PLANES = (b"/host:", b"/device:", b"#Chip", b"Task Environment", b"/misc")
+_ZIP = b"PK\x03\x04"
+SQLITE = b"SQLite format 3\0"
+_TAR, _TAR_AT = b"ustar", 257
+_ET_SCHEMA = re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
+_ET_KEYS = (b'"nodes"', b'"pid"')
+_LONGEST_PLAN = 1 << 16
+_PLAN_KEY = re.compile(
+    rb"^(model|parallelism|training|serving|accelerator|launch)\s*:", re.MULTILINE
+)
+GOAL_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_GOAL = re.compile(r"num_ranks\s+\d+\s*(\n|$)")
+
+
+def is_kineto(head: bytes) -> bool:
+    """Whether a file begins as profiler traces do: an object with their keys, a list of events.
+
+    JAX writes trace events, too, and names its processes after what they ran on.
+    """
+    begun = head.removeprefix(BOM_UTF8).lstrip()
+    if not begun.startswith((b"{", b"[")):
+        return False
+    if b'"schemaVersion"' not in begun and (b'"/device:' in begun or b'"/host:' in begun):
+        return False
+    if begun.startswith(b"["):
+        return b'"ph"' in begun
+    return any(key in begun for key in _KINETO_KEYS)
+
+
+def is_xplane(head: bytes) -> bool:
+    """Whether a file that begins so is an ``XSpace``: its first field is a plane with a name."""
+    plane = _FIRST_PLANE.match(head[:64])
+    if plane is None:
+        return False
+    name = head[plane.end() - 1 : plane.end() - 1 + plane[1][0]]
+    return name.isascii() and name.decode().isprintable() and name.startswith(_PLANES)
+
+
+def is_xla_json(head: bytes) -> bool:
+    """Whether a file that begins so is JAX's JSON, or the table of HLO statistics (refused)."""
+    if not head.lstrip().startswith(b"{"):
+        return False
+    profile = b'"traceEvents"' in head and (b'"/device:' in head or b'"/host:' in head)
+    return profile or (b'"cols"' in head and b'"hlo_op_name"' in head)
+
+
+def is_zip(head: bytes) -> bool:
+    """Whether a file that begins so is a zip archive, and so may be a bundle of ``nsys-jax``."""
+    return head.startswith(_ZIP)
+
+
+def is_sqlite(head: bytes) -> bool:
+    """Whether a file that begins so is a SQLite database: an export of Nsight Systems."""
+    return head.startswith(SQLITE)
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file that begins so is a tar archive."""
+    return head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR
+
+
+def is_execution_trace(head: bytes) -> bool:
+    """Whether a file that begins so is an Execution Trace, or a tar archive of some."""
+    begun = head[max(0, head.find(b"{")) :] if is_tar(head) else head.lstrip()
+    has_schema = begun.startswith(b"{") and _ET_SCHEMA.search(begun) is not None
+    return has_schema and all(key in begun for key in _ET_KEYS)
+
+
+def is_plan(head: bytes) -> bool:
+    """Whether a file that begins so is a plan: YAML with a model, and an accelerator or a run."""
+    head = head.removeprefix(BOM_UTF8)
+    if len(head) > _LONGEST_PLAN or head.lstrip().startswith((b"{", b"[")):
+        return False
+    keys = {match[1] for match in _PLAN_KEY.finditer(head)}
+    return b"model" in keys and bool(keys & {b"accelerator", b"training", b"serving"})
+
+
+def is_goal(head: bytes) -> bool:
+    """Whether a file begins as a GOAL schedule does: with ``num_ranks``, after comments."""
+    text = GOAL_COMMENT.sub("", head.decode("utf-8", "replace")).lstrip()
+    return _GOAL.match(text) is not None

@@ -66,7 +66,7 @@ class Coverage:
         Kernels of the step, and those whose launch is in the trace.
     collectives, collectives_matched, sizes_known
         Calls of the job, those that every recorded member of the group joined, and those whose size
-        the trace tells.
+        the trace records.
     starts
         Device ops by what explains their start: a word of :data:`EXPLAINED_BY`, or ``unexplained``.
     clock_offset
@@ -117,7 +117,7 @@ class Coverage:
 
     @property
     def bytes_known(self) -> float:
-        """Fraction of the collectives whose size the trace tells; 1 where there are none."""
+        """Fraction of the collectives whose size the trace records; 1 where there are none."""
         return self.sizes_known / self.collectives if self.collectives else 1.0
 
     def record(self) -> "CoverageRecord":
@@ -162,7 +162,7 @@ class Options:
     Attributes
     ----------
     kernels
-        A YAML file of rules that tell which kernels communicate (:mod:`traces.core.comm_kernels`).
+        A YAML file of rules for which kernels communicate (:mod:`traces.core.comm_kernels`).
     replicate
         Give ranks that were not recorded copies of the programs of those that were
         (:mod:`traces.missing_ranks.replicate`).
@@ -188,7 +188,7 @@ class Counters:
         Shares of the time of kernels, by how many multiprocessors they cover: CCL-Bench's rule
         (:mod:`traces.profiler.counters`).
     copied, copying
-        Bytes of the copies that tell them, and their time (s); memsets are none.
+        Bytes of the copies that record them, and their time (s); memsets are none.
     link_sent, link_received
         Mean share of NVLink's bandwidth that devices used (0 to 1).
     busiest_receiver
@@ -224,7 +224,7 @@ class Loaded:
     measured_begin, measured_end
         When the step began on each measured rank, and when its last op ended (s).
     accelerator
-        What the ranks ran on, "" where the trace does not tell.
+        What the ranks ran on, "" where the trace does not record it.
     phases
         The ranges that mark prefill and decode.
     counters

@@ -1,11 +1,121 @@
-"""One rank's part of the graph, while it is put together."""
+"""One rank's calls and part of the graph, while it is put together, in whatever format.
 
-from collections.abc import Iterable
+A call is what one rank has of a collective or message before ranks are matched; words of traces
+name its kind.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from simulator.support.arrays import Floats
 from simulator.workload import What
-from traces.core.calls import LocalCall
 from traces.core.loaded import Gap
+
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"all_?reduce", "all_reduce"),
+        (r"reduce_?scatter", "reduce_scatter"),
+        (r"all_?gather", "all_gather"),
+        (r"all_?to_?all", "all_to_all"),
+        (r"broadcast", "broadcast"),
+        (r"barrier", "barrier"),
+        (r"gather", "gather"),
+        (r"scatter", "scatter"),
+        (r"reduce", "reduce"),
+        (r"send_?recv|\bsend|\brecv|isend|irecv|receive", "send_receive"),
+    )
+)
+"""Words of PyTorch, NCCL and RCCL, looked for in this order: ``all_reduce`` holds ``reduce``."""
+
+_ENDS = {"send": What.SEND, "receive": What.RECEIVE}
+PARAM_COMMS = "record_param_comms"
+"""What PyTorch records beside an operator: the call's parameters."""
+ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
+"""What a backend calls its work: ``nccl:all_reduce``, ``gloo:send 0->1``."""
+OPERATOR = "c10d::"
+"""Operators of PyTorch's process groups."""
+CUSTOM = re.compile(r"(?:_C_custom_ar|sgl_kernel|symm_mem)::(\w*(?:all_?reduce|all_?gather)\w*)")
+"""Operators that exchange data without ProcessGroup's help (vLLM, SGLang, symmetric memory)."""
+UNKNOWN_GROUP = "unknown group"
+"""Label of a call of one of several groups, unknown which: no other rank joins it,
+and the call costs what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Bytes that a rank of an all-to-all has for each of its group, and gets from each.
+
+    In the order of the group; () where not recorded. ``elided``: it has a list that was
+    cut short when it was written.
+    """
+
+    sent: tuple[float, ...] = ()
+    received: tuple[float, ...] = ()
+    elided: bool = False
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the trace has the size of any pair."""
+        return bool(self.sent or self.received)
+
+
+NO_SPLITS = Splits()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCall:
+    """One rank's part of a call, before ranks are matched.
+
+    ``size`` is S of nccl-tests (B), NaN where not recorded. ``ranks`` is None where the group is
+    not recorded; ``key`` distinguishes groups of one rank. ``peer`` and ``direction`` are those of
+    a message: ``send``, ``receive`` or "" where not recorded; one that is ``eager`` does not wait
+    for its receiver. A call whose group is not recorded ``may_be`` one of those, on each group that
+    the trace lists, in the order in which they were made. ``splits`` are of an all-to-all whose
+    pairs have sizes of their own.
+    """
+
+    kind: str
+    size: float
+    dtype: str
+    key: str
+    label: str
+    ranks: tuple[int, ...] | None
+    group_size: int | None
+    sequence: int | None
+    peer: int | None
+    where: str
+    direction: str = ""
+    eager: bool = False
+    may_be: tuple["LocalCall", ...] = ()
+    splits: Splits = NO_SPLITS
+
+    @property
+    def what(self) -> What:
+        """What the op of a rank is that takes part: of a message, whether it sends or receives."""
+        has_peer = self.kind == "send_receive" and self.peer is not None
+        return _ENDS.get(self.direction, What.COLLECTIVE) if has_peer else What.COLLECTIVE
+
+
+def kind_of(words: str) -> str | None:
+    """Name the kind in a trace's own words; None if they name none.
+
+    Examples
+    --------
+    >>> kind_of("_allgather_base"), kind_of("ncclKernel_SendRecv_RING_SIMPLE"), kind_of("wait")
+    ('all_gather', 'send_receive', None)
+    """
+    low = words.lower()
+    return next((kind for pattern, kind in _KINDS if pattern.search(low)), None)
+
+
+def is_comm(name: str) -> bool:
+    """Whether a host event of this name is about communication."""
+    is_operator = name == PARAM_COMMS or name.startswith(OPERATOR)
+    return is_operator or bool(ANNOTATION.match(name) or CUSTOM.match(name))
 
 
 @dataclass(slots=True)
@@ -68,3 +178,28 @@ class RankGraph:
     def end(self) -> float:
         """When the last op ended, as measured."""
         return max((op.end for op in self.ops), default=self.start)
+
+
+_LONGEST = 1e-3
+"""A pause between events longer than this (s) may be a silence.
+
+In a millisecond CPython executes some 10,000 to 100,000 instructions, hundreds of times what lies
+between two operators. In the real traces at hand half the pauses are of 1 to 60 us, and of those
+in threads that never sleep 99 % are below 0.5 ms.
+"""
+_TIMES = 100
+"""... if it is also so many times the rank's usual pause: where a program does much between its
+events, or the profiler recorded only some of them, pauses of milliseconds are usual."""
+_CERTAIN = 0.1
+"""A longer pause (s) is one, whatever is usual: that is a million instructions and more."""
+_FEWEST = 10
+"""Pauses below which nothing is usual."""
+
+
+def shortest_silence(pauses: Mapping[int, Floats]) -> float:
+    """Return how long a pause of a rank's threads is no longer the interpreter's (s)."""
+    lengths = [spans[:, 1] - spans[:, 0] for spans in pauses.values()]
+    sorted_lengths = np.concatenate([np.empty(0), *lengths])
+    sorted_lengths = sorted_lengths[np.isfinite(sorted_lengths)]
+    usual = float(np.median(sorted_lengths)) if len(sorted_lengths) >= _FEWEST else 0.0
+    return min(max(_LONGEST, _TIMES * usual), _CERTAIN)

@@ -6,7 +6,7 @@ has in the median is known from all of them; the ops of the step are made so muc
 part by part over the whole job. So are the transfers of its calls, kind by kind, and how far apart
 ranks begin. What is more than half as long again, or as short, has another cause than luck and
 stays. Silences that are longer than usual are made shorter, but none longer: where they lay in the
-other steps, this one does not tell.
+other steps, this one does not show.
 
 Within a part the ops keep their proportions. Were each given the median of its own lengths, the
 scatter from op to op and from rank to rank would be gone, and with it the waiting that it makes:
@@ -22,8 +22,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
-from simulator.quantities import format_quantity
+from simulator.support.errors import TraceError
+from simulator.support.quantities import format_quantity
 from simulator.workload import What, Workload
 from traces.core.loaded import MEDIAN, Loaded
 
@@ -69,31 +69,31 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
         numbers = numbers[1:]
     others = [number for number in numbers if number != middle.coverage.step]
     steps = [middle, *_readable(read, others[: MOST_STEPS - 1])]
-    own = _calls(middle.workload)
+    middle_calls = _calls(middle.workload)
     usual = float(np.median([step.measured_step for step in steps]))
-    alike, notes = [], list(middle.coverage.notes)
+    same_calls, notes = [], list(middle.coverage.notes)
     for step in steps:
-        if _calls(step.workload) != own:
+        if _calls(step.workload) != middle_calls:
             notes.append(_DIFFERENT.format(step.coverage.step, middle.coverage.step))
         elif not usual / _OTHER <= step.measured_step <= usual * _OTHER and step is not middle:
-            times = (format_quantity(one, "s") for one in (step.measured_step, usual))
+            times = (format_quantity(seconds, "s") for seconds in (step.measured_step, usual))
             notes.append(_OUTLIER.format(step.coverage.step, *times))
         else:
-            alike.append(step)
+            same_calls.append(step)
     coverage = replace(middle.coverage, notes=tuple(notes))
-    if len(alike) < _FEWEST:
+    if len(same_calls) < _FEWEST:
         return replace(middle, coverage=coverage)
-    stood_for = sorted(int(step.coverage.step) for step in alike)
+    stood_for = sorted(int(step.coverage.step) for step in same_calls)
     return replace(
         middle,
         coverage=replace(coverage, typical_of=tuple(stood_for)),
-        workload=with_usual_work(middle.workload, [step.workload for step in alike]),
-        measured_step=float(np.median([step.measured_step for step in alike])),
+        workload=with_usual_work(middle.workload, [step.workload for step in same_calls]),
+        measured_step=float(np.median([step.measured_step for step in same_calls])),
     )
 
 
-_DIFFERENT = "step {} makes other calls than step {}: it does not count for what is typical"
-_OUTLIER = "step {} took {}, all steps {} in the median: it does not count for what is typical"
+_DIFFERENT = "step {} makes other calls than step {}: it is left out of the typical step"
+_OUTLIER = "step {} took {}, the median step {}: it is left out of the typical step"
 
 
 def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loaded]:
@@ -126,15 +126,15 @@ def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     duration = workload.duration.copy()
     of_steps = zip(*(_work(step) for step in steps), strict=True)
     for part, of_part in zip(_work(workload), of_steps, strict=True):
-        total = [float(step.duration[own].sum()) for step, own in zip(steps, of_part, strict=True)]
+        total = [float(step.duration[ops].sum()) for step, ops in zip(steps, of_part, strict=True)]
         duration[part] *= _ratio(total, float(duration[part].sum()))
     silent = _silent(workload)
     if silent > 0:
         usual = float(np.median([_silent(step) for step in steps]))
         duration[_silences(workload)] *= min(1.0, usual / silent)
-    own, transfer = workload.calls, workload.calls.transfer.copy()
-    for kind in np.unique(own.kind).tolist():
-        of_kind = own.kind == kind
+    kinds, transfer = workload.calls.kind, workload.calls.transfer.copy()
+    for kind in np.unique(kinds).tolist():
+        of_kind = kinds == kind
         total = [float(np.nansum(step.calls.transfer[step.calls.kind == kind])) for step in steps]
         transfer[of_kind] *= _ratio(total, float(np.nansum(transfer[of_kind])))
     ready = workload.ready * _ratio(
@@ -156,9 +156,9 @@ def _silences(workload: Workload) -> NDArray[np.bool_]:
     return np.asarray((workload.what == What.HOST) & (workload.part != What.HOST))
 
 
-def _ratio(totals: Sequence[float], own: float) -> float:
+def _ratio(totals: Sequence[float], total: float) -> float:
     """By what to multiply so that it becomes the median; 1 where it would be too much."""
-    ratio = float(np.median(totals)) / own if own > 0 else 1.0
+    ratio = float(np.median(totals)) / total if total > 0 else 1.0
     return ratio if 1 / _OTHER <= ratio <= _OTHER else 1.0
 
 

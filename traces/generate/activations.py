@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.quantities import bytes_per_element
+from simulator.support.quantities import bytes_per_element
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Experts, GroupedAttention, LatentAttention
 from traces.generate.run import RECIPES, MicroBatch, Training
@@ -103,11 +103,11 @@ def _adapters(batch: MicroBatch) -> Iterator[SavedTensor]:
 def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActivations:
     """Return what a layer keeps and needs in a training step with its recomputation."""
     tensors = layer_tensors(batch, layer, run)
-    kept = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
-    repeated = sum(tensor.size for tensor in tensors) - kept
+    kept_bytes = sum(tensor.size for tensor in tensors if tensor.is_kept(run.recompute))
+    repeated = sum(tensor.size for tensor in tensors) - kept_bytes
     if run.recompute == "op":
-        kept += _kept_outputs(batch)
-    return BlockActivations(kept=kept, working=repeated + _gradients(batch, layer, run))
+        kept_bytes += _kept_outputs(batch)
+    return BlockActivations(kept=kept_bytes, working=repeated + _gradients(batch, layer, run))
 
 
 def _kept_outputs(batch: MicroBatch) -> float:
@@ -143,13 +143,13 @@ def head_activations(batch: MicroBatch, run: Training) -> BlockActivations:
     logits = tokens * batch.model.vocabulary / batch.parallelism.tp
     inputs = tokens / batch.parallelism.sequence_shards * h * e + tokens * h * e
     gradients = 2 if batch.parallelism.tp == 1 else 3
-    kept, working = {
+    stored, working = {
         "fused": (e, 0),
         "parallel": (_FP32, e + _FP32),
         "torch": (e + _FP32, gradients * _FP32),
         "compiled": (e, e),
     }[run.loss]
-    return BlockActivations(kept=inputs + kept * logits, working=working * logits)
+    return BlockActivations(kept=inputs + stored * logits, working=working * logits)
 
 
 def forward_working(batch: MicroBatch, layer: int) -> float:
@@ -177,11 +177,11 @@ def _attention_outputs(batch: MicroBatch) -> list[tuple[str, float]]:
             key = max(kv_heads / tp, 1.0) * head
             widths = {"queries": heads / tp * head, "keys": key, "values": key}
         case LatentAttention(heads=heads) as latent:
-            own = heads / tp
+            heads_on_rank = heads / tp
             widths = {
-                "queries": own * (latent.nope + latent.rope),
-                "keys": own * (latent.nope + latent.rope),
-                "values": own * latent.value,
+                "queries": heads_on_rank * (latent.nope + latent.rope),
+                "keys": heads_on_rank * (latent.nope + latent.rope),
+                "values": heads_on_rank * latent.value,
             }
     return [(name, tokens * width * e) for name, width in widths.items()]
 
@@ -193,9 +193,9 @@ def _repeated_keys(batch: MicroBatch) -> Iterator[SavedTensor]:
     """
     attention = batch.model.attention
     if is_pytorch(batch) and isinstance(attention, GroupedAttention):
-        own = attention.heads / batch.parallelism.tp
+        heads_on_rank = attention.heads / batch.parallelism.tp
         shared = max(attention.kv_heads / batch.parallelism.tp, 1.0)
-        size = 2 * batch.tokens * (own - shared) * attention.head * element_bytes(batch)
+        size = 2 * batch.tokens * (heads_on_rank - shared) * attention.head * element_bytes(batch)
         yield SavedTensor("repeated keys and values", size)
 
 

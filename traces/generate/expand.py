@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Ints, Workload
 from traces.generate.parallelism import Parallelism, coordinates, ep_of, stage_ranks
 from traces.generate.plan import GenerationPlan
@@ -47,27 +47,39 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
         If there are more ops than 32 bits can number.
     """
     p = plan.parallelism
-    kept = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
-    ops = kept * sum(len(program.what) for program in programs)
+    kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
+    ops = kept_ranks * sum(len(program.what) for program in programs)
     if ops > np.iinfo(np.int32).max:
         raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
-    ranks = [stage_ranks(p, program.stage)[:kept] for program in programs]
-    channels = _joined_by(programs[0].channels.by_key, np.concatenate(ranks))
+    ranks = [stage_ranks(p, program.stage)[:kept_ranks] for program in programs]
+    channels = {
+        key: replace(
+            channel,
+            groups=channel.groups[np.isin(channel.groups, np.concatenate(ranks)).any(axis=1)],
+        )
+        for key, channel in programs[0].channels.by_key.items()
+    }
     first_call = _first_calls(channels)
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
     stages = [
-        _columns(program, lanes, names, (own, p), _calls_of(program, own, channels, first_call))
-        for program, own in zip(programs, ranks, strict=True)
+        _columns(
+            program,
+            lanes,
+            names,
+            (program_ranks, p),
+            _calls_of(program, program_ranks, channels, first_call),
+        )
+        for program, program_ranks in zip(programs, ranks, strict=True)
     ]
-    columns = _RankColumns(*(np.concatenate(one) for one in zip(*stages, strict=True)))
+    columns = _RankColumns(*(np.concatenate(column) for column in zip(*stages, strict=True)))
     calls, groups = _calls(list(channels.values()), p)
     return Workload(
         **columns._asdict(),
         ready=np.zeros(ops),
         measured_start=np.full(ops, np.nan),
         measured_end=np.full(ops, np.nan),
-        edges=_edges(programs, kept),
+        edges=_edges(programs, kept_ranks),
         calls=calls,
         groups=groups,
         names=tuple(names),
@@ -75,16 +87,6 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
         job_ranks=p.ranks,
         notes=plan.assumptions,
     )
-
-
-def _joined_by(
-    channels: Mapping[ChannelKey, Channel], ranks: NDArray[np.int64]
-) -> dict[ChannelKey, Channel]:
-    """Return the channels with only the groups that some of the ranks are in."""
-    return {
-        key: replace(channel, groups=channel.groups[np.isin(channel.groups, ranks).any(axis=1)])
-        for key, channel in channels.items()
-    }
 
 
 def _first_calls(channels: Mapping[ChannelKey, Channel]) -> dict[ChannelKey, int]:
@@ -101,14 +103,16 @@ def _columns(
     program: RankProgram,
     lanes: Mapping[str, int],
     names: Mapping[str, int],
-    there: tuple[NDArray[np.int64], Parallelism],
+    position: tuple[NDArray[np.int64], Parallelism],
     call: Ints,
 ) -> _RankColumns:
-    ranks, parallelism = there
+    ranks, parallelism = position
     copies, ops = len(ranks), len(program.what)
     work = np.column_stack(
         [program.duration, np.array([(work.flops, work.traffic) for work in program.work])]
     )
+    # (copies, ops, duration | FLOPs | bytes): every copy has the program's work, but for ops whose
+    # work depends on the rank's place among the experts.
     columns = np.tile(work, (copies, 1, 1))
     for op, by_ep in program.by_ep.items():
         columns[:, op] = by_ep[ep_of(parallelism, ranks)]
@@ -131,6 +135,7 @@ def _calls_of(
     first_call: Mapping[ChannelKey, int],
 ) -> Ints:
     """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
+    # A call's number is first_call[channel] + group * calls per group + number within the group.
     call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
     number = np.array(program.number, dtype=np.int64)
     used = dict.fromkeys(key for key in program.channel if key is not None)
@@ -138,6 +143,7 @@ def _calls_of(
     of_op = np.array([-1 if key is None else index_of[key] for key in program.channel])
     for key, index in index_of.items():
         channel = channels[key]
+        # Which group each rank is in: members sorted by rank, with the group of each beside it.
         group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
         order = np.argsort(channel.groups, axis=None)
         member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
@@ -156,13 +162,14 @@ def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
     for program in programs:
         length = len(program.what)
         pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
-        own = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+        stage_edges = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+        # Row i is copy i: its ops and edges are those of the program, moved by so many programs.
         copy = np.arange(copies, dtype=np.int64)[:, None]
-        offsets.append((edges + copy * len(own.target) + own.offset[1:]).ravel())
-        targets.append((ops + copy * length + own.target).astype(np.int32).ravel())
-        lags.append(np.tile(own.lag, copies))
+        offsets.append((edges + copy * len(stage_edges.target) + stage_edges.offset[1:]).ravel())
+        targets.append((ops + copy * length + stage_edges.target).astype(np.int32).ravel())
+        lags.append(np.tile(stage_edges.lag, copies))
         ops += copies * length
-        edges += copies * len(own.target)
+        edges += copies * len(stage_edges.target)
     return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
 
 
@@ -183,6 +190,8 @@ def _calls(
         of_call.append(np.repeat(np.array(members, dtype=np.int32), len(calls)))
         kind.append(np.tile([KINDS.index(call.kind) for call in calls], copies))
         sequence.append(np.tile(np.arange(len(calls)), copies))
+        # Ranks of a group share the expert-parallel coordinate that scales its calls: its first
+        # rank's.
         ep = ep_of(parallelism, channel.groups[:, 0])
         size.append(
             np.array(
@@ -197,20 +206,20 @@ def _calls(
         shares += [call.shares for call in calls] * copies
     total = len(dtype)
     return Calls(
-        kind=_joined(kind, np.uint8),
-        group=_joined(of_call, np.int32),
-        sequence=_joined(sequence, np.int64),
-        size=_joined(size, np.float64),
+        kind=_concatenated(kind, np.uint8),
+        group=_concatenated(of_call, np.int32),
+        sequence=_concatenated(sequence, np.int64),
+        size=_concatenated(size, np.float64),
         dtype=tuple(dtype),
         transfer=np.full(total, np.nan),
         factor=np.ones(total),
         late=np.zeros(total),
         eager=np.zeros(total, dtype=np.bool_),
-        shares=tuple(shares) if any(one is not None for one in shares) else (),
+        shares=tuple(shares) if any(call_shares is not None for call_shares in shares) else (),
     ), tuple(groups)
 
 
-def _joined(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+def _concatenated(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate([np.empty(0), *columns]).astype(dtype)
 
 
@@ -227,6 +236,7 @@ def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copie
         How many are written down; replica ``i`` of the job is represented by ``i % replicas``.
     """
     p = parallelism
+    # Ranks are numbered with tp and cp innermost, then dp, then pp.
     job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
     stand_in = job[:, np.arange(p.dp) % replicas].ravel()
     keys = [_channel(group, p) for group in workload.groups]

@@ -1,7 +1,7 @@
 """How a framework runs a step: what it fuses, what it overlaps, and what its host takes.
 
-A framework is a few facts that its source code tells (does it reduce gradients behind the backward
-pass?) and what its host takes. No cost depends on a model; which were fitted to what is told in
+A framework is a few facts from its source code (does it reduce gradients behind the backward
+pass?) and what its host takes. No cost depends on a model; which were fitted to what is recorded in
 ``docs/background/generated-steps.md``.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.errors import WorkloadError
-from simulator.names import one_of
+from simulator.support.errors import WorkloadError
+from simulator.support.names import one_of
 
 Flash = Literal["flash", "flash1", "flash2"]
 Sharding = Literal["", "flat", "each"]
@@ -88,7 +88,7 @@ NONE = "none"
 EAGER_LAUNCH, EAGER_EXCHANGE = 12e-6, 30e-6
 """Host of eager PyTorch, with its Python around it (s): for a kernel, for a collective or message.
 
-An assumption: steps that were measured wait for the device, and do not tell it.
+An assumption: steps that were measured wait for the device, and do not show it.
 """
 
 _KNOWN = (

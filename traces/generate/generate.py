@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.analysis.metrics import mfu
-from simulator.errors import TraceError, WorkloadError
+from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import What, Workload
 from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded
 from traces.generate.expand import expand
@@ -136,10 +136,12 @@ def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     """
     workload = expand(programs, plan)
     duration = workload.duration
-    for one in plan.others:
-        alike = replace(plan, accelerator=one.rates, others=())
-        mine = (workload.rank >= one.first) & (workload.rank <= one.last)
-        duration = np.where(mine, expand(stage_programs(alike), alike).duration, duration)
+    for other_ranks in plan.others:
+        with_rates = replace(plan, accelerator=other_ranks.rates, others=())
+        in_range = (workload.rank >= other_ranks.first) & (workload.rank <= other_ranks.last)
+        duration = np.where(
+            in_range, expand(stage_programs(with_rates), with_rates).duration, duration
+        )
     return replace(workload, duration=duration) if plan.others else workload
 
 
@@ -152,9 +154,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
             key = channel.label, call.kind
             before = exchanged.get(key, CallVolume(*key, calls=0, size_bytes=0.0))
             exchanged[key] = CallVolume(
-                *key,
-                calls=before.calls + groups,
-                size_bytes=before.size_bytes + groups * call.size,
+                *key, calls=before.calls + groups, size_bytes=before.size_bytes + groups * call.size
             )
     return Volumes(
         tokens=new_tokens(plan.parallelism, plan.run),

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.errors import TraceError, shown
-from simulator.names import did_you_mean
+from simulator.support.errors import TraceError, shown
+from simulator.support.names import did_you_mean
 
 Fields = dict[str, Any]
 """Fields of a model card, but for its name and sources."""
@@ -64,7 +64,7 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     if kind not in FAMILIES:
         hint = did_you_mean(kind, FAMILIES)
         raise TraceError(
-            f"{source}: model_type: {kind!r} is no architecture that is known; {hint}known are "
+            f"{source}: model_type: {kind!r} is not a supported architecture; {hint}supported are "
             f"{', '.join(FAMILIES)}; others are described by a model card in YAML"
         )
     config = _Config(source, kind, data)
@@ -153,18 +153,24 @@ def _grouped(config: _Config, *, kv: str = "num_key_value_heads") -> Fields:
     }
 
 
-def _llama(config: _Config) -> Fields:
-    """Pre-norm decoder with rotary positions and a gated network: Llama and its relatives."""
+def _decoder(config: _Config, ffn: int, *, tied: bool) -> Fields:
+    """Return a decoder with biases and no gates, by any of the names that configs have."""
     return {
-        "layers": config.count("num_hidden_layers"),
-        "hidden": config.count("hidden_size"),
+        "layers": config.count("num_hidden_layers", "n_layer"),
+        "hidden": config.count("hidden_size", "n_embd", "n_embed"),
         "vocabulary": config.count("vocab_size"),
         "attention": _grouped(config),
-        "ffn": config.count("intermediate_size"),
-        "gated": True,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
-        **_llama_biases(config),
+        "ffn": ffn,
+        "gated": False,
+        "biases": True,
+        "tied_embeddings": config.flag("tie_word_embeddings", usual=tied),
     }
+
+
+def _llama(config: _Config) -> Fields:
+    """Pre-norm decoder with rotary positions and a gated network: Llama and its relatives."""
+    fields = _decoder(config, config.count("intermediate_size"), tied=False)
+    return fields | {"gated": True, **_llama_biases(config)}
 
 
 def _llama_biases(config: _Config) -> Fields:
@@ -192,7 +198,7 @@ def _qwen2(config: _Config) -> Fields:
     window = None
     if config.flag("use_sliding_window", usual=False):
         if config.number("max_window_layers", 0):
-            raise config.refuse("max_window_layers", "a card cannot say which layers have a window")
+            raise config.refuse("max_window_layers", "a card has the same window in all layers")
         window = config.count("sliding_window")
     return _llama(config) | {"qkv_biases": True, "window": window}
 
@@ -280,17 +286,7 @@ def _gemma3(config: _Config) -> Fields:
 
 def _phi(config: _Config) -> Fields:
     """One norm for attention and network, which are parallel; biases everywhere."""
-    return {
-        "layers": config.count("num_hidden_layers", "n_layer"),
-        "hidden": config.count("hidden_size", "n_embd"),
-        "vocabulary": config.count("vocab_size"),
-        "attention": _grouped(config),
-        "ffn": config.count("intermediate_size", "n_inner"),
-        "gated": False,
-        "biases": True,
-        "norms": 1,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
-    }
+    return _decoder(config, config.count("intermediate_size", "n_inner"), tied=False) | {"norms": 1}
 
 
 def _phi3(config: _Config) -> Fields:
@@ -300,17 +296,8 @@ def _phi3(config: _Config) -> Fields:
 
 def _gpt2(config: _Config) -> Fields:
     hidden = config.count("n_embd", "hidden_size")
-    return {
-        "layers": config.count("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "vocabulary": config.count("vocab_size"),
-        "attention": _grouped(config),
-        "ffn": config.count("n_inner", "intermediate_size", usual=4 * hidden),
-        "gated": False,
-        "biases": True,
-        "positions": config.count("n_positions", "n_ctx"),
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
-    }
+    ffn = config.count("n_inner", "intermediate_size", usual=4 * hidden)
+    return _decoder(config, ffn, tied=True) | {"positions": config.count("n_positions", "n_ctx")}
 
 
 def _gpt_bigcode(config: _Config) -> Fields:
@@ -349,16 +336,7 @@ def _glm(config: _Config) -> Fields:
 
 
 def _gpt_neox(config: _Config) -> Fields:
-    return {
-        "layers": config.count("num_hidden_layers"),
-        "hidden": config.count("hidden_size"),
-        "vocabulary": config.count("vocab_size"),
-        "attention": _grouped(config),
-        "ffn": config.count("intermediate_size"),
-        "gated": False,
-        "biases": True,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=False),
-    }
+    return _decoder(config, config.count("intermediate_size"), tied=False)
 
 
 def _opt(config: _Config) -> Fields:
@@ -366,36 +344,13 @@ def _opt(config: _Config) -> Fields:
         "hidden_size"
     ):
         raise config.refuse("word_embed_proj_dim", "a card has embeddings as wide as its layers")
-    return _gpt_neox_of(config, "ffn_dim") | {
-        "positions": config.count("max_position_embeddings") + 2,  # two are offsets for padding
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
-    }
-
-
-def _gpt_neox_of(config: _Config, ffn: str) -> Fields:
-    return {
-        "layers": config.count("num_hidden_layers", "n_layer"),
-        "hidden": config.count("hidden_size", "n_embed"),
-        "vocabulary": config.count("vocab_size"),
-        "attention": _grouped(config),
-        "ffn": config.count(ffn),
-        "gated": False,
-        "biases": True,
+    return _decoder(config, config.count("ffn_dim"), tied=True) | {
+        "positions": config.count("max_position_embeddings") + 2  # two are offsets for padding
     }
 
 
 def _bloom(config: _Config) -> Fields:
-    hidden = config.count("hidden_size", "n_embed")
-    return {
-        "layers": config.count("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "vocabulary": config.count("vocab_size"),
-        "attention": _grouped(config),
-        "ffn": 4 * hidden,
-        "gated": False,
-        "biases": True,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
-    }
+    return _decoder(config, 4 * config.count("hidden_size", "n_embed"), tied=True)
 
 
 def _falcon(config: _Config) -> Fields:
@@ -409,24 +364,17 @@ def _falcon(config: _Config) -> Fields:
         "kv_heads": kv_heads,
         "head": _head(config, hidden, heads),
     }
-    return {
-        "layers": config.count("num_hidden_layers", "n_layer"),
-        "hidden": hidden,
-        "vocabulary": config.count("vocab_size"),
+    return _decoder(config, config.count("ffn_hidden_size", usual=4 * hidden), tied=True) | {
         "attention": attention,
-        "ffn": config.count("ffn_hidden_size", usual=4 * hidden),
-        "gated": False,
         "biases": config.flag("bias", usual=False),
         "norms": 2 if new else 1,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
     }
 
 
 def _starcoder2(config: _Config) -> Fields:
-    return _gpt_neox_of(config, "intermediate_size") | {
+    return _decoder(config, config.count("intermediate_size"), tied=True) | {
         "biases": config.flag("use_bias", usual=True),
         "window": config.number("sliding_window", 0) or None,
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
     }
 
 
@@ -479,12 +427,10 @@ def _t5(config: _Config) -> Fields:
 
 
 def _bert(config: _Config) -> Fields:
-    layers = config.count("num_hidden_layers")
-    return _gpt_neox_of(config, "intermediate_size") | {
-        "encoder_layers": layers,
-        "positions": config.count("max_position_embeddings")
-        + config.number("type_vocab_size", 0),  # a table of segments lies beside
-        "tied_embeddings": config.flag("tie_word_embeddings", usual=True),
+    segments = config.number("type_vocab_size", 0)  # whose table lies beside that of positions
+    return _decoder(config, config.count("intermediate_size"), tied=True) | {
+        "encoder_layers": config.count("num_hidden_layers"),
+        "positions": config.count("max_position_embeddings") + segments,
     }
 
 

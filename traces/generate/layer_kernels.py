@@ -1,17 +1,79 @@
-"""Kernels of layers as frameworks launch them: with their shapes, and what stands around them.
+"""Kernels of a layer as frameworks launch them, forward and backward, with their shapes.
 
 Where no framework is named a kernel is its FLOPs and bytes, for a roofline. Else it carries the
 shape by which tables of measured kernels know it, casts and sums of gradients are kernels besides,
 and attention may be one kernel or several.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from traces.generate.framework import NONE, framework
-from traces.generate.kernel import NO_WORK, GemmShape, Kernel, Work, gemm
-from traces.generate.kernel_times import Attention, Gemm, Streaming
+from traces.generate.kernel_times import Attention, Gemm, Shape, Streaming
 from traces.generate.run import MicroBatch
+
+
+class Work(NamedTuple):
+    """What a kernel does on one rank: FLOPs of matrix products, and bytes to and from memory.
+
+    ``shape`` says which kernel it is, where tables of measured kernels are to be asked; None where
+    a roofline is. ``launches`` is how many the host launches for it; ``first_flash`` says that it
+    is a kernel of the first FlashAttention (:data:`traces.generate.program.FIRST_FLASH`).
+    """
+
+    flops: float = 0.0
+    traffic: float = 0.0
+    shape: Shape | None = None
+    launches: int = 1
+    first_flash: bool = False
+
+
+NO_WORK = Work(launches=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of the forward pass, and the kernels of the backward pass that belong to it.
+
+    ``reads_input`` says that it multiplies the input of its part of a layer: its weight gradient
+    can be computed while the input's gradient is exchanged.
+    """
+
+    name: str
+    forward: Work
+    input_gradient: Work
+    weight_gradient: Work = NO_WORK
+    reads_input: bool = False
+
+
+class GemmShape(NamedTuple):
+    """A matrix product of ``m x k`` by ``k x n``: rows, inner dimension and columns."""
+
+    m: float
+    k: float
+    n: float
+
+
+def gemm(
+    name: str,
+    shape: GemmShape,
+    element_bytes: int,
+    *,
+    weight_matrices: float = 1.0,
+    reads_input: bool = False,
+) -> Kernel:
+    """Multiply activations (``m x k``) by weights (``k x n``).
+
+    A multiply-add is 2 FLOPs, in the forward pass and for either gradient. The rows are spread over
+    ``weight_matrices`` of that size (experts, heads), each of which is read.
+    """
+    m, k, n = shape
+    work = Work(
+        flops=2.0 * m * k * n,
+        traffic=float(element_bytes) * (m * k + weight_matrices * k * n + m * n),
+    )
+    return Kernel(name, work, work, work, reads_input)
+
 
 Direction = Literal["forward", "backward"]
 
@@ -78,20 +140,11 @@ def _frozen(
 
 
 def _trained(
-    batch: MicroBatch,
-    name: str,
-    shape: GemmShape,
-    *,
-    weight_matrices: float,
-    reads_input: bool,
+    batch: MicroBatch, name: str, shape: GemmShape, *, weight_matrices: float, reads_input: bool
 ) -> tuple[Kernel, ...]:
     """Multiply by weights that have gradients."""
     kernel = gemm(
-        name,
-        shape,
-        batch.element_bytes,
-        weight_matrices=weight_matrices,
-        reads_input=reads_input,
+        name, shape, batch.element_bytes, weight_matrices=weight_matrices, reads_input=reads_input
     )
     if batch.framework == NONE:
         return (kernel,)
@@ -103,8 +156,8 @@ def _trained(
         Gemm(m=k, n=n, k=rows, dtype=dtype, batch=weight_matrices),
     ]
     works = [
-        work._replace(shape=own)
-        for work, own in zip(
+        work._replace(shape=shape)
+        for work, shape in zip(
             (kernel.forward, kernel.input_gradient, kernel.weight_gradient), shapes, strict=True
         )
     ]
@@ -114,7 +167,7 @@ def _trained(
     return (
         *_casts(batch, shape),
         multiplied,
-        *_sums(batch, shape, weight_matrices, reads_input=reads_input),
+        *_gradient_sums(batch, shape, weight_matrices, reads_input=reads_input),
     )
 
 
@@ -154,7 +207,7 @@ _CAST = {
 }
 
 
-def _sums(
+def _gradient_sums(
     batch: MicroBatch, shape: GemmShape, weight_matrices: float, *, reads_input: bool
 ) -> tuple[Kernel, ...]:
     """Return what sums gradients besides the product: of a bias, and over micro-batches."""
@@ -226,8 +279,8 @@ def normalised(batch: MicroBatch, elements: float) -> Kernel:
     if batch.dropout:
         forward, backward = forward + _MASK, backward + _MASK
     if not batch.fused:
-        apart = int(batch.model.biases) + int(batch.dropout)
-        forward, backward, launches = forward + 2 * apart, backward + 2 * apart, launches + apart
+        extra = int(batch.model.biases) + int(batch.dropout)
+        forward, backward, launches = forward + 2 * extra, backward + 2 * extra, launches + extra
     counts = Passes(forward, backward, (launches, launches + 2))
     return elementwise(batch, "norm", elements, counts)
 

@@ -13,8 +13,16 @@ import numpy as np
 
 from simulator.shares import Shares, of_bytes
 from traces.generate.framework import NONE
-from traces.generate.kernel import NO_WORK, GemmShape, Kernel
-from traces.generate.layer_kernels import Passes, elementwise, linear, normalised, scores
+from traces.generate.layer_kernels import (
+    NO_WORK,
+    GemmShape,
+    Kernel,
+    Passes,
+    elementwise,
+    linear,
+    normalised,
+    scores,
+)
 from traces.generate.model import (
     Experts,
     GroupedAttention,
@@ -403,9 +411,9 @@ def _feed_forward(
 
 def _activation(batch: MicroBatch, elements: float, ups: int) -> Kernel:
     """Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more."""
-    apart = 0 if batch.fused or batch.framework == NONE else ups + 1
+    extra_kernels = 0 if batch.fused or batch.framework == NONE else ups + 1
     launches = 1 if batch.fused else 2 * ups
-    counts = Passes(ups + 1 + apart, 2 * ups + 1 + apart, (launches, launches))
+    counts = Passes(ups + 1 + extra_kernels, 2 * ups + 1 + extra_kernels, (launches, launches))
     return elementwise(batch, "activation", elements, counts)
 
 
@@ -438,24 +446,27 @@ def _spread_experts(batch: MicroBatch, experts: Experts, layer: int) -> tuple[La
     """
     p = batch.parallelism
     sent = batch.sharded_tokens * experts.top_k * batch.model.hidden * batch.element_bytes
-    asked = _asked(batch, experts, layer)
-    there = Exchange("all_to_all", "ep", sent)
-    if asked.loads:
-        size, shares = of_bytes(np.tile(np.array(asked.loads) * sent / p.ep, (p.ep, 1)))
-        there = Exchange("all_to_all", "ep", size, shares)
-    dispatch: Exchanges = (there,)
-    combine: Exchanges = (_transposed(there),)
+    tokens_asked = _asked(batch, experts, layer)
+    to_experts = Exchange("all_to_all", "ep", sent)
+    if tokens_asked.loads:
+        size, shares = of_bytes(np.tile(np.array(tokens_asked.loads) * sent / p.ep, (p.ep, 1)))
+        to_experts = Exchange("all_to_all", "ep", size, shares)
+    dispatch: Exchanges = (to_experts,)
+    combine: Exchanges = (_transposed(to_experts),)
     if p.expert_tp > 1:
-        dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=asked.loads),)
-        gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=asked.loads)
+        dispatch += (Exchange("all_gather", "tp", sent * p.tp, by_ep=tokens_asked.loads),)
+        gathered = Exchange("reduce_scatter", "tp", sent * p.tp, by_ep=tokens_asked.loads)
         combine = (gathered, *combine)
     router = _part("router", (_norm(batch), *_router(batch, experts)))
     routed = _part(
-        "experts", _asked_kernels(batch, experts, 1.0, asked.mean), before=dispatch, after=combine
+        "experts",
+        _asked_kernels(batch, experts, 1.0, tokens_asked.mean),
+        before=dispatch,
+        after=combine,
     )
     by_ep = [
         _asked_kernels(batch, experts, load, visited)
-        for load, visited in zip(asked.loads, asked.visited, strict=True)
+        for load, visited in zip(tokens_asked.loads, tokens_asked.visited, strict=True)
     ]
     routed = replace(routed, by_ep=tuple(by_ep))
     if not experts.shared:
@@ -511,10 +522,10 @@ def _shared_experts(batch: MicroBatch, experts: Experts) -> tuple[Kernel, ...]:
     return _dense(batch, experts.shared * experts.hidden) if experts.shared else ()
 
 
-def _visited(experts: Experts, held: int, tokens: float) -> float:
+def _visited(experts: Experts, experts_on_rank: int, tokens: float) -> float:
     """Return how many of the experts held by a rank are visited, and so read from memory.
 
     Tokens choose at random: one leaves an expert out with probability ``1 - top_k / count``.
     """
     left_out: float = (1 - experts.top_k / experts.count) ** tokens
-    return held * (1 - left_out)
+    return experts_on_rank * (1 - left_out)

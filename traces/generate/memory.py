@@ -6,7 +6,7 @@ are summed, a master copy in fp32 and the optimiser's states, divided over repli
 stage says. ZeRO-3 is PyTorch's FSDP: the shard of a weight is its master copy, gradients are as
 long, and blocks are gathered in the precision of the step (arXiv 2304.11277). Activations are
 counted along the schedule of the pipeline (:mod:`traces.generate.activations`). What the driver,
-CUDA and NCCL keep comes on top. What the allocator holds besides is told apart: no step is refused
+CUDA and NCCL keep comes on top. What the allocator holds besides is separate: no step is refused
 for it, but tools report it as reserved.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from simulator.quantities import bytes_per_element
+from simulator.support.quantities import bytes_per_element
 from traces.generate.activations import (
     BlockActivations,
     element_bytes,
@@ -26,7 +26,7 @@ from traces.generate.activations import (
 )
 from traces.generate.layers import ModelBlock, chunks, parameters_on_rank
 from traces.generate.model import GroupedAttention, LatentAttention, Parameters
-from traces.generate.pipeline import SCHEDULES, Pipeline, SlotKind
+from traces.generate.parallelism import SCHEDULES, Pipeline, SlotKind
 from traces.generate.plan import CUDA_RESERVE, GenerationPlan
 from traces.generate.run import OPTIMIZERS, MicroBatch, Serving, Training, micro_batch
 
@@ -140,20 +140,20 @@ def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
     '4.02 GB of weights, 8.03 of states'
     """
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
-    blocks = _numbered(chunks(batch))
+    blocks = _numbered_blocks(chunks(batch))
     count = plan.parallelism.pp
-    own = [[block for chunk in blocks[s::count] for block in chunk] for s in range(count)]
+    stage_blocks = [[block for chunk in blocks[s::count] for block in chunk] for s in range(count)]
     reserve = CUDA_RESERVE if plan.memory is None else plan.memory.reserve
     stages = (
-        _serving(batch, plan.run, stage, own[stage])
+        _serving(batch, plan.run, stage, stage_blocks[stage])
         if isinstance(plan.run, Serving)
-        else _training(batch, plan.run, stage, own[stage], blocks[stage::count])
+        else _training(batch, plan.run, stage, stage_blocks[stage], blocks[stage::count])
         for stage in range(count)
     )
-    held = [replace(stage, reserve=reserve) for stage in stages]
+    with_reserve = [replace(stage, reserve=reserve) for stage in stages]
     if plan.memory is not None and plan.memory.rematerialises:  # XLA's, which is not PyTorch
-        return tuple(replace(stage, cached=0.0) for stage in held)
-    return tuple(held)
+        return tuple(replace(stage, cached=0.0) for stage in with_reserve)
+    return tuple(with_reserve)
 
 
 def fullest(stages: Sequence[StageMemory]) -> StageMemory:
@@ -169,16 +169,16 @@ class _NumberedBlock(NamedTuple):
     is_head: bool
 
 
-def _numbered(parts: Sequence[Sequence[ModelBlock]]) -> list[list[_NumberedBlock]]:
+def _numbered_blocks(parts: Sequence[Sequence[ModelBlock]]) -> list[list[_NumberedBlock]]:
     layer = 0
     numbered: list[list[_NumberedBlock]] = []
     for number, part in enumerate(parts):
-        own = []
-        for place, block in enumerate(part):
-            last = number + 1 == len(parts) and place + 1 == len(part)
-            own.append(_NumberedBlock(block, layer if block.is_layer else None, last))
+        result = []
+        for position, block in enumerate(part):
+            last = number + 1 == len(parts) and position + 1 == len(part)
+            result.append(_NumberedBlock(block, layer if block.is_layer else None, last))
             layer += block.is_layer
-        numbered.append(own)
+        numbered.append(result)
     return numbered
 
 
@@ -186,13 +186,13 @@ def _training(
     batch: MicroBatch,
     run: Training,
     stage: int,
-    own: Sequence[_NumberedBlock],
+    blocks: Sequence[_NumberedBlock],
     own_chunks: Sequence[Sequence[_NumberedBlock]],
 ) -> StageMemory:
     """Add up a stage in training."""
-    held = [parameters_on_rank(one.block.held, batch) for one in own]
-    trained = [parameters_on_rank(one.block.trained, batch) for one in own]
-    states = _states(batch, run, held, trained)
+    parameters = [parameters_on_rank(block.block.held, batch) for block in blocks]
+    trained = [parameters_on_rank(block.block.trained, batch) for block in blocks]
+    states = _states(batch, run, parameters, trained)
     peak = _peak(batch, run, stage, own_chunks)
     return StageMemory(
         stage=stage,
@@ -203,7 +203,7 @@ def _training(
         activations=peak.activations,
         working=peak.working,
         buffers=_buffers(batch),
-        cached=_cached(batch, own),
+        cached=_cached(batch, blocks),
     )
 
 
@@ -216,11 +216,14 @@ class _States(NamedTuple):
 
 
 def _states(
-    batch: MicroBatch, run: Training, held: Sequence[Parameters], trained: Sequence[Parameters]
+    batch: MicroBatch,
+    run: Training,
+    parameters: Sequence[Parameters],
+    trained: Sequence[Parameters],
 ) -> _States:
     width, states = _trained_bytes(batch), OPTIMIZERS[run.optimizer]
     (whole, shard), (whole_trained, shard_trained) = (
-        _whole_and_shard(batch, own) for own in (held, trained)
+        _whole_and_shard(batch, part) for part in (parameters, trained)
     )
     if batch.parallelism.zero == 3:
         longest = max(width, _MASTER)
@@ -236,11 +239,11 @@ def _states(
     )
 
 
-def _whole_and_shard(batch: MicroBatch, held: Sequence[Parameters]) -> tuple[float, float]:
+def _whole_and_shard(batch: MicroBatch, parameters: Sequence[Parameters]) -> tuple[float, float]:
     """Return how many parameters a rank holds, and of how many ZeRO has it hold a shard."""
     p = batch.parallelism
-    dense = sum(one.sharded + one.replicated for one in held)
-    experts = sum(one.experts for one in held)
+    dense = sum(part.sharded + part.replicated for part in parameters)
+    experts = sum(part.experts for part in parameters)
     if not p.zero:
         return dense + experts, dense + experts
     replicas = p.shard_ranks if p.ep == 1 else p.expert_replicas
@@ -276,10 +279,7 @@ class _Chunk(NamedTuple):
 
 
 def _peak(
-    batch: MicroBatch,
-    run: Training,
-    stage: int,
-    own_chunks: Sequence[Sequence[_NumberedBlock]],
+    batch: MicroBatch, run: Training, stage: int, own_chunks: Sequence[Sequence[_NumberedBlock]]
 ) -> _Moment:
     """Return what fills a rank besides its states at the fullest moment of the schedule.
 
@@ -297,7 +297,7 @@ def _peak(
     whole = p.zero == 3 and p.pp > 1
     level = _messages(batch, stage, count) + sum(part.stays for part in parts) * (count - played)
     gathered = sum(part.weights for part in parts) if whole else 0.0
-    blocks = [one for chunk in own_chunks for one in chunk]
+    blocks = [block for chunk in own_chunks for block in chunk]
     by_layer, by_head = _gathered(batch, run, blocks)
     begun: set[int] = set()
     most = _Moment(0.0, 0.0, 0.0)
@@ -321,26 +321,26 @@ def _peak(
 
 def _chunk(batch: MicroBatch, run: Training, chunk: Sequence[_NumberedBlock]) -> _Chunk:
     blocks = [_activations(batch, run, one) for one in chunk]
-    held = [parameters_on_rank(one.block.held, batch).total for one in chunk]
+    parameters = [parameters_on_rank(numbered.block.held, batch).total for numbered in chunk]
     trained = [parameters_on_rank(one.block.trained, batch).total for one in chunk]
     # What is added to the gradients of other micro-batches is in the precision of the weights.
     is_whole = batch.parallelism.zero == 3 and batch.parallelism.pp > 1
     fresh = _trained_bytes(batch) if is_whole else 0
     pairs = list(zip(blocks, trained, strict=True))
     layers, head = (pairs[:-1], pairs[-1:]) if chunk[-1].is_head else (pairs, [])
-    kept, stays = sum(block.kept for block in blocks), 0.0
+    kept_bytes, stays = sum(block.kept for block in blocks), 0.0
     if _is_pytorch_pipeline(batch):
         # What a stage has received lies in a buffer (``_messages``); what it has sent is kept.
         received = chunk[0].layer is not None or chunk[0].is_head
         stays = _logits(batch) if head else 0.0
-        kept += (not head) * _message(batch) - received * _message(batch) - stays
+        kept_bytes += (not head) * _message(batch) - received * _message(batch) - stays
     return _Chunk(
-        kept=kept,
+        kept=kept_bytes,
         stays=stays,
         layer=max((block.working + fresh * size for block, size in layers), default=0.0)
         - sum(block.kept - stays for block, _ in head),
         head=max((block.working + fresh * size for block, size in head), default=None),
-        weights=sum(held) * _trained_bytes(batch),
+        weights=sum(parameters) * _trained_bytes(batch),
         gradients=sum(trained) * bytes_per_element(run.gradient),
     )
 
@@ -374,7 +374,7 @@ def _messages(batch: MicroBatch, stage: int, count: int) -> float:
 
 
 def _gathered(
-    batch: MicroBatch, run: Training, own: Sequence[_NumberedBlock]
+    batch: MicroBatch, run: Training, numbered: Sequence[_NumberedBlock]
 ) -> tuple[float, float]:
     """Bytes of whole weights and gradients that come and go, in a layer and in the head.
 
@@ -389,16 +389,17 @@ def _gathered(
         return 2 * run.bucket, 2 * run.bucket
     if zero < 3 or batch.parallelism.pp > 1:
         return 0.0, 0.0
-    held = _Blocks.of(own, [parameters_on_rank(one.block.held, batch) for one in own])
-    trained = _Blocks.of(own, [parameters_on_rank(one.block.trained, batch) for one in own])
-    head = 0.0 if batch.lora_rank else held.head
+    blocks = _Blocks.of(
+        numbered, [parameters_on_rank(block.block.held, batch) for block in numbered]
+    )
+    trained = _Blocks.of(
+        numbered, [parameters_on_rank(block.block.trained, batch) for block in numbered]
+    )
+    head = 0.0 if batch.lora_rank else blocks.head
     # The gradient of a layer as it is computed, in the weights' precision, and as it is summed.
     gradients = trained.layer * (width + bytes_per_element(run.gradient))
-    root = (held.root + head) * width
-    return (
-        held.layer * _BLOCKS_GATHERED * width + gradients + root,
-        held.layer * width + root,
-    )
+    root = (blocks.root + head) * width
+    return (blocks.layer * _BLOCKS_GATHERED * width + gradients + root, blocks.layer * width + root)
 
 
 class _Blocks(NamedTuple):
@@ -409,17 +410,17 @@ class _Blocks(NamedTuple):
     head: float
 
     @classmethod
-    def of(cls, own: Sequence[_NumberedBlock], held: Sequence[Parameters]) -> "_Blocks":
-        """Tell them apart."""
-        pairs = list(zip(own, (one.total for one in held), strict=True))
+    def of(cls, numbered: Sequence[_NumberedBlock], parameters: Sequence[Parameters]) -> "_Blocks":
+        """Distinguish them."""
+        pairs = list(zip(numbered, (item.total for item in parameters), strict=True))
         return cls(
-            layer=max((size for one, size in pairs if one.layer is not None), default=0.0),
-            root=sum(size for one, size in pairs if one.layer is None),
-            head=sum(size for one, size in pairs if one.is_head),
+            layer=max((size for item, size in pairs if item.layer is not None), default=0.0),
+            root=sum(size for item, size in pairs if item.layer is None),
+            head=sum(size for item, size in pairs if item.is_head),
         )
 
 
-def _cached(batch: MicroBatch, own: Sequence[_NumberedBlock]) -> float:
+def _cached(batch: MicroBatch, numbered: Sequence[_NumberedBlock]) -> float:
     """Bytes that PyTorch's allocator keeps at the fullest moment and nothing uses then.
 
     What is freed on one stream is not given to another: FSDP gathers into buffers of a stream of
@@ -427,35 +428,37 @@ def _cached(batch: MicroBatch, own: Sequence[_NumberedBlock]) -> float:
     forward pass had used lies between what it keeps, in pieces too short for longer tensors: all of
     it is counted once, which is an allowance, not a law.
     """
-    layers = {one.layer for one in own if one.layer is not None}
+    layers = {block.layer for block in numbered if block.layer is not None}
     pieces = max((forward_working(batch, layer) for layer in layers), default=0.0)
     if batch.parallelism.zero < 3:
         return pieces
-    held = _Blocks.of(own, [parameters_on_rank(one.block.held, batch) for one in own])
-    return pieces + (max(held.root, held.layer) + held.layer) * _trained_bytes(batch)
+    blocks = _Blocks.of(
+        numbered, [parameters_on_rank(block.block.held, batch) for block in numbered]
+    )
+    return pieces + (max(blocks.root, blocks.layer) + blocks.layer) * _trained_bytes(batch)
 
 
-def _activations(batch: MicroBatch, run: Training, one: _NumberedBlock) -> BlockActivations:
-    if one.layer is not None:
-        return layer_activations(batch, one.layer, run)
-    if one.is_head:
+def _activations(batch: MicroBatch, run: Training, block: _NumberedBlock) -> BlockActivations:
+    if block.layer is not None:
+        return layer_activations(batch, block.layer, run)
+    if block.is_head:
         return head_activations(batch, run)
     return embedding_activations(batch, run)
 
 
 def _serving(
-    batch: MicroBatch, run: Serving, stage: int, own: Sequence[_NumberedBlock]
+    batch: MicroBatch, run: Serving, stage: int, numbered: Sequence[_NumberedBlock]
 ) -> StageMemory:
     """Add up a stage in serving: weights, all sequences' cache, and a pass through a layer."""
-    held = [parameters_on_rank(one.block.parameters, batch) for one in own]
-    layers = [one.layer for one in own if one.layer is not None]
+    parameters = [parameters_on_rank(block.block.parameters, batch) for block in numbered]
+    layers = [block.layer for block in numbered if block.layer is not None]
     needs = [forward_working(batch, layer) for layer in set(layers)]
-    if any(one.is_head for one in own):
+    if any(block.is_head for block in numbered):
         logits = batch.sequences * batch.logit_tokens * batch.model.vocabulary
         needs.append(logits * (max(batch.element_bytes, 2) + 4))
     return StageMemory(
         stage=stage,
-        weights=sum(one.total for one in held) * batch.element_bytes,
+        weights=sum(part.total for part in parameters) * batch.element_bytes,
         working=max(needs, default=0.0),
         kv_cache=cached_bytes(batch)
         * run.batch

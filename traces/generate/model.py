@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.errors import TraceError
-from simulator.names import did_you_mean, same_name
-from simulator.yaml_text import parse_yaml
+from simulator.support.errors import TraceError
+from simulator.support.names import did_you_mean, same_name
+from simulator.support.yaml_text import parse_yaml
 from traces.generate.hugging_face import card_of, is_config
 
 Count = Annotated[StrictInt, Field(gt=0, le=10**9)]
@@ -96,8 +96,8 @@ class Experts(CardTable):
 class Model(CardTable):
     """A transformer, as its model card describes it.
 
-    If not told otherwise it is a decoder, whose tokens are looked up. An encoder, an encoder and a
-    decoder, and vision and diffusion transformers are told by ``encoder_layers``, ``patch``,
+    By default it is a decoder, whose tokens are looked up. An encoder, an encoder and a
+    decoder, and vision and diffusion transformers are described by ``encoder_layers``, ``patch``,
     ``pooled`` and ``modulations``.
 
     Parameters
@@ -192,7 +192,7 @@ class Model(CardTable):
                 f"encoder_layers {self.encoder_layers}: more than layers {self.layers}"
             )
         if self.global_every is not None and self.window is None:
-            raise ValueError("global_every belongs to a window, and to nothing else")
+            raise ValueError("global_every needs a window")
         if self.biases and self.qkv_biases:
             raise ValueError("qkv_biases: biases has those already")
         return self
@@ -200,7 +200,7 @@ class Model(CardTable):
     @model_validator(mode="after")
     def _sources_name_numbers(self) -> Self:
         if unknown := sorted(self.sources.keys() - numbers(self).keys()):
-            raise ValueError(f"sources.{unknown[0]}: the card gives no such number")
+            raise ValueError(f"sources.{unknown[0]}: the card has no such number")
         return self
 
     def experts_at(self, layer: int) -> Experts | None:
@@ -331,8 +331,8 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
     for target, inner, outer in _attention_shapes(model):
         if target in targets:
             # A shard is of the outputs, but behind attention, where it is of the inputs.
-            own, whole = (inner, outer) if target == "proj" else (outer, inner)
-            sharded += attentions * rank * own
+            divided, whole = (inner, outer) if target == "proj" else (outer, inner)
+            sharded += attentions * rank * divided
             replicated += attentions * rank * whole
     experts = model.experts_at(layer)
     width = (model.ffn or 0) if experts is None else experts.shared * experts.hidden
@@ -348,8 +348,8 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
 def _network_width(model: Model, width: float, targets: tuple[str, ...]) -> tuple[float, float]:
     """Return rows of adapters of a network that are sharded, and that are on every tensor rank."""
     ups = 2 if model.gated else 1
-    own = width * (ups * ("up" in targets) + ("down" in targets))
-    return own, model.hidden * (("up" in targets) + ("down" in targets))
+    width_of_targets = width * (ups * ("up" in targets) + ("down" in targets))
+    return width_of_targets, model.hidden * (("up" in targets) + ("down" in targets))
 
 
 def _attention_shapes(model: Model) -> Iterator[tuple[str, int, int]]:
@@ -381,21 +381,6 @@ def parameters(model: Model) -> float:
     """
     layers = sum(layer_parameters(model, layer).total for layer in range(model.layers))
     return embedding_parameters(model).total + layers + head_parameters(model).total
-
-
-def active_parameters(model: Model) -> float:
-    """Return the parameters that one token activates: of the routed experts only its ``top_k``.
-
-    Examples
-    --------
-    >>> f"{active_parameters(load_model('mixtral-8x7b')) / 1e9:.1f}"
-    '12.9'
-    """
-    if model.experts is None:
-        return parameters(model)
-    inactive = 1 - model.experts.top_k / model.experts.count
-    routed = sum(layer_parameters(model, layer).experts for layer in range(model.layers))
-    return parameters(model) - inactive * routed
 
 
 def model_names() -> tuple[str, ...]:
@@ -455,15 +440,15 @@ def load_model(name_or_path: str | Path) -> Model:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error
     if is_config(text):
-        own = path.parent.name if path.stem == "config" else path.stem
-        return _checked(card_of(text, source=str(path), name=own or path.stem), str(path))
+        default_name = path.parent.name if path.stem == "config" else path.stem
+        return _checked(card_of(text, source=str(path), name=default_name or path.stem), str(path))
     return parse_model(text, source=str(path))
 
 
 def _unknown(name: str) -> TraceError:
     hint = did_you_mean(name, model_names()) or f"there are {', '.join(model_names())}; "
     return TraceError(
-        f"{name}: no such model; {hint}the path of a YAML file or a config.json will do, too"
+        f"{name}: no such model; {hint}or give the path of a YAML file or a config.json"
     )
 
 

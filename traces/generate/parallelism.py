@@ -1,4 +1,4 @@
-"""Which rank does what: degrees of parallelism, coordinates of a rank, and the groups they form.
+"""Which rank does what: degrees of parallelism, groups of ranks, and schedules of pipelines.
 
 The order is Megatron-LM's (``tp-cp-ep-dp-pp``): tensor ranks are neighbours, pipeline stages are
 farthest apart. Expert parallelism uses the ranks of a stage a second time. Where each expert is
@@ -6,15 +6,20 @@ divided over the ``tp`` ranks and ``ep`` divides ``dp``, ``ep`` neighbours of th
 share the experts among them. Otherwise ``ep`` neighbours (those of ``etp`` ranks each) among all
 ``dp x cp x tp`` ranks do, as in TorchTitan and with Megatron-Core's ``tp-ep`` folding (arXiv
 2504.14960). With HSDP (``dp_replicate``) neighbours share shards, and replicas of them lie apart.
+
+A schedule is the order in which a stage works: slots of micro-batches, as published. Chunk ``c`` of
+a stage is the ``c``-th of its chunks of layers; without interleaving there is one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 
 Ranks = NDArray[np.int64]
 
@@ -101,7 +106,7 @@ class Parallelism:
                 f"etp {self.etp}: an expert is on 1 or all of {self.tp} tensor ranks"
             )
         if self.etp not in (None, self.tp) and self.ep == 1:
-            raise WorkloadError(f"etp {self.etp} means nothing without ep of 2 or more")
+            raise WorkloadError(f"etp {self.etp} needs ep of 2 or more")
         if self.ranks_per_stage % (self.ep * self.expert_tp):
             if self.etp is not None and self.etp > 1:
                 raise WorkloadError(
@@ -120,8 +125,8 @@ class Parallelism:
             raise WorkloadError(f"dp_replicate {self.dp_replicate} does not divide dp {self.dp}")
         if not self.zero:
             raise WorkloadError(
-                f"dp_replicate {self.dp_replicate} says over how many replicas nothing is sharded, "
-                "and without zero of 1 to 3 nothing is"
+                f"dp_replicate {self.dp_replicate} needs zero of 1 to 3: without it nothing is "
+                "sharded"
             )
         if self.ep > 1:
             raise WorkloadError("dp_replicate with ep: experts are sharded over all their replicas")
@@ -216,14 +221,9 @@ def ep_of(parallelism: Parallelism, ranks: Ranks) -> Ranks:
     p = parallelism
     if p.is_folded:
         return np.asarray(ranks % p.ranks_per_stage // p.expert_tp % p.ep, dtype=np.int64)
+    # Ranks of a stage are numbered tp innermost, then cp, then dp.
     replica: Ranks = ranks // (p.cp * p.tp) % p.dp
     return replica % p.ep
-
-
-def rank_at(parallelism: Parallelism, at: Coordinates) -> int:
-    """Return the rank with these coordinates; the inverse of :func:`coordinates`."""
-    index = (at.pp, at.dp, at.cp, at.tp)
-    return int(np.ravel_multi_index(index, _shape(parallelism)))
 
 
 def groups(parallelism: Parallelism, label: str, stage: int) -> Ranks:
@@ -248,6 +248,8 @@ def groups(parallelism: Parallelism, label: str, stage: int) -> Ranks:
         shape, along = (p.expert_replicas, p.ep, p.expert_tp), _EXPERT_MEMBERS[label]
     elif label in _EXPERT_MEMBERS:
         shape = (p.dp // p.ep, p.ep, p.cp, p.tp)
+    # A stage's ranks as an array over dimensions, those of the group moved last: each row of the
+    # result is one group.
     members_last = np.moveaxis(stage_ranks(p, stage).reshape(shape), along, range(-len(along), 0))
     members = int(np.prod(members_last.shape[-len(along) :]))
     return np.asarray(members_last.reshape(-1, members), dtype=np.int64)
@@ -277,3 +279,111 @@ _EXPERT_MEMBERS = {"ep": (1,), "edp": (0,)}
 
 def _shape(parallelism: Parallelism) -> tuple[int, int, int, int]:
     return parallelism.pp, parallelism.dp, parallelism.cp, parallelism.tp
+
+
+class SlotKind(Enum):
+    """What a slot computes; ``BACKWARD`` is both gradients, the last two are its halves."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
+
+
+class Slot(NamedTuple):
+    """One micro-batch in one chunk of a stage."""
+
+    kind: SlotKind
+    micro_batch: int
+    chunk: int = 0
+
+
+class Pipeline(NamedTuple):
+    """Stages of a pipeline, micro-batches of a step, and chunks on each stage."""
+
+    stages: int
+    micro_batches: int
+    chunks: int = 1
+
+
+def gpipe(stage: int, pipeline: Pipeline) -> list[Slot]:
+    """All forward slots, then all backward slots (GPipe, arXiv 1811.06965).
+
+    Bubble: ``(p - 1) / (m + p - 1)`` of the step for ``p`` stages and ``m`` micro-batches.
+    """
+    batches = range(pipeline.micro_batches)
+    forward = [Slot(SlotKind.FORWARD, batch) for batch in batches]
+    return forward + [Slot(SlotKind.BACKWARD, batch) for batch in batches]
+
+
+def one_forward_one_backward(stage: int, pipeline: Pipeline) -> list[Slot]:
+    """1F1B (PipeDream-Flush, arXiv 2006.09503): the bubble of GPipe, activations of ``p`` batches.
+
+    Examples
+    --------
+    >>> order = one_forward_one_backward(0, Pipeline(stages=2, micro_batches=3))
+    >>> " ".join(f"{slot.kind.value}{slot.micro_batch}" for slot in order)
+    'F0 F1 B0 F2 B1 B2'
+    """
+    warm_up = min(pipeline.stages - 1 - stage, pipeline.micro_batches)
+    batches = range(pipeline.micro_batches)
+    return _alternate(
+        [Slot(SlotKind.FORWARD, batch) for batch in batches],
+        [Slot(SlotKind.BACKWARD, batch) for batch in batches],
+        warm_up,
+    )
+
+
+def interleaved(stage: int, pipeline: Pipeline) -> list[Slot]:
+    """1F1B on several chunks per stage (arXiv 2104.04473, section 2.2).
+
+    The bubble is that of 1F1B divided by the chunks. Micro-batches pass a chunk in rounds of ``p``;
+    a stage runs ``2 (p - stage - 1) + (v - 1) p`` forward slots ahead.
+    """
+    p, m, v = pipeline
+    forward = [
+        Slot(SlotKind.FORWARD, batch, chunk)
+        for first in range(0, m, p)
+        for chunk in range(v)
+        for batch in range(first, min(first + p, m))
+    ]
+    backward = [Slot(SlotKind.BACKWARD, slot.micro_batch, v - 1 - slot.chunk) for slot in forward]
+    return _alternate(forward, backward, min(2 * (p - stage - 1) + (v - 1) * p, m * v))
+
+
+def zero_bubble(stage: int, pipeline: Pipeline) -> list[Slot]:
+    """ZB-H1: 1F1B whose weight gradients wait for idle time (arXiv 2401.10241, section 2.1).
+
+    Stage ``i`` defers ``i`` weight gradients, so that input gradients reach the stage before
+    sooner. With times F, I and W of a slot the bubble shrinks from ``(p - 1)(F + I + W)`` to
+    ``(p - 1)(F + I - W)``; activations are those of 1F1B.
+    """
+    slots: list[Slot] = []
+    deferred: list[Slot] = []
+    for slot in one_forward_one_backward(stage, pipeline):
+        if slot.kind is SlotKind.FORWARD:
+            slots.append(slot)
+            continue
+        slots.append(Slot(SlotKind.INPUT_GRADIENT, slot.micro_batch))
+        deferred.append(Slot(SlotKind.WEIGHT_GRADIENT, slot.micro_batch))
+        if len(deferred) > stage:
+            slots.append(deferred.pop(0))
+    return slots + deferred
+
+
+def _alternate(forward: list[Slot], backward: list[Slot], warm_up: int) -> list[Slot]:
+    """Run ``warm_up`` forward slots, then alternate, then the backward slots that are left."""
+    slots = forward[:warm_up]
+    steady = len(forward) - warm_up
+    for ahead, behind in zip(forward[warm_up:], backward, strict=False):
+        slots += [ahead, behind]
+    return slots + backward[steady:]
+
+
+SCHEDULES: dict[str, Callable[[int, Pipeline], list[Slot]]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zb-h1": zero_bubble,
+}
+"""Schedules by name."""

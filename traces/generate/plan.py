@@ -1,4 +1,4 @@
-"""A plan: which step to generate, and the YAML file that says so.
+"""A plan: which step to generate, and its YAML file.
 
 The file names a model card, degrees of parallelism, a run (``training`` or ``serving``) and the
 accelerator that times the kernels; every command reads it as if it were a trace of that step::
@@ -32,10 +32,10 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.errors import TraceError, WorkloadError
 from simulator.imbalance import Imbalance, parse_imbalance
-from simulator.quantities import BandwidthText, BytesText, FlopsText, SecondsText
-from simulator.yaml_text import parse_yaml
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
+from simulator.support.yaml_text import parse_yaml
 from traces.core.files import unpack
 from traces.generate.framework import framework
 from traces.generate.kernel_times import (
@@ -85,7 +85,7 @@ class DeviceMemory:
         if not (math.isfinite(self.size) and 0 <= self.reserve < self.size):
             size, reserve = (f"{number / 1e9:g} GB" for number in (self.size, self.reserve))
             raise WorkloadError(
-                f"memory {size}, of which {reserve} are kept, leaves nothing to programs"
+                f"memory {size} with {reserve} reserved leaves nothing for programs"
             )
 
     @property
@@ -111,7 +111,7 @@ class RankRates:
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
-            raise WorkloadError(f"ranks {self.first}-{self.last} are none")
+            raise WorkloadError(f"ranks {self.first}-{self.last}: not a range of ranks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class GenerationPlan:
     ------
     WorkloadError
         If model, parallelism and run do not fit each other, there are fewer replicas, ``launch``
-        is no time, ``others`` are not ranks of the job, are given twice, or there are copies, or
+        is not a time, ``others`` are not ranks of the job, are given twice, or there are copies, or
         the imbalance does not fit the model's experts, or there are kernels and no framework.
 
     Examples
@@ -192,51 +192,58 @@ class GenerationPlan:
         by = framework(self.run.framework)
         if self.run.cuda_graphs is not None and self.launch is None and not by.launch:
             raise WorkloadError(
-                f"cuda_graphs: no host is modelled that would launch them: framework {by.name} has"
-                " none; name another, or how long a launch takes"
+                f"cuda_graphs: framework {by.name} does not model the host that would launch them;"
+                " name another framework, or how long a launch takes"
             )
         check_fit(self.model, self.parallelism, self.run)
         self._check_imbalance()
 
     def _check_imbalance(self) -> None:
-        said, p, experts = self.imbalance, self.parallelism, self.model.experts
-        if said is None:
+        imbalance, p, experts = self.imbalance, self.parallelism, self.model.experts
+        if imbalance is None:
             return
         if p.ep == 1 or experts is None:
             raise WorkloadError(
-                f"imbalance {said}: means nothing without experts that are spread over ranks (ep "
-                "of 2 or more)"
+                f"imbalance {imbalance}: it applies only to experts that are spread over ranks "
+                "(ep of 2 or more)"
             )
         if self.replicas is not None and self.replicas % p.ep:
             raise WorkloadError(
-                f"{self.replicas} replicas cannot stand for all: {p.ep} in a row have experts that "
-                "are asked unlike often"
+                f"{self.replicas} replicas cannot represent all: {p.ep} consecutive ones have "
+                "experts with different loads"
             )
         routed = {layer for layer in range(self.model.layers) if self.model.experts_at(layer)}
-        for layer in said.histogram:
+        for layer in imbalance.histogram:
             if layer is not None and layer not in routed:
                 raise WorkloadError(
-                    f"{said}: layer: layer {layer} of {self.model.name} has no experts (0 is the "
-                    "first of the model)"
+                    f"{imbalance}: layer: layer {layer} of {self.model.name} has no experts (0 is "
+                    "the first of the model)"
                 )
         for layer in sorted(routed):
-            said.popularity(p.ep, experts.count, layer)
+            imbalance.popularity(p.ep, experts.count, layer)
 
     def _check_others(self) -> None:
         if self.others and self.replicas not in (None, self.parallelism.dp):
-            raise WorkloadError("replicas stand for others only where all accelerators are alike")
+            raise WorkloadError(
+                "replicas can represent others only if all accelerators are the same"
+            )
         ranks = 0
-        for one in sorted(self.others, key=lambda other: other.first):
-            if one.first < ranks or one.last >= self.parallelism.ranks:
-                given = "given twice" if one.first < ranks else "no ranks of the job"
-                raise WorkloadError(f"accelerators of ranks {one.first}-{one.last} are {given}")
-            ranks = one.last + 1
+        for other_ranks in sorted(self.others, key=lambda ranks_with: ranks_with.first):
+            if other_ranks.first < ranks or other_ranks.last >= self.parallelism.ranks:
+                reason = "given twice" if other_ranks.first < ranks else "no ranks of the job"
+                raise WorkloadError(
+                    f"accelerators of ranks {other_ranks.first}-{other_ranks.last} are {reason}"
+                )
+            ranks = other_ranks.last + 1
 
     @property
     def peak(self) -> float:
         """Peak of a rank in the mean (FLOP/s)."""
         ranks, peak = self.parallelism.ranks, self.accelerator.peak
-        more = ((one.last - one.first + 1) * (one.rates.peak - peak) for one in self.others)
+        more = (
+            (other_ranks.last - other_ranks.first + 1) * (other_ranks.rates.peak - peak)
+            for other_ranks in self.others
+        )
         return peak + sum(more) / ranks
 
     def __str__(self) -> str:
@@ -245,36 +252,36 @@ class GenerationPlan:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed in place of a measurement, for whoever reads the answer."""
+        """What was assumed in place of a measurement, for the reader of the answer."""
         p = self.parallelism
-        said = [
+        lines = [
             f"generated, not measured: {self.model.name} on {p.ranks} ranks, {p}",
             f"{self.run}",
-            self._said_kernels,
+            self._kernels_text,
             *([f"kernels like those of {self.kernels.source} as there"] if self.kernels else []),
         ]
-        said += [
-            f"those of ranks {one.first}-{one.last} of {_said_rates(one.rates)}"
-            for one in self.others
+        lines += [
+            f"those of ranks {ranks.first}-{ranks.last} of {_rates_text(ranks.rates)}"
+            for ranks in self.others
         ]
-        said += [f"left out: {self.model.left_out}"] if self.model.left_out else []
-        said += [*self._say_programs(), *self._say_positions(), *self._say_window()]
+        lines += [f"left out: {self.model.left_out}"] if self.model.left_out else []
+        lines += [*self._say_programs(), *self._say_positions(), *self._say_window()]
         if self.replicas is not None and self.replicas < p.dp:
-            said.append(f"{self.replicas} of {p.dp} replicas stand for all")
+            lines.append(f"{self.replicas} of {p.dp} replicas represent all")
         if self.imbalance is not None:
-            said.append(self._say_imbalance(self.imbalance))
-        return tuple(said)
+            lines.append(self._say_imbalance(self.imbalance))
+        return tuple(lines)
 
     def _say_programs(self) -> list[str]:
         """Say what is otherwise than usual: who launches kernels, and what is trained."""
-        said, run = [], self.run
+        lines, run = [], self.run
         if run.cuda_graphs is not None:
             how = "are captured as CUDA graphs" if run.cuda_graphs else "are launched one by one"
-            said.append(f"the kernels of a layer {how}")
+            lines.append(f"the kernels of a layer {how}")
         if isinstance(run, Training) and run.lora_rank:
-            beside = ", ".join(run.lora_targets) or "nothing"
-            said.append(f"weights are frozen; LoRA of rank {run.lora_rank} beside {beside}")
-        return said
+            targets = ", ".join(run.lora_targets) or "nothing"
+            lines.append(f"weights are frozen; LoRA of rank {run.lora_rank} beside {targets}")
+        return lines
 
     @property
     def _context(self) -> int:
@@ -288,8 +295,8 @@ class GenerationPlan:
         if model.positions is None or length <= model.positions:
             return []
         return [
-            f"{length} tokens of a sequence, and {model.name} has {model.positions} learned"
-            " positions: no framework runs that unless its card has as many"
+            f"a sequence of {length} tokens, but {model.name} has {model.positions} learned"
+            " positions: frameworks refuse it unless the model's card has as many"
         ]
 
     def _say_window(self) -> list[str]:
@@ -304,17 +311,17 @@ class GenerationPlan:
         ]
 
     @property
-    def _said_kernels(self) -> str:
+    def _kernels_text(self) -> str:
         """How kernels and the host are timed."""
         by = framework(self.run.framework)
         if by.measured:
             longer = f", {by.slow_down:.0%} longer beside exchanges" if by.slow_down else ""
             return (
-                f"kernels as tables of measured ones have them, under load{longer};"
+                f"kernel times from tables of measurements, at clocks under load{longer};"
                 f" host of {by.name}"
             )
         return (
-            f"kernels by a roofline of {_said_rates(self.accelerator)}: a best case; --framework "
+            f"kernels by a roofline of {_rates_text(self.accelerator)}: a best case; --framework "
             "megatron, fsdp2, ... runs the step with kernels, host and overlap as measured"
         )
 
@@ -330,7 +337,7 @@ class GenerationPlan:
         )
 
 
-def _said_rates(rates: KernelRates) -> str:
+def _rates_text(rates: KernelRates) -> str:
     return (
         f"{rates.compute_efficiency:.0%} of {rates.peak / 1e12:g} TFLOP/s and "
         f"{rates.memory_efficiency:.0%} of {rates.memory_bandwidth / 1e12:g} TB/s"
@@ -373,9 +380,11 @@ def files_named(path: Path) -> list[Path]:
         If the file is no plan.
     """
     table = _table(path)
-    names = [one for one in (table.get("model"), table.get("imbalance")) if isinstance(one, str)]
-    found = [beside if (beside := path.parent / name).is_file() else Path(name) for name in names]
-    return [one for one in found if one.is_file()]
+    names = [
+        value for value in (table.get("model"), table.get("imbalance")) if isinstance(value, str)
+    ]
+    files = [file if (file := path.parent / name).is_file() else Path(name) for name in names]
+    return [file for file in files if file.is_file()]
 
 
 def plan_text(plan: GenerationPlan) -> str:
@@ -387,7 +396,7 @@ def plan_text(plan: GenerationPlan) -> str:
 
 
 _LONGEST = 1 << 16
-"""Bytes of a file that may be a plan, as :func:`traces.core.sniff.is_plan` knows them."""
+"""Bytes of a file that may be a plan, as :func:`traces.core.files.is_plan` knows them."""
 _FOLDER = "folder"
 """What validation calls the folder of the plan's file."""
 _PREFIX = "Value error, "
@@ -412,16 +421,16 @@ def _card(value: object, info: ValidationInfo) -> object:
     """Read the model card that is named; the fields of one are left to be validated."""
     if not isinstance(value, str):
         return value
-    beside = info.context[_FOLDER] / value if info.context else Path(value)
-    return load_model(beside if beside.is_file() else value)
+    file = info.context[_FOLDER] / value if info.context else Path(value)
+    return load_model(file if file.is_file() else value)
 
 
 def _imbalance(value: object, info: ValidationInfo) -> object:
     """Read how unevenly tokens choose experts; a file may lie beside the plan."""
     if value is None or isinstance(value, Imbalance):
         return value
-    beside = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
-    return parse_imbalance(str(beside) if beside.is_file() else str(value))
+    file = info.context[_FOLDER] / str(value) if info.context else Path(str(value))
+    return parse_imbalance(str(file) if file.is_file() else str(value))
 
 
 class _PlanTable(BaseModel):
@@ -446,12 +455,12 @@ class _AcceleratorTable(_PlanTable):
     @property
     def rates(self) -> KernelRates:
         """How fast it is."""
-        own = {one.name: getattr(self, one.name) for one in fields(KernelRates)}
-        return KernelRates(**own | {"peaks": tuple(sorted(self.peaks.items()))})
+        values = {field.name: getattr(self, field.name) for field in fields(KernelRates)}
+        return KernelRates(**values | {"peaks": tuple(sorted(self.peaks.items()))})
 
     @property
     def device_memory(self) -> DeviceMemory | None:
-        """How much it holds; None where that is not said."""
+        """How much it holds; None where it is not given."""
         if self.memory is None:
             return None
         return DeviceMemory(
@@ -468,12 +477,7 @@ class _AcceleratorTable(_PlanTable):
         return table
 
 
-_QUANTITIES = {
-    "peak": "FLOP/s",
-    "memory_bandwidth": "B/s",
-    "memory": "B",
-    "memory_reserve": "B",
-}
+_QUANTITIES = {"peak": "FLOP/s", "memory_bandwidth": "B/s", "memory": "B", "memory_reserve": "B"}
 """Fields of an accelerator with a unit."""
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -508,11 +512,11 @@ class _PlanFile(_PlanTable):
     def _known_fields(cls, data: Any) -> Any:
         """Refuse fields that no dataclass has: pydantic passes over those."""
         for name, kind in _TABLES.items():
-            given = data.get(name) if isinstance(data, dict) else None
-            known = [field.name for field in fields(kind)]
-            for key in given if isinstance(given, dict) else ():
-                if key not in known:
-                    raise ValueError(f"{name}.{key}: no such field; it has {', '.join(known)}")
+            table = data.get(name) if isinstance(data, dict) else None
+            names = [field.name for field in fields(kind)]
+            for key in table if isinstance(table, dict) else ():
+                if key not in names:
+                    raise ValueError(f"{name}.{key}: no such field; it has {', '.join(names)}")
         return data
 
     @model_validator(mode="after")
@@ -535,10 +539,10 @@ class _PlanFile(_PlanTable):
             replicas=plan.replicas,
             other_accelerators=tuple(
                 _OtherTable.model_construct(
-                    ranks=f"{one.first}-{one.last}",
-                    **_AcceleratorTable.fields_of(one.rates, one.memory),
+                    ranks=f"{other_ranks.first}-{other_ranks.last}",
+                    **_AcceleratorTable.fields_of(other_ranks.rates, other_ranks.memory),
                 )
-                for one in plan.others
+                for other_ranks in plan.others
             ),
             imbalance=plan.imbalance,
             **cast("dict[str, Any]", {run: plan.run}),
@@ -554,7 +558,7 @@ class _PlanFile(_PlanTable):
             accelerator=self.accelerator.rates,
             launch=self.launch,
             replicas=self.replicas,
-            others=tuple(one.of_ranks for one in self.other_accelerators),
+            others=tuple(other_ranks.of_ranks for other_ranks in self.other_accelerators),
             imbalance=self.imbalance,
             memory=self.accelerator.device_memory,
         )
@@ -567,11 +571,13 @@ class _PlanFile(_PlanTable):
             table["model"] = name
         else:  # what a card gives has a source, even where it is the default
             table["model"] = self.model.model_dump(exclude_unset=True)
-        for one in (table["accelerator"], *table.get("other_accelerators", ())):
-            for name in _QUANTITIES.keys() & one.keys():
-                one[name] = f"{one[name]!r} {_QUANTITIES[name]}"
-            if "peaks" in one:
-                one["peaks"] = {name: f"{rate!r} FLOP/s" for name, rate in one["peaks"].items()}
+        for table_of_rates in (table["accelerator"], *table.get("other_accelerators", ())):
+            for name in _QUANTITIES.keys() & table_of_rates.keys():
+                table_of_rates[name] = f"{table_of_rates[name]!r} {_QUANTITIES[name]}"
+            if "peaks" in table_of_rates:
+                table_of_rates["peaks"] = {
+                    name: f"{rate!r} FLOP/s" for name, rate in table_of_rates["peaks"].items()
+                }
         if "other_accelerators" in table:
             table["other_accelerators"] = list(table["other_accelerators"])
         if self.launch is not None:

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from simulator.errors import WorkloadError
 from simulator.imbalance import Imbalance
-from simulator.quantities import bytes_per_element
+from simulator.support.errors import WorkloadError
+from simulator.support.quantities import bytes_per_element
 from traces.generate.framework import NONE, framework
 from traces.generate.model import Model
-from traces.generate.parallelism import Parallelism
-from traces.generate.pipeline import SCHEDULES
+from traces.generate.parallelism import SCHEDULES, Parallelism
 
 Scores = Literal["full", "causal"]
 Recompute = Literal["none", "selective", "op", "full"]
@@ -75,7 +74,7 @@ class Training:
         does.
     schedule
         Order of the micro-batches on a pipeline stage, a name of
-        :data:`traces.generate.pipeline.SCHEDULES`.
+        :data:`traces.generate.parallelism.SCHEDULES`.
     bucket
         Gradients of layers are reduced together until this many bytes are reached (PyTorch DDP's
         ``bucket_cap_mb``, 25 MiB); the gradients of a layer are never divided.
@@ -158,7 +157,7 @@ class Training:
         together = self.micro_batch * parallelism.dp
         if self.global_batch % together:
             near = self.global_batch // together * together
-            fitting = " and ".join(str(one) for one in (near, near + together) if one)
+            fitting = " and ".join(str(batch) for batch in (near, near + together) if batch)
             raise WorkloadError(
                 f"global_batch {self.global_batch} is not a multiple of"
                 f" micro_batch x dp = {self.micro_batch} x {parallelism.dp}; {fitting} would be"
@@ -383,8 +382,8 @@ def _encoder_misfits(
         yield f"decode: {model.name} is no decoder that makes token after token; prefill is a pass"
     if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
         yield (
-            f"pp {parallelism.pp}: {model.name} has an encoder, whose output all layers of the "
-            "decoder read: only one stage is modelled"
+            f"pp {parallelism.pp}: {model.name} has an encoder whose output every decoder layer "
+            "reads: only one pipeline stage is modelled"
         )
 
 
@@ -406,8 +405,8 @@ def _check_precision(run: Training | Serving) -> None:
         bytes_per_element(run.precision)
     elif run.framework == NONE:
         raise WorkloadError(
-            f"precision {run.precision} is a recipe of a framework's kernels, and framework none"
-            " has none: name another"
+            f"precision {run.precision} needs a framework's kernels: name a framework other than"
+            f" {NONE}"
         )
 
 

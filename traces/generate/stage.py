@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from simulator.quantities import bytes_per_element
+from simulator.support.quantities import bytes_per_element
 from simulator.workload import What
 from traces.generate.framework import NONE, framework
-from traces.generate.kernel import Kernel, Work
-from traces.generate.layer_kernels import streamed
+from traces.generate.layer_kernels import Kernel, Work, streamed
 from traces.generate.layers import (
     Exchange,
     Exchanges,
@@ -29,7 +28,7 @@ from traces.generate.layers import (
     parameters_on_rank,
 )
 from traces.generate.model import Parameters
-from traces.generate.pipeline import SCHEDULES, Pipeline, Slot, SlotKind
+from traces.generate.parallelism import SCHEDULES, Pipeline, Slot, SlotKind
 from traces.generate.plan import GenerationPlan
 from traces.generate.program import (
     COMPUTE,
@@ -37,6 +36,7 @@ from traces.generate.program import (
     ChannelCall,
     Channels,
     HostCosts,
+    KernelClock,
     NumberedCall,
     RankProgram,
     TimedKernels,
@@ -46,7 +46,6 @@ from traces.generate.program import (
     with_launches,
 )
 from traces.generate.run import MicroBatch, Serving, Training, micro_batch, micro_batches
-from traces.generate.timing import KernelClock
 
 _STATE_BYTES = 12
 """Master weight and two moments in fp32 per parameter (Adam in mixed precision, arXiv 1910.02054,
@@ -72,8 +71,8 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
         program = RankProgram(stage, channels, clock, batch.dtype)
         writer = _StageWriter(program, batch, blocks, messages, captures=bool(run.cuda_graphs))
         if isinstance(run, Training):
-            own = [block for chunk in blocks[stage :: parallelism.pp] for block in chunk]
-            writer.data_parallel = _DataParallelWriter(program, batch, run, own)
+            stage_blocks = [block for chunk in blocks[stage :: parallelism.pp] for block in chunk]
+            writer.data_parallel = _DataParallelWriter(program, batch, run, stage_blocks)
             writer.recompute = run.recompute
         writer.write(slots[stage])
         programs.append(program)
@@ -439,7 +438,7 @@ class _DataParallelWriter:
         if not is_last and p.zero < 2:
             return
         trained = parameters_on_rank(block.trained, self.batch)
-        self.pending = _sum(self.pending, trained)
+        self.pending = Parameters(*(a + b for a, b in zip(self.pending, trained, strict=True)))
         if copied := self._copied(trained.total):
             self.program.compute("gradients to reduce", (streamed(copied),))
         if p.zero < 2 and not self.program.clock.framework.overlaps_gradients:
@@ -540,10 +539,10 @@ class _DataParallelWriter:
     def _stepped(self) -> float:
         """Parameters that this rank's optimiser steps."""
         p = self.batch.parallelism
-        held = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
+        parameters = [parameters_on_rank(block.trained, self.batch) for block in self.blocks]
         shards = p.optimiser_shards
-        experts = sum(block.experts for block in held) / (p.expert_replicas if p.zero else 1)
-        return sum(block.sharded + block.replicated for block in held) / shards + experts
+        experts = sum(part.experts for part in parameters) / (p.expert_replicas if p.zero else 1)
+        return sum(part.sharded + part.replicated for part in parameters) / shards + experts
 
     def _optimiser_step(self) -> Work:
         """Adam on this rank's shard: gradients and states read, states and weights written."""
@@ -553,19 +552,15 @@ class _DataParallelWriter:
 
 def _without_kept(part: LayerPart) -> LayerPart:
     """Leave out what ``op`` keeps: attention's output, and that of every second matrix product."""
-    kept, products = [], 0
+    kernels, products = [], 0
     for kernel in part.kernels:
         is_product = kernel.weight_gradient.flops > 0
         products += is_product
         if kernel.name != "scores" and not (is_product and products % 2):
-            kept.append(kernel)
-    return replace(part, kernels=tuple(kept), by_ep=())
+            kernels.append(kernel)
+    return replace(part, kernels=tuple(kernels), by_ep=())
 
 
 def _overlapped(kernels: Sequence[Kernel]) -> list[Work]:
     """Gradients of the weights that read a part's input: its own gradient may be under way."""
     return weight_gradients(kernel for kernel in kernels if kernel.reads_input)
-
-
-def _sum(first: Parameters, second: Parameters) -> Parameters:
-    return Parameters(*(a + b for a, b in zip(first, second, strict=True)))

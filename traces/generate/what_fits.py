@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any
 
-from simulator.errors import WorkloadError
-from simulator.quantities import format_quantity
+from simulator.support.errors import WorkloadError
+from simulator.support.quantities import format_quantity
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.parallelism import Parallelism, stage_ranks
 from traces.generate.plan import DeviceMemory, GenerationPlan
@@ -34,7 +34,7 @@ class FittingPlan:
         return f"{self.change}: {format_quantity(self.needed, 'B')} on each of {ranks} ranks"
 
 
-_REMEDY = "--ignore-memory (in Python ignore_memory=True of plan_on) answers all the same"
+_REMEDY = "--ignore-memory (in Python ignore_memory=True of plan_on) simulates it anyway"
 """What a message ends with, where a plan was made for a cluster."""
 
 
@@ -70,12 +70,12 @@ def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     ...     )
     ... )
     Traceback (most recent call last):
-    simulator.errors.WorkloadError: deepseek-v3-671b one rank: does not fit into memory: ...
+    simulator.support.errors.WorkloadError: deepseek-v3-671b one rank: does not fit into memory: ...
     """
-    found = _overfull(plan)
-    if found is None:
+    overfull = _overfull(plan)
+    if overfull is None:
         return
-    stage, memory = found
+    stage, memory = overfull
     p = plan.parallelism
     where = f"stage {stage.stage} of {p.pp}: " if p.pp > 1 else ""
     needed, size = (format_quantity(number, "B") for number in (stage.total, memory.size))
@@ -85,7 +85,7 @@ def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
         if size
     ]
     fitting = list(alternatives(plan))
-    advice = [f"  {one}" for one in fitting] or ["  nothing that was tried"]
+    advice = [f"  {change}" for change in fitting] or ["  no change that was tried fits"]
     raise WorkloadError(
         "\n".join(
             [
@@ -112,17 +112,17 @@ def alternatives(plan: GenerationPlan) -> Iterator[FittingPlan]:
     then the smallest on more ranks.
     """
     for changes in (_single(plan), _several(plan), _on_more_ranks(plan)):
-        found = islice(_fitting(plan, changes), _SHOWN)
-        first = next(found, None)
+        fitting = islice(_fitting(plan, changes), _SHOWN)
+        first = next(fitting, None)
         if first is not None:
             yield first
-            yield from found
+            yield from fitting
             return
 
 
 def _overfull(plan: GenerationPlan) -> tuple[StageMemory, DeviceMemory] | None:
     """Return the stage that exceeds its memory by most, and that memory; None if all fit."""
-    if plan.memory is None and all(one.memory is None for one in plan.others):
+    if plan.memory is None and all(other_ranks.memory is None for other_ranks in plan.others):
         return None
     stages = memory_of(plan)
     worst = None
@@ -146,12 +146,22 @@ def _least_memory(plan: GenerationPlan, stage: int) -> DeviceMemory | None:
     """Return the smallest memory of a stage's ranks; None where it is not known."""
     ranks = stage_ranks(plan.parallelism, stage)
     first, last = int(ranks[0]), int(ranks[-1])
-    own = [one for one in plan.others if one.first <= last and one.last >= first]
-    inside = sum(min(one.last, last) - max(one.first, first) + 1 for one in own)
-    known = [one.memory for one in own]
+    others = [
+        other_ranks
+        for other_ranks in plan.others
+        if other_ranks.first <= last and other_ranks.last >= first
+    ]
+    inside = sum(
+        min(other_ranks.last, last) - max(other_ranks.first, first) + 1 for other_ranks in others
+    )
+    capacities = [other_ranks.memory for other_ranks in others]
     if inside < len(ranks):
-        known.append(plan.memory)
-    return min((one for one in known if one is not None), key=lambda one: one.left, default=None)
+        capacities.append(plan.memory)
+    return min(
+        (capacity for capacity in capacities if capacity is not None),
+        key=lambda capacity: capacity.left,
+        default=None,
+    )
 
 
 _Changes = Iterable[Mapping[str, Any]]

@@ -1,6 +1,6 @@
 """A workload as a GOAL schedule (LogGOPSim): calcs in whole nanoseconds, sends and receives.
 
-GOAL has no collectives: whoever writes one says how it is carried out, as a schedule of
+GOAL has no collectives: a collective is written as its schedule of
 transfers. Lags and earliest starts are calcs, on a cpu of their own. Names, dtypes, and what a call
 was measured to take have no place in GOAL, nor has an edge between ranks: that is refused.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import OutputError
 from simulator.schedule import Schedule, Step
+from simulator.support.errors import OutputError
 from simulator.workload import Call, Workload
-from traces.goal.text import Goal, GoalOp, GoalRank, Need, goal_lines
+from traces.goal.read import Goal, GoalOp, GoalRank, Need, goal_lines
 
 ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
@@ -77,11 +77,11 @@ class _RankWriter:
 
     def written(self) -> GoalRank:
         self.result = GoalRank(self.rank)
-        own = np.flatnonzero(self.workload.rank == self.rank).tolist()
-        for op in own:
+        ops = np.flatnonzero(self.workload.rank == self.rank).tolist()
+        for op in ops:
             self._add_op(op)
         edges = self.workload.edges
-        for op in own:
+        for op in ops:
             ready = float(self.workload.ready[op])
             if ready > 0:
                 self._need(self.begins[op], [self._calc(ready, "")])
@@ -120,7 +120,7 @@ class _RankWriter:
             joint = [self._calc(0.0, "")]
             self._need(joint, before)
             before = joint
-        self.result.needs.extend(Need(later, other) for later in after for other in before)
+        self.result.needs.extend(Need(later, earlier) for later in after for earlier in before)
 
     def _calc(self, duration: float, lane: str) -> int:
         cpu = self.cpus.setdefault(lane, len(self.cpus))
@@ -140,7 +140,9 @@ class _RankWriter:
         if len(ranks) == 1:
             return
         if math.isnan(call.size):
-            raise OutputError(f"{self.path}: {call} has no size: GOAL cannot say what it sends")
+            raise OutputError(
+                f"{self.path}: {call} has no size: GOAL needs the bytes of every message"
+            )
         if call.kind == "send_receive":
             what, peer = ("send", ranks[1]) if self.rank == ranks[0] else ("recv", ranks[0])
             yield [GoalOp(what, math.ceil(call.size), peer, call.index)]
@@ -161,13 +163,13 @@ class _RankWriter:
         """List what this rank sends and receives in a step, one message for each peer."""
         (schedule, step), ranks = part, call.group.ranks
         units, unit = schedule.units(step), call.size / schedule.parts
-        here = ranks.index(self.rank)
-        for what, own, other in (
+        position = ranks.index(self.rank)
+        for what, from_here, peers in (
             ("send", step.source, step.target),
             ("recv", step.target, step.source),
         ):
             chunks: defaultdict[int, float] = defaultdict(float)
-            for row in np.flatnonzero(own == here).tolist():
-                chunks[ranks[int(other[row])]] += float(units[row])
+            for row in np.flatnonzero(from_here == position).tolist():
+                chunks[ranks[int(peers[row])]] += float(units[row])
             for peer, count in sorted(chunks.items()):
                 yield GoalOp(what, math.ceil(round(count * unit, _DIGITS)), peer, call.index)

@@ -1,6 +1,6 @@
 """What one event of a Kineto file says about a communication call.
 
-Up to three host events and one kernel tell of the same call, each its own part; joining them is
+Up to three host events and one kernel describe the same call, each its own part; joining them is
 done elsewhere. Here an event becomes the :class:`CommRecord` of what that event says:
 
 * ``c10d::allreduce_``: shapes of the operator's arguments, the output before the input;
@@ -24,8 +24,8 @@ over the years; the tensors come first in calls that move data and are absent in
 ========  =============================================================================
 
 In the last, the group is an id and later a (name, description) pair; the sequence became a pair
-too, and pairs are not recorded: there the named fields tell. ``rank`` is the root or the peer, if
-the call has one.
+too, and pairs are not recorded: there the named fields are read. ``rank`` is the root or the peer,
+if the call has one.
 
 Of a list of more than 30 ranks PyTorch keeps the first 29 and the last: ``[0, 2, 4, ..., 126]``.
 Where these and the size of the group fit one arithmetic sequence, that is the list; anything else
@@ -38,9 +38,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from simulator.errors import shown
-from traces.core.calls import ANNOTATION, CUSTOM, OPERATOR, PARAM_COMMS
+from simulator.support.errors import shown
 from traces.core.events import CommRecord
+from traces.core.rank_graph import ANNOTATION, CUSTOM, OPERATOR, PARAM_COMMS
 from traces.kineto.schema import (
     CommArgs,
     LooseNumber,
@@ -98,8 +98,8 @@ def _from_positions(args: CommArgs) -> CommRecord:
     tensors = int(_has_tensors(types))
     rest = len(types) - tensors
     sized = rest in _WITH_GROUP_SIZE
-    said = [*values[tensors:], *[""] * rest][:rest]
-    pointer = said[1] if rest >= min(_WITH_POINTER) else ""
+    fields = [*values[tensors:], *[""] * rest][:rest]
+    pointer = fields[1] if rest >= min(_WITH_POINTER) else ""
     if rest in _WITH_POINTER and pointer == "0":
         pointer = ""  # no group: a call that belongs to none
     elements, dtype = _elements(dims, types, 0) if tensors else (None, "")
@@ -108,10 +108,10 @@ def _from_positions(args: CommArgs) -> CommRecord:
         in_elements=elements,
         dtype=dtype,
         group_key=pointer,
-        group_size=_number(said[-1]) if sized else None,
-        sequence=_number(said[0]) if said else None,
-        in_split=_splits(said, 4),
-        out_split=_splits(said, 5),
+        group_size=_number(fields[-1]) if sized else None,
+        sequence=_number(fields[0]) if fields else None,
+        in_split=_splits(fields, 4),
+        out_split=_splits(fields, 5),
     )
 
 
@@ -158,12 +158,12 @@ def _from_custom(name: str, args: CommArgs) -> CommRecord:
     tensors = (_elements(dims, types, position) for position in range(len(types)))
     elements, dtype = next((tensor for tensor in tensors if tensor[0] is not None), (None, ""))
     named = next((at for kind, at in _GROUP_NAMED.items() if kind in word), len(values))
-    known = library == "symm_mem" and named < len(values)
+    is_symmetric = library == "symm_mem" and named < len(values)
     return CommRecord(
         collective=word,
         in_elements=elements,
         dtype=dtype,
-        group_key=values[named].strip("'\"") if known else "",
+        group_key=values[named].strip("'\"") if is_symmetric else "",
     )
 
 
@@ -172,9 +172,9 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
     word, peer = (parsed[1], parsed[3]) if parsed else (name, None)
     dims, types, _ = _arguments(args)
     parts = [_elements(dims, types, position) for position in range(len(types))]
-    known = [elements for elements, dtype in parts if elements is not None]
+    counted = [elements for elements, dtype in parts if elements is not None]
     dtypes = {dtype for _, dtype in parts}
-    elements = sum(known) if known and len(known) == len(parts) else None
+    elements = sum(counted) if counted and len(counted) == len(parts) else None
     receives = word.startswith("recv")
     return CommRecord(
         collective=word,

@@ -3,17 +3,23 @@
 All files must be of one run: no two of one rank, one world size, one backend, steps in common. A
 missing rank is an error where most ranks are there, because then it was lost: more than half of
 those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 16), and a note
-says so; so does one for ranks above the highest, which nothing tells from a sample.
+says so; so does one for ranks above the highest, which look the same as a sample.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped, unknown_rank
-from traces.kineto.document import ASSUMED, ForeignFile, named_json, read_document
-from traces.kineto.reader import rank_trace, read_rank
+from traces.kineto.reader import (
+    ASSUMED,
+    ForeignFile,
+    named_json,
+    rank_trace,
+    read_document,
+    read_rank,
+)
 
 
 def read_job(path: Path, *, sample: bool = False) -> Job:
@@ -89,18 +95,18 @@ def _check_one_run(ranks: Sequence[RankTrace]) -> None:
         if earlier.rank == later.rank:
             raise TraceError(
                 f"{later.file}: rank {earlier.rank} again, as {earlier.file} "
-                f"(from {earlier.rank_source}, from {later.rank_source}): leave one of them"
+                f"(from {earlier.rank_source}, from {later.rank_source}): remove one of them"
             )
-    for what, said in (
+    for what, values in (
         ("distributedInfo.world_size", [(trace, trace.world_size) for trace in ranks]),
         ("distributedInfo.backend", [(trace, trace.backend or None) for trace in ranks]),
     ):
-        known = [(trace, value) for trace, value in said if value is not None]
-        for trace, value in known[1:]:
-            if value != known[0][1]:
+        recorded = [(trace, value) for trace, value in values if value is not None]
+        for trace, value in recorded[1:]:
+            if value != recorded[0][1]:
                 raise TraceError(
-                    f"{trace.file}: {what} is {value}, but {known[0][1]} in {known[0][0].file}: "
-                    "the files are not of one job"
+                    f"{trace.file}: {what} is {value}, but {recorded[0][1]} in "
+                    f"{recorded[0][0].file}: the files are not of one job"
                 )
 
 
@@ -131,7 +137,7 @@ def _missing(
         gaps = sorted(set(range(present[-1])) - set(present))
         raise TraceError(
             f"{path}: no file of rank {_listed(gaps)} among those of ranks {_listed(present)}: "
-            "add it, or let --replicate put copies of the others there"
+            "add it, or use --replicate to copy the others"
         )
     if len(present) < job_ranks:
         yield f"{len(present)} of {job_ranks} ranks were recorded: {_listed(present)}"
@@ -152,14 +158,15 @@ def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
 
 
 def _clocks(ranks: Sequence[RankTrace]) -> Iterator[str]:
-    """Clocks of hosts may differ, so that files of different times are told, not refused."""
+    """Clocks of hosts may differ, so that files of different times are noted, not refused."""
     latest = max(ranks, key=lambda trace: trace.epoch)
     earliest = min(ranks, key=_end)
-    apart = (latest.epoch - _end(earliest)) / 1e9
-    if apart > 0:
+    gap = (latest.epoch - _end(earliest)) / 1e9
+    if gap > 0:
+        seconds = f"{gap:,.0f}" if gap >= 100 else f"{gap:.3g}"
         yield (
-            f"rank {latest.rank} begins {apart:.3g} s after rank {earliest.rank} has ended: "
-            "another run, or another clock"
+            f"rank {latest.rank} begins {seconds} s after rank {earliest.rank} has ended: files of "
+            "different runs, or of hosts whose clocks differ; check that they belong together"
         )
 
 

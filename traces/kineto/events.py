@@ -4,31 +4,43 @@ A batch becomes columns at once: a few calls of Python per event cost more than 
 An event of a category that is used must be whole, or the file is refused with the event's number,
 name and field; one of another category is counted.
 
-Files whose events carry no correlation ids tell by arrows which launch led to which kernel. The
+Files whose events carry no correlation ids link launches to kernels by arrows. The
 profiler draws an arrow (``ac2g``, once ``async_cpu_to_gpu``) from each launch to what it launched:
 two flow events of one id, at the start of either. As a rule the id is the correlation id of both,
 and the arrow is not needed.
+
+With ``with_modules`` or ``with_stack`` the profiler records a range per call of a module
+(``python_function``, ``nn.Module: Linear_3``), with ``with_stack`` of every Python function. It
+draws an arrow (``fwdbwd``) from each operator of the forward pass to the one that autograd runs for
+it. No op is made of these events, and one that is damaged is passed over.
 """
 
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
 
-from simulator.errors import TraceError, shown
-from traces.core.calls import is_comm
+from simulator.support.errors import TraceError, shown
 from traces.core.columns import EventRows, LaneLabels, ValueIndex
-from traces.core.events import CommRecord, HostKind, ProfilerStep, SyncEvent
+from traces.core.events import (
+    CommRecord,
+    HostKind,
+    ModuleEvents,
+    ProfilerStep,
+    PythonCalls,
+    SyncEvent,
+)
+from traces.core.rank_graph import is_comm
 from traces.kineto.comm import comm_record
-from traces.kineto.modules import CATEGORIES as MODULE_CATEGORIES
-from traces.kineto.modules import ModuleReading
 from traces.kineto.mtia import CATEGORIES as MTIA
 from traces.kineto.mtia import MtiaEvents
 from traces.kineto.schema import (
@@ -48,6 +60,117 @@ from traces.kineto.schema import (
     unwrapped,
 )
 
+MODULE_CATEGORIES = ("python_function", "fwdbwd")
+"""Categories of the events that :class:`ModuleReading` takes."""
+_MODULE = "nn.Module: "
+_LONG_CALL = 100_000
+"""Shorter calls (ns) neither fill nor make a silence of the host, which takes a millisecond."""
+_WAITS = re.compile(
+    r"<built-in .*?\b(?:acquire|sleep|wait\w*|select|poll|recv\w*|accept|join|get|run_backward"
+    r"|\w*synchronize)\b"
+)
+"""C functions in which a thread waits: for a lock, a clock, a file, the device, or for autograd's
+threads."""
+_Lane = tuple[LooseNumber, LooseNumber]
+_Place = tuple[_Lane, int]
+"""A process and thread, and a time (ns since ``baseTimeNanoseconds``)."""
+
+
+class _Arrow(Struct, gc=False):
+    ph: str = ""
+    id: Raw = ABSENT
+
+
+_decode_arrow = msgspec.json.Decoder(_Arrow).decode
+
+
+class ModuleReading:
+    """Collects the events as they are read: calls of modules and of Python, and arrows."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[_Lane, int, int, bool]] = []
+        self._ranges: list[tuple[_Lane, str, int, int]] = []
+        self._ends: dict[str, dict[int, _Place]] = {"s": {}, "f": {}}
+
+    def add(self, event: KinetoEvent, raw: Raw) -> None:
+        """Take an event of one of the categories, unless it is of no module."""
+        with suppress(ValueError, OverflowError, RecursionError):
+            if event.cat == "fwdbwd":
+                self._add_arrow(event, raw)
+            elif event.ph == "X":
+                self._add_call(event, raw)
+
+    def _add_call(self, event: KinetoEvent, raw: Raw) -> None:
+        is_module = event.name.startswith(_MODULE)
+        start, length = nanoseconds(event.ts, raw, "ts"), nanoseconds(event.dur, raw, "dur")
+        if length < 0 or (length < _LONG_CALL and not is_module):
+            return
+        lane, end = (event.pid, event.tid), start + length
+        if is_module:
+            self._ranges.append((lane, event.name.removeprefix(_MODULE), start, end))
+        if length >= _LONG_CALL:
+            self._calls.append((lane, start, end, _WAITS.match(event.name) is not None))
+
+    def _add_arrow(self, event: KinetoEvent, raw: Raw) -> None:
+        arrow = _decode_arrow(raw)
+        number = unwrapped(arrow.id)
+        if arrow.ph in self._ends and isinstance(number, int | float | str):
+            where = (event.pid, event.tid), nanoseconds(event.ts, raw, "ts")
+            self._ends[arrow.ph][identifier(number, "id")] = where
+
+    def python(self, threads: LaneLabels, first: int) -> PythonCalls | None:
+        """Return the long calls on threads that have other events; None if there are none.
+
+        ``first`` is when the times of the trace begin (ns).
+        """
+        calls = [
+            (thread, start, end, waits)
+            for lane, start, end, waits in self._calls
+            if (thread := threads.known(*lane)) is not None
+        ]
+        if not calls:
+            return None
+        columns = np.array(calls, dtype=np.int64)
+        return PythonCalls(
+            thread=columns[:, 0].astype(np.int32),
+            start=(columns[:, 1] - first) / 1e9,
+            end=(columns[:, 2] - first) / 1e9,
+            waits=columns[:, 3].astype(np.bool_),
+        )
+
+    def events(self, threads: LaneLabels, first: int) -> ModuleEvents | None:
+        """Return what was found on threads that have other events; None if nothing was.
+
+        ``first`` is when the times of the trace begin (ns).
+        """
+        ranges = [
+            (thread, name, start, end)
+            for lane, name, start, end in self._ranges
+            if (thread := threads.known(*lane)) is not None
+        ]
+        forward, backward = self._ends["s"], self._ends["f"]
+        arrows = [
+            (source, forward[number][1], target, backward[number][1])
+            for number in forward.keys() & backward.keys()
+            if (source := threads.known(*forward[number][0])) is not None
+            and (target := threads.known(*backward[number][0])) is not None
+        ]
+        if not (ranges or arrows):
+            return None
+        times = np.array([row[2:] for row in ranges], dtype=np.int64).reshape(-1, 2)
+        ends = np.array(arrows, dtype=np.int64).reshape(-1, 4)
+        return ModuleEvents(
+            thread=np.array([row[0] for row in ranges], dtype=np.int32),
+            name=tuple(row[1] for row in ranges),
+            start=(times[:, 0] - first) / 1e9,
+            end=(times[:, 1] - first) / 1e9,
+            forward_thread=ends[:, 0].astype(np.int32),
+            forward=(ends[:, 1] - first) / 1e9,
+            backward_thread=ends[:, 2].astype(np.int32),
+            backward=(ends[:, 3] - first) / 1e9,
+        )
+
+
 _ARROWS = ("ac2g", "async_cpu_to_gpu")
 _FROM, _TO = "s", "f"
 
@@ -61,7 +184,7 @@ class _Flow(Struct, gc=False):
     ts: LooseNumber = None
 
 
-_decode = msgspec.json.Decoder(_Flow).decode
+_decode_flow = msgspec.json.Decoder(_Flow).decode
 
 
 def correlate(
@@ -78,7 +201,7 @@ def correlate(
     ends: dict[str, dict[int, tuple[int | None, int]]] = {_FROM: {}, _TO: {}}
     lanes = {_FROM: threads, _TO: streams}
     for index, raw in enumerate(events):
-        flow = _decode(raw)
+        flow = _decode_flow(raw)
         if flow.cat not in _ARROWS or flow.ph not in ends:
             continue
         try:
@@ -334,7 +457,7 @@ class EventReading:
 
 
 class _Special(dict[str, bool]):
-    """Whether a host event of a name is a step, or tells of communication."""
+    """Whether a host event of a name is a step, or is about communication."""
 
     def __missing__(self, name: str) -> bool:
         self[name] = is_comm(name) or _STEP.match(name) is not None

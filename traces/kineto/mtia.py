@@ -7,7 +7,7 @@ wait and the record it waits for have one ``seq_num`` on the stream that is wait
 correlation ids of the host's calls.
 
 Among the calls (``mtia_runtime``) are spans that the runtime annotates, which name no stream, and a
-stream's submission queue as it synchronises, which its caller's own event tells already.
+stream's submission queue as it synchronises, which its caller's own event covers already.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw, Struct
 
-from simulator.errors import shown
+from simulator.support.errors import shown
 from traces.core.columns import LaneLabels
 from traces.core.events import HostKind, SyncEvent
 from traces.kineto.schema import KinetoEvent, LooseNumber, identifier, nanoseconds
@@ -66,7 +66,7 @@ class MtiaEvents:
     def use(self, event: KinetoEvent, raw: Raw) -> HostKind | str | None:
         """Say what an event of :data:`CATEGORIES` is: of the host, or ``kernel`` or ``copy``.
 
-        None of what is no work and was noted, or is told by another event already.
+        None of what is no work and was noted, or is covered by another event.
 
         Raises
         ------

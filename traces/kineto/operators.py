@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct, field
 
-from simulator.errors import TraceError
-from traces.core.recorded import RecordedOperator
-from traces.kineto.document import ForeignFile, read_document
+from simulator.support.errors import TraceError
+from traces.core.events import RecordedOperator
+from traces.kineto.reader import ForeignFile, read_document
 from traces.kineto.schema import ABSENT, LooseNumber, durations_ns, stamps, unwrapped
 
 
@@ -153,28 +153,28 @@ class _Reading:
             return None
         thread, time = launch
         calls = self.calls.get(thread, [])
-        place = bisect_right(starts.get(thread, []), time) - 1
+        row = bisect_right(starts.get(thread, []), time) - 1
         sized = None
-        while place >= 0:
-            call = calls[place]
+        while row >= 0:
+            call = calls[row]
             if call.end >= time:
                 if call.event.name in wanted:
                     return call
                 if sized is None and _has_sizes(call.event):
                     sized = call
-            place = call.caller
+            row = call.caller
         return sized
 
 
 def _nest(calls: list[_Call]) -> list[int]:
-    """Sort a thread's calls, tell each who called it, and return when they start."""
+    """Sort a thread's calls, give each its caller, and return when they start."""
     calls.sort(key=lambda call: (call.start, -call.end))
     stack: list[int] = []
-    for place, call in enumerate(calls):
+    for row, call in enumerate(calls):
         while stack and calls[stack[-1]].end < call.end:
             stack.pop()
         call.caller = stack[-1] if stack else -1
-        stack.append(place)
+        stack.append(row)
     return [call.start for call in calls]
 
 
@@ -183,16 +183,16 @@ def _recorded(call: _Call, kernels: list[tuple[str, float]]) -> RecordedOperator
     sizes = unwrapped(args.dims) or unwrapped(args.dims_old) or []
     return RecordedOperator(
         call.event.name,
-        tuple(_sizes(one) for one in sizes) if isinstance(sizes, list) else (),
-        tuple(str(one) for one in _list(args.types)),
-        tuple(str(one) for one in _list(args.values)),
+        tuple(_sizes(value) for value in sizes) if isinstance(sizes, list) else (),
+        tuple(str(value) for value in _list(args.types)),
+        tuple(str(value) for value in _list(args.values)),
         tuple(kernels),
     )
 
 
 def _sizes(value: object) -> tuple[int, ...]:
     """Sizes of a tensor; lists of tensors and anything else have none."""
-    if isinstance(value, list) and all(isinstance(one, int) for one in value):
+    if isinstance(value, list) and all(isinstance(length, int) for length in value):
         return tuple(value)
     return ()
 

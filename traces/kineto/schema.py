@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
-from simulator.errors import shown
+from simulator.support.errors import shown
 from traces.core.events import Longs
 
 LooseNumber = int | float | str | None
@@ -52,7 +52,7 @@ class KinetoEvent(Struct, gc=False):
 
 
 class CommArgs(Struct, gc=False):
-    """``args`` of an event that tells of communication, PyTorch's own names of its fields."""
+    """``args`` of an event that is about communication, PyTorch's own names of its fields."""
 
     collective: str | None = field(name="Collective name", default=None)
     in_elements: LooseNumber = field(name="In msg nelems", default=None)
@@ -106,7 +106,7 @@ class GroupConfig(Struct):
 
 
 class DistributedInfo(Struct):
-    """What ``torch.distributed`` told the profiler."""
+    """What ``torch.distributed`` handed to the profiler."""
 
     backend: str | None = None
     rank: LooseNumber = None
@@ -121,7 +121,7 @@ class DeviceProperties(Struct):
 
 
 class KinetoHeader(Struct):
-    """The top level of a file: ``schema`` and ``nodes`` tell an Execution Trace from a trace."""
+    """The top level of a file: ``schema`` and ``nodes`` mark an Execution Trace."""
 
     events: list[Raw] | None = field(name="traceEvents", default=None)
     base: LooseNumber = field(name="baseTimeNanoseconds", default=None)
@@ -172,7 +172,7 @@ def nanoseconds(value: LooseNumber, event: Raw, which: str) -> int:
     else:
         stamp = _decimal_nanoseconds(value, event, which)
     if not -_LATEST < stamp < _LATEST:
-        raise ValueError(f"field {which!r}: {shown(value)} us is no time")
+        raise ValueError(f"field {which!r}: {shown(value)} us is not a time")
     return stamp
 
 
@@ -186,6 +186,8 @@ def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Long
     if types <= {int, float} and values:
         numbers = np.array(values, dtype=np.float64)
         if np.abs(numbers).max() < _EXACT:
+            # Whole microseconds and the rest apart: a float of both has too few bits for
+            # nanoseconds since 1970.
             whole = np.trunc(numbers)
             parts = np.rint((numbers - whole) * 1000)
             return np.asarray(whole.astype(np.int64) * 1000 + parts.astype(np.int64))

@@ -8,7 +8,7 @@ shift what follows by one: the tolerance is two nanoseconds per call, and two fo
 calls share links, the shares change with the shift, and nothing bounds that; it stayed within the
 same.) For that a workload must have the structure of :mod:`traces.kineto.write_program`, and
 the earliest op of a step is taken as its start. A step that was read, from whatever format, is
-written with the same kernels, copies and calls; of waits that only the times told, and of host ops
+written with the same kernels, copies and calls; of waits inferred from times, and of host ops
 that take no time, there may be more or fewer. It reads back within 1 % of its time.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from simulator.errors import OutputError, WorkloadError
+from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import Group, What, Workload
 from traces.kineto.write_comm import JsonObject, WrittenCall, written_ends
@@ -93,12 +93,14 @@ def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
     host_calls = np.flatnonzero((workload.call >= 0) & np.array(on_host)[workload.lane])
     if len(host_calls):
         count = len(np.unique(workload.call[host_calls]))
-        notes.append(f"{count} calls that the host carried out stand as NCCL's kernels on streams")
-    untold = sum(program.untold for program in rank_programs(timeline).values())
-    if untold:
         notes.append(
-            f"{untold} waits between streams that no event tells, since no launch of its own stands"
-            " before what waits: a reader sees them by the times, or not"
+            f"{count} calls that the host carried out are written as NCCL kernels on streams"
+        )
+    unwritten = sum(program.unwritten for program in rank_programs(timeline).values())
+    if unwritten:
+        notes.append(
+            f"{unwritten} waits between streams are not written as events, since what waits has no "
+            "launch of its own: a reader may infer them from the times"
         )
     return tuple(notes)
 
@@ -116,7 +118,8 @@ def _check_alone(folder: Path, files: Sequence[Path]) -> None:
     strangers = sorted(set(folder.glob(_NAME.format("*"))) - set(files))
     if strangers:
         raise OutputError(
-            f"{strangers[0]}: none of the {len(files)} ranks written; both would be read as one job"
+            f"{strangers[0]}: is not of the {len(files)} ranks written, and would be read as one of"
+            " the job: remove it, or write into another directory"
         )
 
 
@@ -127,17 +130,17 @@ def _documents(
     ranks = {timeline.workload.job_ranks for timeline in timelines}
     if len(ranks) != 1:
         raise WorkloadError(f"steps of one job have one number of ranks, not {sorted(ranks)}")
-    apart = [rank_programs(timeline) for timeline in timelines]
-    if len({tuple(programs) for programs in apart}) != 1:
+    rank_steps = [rank_programs(timeline) for timeline in timelines]
+    if len({tuple(programs) for programs in rank_steps}) != 1:
         raise WorkloadError("steps of one job are of the same ranks")
     steps = in_sequence(timelines, first)
     groups: dict[Group, int] = {}
     comms = _comms([timeline.workload for timeline in timelines], groups)
     job_ranks = ranks.pop()
-    for rank in apart[0]:
+    for rank in rank_steps[0]:
         events = RankEvents(rank)
         events.add_names(*_lanes(steps, rank))
-        for step, of_ranks, calls in zip(steps, apart, comms, strict=True):
+        for step, of_ranks, calls in zip(steps, rank_steps, comms, strict=True):
             events.add_step(step, of_ranks[rank], calls)
         yield rank, _document(_header((rank, job_ranks), groups, accelerator), events.events)
 
@@ -146,9 +149,9 @@ def _lanes(steps: Sequence[StepTimes], rank: int) -> tuple[set[int], set[int]]:
     """Numbers of a rank's threads and of its streams."""
     threads, streams = set[int](), set[int]()
     for step in steps:
-        mine, host = step.workload.rank == rank, step.workload.what == What.HOST
-        threads |= set(step.lane[mine & host].tolist())
-        streams |= set(step.lane[mine & ~host].tolist())
+        on_rank, host = step.workload.rank == rank, step.workload.what == What.HOST
+        threads |= set(step.lane[on_rank & host].tolist())
+        streams |= set(step.lane[on_rank & ~host].tolist())
     return threads, streams
 
 
@@ -159,8 +162,8 @@ def _comms(
     described = []
     used: dict[int, int] = defaultdict(int)
     for workload in workloads:
-        for known in workload.groups:
-            groups.setdefault(known, len(groups))
+        for communicator in workload.groups:
+            groups.setdefault(communicator, len(groups))
         calls = [workload.call_view(index) for index in range(len(workload.calls))]
         before = dict(used)
         step = []

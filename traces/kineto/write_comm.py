@@ -1,13 +1,14 @@
 """What PyTorch and NCCL call a collective, and what they write about it into a trace."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator.errors import WorkloadError
-from simulator.quantities import bytes_per_element
 from simulator.shares import Shares
+from simulator.support.errors import WorkloadError
+from simulator.support.quantities import bytes_per_element
 from simulator.workload import UNKNOWN, Call
 
 JsonObject = dict[str, object]
@@ -42,15 +43,22 @@ _SEND = NcclNames("send", "c10d::send", "nccl:send 0->1", "SendRecv")
 _RECEIVE = NcclNames("recv", "c10d::recv_", "nccl:recv 1<-0", "SendRecv")
 """Both ends of a message; the ranks in the annotation are those within the group."""
 _NCCL_TYPES = {
-    "i8": "char int8 i8 signed_char s8",
-    "u8": "byte uint8 u8 unsigned_char pred",
+    "i8": "char int8 i8 signedchar s8",
+    "u8": "byte uint8 u8 unsignedchar bool pred",
     "i32": "int int32 i32 s32",
-    "i64": "long int64 i64 s64",
+    "u32": "uint uint32 u32 unsigned unsignedint",
+    "i64": "long longint longlong longlongint int64 i64 s64",
+    "u64": "uint64 u64 unsignedlong unsignedlongint unsignedlonglong",
     "f16": "half float16 fp16 f16",
-    "bf16": "bfloat16 bf16",
+    "bf16": "bfloat16 bf16 nvbfloat16",
     "f32": "float float32 fp32 f32",
     "f64": "double float64 fp64 f64",
+    "f8e4m3": "float8e4m3 float8e4m3fn f8e4m3 f8e4m3fn",
+    "f8e5m2": "float8e5m2 f8e5m2",
 }
+"""Types that NCCL reduces (``ncclDataType_t``), without the spaces and underscores of a spelling;
+PyTorch hands over booleans as bytes."""
+_FILLING = re.compile(r"[\s_]+")
 _NCCL_TYPE = {name: type_ for type_, names in _NCCL_TYPES.items() for name in names.split()}
 
 
@@ -72,13 +80,12 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
         If the kind or the dtype has no NCCL kernel, or the size is no whole number of elements.
     """
     words = _RECEIVE if call.kind == "send_receive" else _WORDS.get(call.kind)
-    spelled = call.dtype.lower().removeprefix("c10::").replace(" ", "_")
-    type_ = _NCCL_TYPE.get(spelled)
-    if words is None or type_ is None:
+    type_ = _NCCL_TYPE.get(_FILLING.sub("", call.dtype.lower().removeprefix("c10::")))
+    reduces = words is not None and words.kernel.endswith("_")
+    if words is None or (reduces and type_ is None):
         what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
         raise WorkloadError(f"no Kineto trace of this workload: {call}: no NCCL kernel of {what}")
     sent, received = _elements(call)
-    reduces = words.kernel.endswith("_")
     protocol = "" if words.kernel == "SendRecv" else "_RING_LL"
     name = f"ncclDevKernel_{words.kernel}{type_ if reduces else ''}{protocol}"
     args: JsonObject = {
@@ -100,7 +107,7 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
 def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | None, ...]:
     """Describe a message as each member of its group sees it; a collective is the same to all.
 
-    None of a call of which not all is known: its kernel tells its name alone.
+    None of a call of which not all is known: its kernel has a name alone.
 
     Raises
     ------
@@ -142,13 +149,13 @@ def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCa
             written,
             args=written.args
             | {
-                "In msg nelems": int(elements[place].sum()),
-                "Out msg nelems": int(elements[:, place].sum()),
-                "In split size": str(elements[place].tolist()),
-                "Out split size": str(elements[:, place].tolist()),
+                "In msg nelems": int(elements[member].sum()),
+                "Out msg nelems": int(elements[:, member].sum()),
+                "In split size": str(elements[member].tolist()),
+                "Out split size": str(elements[:, member].tolist()),
             },
         )
-        for place in range(len(call.group.ranks))
+        for member in range(len(call.group.ranks))
     )
 
 

@@ -19,7 +19,7 @@ SpanNs = tuple[int, int]
 """Start and end (ns)."""
 JsonMapping = Mapping[str, object]
 WrittenCalls = Sequence[Mapping[int, WrittenCall | None]]
-"""Each call as each member of its group sees it, by rank; None of one that nothing is told of."""
+"""Each call as each member of its group sees it, by rank; None of one that is not known."""
 _CALLBACKS = {
     "cudaLaunchKernel": 211,
     "cudaLaunchKernelExC": 430,
@@ -73,7 +73,7 @@ class RankEvents:
     def add_step(self, step: StepTimes, program: RankProgram, comms: WrittenCalls) -> None:
         """Add one step of the rank."""
         self.recorded.clear()
-        made: list[tuple[int, int, _Making]] = []
+        makings: list[tuple[int, int, _Making]] = []
         for number, thread in enumerate(program.threads):
             spans = [step.span(host.op) for host in thread.host]
             calls = lay_calls(thread, spans, step.rank_end(self.rank))
@@ -82,13 +82,15 @@ class RankEvents:
                 end = max(spans[-1][1], calls[-1].begin or 0, *self._ends(step, program))
                 self._annotation(f"ProfilerStep#{step.number}", (spans[0][0], end))
             rows = zip(thread.host, calls, calls[1:], strict=False)
-            for (host, own, after), (_, until) in zip(rows, spans, strict=True):
-                made.append((until, len(made), _Making(step, thread, comms, host, own, after)))
+            for (host, device_ops, after), (_, until) in zip(rows, spans, strict=True):
+                makings.append(
+                    (until, len(makings), _Making(step, thread, comms, host, device_ops, after))
+                )
         for op in program.unlaunched:
             self._kernel(step, op, comms)
-        # In the order of launches: an event is recorded before somebody waits for it.
+        # In the order of launches: an event is recorded before it is waited for.
         threads = len(program.threads) > 1
-        for _, _, making in sorted(made, key=lambda row: row[:2] if threads else row[1:2]):
+        for _, _, making in sorted(makings, key=lambda row: row[:2] if threads else row[1:2]):
             self._thread = making.program.thread
             self._host_op(making)
 
@@ -106,10 +108,10 @@ class RankEvents:
         self._add(category, name, (0, int(step.lane[op])), step.span(op), args)
 
     def _host_op(self, making: "_Making") -> None:
-        host, own = making.host, making.own
+        host, device_ops = making.host, making.own
         external = self._operator(making.name(host.op), making.span())
-        if own.synchronize is not None:
-            self._synchronize(making, own.synchronize, external)
+        if device_ops.synchronize is not None:
+            self._synchronize(making, device_ops.synchronize, external)
         if not host.launched:
             return
         comm = making.comm()
@@ -120,8 +122,8 @@ class RankEvents:
 
     def _communication(self, making: "_Making", comm: WrittenCall) -> int:
         """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
-        own, launched, end = making.own, making.launched_at(), making.span()[1]
-        first = own.before[0][0] if own.before else launched
+        device_ops, launched, end = making.own, making.launched_at(), making.span()[1]
+        first = device_ops.before[0][0] if device_ops.before else launched
         if comm.words.operator != making.name(making.host.op):
             self._operator(comm.words.operator, (first, end))
         external = self._operator("record_param_comms", (first, end), comm.args)
@@ -174,11 +176,11 @@ class RankEvents:
         call = making.launch_call(comm)
         correlation = self._call(call, behind[0], external)
         for op in launched:
-            own = making.comm(op)
-            name, category, _ = _kernel(making.step.workload, op, own)
+            record = making.comm(op)
+            name, category, _ = _kernel(making.step.workload, op, record)
             span, stream = making.step.span(op), making.stream(op)
             args = {"External id": external, **_on_device(stream), "correlation": correlation}
-            self._add(category, name, (0, stream), span, args | (own.args if own else {}))
+            self._add(category, name, (0, stream), span, args | (record.args if record else {}))
             if op == launched[0]:
                 self._flow("s", correlation, (self._pid, self._thread), behind[0][0])
                 self._flow("f", correlation, (0, stream), span[0])
@@ -342,8 +344,8 @@ def _lay(
 ) -> CudaCalls:
     """Lay out one op; ``times`` are when the op before ended, when this one started and ended."""
     begin, start, end = times
-    own = [SYNCHRONIZE] if host.awaits else []
-    lengths = _fit([*behind, *own, *before], end - begin)
+    launched = [SYNCHRONIZE] if host.awaits else []
+    lengths = _fit([*behind, *launched, *before], end - begin)
     first = _from(begin, lengths[: len(behind)])
     cursor = first[-1][1] if first else begin
     synchronize = None

@@ -14,7 +14,7 @@ A profiler sees threads that launch what runs on streams:
   of the two.
 
 What a stream was launched runs in that order and one at a time. What has no launch stands as it
-ran; that it waits for another stream, and that one thread wakes another, no event tells: a reader
+ran; that it waits for another stream, and that one thread wakes another, no event records: a reader
 has to see it by the times. Anything else (an edge to another rank, a call made longer by a what-if)
 would read back as another workload: it is refused.
 """
@@ -28,7 +28,7 @@ from itertools import count, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, STEP_BEFORE, What, Workload
 from traces.core.comm_kernels import communicates
@@ -68,13 +68,13 @@ class ThreadProgram:
 class RankProgram:
     """A rank's threads, that which begins first before the others, and what no thread launched.
 
-    ``untold`` counts the waits that no event tells.
+    ``unwritten`` counts the waits that no event records.
     """
 
     rank: int
     threads: tuple[ThreadProgram, ...]
     unlaunched: tuple[int, ...]
-    untold: int
+    unwritten: int
 
 
 def rank_programs(timeline: Timeline) -> dict[int, RankProgram]:
@@ -99,8 +99,10 @@ _MESSAGE = KINDS.index("send_receive")
 def _check_job(workload: Workload) -> None:
     _check_messages(workload)
     calls = workload.calls
-    here = set(workload.ranks)
-    sizes = np.array([len(here & set(group.ranks)) for group in workload.groups], dtype=np.int64)
+    recorded = set(workload.ranks)
+    sizes = np.array(
+        [len(recorded & set(group.ranks)) for group in workload.groups], dtype=np.int64
+    )
     changed = (calls.factor != 1) | (calls.late != 0) | (workload.members != sizes[calls.group])
     for call in np.flatnonzero(changed).tolist():
         raise _refused(f"{workload.call_view(call)} lacks members, or has a factor, or is late")
@@ -118,15 +120,17 @@ def _check_unknown(workload: Workload) -> None:
     for op in joined[unknown[workload.call[joined]]].tolist():
         if not communicates(workload.op(op).name):
             call = workload.call_view(int(workload.call[op]))
-            raise _refused(f"{workload.op(op)} of {call}: only a kernel's name could tell of it")
+            raise _refused(
+                f"{workload.op(op)} of {call}: only the name of a kernel could identify it"
+            )
 
 
 def _check_messages(workload: Workload) -> None:
     """Refuse messages that do not go from the first rank of a group of two to the second."""
-    for index, known in enumerate(workload.groups):
-        own = workload.calls.group == index
-        if len(known.ranks) != 2 and bool(np.any(workload.calls.kind[own] == _MESSAGE)):
-            raise _refused(f"a message among {len(known.ranks)} ranks ({known})")
+    for index, group in enumerate(workload.groups):
+        in_group = workload.calls.group == index
+        if len(group.ranks) != 2 and bool(np.any(workload.calls.kind[in_group] == _MESSAGE)):
+            raise _refused(f"a message among {len(group.ranks)} ranks ({group})")
     for op in np.flatnonzero(workload.what >= What.COLLECTIVE).tolist():
         call = workload.call_view(int(workload.call[op]))
         sends = call.group.ranks[0] == workload.rank[op]
@@ -135,8 +139,8 @@ def _check_messages(workload: Workload) -> None:
             may_be.add(What.SEND if sends else What.RECEIVE)
         if workload.what[op] not in may_be:
             what = What(workload.what[op]).name.lower()
-            own = max(may_be).name.lower()
-            raise _refused(f"{workload.op(op)} of {call} is a {what}, not a {own}")
+            expected = max(may_be).name.lower()
+            raise _refused(f"{workload.op(op)} of {call} is a {what}, not a {expected}")
     eager = np.flatnonzero(workload.calls.eager)
     if len(eager):
         call = workload.call_view(int(eager[0]))
@@ -181,15 +185,15 @@ class _EdgesByKind:
 
 def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> RankProgram:
     workload = timeline.workload
-    mine = np.flatnonzero(workload.rank == rank).tolist()
-    host = [op for op in _in_time(timeline, mine) if workload.what[op] == What.HOST]
+    rank_ops = np.flatnonzero(workload.rank == rank).tolist()
+    host = [op for op in _in_time(timeline, rank_ops) if workload.what[op] == What.HOST]
     numbers = links.numbers
     of_thread: dict[int, list[int]] = {}
     for op in host:
         of_thread.setdefault(int(numbers[op]), []).append(op)
     for ops in of_thread.values():
         _check_one_at_a_time(timeline, ops)
-    device = [op for op in mine if workload.what[op] != What.HOST]
+    device = [op for op in rank_ops if workload.what[op] != What.HOST]
     _launch_together(timeline, links, host, device)
     walk = _Walk(timeline, links)
     unlaunched = tuple(op for op in _in_time(timeline, device) if op not in links.launcher)
@@ -200,7 +204,7 @@ def _program(timeline: Timeline, links: _EdgesByKind, rank: int) -> RankProgram:
         ThreadProgram(rank, thread, tuple(done[op] for op in ops), frozenset(walk.recorded))
         for thread, ops in of_thread.items()
     )
-    return RankProgram(rank, threads, unlaunched, walk.untold)
+    return RankProgram(rank, threads, unlaunched, walk.unwritten)
 
 
 def _launch_together(
@@ -210,7 +214,7 @@ def _launch_together(
 
     A reader knows the step by its threads: what runs before a stream's first launch or after the
     last host op it takes for another step's. XLA launches a program as a whole, and only its first
-    op tells by whom: the others go with that, as the kernels of a graph do.
+    op names the launch: the others go with that, as the kernels of a graph do.
     """
     workload = timeline.workload
     over = max((float(timeline.end[op]) for op in host), default=-np.inf)
@@ -273,14 +277,14 @@ class _Walk:
         self._launched: set[int] = set()
         self.place: dict[int, int] = {}
         self.recorded: set[int] = set()
-        self.untold = 0
+        self.unwritten = 0
 
     def begin(self, unlaunched: Iterable[int]) -> None:
         """Take what no thread launched as launched before all else."""
         for op in unlaunched:
             self._launched.add(op)
             self._last[int(self.numbers[op])] = op
-            self.untold += len(self._links.waits.get(op, []))
+            self.unwritten += len(self._links.waits.get(op, []))
 
     def walk(self, host: Sequence[int]) -> dict[int, HostOp]:
         """Go through host ops, given by start: each waits when it starts, launches when it ends."""
@@ -310,7 +314,7 @@ class _Walk:
             raise _refused(f"{self._workload.op(op)} waits for some of its streams, not all")
         by_event = frozenset(awaits.values()) - frozenset(last)
         if not by_event <= self._links.launcher.keys():
-            self.untold += 1  # nothing launched it, so that no event can stand behind its launch
+            self.unwritten += 1  # nothing launched it, so that no event can stand behind its launch
             return (), frozenset()
         self.recorded |= by_event
         return tuple(awaits.values()), by_event
@@ -320,12 +324,12 @@ class _Walk:
         latest = self._latest(first).values()
         behind = {source for source in latest if source not in self._last.values()}
         never = behind - self._links.launcher.keys()
-        self.untold += len(never)
+        self.unwritten += len(never)
         waits = tuple(source for source in latest if source not in never)
         behind -= never
         behind |= {op for op in launched if self._workload.what[op] >= What.COLLECTIVE}
         self.recorded |= behind
-        self.untold += sum(len(self._links.waits.get(op, [])) for op in others)
+        self.unwritten += sum(len(self._links.waits.get(op, [])) for op in others)
         for op in launched:
             self._launched.add(op)
             self._last[int(self.numbers[op])] = op
@@ -341,7 +345,7 @@ class _Walk:
             stream = int(self.numbers[source])
             best = latest.get(stream, source)
             latest[stream] = max(
-                best, source, key=lambda one: self.place.get(self._links.launcher.get(one, -1), -1)
+                best, source, key=lambda op: self.place.get(self._links.launcher.get(op, -1), -1)
             )
         return latest
 
@@ -359,12 +363,12 @@ def lane_numbers(timeline: Timeline) -> NDArray[np.int64]:
     number = np.zeros(len(workload), dtype=np.int64)
     for mask, word in ((is_host, "thread"), (~is_host, "stream")):
         lanes = np.unique(workload.lane[mask]).tolist()
-        found = {lane: _LANE.match(workload.lanes[lane]) for lane in lanes}
-        known = {lane: int(m[2]) for lane, m in found.items() if m is not None and m[1] == word}
-        free = count(1 + max(known.values(), default=0))
+        matches = {lane: _LANE.match(workload.lanes[lane]) for lane in lanes}
+        numbers = {lane: int(m[2]) for lane, m in matches.items() if m is not None and m[1] == word}
+        free = count(1 + max(numbers.values(), default=0))
         of_lane = np.zeros(len(workload.lanes), dtype=np.int64)
         for lane in lanes:
-            of_lane[lane] = known[lane] if lane in known else next(free)
+            of_lane[lane] = numbers[lane] if lane in numbers else next(free)
         number[mask] = of_lane[workload.lane[mask]]
     _part(timeline, number, np.flatnonzero(~is_host), free)
     return number
@@ -377,6 +381,8 @@ def _part(
     rank = timeline.workload.rank
     until: dict[tuple[int, int], list[float]] = {}
     more: dict[tuple[int, int], int] = {}
+    # First fit in order of start: the first stream that is free takes the op, the 0th being its
+    # own.
     for op in ops[np.lexsort((ops, timeline.end[ops], timeline.start[ops]))].tolist():
         stream, start = int(number[op]), float(timeline.start[op])
         ends = until.setdefault((int(rank[op]), stream), [-np.inf])

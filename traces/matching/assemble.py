@@ -1,7 +1,14 @@
-"""Ranks' graphs and matched calls to one workload on one clock."""
+"""Ranks' graphs and matched calls to one workload on one clock.
 
-from collections.abc import Sequence
+Messages that a host posts and waits for later: gloo keeps a message until its receiver has said
+that it is ready (``handleRemotePendingRecv`` of transport/tcp/pair.cc, github.com/pytorch/gloo): it
+moves when both ends are posted. Then the sender writes it to its socket, whose buffer takes it
+before it has moved, and a wait for the send ends.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +17,174 @@ from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workl
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import LocalOp, RankGraph
-from traces.matching.clocks import offsets
+from traces.matching.clocks import MessageEnds, offsets
 from traces.matching.match import MatchedCall
-from traces.matching.messages import (
-    EdgeColumns,
-    by_hosts,
-    call_ends,
-    handed_over,
-    message_ends,
-    received,
-)
+
+_MOSTLY = 0.5
+"""A sender that waited for more than this part of the time a message moved waited for it to arrive:
+one that waits for a buffer to take it is gone at once, and there is little in between but messages
+of about the size of the buffer (4 MiB at most by default, net.ipv4.tcp_wmem of Linux)."""
+
+
+class End(NamedTuple):
+    """A place in the list of ranks, and the op of that rank that is an end of a message."""
+
+    rank_index: int
+    op: int
+
+    def local(self, graphs: Sequence[RankGraph]) -> LocalOp:
+        """Return the op."""
+        return graphs[self.rank_index].ops[self.op]
+
+    def posted(self, graphs: Sequence[RankGraph]) -> bool:
+        """Whether its event opens where it is posted and closes where it has been waited for."""
+        return self.op in graphs[self.rank_index].posted
+
+    def waited(self, graphs: Sequence[RankGraph]) -> bool:
+        """Whether its end is seen: its rank was kept waiting for it, or it is no posted one."""
+        return graphs[self.rank_index].posted.get(self.op, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of which both ends were recorded."""
+
+    sender: End
+    receiver: End
+
+    @staticmethod
+    def of(graphs: Sequence[RankGraph], call: MatchedCall) -> "Message | None":
+        """Return the message that a call is; None if it is none, or an end was not recorded."""
+        ends = [End(rank_index, op) for rank_index, op in call.ops.items()]
+        by_role = {end.local(graphs).what: end for end in ends}
+        if by_role.keys() != {What.SEND, What.RECEIVE}:
+            return None
+        return Message(by_role[What.SEND], by_role[What.RECEIVE])
+
+
+def message_ends(
+    graphs: Sequence[RankGraph], shift: Floats, calls: Sequence[MatchedCall]
+) -> Iterator[MessageEnds]:
+    """Yield when messages were sent and received, by the clocks of their ends (s).
+
+    A posted one left no earlier than it was posted, and arrived when its receiver had been kept
+    waiting for it; one that its receiver found there shows nothing. The receiver of an eager one
+    may come to it at any time.
+    """
+    for call in calls:
+        message = Message.of(graphs, call)
+        if message is None or not message.receiver.waited(graphs):
+            continue
+        sender, receiver = message.sender, message.receiver
+        sent = sender.local(graphs)
+        yield MessageEnds(
+            sender.rank_index,
+            receiver.rank_index,
+            (sent.start if sender.posted(graphs) else sent.end) + float(shift[sender.rank_index]),
+            receiver.local(graphs).end + float(shift[receiver.rank_index]),
+            at_most=sender.posted(graphs) or call.eager,
+        )
+
+
+def by_hosts(graphs: Sequence[RankGraph], call: MatchedCall) -> bool:
+    """Whether hosts carry a call out themselves (gloo)."""
+    return any(op in graphs[rank_index].by_host for rank_index, op in call.ops.items())
+
+
+def call_ends(
+    graphs: Sequence[RankGraph], shift: Floats, call: MatchedCall
+) -> Iterator[MessageEnds]:
+    """Take a call that hosts carry out as messages between its first member and each other (s).
+
+    Nobody has what it waits for before all have begun; but the ends of ranks that come late differ
+    by as much as half of what the call moves, and are no measure of clocks.
+    """
+    (first, op), *others = call.ops.items()
+    first_op = graphs[first].ops[op]
+    for rank_index, number in others:
+        other_op = graphs[rank_index].ops[number]
+        first_shift, other_shift = float(shift[first]), float(shift[rank_index])
+        yield MessageEnds(
+            first, rank_index, first_op.start + first_shift, other_op.end + other_shift
+        )
+        yield MessageEnds(
+            rank_index, first, other_op.start + other_shift, first_op.end + first_shift
+        )
+
+
+def received(graphs: Sequence[RankGraph], call: MatchedCall, ends: Sequence[float]) -> float | None:
+    """Return when a posted message was received (s); None if no wait for it was recorded.
+
+    ``ends`` are when its members' events closed, in the order of ``call.ops``.
+    """
+    return next(
+        (
+            closed
+            for (rank_index, op), closed in zip(call.ops.items(), ends, strict=True)
+            if graphs[rank_index].ops[op].what != What.SEND and End(rank_index, op).waited(graphs)
+        ),
+        None,
+    )
+
+
+class EdgeColumns(NamedTuple):
+    """Edges in no order: ops of all ranks, and the least time from end to start (s)."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    lag: Floats
+
+
+def handed_over(
+    graphs: Sequence[RankGraph],
+    calls: Sequence[MatchedCall],
+    first: NDArray[np.int64],
+    shift: Floats,
+    edges: EdgeColumns,
+) -> EdgeColumns:
+    """Let who waits for a message that it sent go on as soon as the receiver has posted its end.
+
+    ``first`` is the number of each rank's first op. A sender that was seen to wait for as long as
+    the message moved still does.
+    """
+    stays = np.ones(len(edges.source), dtype=bool)
+    more: list[tuple[int, int, float]] = []
+    for call in calls:
+        message = Message.of(graphs, call)
+        if message is None or not message.sender.posted(graphs):
+            continue
+        send, receive = (int(first[end.rank_index]) + end.op for end in _both(message))
+        posting = np.flatnonzero(edges.target == receive)
+        if not len(posting) or _kept_waiting(graphs, shift, message):
+            continue
+        waiting = np.flatnonzero(edges.source == send)
+        stays[waiting] = False
+        more += [
+            (int(edges.source[posted]), int(edges.target[wait]), float(edges.lag[posted]))
+            for wait in waiting.tolist()
+            for posted in posting.tolist()
+        ]
+    if not more:
+        return edges
+    added = (np.array(column) for column in zip(*more, strict=True))
+    columns = zip(edges, added, strict=True)
+    return EdgeColumns(*(np.concatenate([old[stays], new]) for old, new in columns))
+
+
+def _both(message: Message) -> tuple[End, End]:
+    return message.sender, message.receiver
+
+
+def _kept_waiting(graphs: Sequence[RankGraph], shift: Floats, message: Message) -> bool:
+    if not all(end.waited(graphs) for end in _both(message)):
+        return False
+    starts, ends = (
+        [getattr(end.local(graphs), what) + shift[end.rank_index] for end in _both(message)]
+        for what in ("start", "end")
+    )
+    moved_from, (written, arrived) = max(starts), ends
+    return bool(written - moved_from > _MOSTLY * (arrived - moved_from))
+
 
 _END_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "unknown")
 """Calls of which no rank can be done before all have arrived: the root of a broadcast can."""
@@ -48,6 +213,7 @@ def align(
         if call.kind in _END_TOGETHER and by_hosts(graphs, call):
             messages += call_ends(graphs, shift, call)
             continue
+        # A row per call: when each rank ended it, NaN for a rank that is not in it.
         row = np.full(len(graphs), np.nan)
         for rank_index, op in call.ops.items():
             row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
@@ -55,7 +221,8 @@ def align(
             ends.append(row)
     ahead = offsets(ends, messages, len(graphs))
     shift -= ahead
-    shift -= min(graph.start + own for graph, own in zip(graphs, shift, strict=True))
+    # The job's first start is 0 on the common clock.
+    shift -= min(graph.start + seconds for graph, seconds in zip(graphs, shift, strict=True))
     return JobClock(shift=shift, offset=ahead)
 
 
@@ -108,11 +275,11 @@ def assemble(
 
 
 _MODELLED = "gloo"
-"""The library that can be told by the names of its works, and has a model of its own."""
+"""The library that the names of its works identify, and has a model of its own."""
 
 
 def _library(graphs: Sequence[RankGraph]) -> str:
-    """Name the library that carried out all calls, "" where several did or nothing tells."""
+    """Name the library that carried out all calls, "" where several did or it is not recorded."""
     carriers = {
         graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
         for graph in graphs
@@ -154,8 +321,8 @@ class _Ops:
         every = [op for graph in graphs for op in graph.ops]
         start = np.array([op.start for op in every], dtype=np.float64) + shift
         end = np.array([op.end for op in every], dtype=np.float64) + shift
-        given = [-np.inf if op.ready is None else op.ready for op in every]
-        ready = np.maximum(0.0, np.array(given, dtype=np.float64) + shift)
+        ready_since_epoch = [-np.inf if op.ready is None else op.ready for op in every]
+        ready = np.maximum(0.0, np.array(ready_since_epoch, dtype=np.float64) + shift)
         begun = [op.start if op.begun is None else op.begun for op in every]
         over = np.array(begun, dtype=np.float64) + shift
         what = np.array([op.what for op in every], dtype=np.uint8)
@@ -168,13 +335,14 @@ class _Ops:
         their own (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
         One that hosts carry out is over when the last member has all that it waits for: nothing is
         drained there, and where a rank comes late the others may be done long before it. A message
-        is over when it was received; NaN where nobody was seen to wait for that. When an eager
+        is over when it was received; NaN where no wait for it was recorded. When an eager
         message is over, :func:`simulator.timeline.measured` says.
         """
-        own = [int(self.first[place]) + op for place, op in call.ops.items()]
-        members = np.array(own, dtype=np.int64)
+        # From a rank's op to its place among the ops of all ranks.
+        numbers = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
+        members = np.array(numbers, dtype=np.int64)
         self.call[members] = index
-        if any(op in graphs[place].posted for place, op in call.ops.items()):
+        if any(op in graphs[rank_index].posted for rank_index, op in call.ops.items()):
             return self._join_posted(call, members, graphs)
         if by_hosts(graphs, call):
             self.over[members] = self.end[members]
@@ -200,6 +368,8 @@ class _Ops:
         sends = self.what[members] == What.SEND
         awaited = members[sends] if sends.any() else members
         arrived, over = float(self.start[awaited].max()), float(self.end[awaited].min())
+        # A receiver that was there before the message waits for it: the message is over when it is
+        # done.
         for op in np.setdiff1d(members, awaited).tolist():
             if self.start[op] < over:
                 over = float(self.end[op])
@@ -216,6 +386,7 @@ def _edges(
 ) -> Edges:
     edges = [edge for graph in graphs for edge in graph.edges]
     source, target, lag = zip(*edges, strict=True) if edges else ((), (), ())
+    # Edges are numbered within a rank: moved by where the rank's ops begin.
     base = np.repeat(first[:-1], [len(graph.edges) for graph in graphs])
     from_op, to_op = (np.array(column, dtype=np.int64) + base for column in (source, target))
     columns = EdgeColumns(from_op, to_op, np.array(lag, dtype=np.float64))

@@ -1,8 +1,8 @@
 """Put the clocks of several hosts on one: a collective ends everywhere at the same time.
 
-Of ranks that no collective joins, messages tell: one is received when it has been sent, and what it
-needs for that is as long on the way back (as NTP takes it, RFC 5905 section 8). So do collectives
-that hosts carry out, of which it is only sure that nobody is done before all have begun.
+Ranks that no collective joins are compared by messages: one is received after it was sent, and
+takes as long there as back (as NTP assumes, RFC 5905 section 8). So do collectives that hosts carry
+out, of which it is only certain that none is done before all have begun.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,6 +63,8 @@ def offsets(
     between ranks that nothing better connects. Ranks that nothing connects are compared with their
     own side only.
     """
+    # (collectives, ranks): the best comparisons first, each batch used only between sides that
+    # nothing before it has connected.
     table = np.array(ends, dtype=np.float64) if len(ends) else np.empty((0, ranks))
     ranks = table.shape[1]
     sides = np.arange(ranks)
@@ -74,9 +76,11 @@ def offsets(
             if sides[comparison.first] != sides[comparison.second]
         ]
         used += new
-        sides = _joined(sides, new)
+        sides = _connected_sides(sides, new)
     if not used:
         return np.zeros(ranks)
+    # A row per comparison: clock of the second less clock of the first is `ahead`. Each side has a
+    # free constant, which least squares of least norm sets and `_centred` replaces.
     signs = np.zeros((len(used), ranks))
     rows = np.arange(len(used))
     signs[rows, [comparison.second for comparison in used]] = 1.0
@@ -86,18 +90,17 @@ def offsets(
     return _centred(fit, used, sides)
 
 
-def _by_collectives(
-    table: NDArray[np.float64],
-) -> tuple[list[_Comparison], list[_Comparison]]:
+def _by_collectives(table: NDArray[np.float64]) -> tuple[list[_Comparison], list[_Comparison]]:
     """Compare every member of a collective with its first: on many collectives, and on few."""
-    known = ~np.isnan(table)
-    lead = known.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
+    is_known = ~np.isnan(table)
+    lead = is_known.argmax(axis=1) if table.size else np.zeros(0, dtype=np.int64)
+    # Ends by the clock of the first member of each collective.
     relative = table - table[np.arange(len(table)), lead][:, None]
     many, few = [], []
     for first in np.unique(lead).tolist():
-        own = lead == first
-        for second in np.flatnonzero(known[own].any(axis=0)).tolist():
-            seen = relative[own & known[:, second], second]
+        leads = lead == first
+        for second in np.flatnonzero(is_known[leads].any(axis=0)).tolist():
+            seen = relative[leads & is_known[:, second], second]
             if second == first:
                 continue
             middle = float(np.median(seen))
@@ -113,7 +116,7 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
     """Compare the two ends of messages.
 
     A sender may be done long before its receiver arrives, so the shortest way counts. There and
-    back, the offset is off by at most half of what both took; one way tells no more than one end.
+    back, the offset is off by at most half of what both took; one way alone is a bound.
     """
     shortest: dict[tuple[int, int], float] = {}
     unknown: set[tuple[int, int]] = set()
@@ -123,18 +126,22 @@ def _by_messages(messages: Iterable[MessageEnds]) -> list[_Comparison]:
             shortest[way] = took
             (unknown.add if message.at_most else unknown.discard)(way)
     comparisons = []
-    for (first, second), there in shortest.items():
+    for (first, second), least in shortest.items():
         back = shortest.get((second, first))
         if back is None:
-            ahead = min(0.0, there) if (first, second) in unknown else there
+            ahead = min(0.0, least) if (first, second) in unknown else least
             comparisons.append(_Comparison(first, second, ahead, _DRAINS))
         elif first < second:
-            both = abs(there + back) / 2
-            comparisons.append(_Comparison(first, second, (there - back) / 2, both))
+            # As NTP: the clock differs by half of the difference of both ways, wrong by at most
+            # half of their sum.
+            both = abs(least + back) / 2
+            comparisons.append(_Comparison(first, second, (least - back) / 2, both))
     return comparisons
 
 
-def _joined(sides: NDArray[np.int64], comparisons: Sequence[_Comparison]) -> NDArray[np.int64]:
+def _connected_sides(
+    sides: NDArray[np.int64], comparisons: Sequence[_Comparison]
+) -> NDArray[np.int64]:
     """Give ranks that comparisons connect one number."""
     sides = sides.copy()
     for comparison in comparisons:
@@ -148,8 +155,8 @@ def _centred(
     """Offsets from the median clock of all that were compared with one another."""
     result = np.zeros(len(fit))
     for side in {int(sides[comparison.first]) for comparison in used}:
-        own = sides == side
-        result[own] = fit[own] - np.median(fit[own])
+        members = sides == side
+        result[members] = fit[members] - np.median(fit[members])
         doubt = max(comparison.doubt for comparison in used if sides[comparison.first] == side)
-        result[own & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
+        result[members & (np.abs(result) <= max(doubt, _STAMP))] = 0.0
     return result

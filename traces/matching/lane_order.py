@@ -1,4 +1,4 @@
-"""Lanes that run one op at a time, where a file tells dependencies but not the order on a lane.
+"""Lanes that run one op at a time, where a file has dependencies but not the order on a lane.
 
 The order is that of an execution of the whole job: a lane takes what became ready first, and of
 those the op that stands first. Whatever was executed can be executed again, so these edges close no
@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.heap import Heap, pop, push, room
-from simulator.hot import hot_loop
-from simulator.workload import Edges, Floats, Ints, Offsets, Workload
+from simulator.support.arrays import Longs
+from simulator.support.compiled import hot_loop
+from simulator.support.heap import Heap, pop, push, room
+from simulator.workload import Edges, Floats, Ints, Workload
 
 
 class Given(NamedTuple):
@@ -23,14 +24,14 @@ class Given(NamedTuple):
     are ``unawaited``. Edges leave an op as in a workload.
     """
 
-    lane: Offsets
+    lane: Longs
     takes: NDArray[np.bool_]
     call: Ints
     duration: Floats
     transfer: Floats
     awaited: Ints
     unawaited: NDArray[np.bool_]
-    offset: Offsets
+    offset: Longs
     target: Ints
     lag: Floats
 
@@ -46,11 +47,11 @@ class State(NamedTuple):
     """
 
     ready: Floats
-    missing: Offsets
+    missing: Longs
     events: Heap
     waiting: Heap
-    room: Offsets
-    held: Offsets
+    room: Longs
+    held: Longs
     free: NDArray[np.bool_]
     last: Ints
     before: Ints
@@ -69,11 +70,12 @@ LOOSE = (
 def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
     """Add edges so that the ops marked ``busy`` follow each other on the lane they are on.
 
-    Where ranks have come to their calls in orders that do not fit together, so that nobody can go
-    on, calls take no lane from there on, which the workload's notes tell.
+    Where ranks have come to their calls in orders that do not fit together, so that none can go
+    on, calls take no lane from there on, as the workload's notes record.
     """
     edges = workload.edges
-    given = Given(
+    graph = Given(
+        # A lane belongs to a rank: rank * lanes + lane numbers each pair once.
         lane=workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane,
         takes=busy,
         call=workload.call,
@@ -85,7 +87,7 @@ def one_at_a_time(workload: Workload, busy: NDArray[np.bool_]) -> Workload:
         target=edges.target,
         lag=edges.lag,
     )
-    before, loose = before_on_lane(given, workload.ready)
+    before, loose = before_on_lane(graph, workload.ready)
     notes = (*workload.notes, LOOSE) if loose else workload.notes
     return replace(workload, notes=notes, edges=with_lanes(edges, before))
 
@@ -95,20 +97,23 @@ def awaited(call: Ints, unawaited: NDArray[np.bool_], calls: int) -> Ints:
     return np.bincount(call[(call >= 0) & ~unawaited], minlength=calls).astype(np.int32)
 
 
-def before_on_lane(given: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
+def before_on_lane(graph: Given, ready: Floats) -> tuple[NDArray[np.int32], bool]:
     """Find the op that runs before each on its lane, -1 if none does; and whether calls came loose.
 
     ``given.lane`` may be any numbers; edges with a cycle leave out what is on and behind it.
     """
-    lanes, lane = np.unique(given.lane, return_inverse=True)
-    given = given._replace(lane=lane)
-    state = _state(given, ready, len(lanes))
-    now = execute(given, state, begin(given, state))
-    stuck = _stuck(given, state)
+    # Numbers without gaps, so that they index columns of one row per lane.
+    lanes, lane = np.unique(graph.lane, return_inverse=True)
+    graph = graph._replace(lane=lane)
+    state = _state(graph, ready, len(lanes))
+    now = execute(graph, state, begin(graph, state))
+    # Nothing is left to happen and ops still wait in calls: a deadlock of lanes. Calls give up
+    # their lanes, the stuck ones at once, and the simulation goes on from there.
+    stuck = _stuck(graph, state)
     if not stuck.any():
         return state.before, False
-    loose = given._replace(takes=given.takes & (given.call < 0))
-    execute(loose, state, release(loose, state, stuck & given.takes, now))
+    loose = graph._replace(takes=graph.takes & (graph.call < 0))
+    execute(loose, state, release(loose, state, stuck & graph.takes, now))
     return state.before, True
 
 
@@ -123,13 +128,14 @@ def with_lanes(edges: Edges, before: NDArray[np.int32]) -> Edges:
     )
 
 
-def _state(given: Given, ready: Floats, lanes: int) -> State:
-    ops, calls = len(given.call), len(given.awaited)
+def _state(graph: Given, ready: Floats, lanes: int) -> State:
+    ops, calls = len(graph.call), len(graph.awaited)
+    # Each lane has a heap of its own in one shared column, with room for all ops of the lane.
     offset = np.zeros(lanes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(given.lane, minlength=lanes), out=offset[1:])
+    np.cumsum(np.bincount(graph.lane, minlength=lanes), out=offset[1:])
     return State(
         ready=ready.copy(),
-        missing=np.bincount(given.target, minlength=ops),
+        missing=np.bincount(graph.target, minlength=ops),
         events=room(ops),
         waiting=room(ops),
         room=offset,
@@ -144,9 +150,9 @@ def _state(given: Given, ready: Floats, lanes: int) -> State:
     )
 
 
-def _stuck(given: Given, state: State) -> NDArray[np.bool_]:
+def _stuck(graph: Given, state: State) -> NDArray[np.bool_]:
     """Mark the ops that have come to a call to which others have not."""
-    stuck = np.zeros(len(given.call), dtype=np.bool_)
+    stuck = np.zeros(len(graph.call), dtype=np.bool_)
     for call in np.flatnonzero((state.came >= 0) & np.isnan(state.over)).tolist():
         op = int(state.came[call])
         while op >= 0:
@@ -156,29 +162,32 @@ def _stuck(given: Given, state: State) -> NDArray[np.bool_]:
 
 
 @hot_loop
-def begin(given: Given, state: State) -> int:
+def begin(graph: Given, state: State) -> int:
     """Put the begins of what waits for nothing among the events; return how many there are."""
-    ops, size = len(given.call), 0
+    ops, size = len(graph.call), 0
     for op in range(ops):
         if state.missing[op] == 0:
+            # An event is a number: `op` is its end, `ops + op` its begin, so that at equal times
+            # ends come first and free their lanes.
             size = push(state.events, size, state.ready[op], ops + op)
     return size
 
 
 @hot_loop
-def execute(given: Given, state: State, size: int) -> float:
+def execute(graph: Given, state: State, size: int) -> float:
     """Carry out events until none is left; return when the last was."""
-    ops, now = len(given.call), 0.0
+    ops, now = len(graph.call), 0.0
     while size:
         now, event = state.events.key[0], state.events.item[0]
         size = pop(state.events, size)
         op = event % ops
-        lane = given.lane[op]
+        lane = graph.lane[op]
         if event < ops:
-            size = _follow(given, state, size, op, now)
-        if not given.takes[op]:
+            size = _follow(graph, state, size, op, now)
+        # An op that takes no lane starts as soon as it is ready.
+        if not graph.takes[op]:
             if event >= ops:
-                size = _start(given, state, size, op, now)
+                size = _start(graph, state, size, op, now)
             continue
         if event < ops:
             state.before[op] = state.last[lane]
@@ -186,53 +195,60 @@ def execute(given: Given, state: State, size: int) -> float:
             state.free[lane] = True
         else:
             _wait(state, lane, op, now)
-        size = _serve(given, state, size, lane, now)
+        size = _serve(graph, state, size, lane, now)
     return now
 
 
 @hot_loop
-def release(given: Given, state: State, stuck: NDArray[np.bool_], now: float) -> int:
+def release(graph: Given, state: State, stuck: NDArray[np.bool_], now: float) -> int:
     """Free the lanes of ops that are stuck in a call; return how many events there are then."""
     size = 0
-    for op in range(len(given.call)):
+    for op in range(len(graph.call)):
+        # The op keeps its place in the call; only its lane goes on to the next.
         if stuck[op]:
-            lane = given.lane[op]
+            lane = graph.lane[op]
             state.free[lane] = True
-            size = _serve(given, state, size, lane, now)
+            size = _serve(graph, state, size, lane, now)
     return size
 
 
 @hot_loop
-def _serve(given: Given, state: State, size: int, lane: int, now: float) -> int:
+def _serve(graph: Given, state: State, size: int, lane: int, now: float) -> int:
     """Start what waits for a lane as long as that is free."""
+    # Views of the lane's part of the shared columns: pop and push change them in place.
     first, end = state.room[lane], state.room[lane + 1]
     waiting = Heap(state.waiting.key[first:end], state.waiting.item[first:end])
     while state.free[lane] and state.held[lane]:
         op = waiting.item[0]
         state.held[lane] = pop(waiting, state.held[lane])
-        state.free[lane] = not given.takes[op]
-        size = _start(given, state, size, op, now)
+        # Only after `release` can an op wait here that takes no lane any more.
+        state.free[lane] = not graph.takes[op]
+        size = _start(graph, state, size, op, now)
     return size
 
 
 @hot_loop
-def _start(given: Given, state: State, size: int, op: int, now: float) -> int:
+def _start(graph: Given, state: State, size: int, op: int, now: float) -> int:
     """Start an op: one of a call ends when the last member has come."""
-    call = given.call[op]
+    call = graph.call[op]
     if call < 0:
-        return push(state.events, size, now + given.duration[op], op)
+        return push(state.events, size, now + graph.duration[op], op)
+    # The call is over already: a member that nobody waited for (the receiver of an eager message)
+    # comes late.
     if not np.isnan(state.over[call]):
-        return push(state.events, size, max(now, state.over[call]) + given.duration[op], op)
+        return push(state.events, size, max(now, state.over[call]) + graph.duration[op], op)
+    # Members are a linked list through `other`, the last to come first.
     state.other[op] = state.came[call]
     state.came[call] = op
-    state.arrived[call] += not given.unawaited[op]
-    if state.arrived[call] < given.awaited[call]:
+    # The call starts when the last of those that it waits for has come, and ends for all at once.
+    state.arrived[call] += not graph.unawaited[op]
+    if state.arrived[call] < graph.awaited[call]:
         return size
-    end = now + given.transfer[call]
+    end = now + graph.transfer[call]
     state.over[call] = end
     member = op
     while member >= 0:
-        size = push(state.events, size, end + given.duration[member], member)
+        size = push(state.events, size, end + graph.duration[member], member)
         member = state.other[member]
     return size
 
@@ -240,19 +256,22 @@ def _start(given: Given, state: State, size: int, op: int, now: float) -> int:
 @hot_loop
 def _wait(state: State, lane: int, op: int, now: float) -> None:
     first, end = state.room[lane], state.room[lane + 1]
+    # First come, first served: the key is when the op became ready.
     waiting = Heap(state.waiting.key[first:end], state.waiting.item[first:end])
     state.held[lane] = push(waiting, state.held[lane], now, op)
 
 
 @hot_loop
-def _follow(given: Given, state: State, size: int, op: int, now: float) -> int:
+def _follow(graph: Given, state: State, size: int, op: int, now: float) -> int:
     """Let what waits for an op know that it has ended."""
-    ops = len(given.call)
-    for edge in range(given.offset[op], given.offset[op + 1]):
-        follower = given.target[edge]
-        soonest = now + given.lag[edge]
+    ops = len(graph.call)
+    for edge in range(graph.offset[op], graph.offset[op + 1]):
+        follower = graph.target[edge]
+        soonest = now + graph.lag[edge]
         if soonest > state.ready[follower]:
             state.ready[follower] = soonest
+        # Not earlier than the latest of all it waits for: `ready` is complete when nothing is
+        # missing.
         state.missing[follower] -= 1
         if state.missing[follower] == 0:
             size = push(state.events, size, state.ready[follower], ops + follower)

@@ -2,33 +2,67 @@
 
 By sequence number where every member recorded one, else the n-th call of a rank on a group is the
 n-th of the others. What cannot be matched, or disagrees, is an error that names ranks and calls.
+
+Calls are columns: the different calls of each rank, and for every call of a rank which of those it
+is. A step repeats few calls many times, so that nearly all of the work is sorting arrays.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.errors import TraceError
 from simulator.shares import Shares
-from simulator.workload import What
-from traces.core.calls import LocalCall
-from traces.core.rank_graph import RankGraph
-from traces.matching.pair_bytes import pair_bytes
+from simulator.support.errors import TraceError
+from simulator.workload import Floats, What, by_appearance
+from traces.core.rank_graph import LocalCall, RankGraph
+from traces.matching.pair_bytes import PairBytes, pair_bytes
 
-OpCalls = list[tuple[int, LocalCall]]
-Communicators = dict[str, OpCalls]
-"""A rank's calls on communicators of the same ranks, by the trace's own name, in order of use."""
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Key = tuple[tuple[int, ...], str]
+"""Ranks and label of a group."""
 
 
-@dataclass(slots=True)
-class MatchedCall:
-    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op.
+@dataclass(frozen=True, slots=True, eq=False)
+class RankCalls:
+    """The calls of a rank in order of use: the ``n``-th is ``different[which[n]]``.
 
-    ``shares`` are of an all-to-all whose pairs have sizes of their own, ``filled`` the pairs of
-    which nobody tells; ``elided``: sizes were written, and cut short.
+    It is op ``op[n]`` of the rank, and ``start[n]`` orders it among those of all ranks.
     """
+
+    rank: int
+    different: Sequence[LocalCall]
+    which: Index
+    op: Index
+    start: Floats
+
+
+def calls_of_graph(graph: RankGraph) -> RankCalls:
+    """Return the calls of a rank in the order in which they were queued.
+
+    Two workers may begin what they took from a queue in either order.
+    """
+
+    def queued(op: int) -> tuple[float, int]:
+        return graph.workers.get(op, (0, graph.ops[op].start))[1], op
+
+    ops = sorted(graph.collectives, key=queued)
+    return RankCalls(
+        rank=graph.rank,
+        different=[graph.collectives[op] for op in ops],
+        which=np.arange(len(ops)),
+        op=np.array(ops, dtype=np.int64),
+        start=np.array([graph.ops[op].start for op in ops], dtype=np.float64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedCall:
+    """A call and its members: ``ops`` maps a position in the list of ranks to that rank's op."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -36,24 +70,76 @@ class MatchedCall:
     sequence: int
     size: float
     dtype: str
-    ops: dict[int, int] = field(default_factory=dict)
+    ops: Mapping[int, int]
     eager: bool = False
     shares: Shares | None = None
-    filled: int = 0
-    elided: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False)
 class Matching:
-    """Calls, and how many ops of each kind of trouble there were."""
+    """Calls in order of their first start; those of ``group[c]`` are of ``groups[group[c]]``.
 
-    calls: list[MatchedCall]
+    The members of call ``c`` are ops ``op[offset[c]:offset[c + 1]]`` of the ranks that stand at
+    ``rank_index`` of the same rows, ascending. ``shares`` are of all-to-alls whose pairs have sizes
+    of their own. ``assumed_groups`` counts ranks' calls of which nothing records the group.
+    """
+
+    kind: tuple[str, ...]
+    group: Index
+    sequence: Index
+    size: Floats
+    dtype: tuple[str, ...]
+    groups: tuple[Key, ...]
+    offset: Index
+    rank_index: Index
+    op: Index
+    eager: Mask
+    shares: tuple[Shares | None, ...]
     assumed_groups: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def call(self) -> Index:
+        """Call of every member, shape ``(members,)``."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offset))
+
+    @cached_property
+    def calls(self) -> tuple[MatchedCall, ...]:
+        """Every call by itself."""
+        ends, rank_index, op = self.offset.tolist(), self.rank_index.tolist(), self.op.tolist()
+        rows = zip(
+            *(self.kind, self.group.tolist(), self.sequence.tolist(), self.size.tolist()),
+            *(self.dtype, self.eager.tolist(), self.shares, pairwise(ends)),
+            strict=True,
+        )
+        return tuple(
+            MatchedCall(
+                kind=kind,
+                ranks=self.groups[group][0],
+                label=self.groups[group][1],
+                sequence=sequence,
+                size=size,
+                dtype=dtype,
+                ops=dict(zip(rank_index[begin:end], op[begin:end], strict=True)),
+                eager=eager,
+                shares=shares,
+            )
+            for kind, group, sequence, size, dtype, eager, shares, (begin, end) in rows
+        )
 
 
-def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
-    """Match the collectives of all ranks.
+def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
+    """Match the calls of all ranks.
+
+    Parameters
+    ----------
+    ranks
+        The calls of each rank that was recorded.
+    job_ranks
+        Ranks of the job, recorded or not.
 
     Raises
     ------
@@ -61,193 +147,435 @@ def match(graphs: Sequence[RankGraph], job_ranks: int) -> Matching:
         If a rank lacks a call that the others of its group have, or ranks disagree on what the
         n-th call is or on its size.
     """
-    result = Matching([])
-    groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]] = defaultdict(dict)
-    for rank_index, graph in enumerate(graphs):
-        in_order = sorted(graph.collectives, key=lambda op: (_queued(graph, op), op))
-        for op in in_order:
-            call = graph.collectives[op]
-            group = group_of(call, graph.rank, job_ranks, result)
-            by_name = groups[group].setdefault(rank_index, {})
-            by_name.setdefault(call.key, []).append((op, call))
-    for (ranks, label), members in _communicators(groups):
-        present = [rank_index for rank_index, graph in enumerate(graphs) if graph.rank in ranks]
-        _check_members(graphs, members, present, (ranks, label))
-        result.calls.extend(_match_group(graphs, members, ranks, label))
-    result.notes += _notes(result.calls)
-    result.calls.sort(key=lambda call: min(graphs[p].ops[op].start for p, op in call.ops.items()))
-    return result
+    table = _DifferentCalls.of(ranks, job_ranks)
+    every = _EveryCall.of(ranks, table)
+    number = every.numbers()
+    counts = np.bincount(every.slot, minlength=len(table.group_of) * len(ranks))
+    most = counts.reshape(len(table.group_of), len(ranks)).max(axis=1, initial=0)
+    # Calls are numbered through: those of a communicator stand behind those of the ones before it.
+    begin = np.concatenate([[0], np.cumsum(most)])
+    call = begin[every.communicator] + number
+    order = np.argsort(call, kind="stable")
+    offset = np.searchsorted(call[order], np.arange(begin[-1] + 1))
+    _Checks(ranks, table, every, number).check(counts.reshape(-1, len(ranks)), order, offset)
+    return _in_order(ranks, table, every, (number, order, offset))
 
 
-def _notes(calls: Sequence[MatchedCall]) -> list[str]:
-    """Say of how many all-to-alls sizes of pairs were taken to be what nobody told."""
-    notes = []
-    filled = [call for call in calls if call.filled]
-    if filled:
-        pairs = sum(call.filled for call in filled)
-        every = sum(len(call.ranks) ** 2 for call in filled)
-        notes.append(
-            f"all_to_all: {len(filled):,} calls tell the sizes of {every - pairs:,} of {every:,} "
-            "pairs; the others, between ranks that were not recorded, follow these"
+@dataclass(frozen=True, slots=True, eq=False)
+class _DifferentCalls:
+    """The different calls of all ranks, those of rank ``p`` from ``first[p]`` on.
+
+    ``communicator`` is which each is on, ``group_of[c]`` the group of communicator ``c``.
+    """
+
+    first: Index
+    calls: tuple[LocalCall, ...]
+    groups: tuple[Key, ...]
+    communicator: Index
+    group_of: list[int]
+    assumed_groups: int
+
+    @staticmethod
+    def of(ranks: Sequence[RankCalls], job_ranks: int) -> "_DifferentCalls":
+        """Collect them, and tell the communicators that they are on."""
+        groups: dict[Key, int] = {}
+        rows_by_name: dict[int, dict[int, dict[str, list[int]]]] = {}
+        assumed, row = 0, 0
+        for rank_index, rank_calls in enumerate(ranks):
+            uses = np.bincount(rank_calls.which, minlength=len(rank_calls.different)).tolist()
+            by_first_use = rank_calls.which[by_appearance(rank_calls.which)[1]]
+            for position in by_first_use.tolist():
+                call = rank_calls.different[position]
+                key, is_assumed = _group_of(call, rank_calls.rank, job_ranks)
+                number = groups.setdefault(key, len(groups))
+                by_name = rows_by_name.setdefault(number, {}).setdefault(rank_index, {})
+                by_name.setdefault(call.key, []).append(row + position)
+                assumed += is_assumed * uses[position]
+            row += len(rank_calls.different)
+        communicator, group_of = _communicators(rows_by_name, row)
+        return _DifferentCalls(
+            first=np.cumsum([0, *(len(rank_calls.different) for rank_calls in ranks)]),
+            calls=tuple(call for rank_calls in ranks for call in rank_calls.different),
+            groups=tuple(groups),
+            communicator=communicator,
+            group_of=group_of,
+            assumed_groups=assumed,
         )
-    elided = sum(call.elided and call.shares is None for call in calls)
-    if elided:
-        notes.append(
-            f"all_to_all: split sizes of {elided:,} calls are cut short in the trace (PyTorch "
-            "writes 30 numbers of a list): taken as equal"
-        )
-    return notes
 
-
-def _queued(graph: RankGraph, op: int) -> float:
-    """When a call was queued; two workers may begin what they took in either order (s)."""
-    _, queued = graph.workers.get(op, (0, graph.ops[op].start))
-    return queued
+    def key(self, communicator: int) -> Key:
+        """Return ranks and label of a communicator."""
+        return self.groups[self.group_of[communicator]]
 
 
 def _communicators(
-    groups: dict[tuple[tuple[int, ...], str], dict[int, Communicators]],
-) -> Iterator[tuple[tuple[tuple[int, ...], str], dict[int, OpCalls]]]:
-    """Tell communicators of the same ranks apart: by name where all ranks use the same names.
+    rows_by_name: Mapping[int, Mapping[int, Mapping[str, list[int]]]], calls: int
+) -> tuple[Index, list[int]]:
+    """Distinguish communicators of the same ranks: by name where all ranks use the same names.
 
-    Else in order of first use: the names may be pointers, which differ from rank to rank.
+    Else in order of first use: the names may be pointers, which differ from rank to rank. Returns
+    the communicator of each call, and the group of each communicator.
     """
-    for group, by_place in groups.items():
-        same = len({frozenset(by_name) for by_name in by_place.values()}) == 1
-        members: dict[str | int, dict[int, OpCalls]] = defaultdict(dict)
-        for rank_index, by_name in by_place.items():
-            for number, (name, calls) in enumerate(by_name.items()):
-                members[name if same else number][rank_index] = calls
-        yield from ((group, own) for own in members.values())
+    communicator = np.zeros(calls, dtype=np.int64)
+    group_of: list[int] = []
+    for group, by_rank in rows_by_name.items():
+        same_names = len({frozenset(by_name) for by_name in by_rank.values()}) == 1
+        numbers: dict[str | int, int] = {}
+        for by_name in by_rank.values():
+            for turn, (name, rows) in enumerate(by_name.items()):
+                key = name if same_names else turn
+                if key not in numbers:
+                    numbers[key] = len(group_of)
+                    group_of.append(group)
+                communicator[rows] = numbers[key]
+    return communicator, group_of
 
 
-def group_of(
-    call: LocalCall, rank: int, job_ranks: int, result: Matching
-) -> tuple[tuple[int, ...], str]:
-    """Ranks of a call's group; the whole job where the trace does not tell, which is counted."""
+def _group_of(call: LocalCall, rank: int, job_ranks: int) -> tuple[Key, bool]:
+    """Return the group of a call, and whether it is assumed to be the whole job."""
     if call.kind == "send_receive" and call.peer is not None and call.peer != rank:
-        return _ends(rank, call.peer, call.direction), call.label
+        return (_ends(rank, call.peer, call.direction), call.label), False
     if call.ranks is not None:
-        return call.ranks, call.label
+        return (call.ranks, call.label), False
     if call.group_size not in (None, job_ranks):
         raise TraceError(
             f"{call.where}: a group of {call.group_size} of the job's {job_ranks} ranks, but the "
             "trace does not list them; record with PyTorch 2.2 or newer, which writes pg_config"
         )
-    if call.group_size is None:
-        result.assumed_groups += 1
-    return tuple(range(job_ranks)), call.label
+    return (tuple(range(job_ranks)), call.label), call.group_size is None
 
 
 def _ends(rank: int, peer: int, direction: str) -> tuple[int, ...]:
-    """Order the two ends of a message as sender and receiver; ascending where nothing tells."""
+    """Order the ends of a message as sender and receiver; ascending if the trace has no role."""
     if direction == "":
         return min(rank, peer), max(rank, peer)
     return (rank, peer) if direction == "send" else (peer, rank)
 
 
-def _check_members(
-    graphs: Sequence[RankGraph],
-    members: dict[int, OpCalls],
-    present: list[int],
-    group: tuple[tuple[int, ...], str],
-) -> None:
-    counts = {graphs[rank_index].rank: len(members.get(rank_index, [])) for rank_index in present}
-    if len(set(counts.values())) > 1:
-        most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
-        rank_index = next(rank_index for rank_index in present if graphs[rank_index].rank == most)
-        _, extra = members[rank_index][counts[least]]
+@dataclass(frozen=True, slots=True, eq=False)
+class _EveryCall:
+    """The calls of all ranks, one rank after the other.
+
+    ``row`` is the place of each among the different calls. ``slot`` numbers pairs of a communicator
+    and a rank. ``sequence`` is the trace's own number, where ``has_sequence``.
+    """
+
+    ranks: int
+    rank_index: Index
+    row: Index
+    op: Index
+    start: Floats
+    communicator: Index
+    slot: Index
+    sequence: Index
+    has_sequence: Mask
+    is_message: Mask
+
+    @staticmethod
+    def of(ranks: Sequence[RankCalls], table: _DifferentCalls) -> "_EveryCall":
+        """Put the calls of ranks behind one another."""
+        lengths = [len(rank_calls.which) for rank_calls in ranks]
+        rank_index = np.repeat(np.arange(len(ranks)), lengths)
+        # `which` counts the different calls of one rank, `row` those of all ranks.
+        row = table.first[rank_index] + np.concatenate([calls.which for calls in ranks])
+        communicator = table.communicator[row]
+        numbers = [call.sequence for call in table.calls]
+        columns = (
+            np.array([number or 0 for number in numbers], dtype=np.int64),
+            np.array([number is not None for number in numbers], dtype=np.bool_),
+            np.array([call.what != What.COLLECTIVE for call in table.calls], dtype=np.bool_),
+        )
+        return _EveryCall(
+            len(ranks),
+            rank_index,
+            row,
+            np.concatenate([calls.op for calls in ranks]),
+            np.concatenate([calls.start for calls in ranks]),
+            communicator,
+            # A slot is a communicator on a rank: one number per pair.
+            communicator * len(ranks) + rank_index,
+            *(column[row] for column in columns),
+        )
+
+    def numbers(self) -> Index:
+        """Return which call of its rank on its communicator each is."""
+        by_use = _count_through(self.slot, np.argsort(self.slot, kind="stable"))
+        if not self.has_sequence.any():
+            return by_use
+        by_sequence = self.by_sequence()
+        return np.where(by_sequence[self.communicator], self._sorted_by_sequence(), by_use)
+
+    def _sorted_by_sequence(self) -> Index:
+        return _count_through(self.slot, np.lexsort((self.sequence, self.slot)))
+
+    def by_sequence(self) -> Mask:
+        """Mark the communicators whose calls are distinguished by the trace's own numbers.
+
+        On those every call of every rank has one, and no rank has one twice. Messages are counted
+        by either end together with those to others (``ProcessGroupNCCL``): where the ends' numbers
+        differ, a message is the n-th between the two, whatever else each of them sent.
+        """
+        communicators = int(self.communicator.max(initial=-1)) + 1
+        lacking = np.bincount(self.communicator[~self.has_sequence], minlength=communicators) > 0
+        # lexsort sorts by its last key first: by slot, within it by sequence number, so that a
+        # number that occurs twice on a slot stands beside itself.
+        order = np.lexsort((self.sequence, self.slot))
+        slot, sequence = self.slot[order], self.sequence[order]
+        twice = order[1:][(slot[1:] == slot[:-1]) & (sequence[1:] == sequence[:-1])]
+        lacking[self.communicator[twice]] = True
+        collective = np.bincount(self.communicator[~self.is_message], minlength=communicators) > 0
+        return ~lacking & (collective | ~self.different_sequences(communicators))
+
+    def different_sequences(self, communicators: int) -> Mask:
+        """Mark the communicators on which not all ranks have the same numbers."""
+        # The n-th call of each rank on a communicator beside one another: neighbours of the same
+        # communicator and position are one call, whose numbers must be equal.
+        position = self._sorted_by_sequence()
+        order = np.lexsort((position, self.communicator))
+        same_call = np.ones(len(order), dtype=np.bool_)
+        columns = (self.communicator[order], position[order])
+        for column in columns:
+            same_call[1:] &= column[1:] == column[:-1]
+        same_call[:1] = False
+        differs = np.zeros(len(order), dtype=np.bool_)
+        differs[1:] = same_call[1:] & (self.sequence[order][1:] != self.sequence[order][:-1])
+        marked = np.zeros(communicators, dtype=np.bool_)
+        marked[columns[0][differs]] = True
+        return marked
+
+
+def _count_through(slot: Index, order: Index) -> Index:
+    """Count the calls of each slot from 0 on, in an order that keeps slots together."""
+    ordered = slot[order]
+    number = np.empty(len(slot), dtype=np.int64)
+    # Place in the order less the place where the slot begins (`ordered` is sorted).
+    number[order] = np.arange(len(slot)) - np.searchsorted(ordered, ordered)
+    return number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Checks:
+    """What all members of a communicator must agree on; what they do not is an error."""
+
+    ranks: Sequence[RankCalls]
+    table: _DifferentCalls
+    every: _EveryCall
+    number: Index
+
+    def check(self, counts: NDArray[np.intp], order: Index, offset: Index) -> None:
+        """Raise what is wrong on the first communicator on which anything is."""
+        recorded = [rank_calls.rank for rank_calls in self.ranks]
+        members = [np.isin(recorded, self.table.key(number)[0]) for number in range(len(counts))]
+        present = np.array(members, dtype=np.bool_).reshape(counts.shape) | (counts > 0)
+        # A rank that was recorded and belongs to the group must have as many calls as the rank with
+        # most; one that was not recorded has none.
+        wanted = np.where(present, counts.max(axis=1, keepdims=True, initial=0), 0)
+        wrong = (counts != wanted).any(axis=1)
+        differs = _disagreements(self.table, self.every.row[order], offset)
+        wrong[self.every.communicator[order[differs]]] = True
+        if self.every.has_sequence.any():
+            by_sequence = self.every.by_sequence()
+            wrong |= by_sequence & self.every.different_sequences(len(by_sequence))
+        for communicator in np.flatnonzero(wrong).tolist():
+            self._check_counts(communicator, counts[communicator], present[communicator])
+            self._check_sequences(communicator)
+            self._check_calls(communicator)
+
+    def _rows(self, communicator: int) -> Iterator[tuple[int, list[LocalCall]]]:
+        """Yield the members of a communicator and their calls, in order of use."""
+        for rank_index in range(len(self.ranks)):
+            slot = communicator * len(self.ranks) + rank_index
+            rows = self.every.row[self.every.slot == slot].tolist()
+            if rows:
+                yield rank_index, [self.table.calls[row] for row in rows]
+
+    def _check_counts(self, communicator: int, counts: NDArray[np.intp], present: Mask) -> None:
+        of_rank = {
+            self.ranks[rank_index].rank: int(counts[rank_index])
+            for rank_index in np.flatnonzero(present).tolist()
+        }
+        if len(set(of_rank.values())) < 2:
+            return
+        most, least = max(of_rank, key=lambda r: of_rank[r]), min(of_rank, key=lambda r: of_rank[r])
+        calls = next(
+            calls
+            for rank_index, calls in self._rows(communicator)
+            if self.ranks[rank_index].rank == most
+        )
+        extra = calls[of_rank[least]]
         raise TraceError(
-            f"{extra.where}: rank {most} has {counts[most]} calls on group "
-            f"{group[1] or list(group[0])}, rank {least} has {counts[least]}; the first that rank "
+            f"{extra.where}: rank {most} has {of_rank[most]} calls on group "
+            f"{self._group(communicator)}, rank {least} has {of_rank[least]}; the first that rank "
             f"{least} may lack is {extra.kind}; choose a step that is complete on all ranks"
         )
 
-
-def _match_group(
-    graphs: Sequence[RankGraph],
-    members: dict[int, OpCalls],
-    ranks: tuple[int, ...],
-    label: str,
-) -> list[MatchedCall]:
-    if all(_numbered(calls) for calls in members.values()) and not _counted_apart(members):
-        for calls in members.values():
-            calls.sort(key=lambda numbered: numbered[1].sequence or 0)
-        _check_numbers(graphs, members, (ranks, label))
-    rows = zip(*members.values(), strict=True)
-    return [
-        _one_call(graphs, dict(zip(members, row, strict=True)), (ranks, label), number)
-        for number, row in enumerate(rows)
-    ]
-
-
-def _numbered(calls: OpCalls) -> bool:
-    numbers = [call.sequence for _, call in calls]
-    return None not in numbers and len(set(numbers)) == len(numbers)
-
-
-def _counted_apart(members: dict[int, OpCalls]) -> bool:
-    """Whether the numbers are of messages, and each end has its own.
-
-    ``ProcessGroupNCCL`` counts a rank's messages to and from all others together: those between
-    two ranks are the n-th of either, whatever else each of them sent.
-    """
-    calls = [call for own in members.values() for _, call in own]
-    if any(call.what == What.COLLECTIVE for call in calls):
-        return False
-    return len({frozenset(call.sequence for _, call in own) for own in members.values()}) > 1
-
-
-def _check_numbers(
-    graphs: Sequence[RankGraph], members: dict[int, OpCalls], group: tuple[tuple[int, ...], str]
-) -> None:
-    """Ranks that share some sequence numbers must share all; if none, they count differently."""
-    numbers = {
-        rank_index: {call.sequence for _, call in calls} for rank_index, calls in members.items()
-    }
-    every = set.union(*numbers.values())
-    if set.intersection(*numbers.values()):
-        for rank_index, own in numbers.items():
-            missing = sorted(number for number in every - own if number is not None)
+    def _check_sequences(self, communicator: int) -> None:
+        """Ranks that share a sequence number must share all; if none, they count differently."""
+        if not (self.every.has_sequence.any() and self.every.by_sequence()[communicator]):
+            return
+        members = dict(self._rows(communicator))
+        numbers = {
+            rank_index: {call.sequence for call in calls} for rank_index, calls in members.items()
+        }
+        if not set.intersection(*numbers.values()):
+            return
+        all_numbers = set.union(*numbers.values())
+        for rank_index, recorded in numbers.items():
+            missing = sorted(number for number in all_numbers - recorded if number is not None)
             if missing:
-                file = members[rank_index][0][1].where.partition(": ")[0]
+                file = members[rank_index][0].where.partition(": ")[0]
                 raise TraceError(
-                    f"{file}: rank {graphs[rank_index].rank} lacks call #{missing[0]} on group "
-                    f"{group[1] or list(group[0])}, which other ranks have; choose a step that is "
+                    f"{file}: rank {self.ranks[rank_index].rank} lacks call #{missing[0]} on group "
+                    f"{self._group(communicator)}, which other ranks have; choose a step that is "
                     "complete on all ranks"
                 )
 
-
-def _one_call(
-    graphs: Sequence[RankGraph],
-    row: dict[int, tuple[int, LocalCall]],
-    group: tuple[tuple[int, ...], str],
-    number: int,
-) -> MatchedCall:
-    calls = {graphs[rank_index].rank: call for rank_index, (_, call) in row.items()}
-    first_rank, first = next(iter(calls.items()))
-    for rank, call in calls.items():
-        uneven = call.kind == "all_to_all" or np.isnan(call.size) or np.isnan(first.size)
-        if call.kind != first.kind or (call.size != first.size and not uneven):
+    def _check_calls(self, communicator: int) -> None:
+        on_it = np.flatnonzero(self.every.communicator == communicator)
+        firsts: dict[int, int] = {}
+        for member in on_it[np.lexsort((on_it, self.number[on_it]))].tolist():
+            number = int(self.number[member])
+            first_member = firsts.setdefault(number, member)
+            call = self.table.calls[self.every.row[member]]
+            first = self.table.calls[self.every.row[first_member]]
+            uneven = call.kind == "all_to_all" or np.isnan(call.size) or np.isnan(first.size)
+            if call.kind == first.kind and (call.size == first.size or uneven):
+                continue
+            rank, first_rank = (
+                self.ranks[self.every.rank_index[position]].rank
+                for position in (member, first_member)
+            )
             raise TraceError(
-                f"{call.where}: call {number} on group {group[1] or list(group[0])} is "
+                f"{call.where}: call {number} on group {self._group(communicator)} is "
                 f"{call.kind} of {call.size:.0f} B on rank {rank}, but {first.kind} of "
                 f"{first.size:.0f} B on rank {first_rank} ({first.where})"
             )
-    sizes = [call.size for call in calls.values() if not np.isnan(call.size)]
-    pairs = pair_bytes(group[0], calls) if first.kind == "all_to_all" else None
-    if pairs is not None:
-        sizes = [pairs.size]
-    return MatchedCall(
-        kind=first.kind,
-        ranks=group[0],
-        label=group[1],
-        sequence=first.sequence if first.sequence is not None else number,
-        size=max(sizes) if sizes else float("nan"),
-        dtype=first.dtype,
-        ops={rank_index: op for rank_index, (op, _) in row.items()},
-        eager=all(call.eager and call.what != What.COLLECTIVE for call in calls.values()),
-        shares=None if pairs is None else pairs.shares,
-        filled=0 if pairs is None else pairs.filled,
-        elided=any(call.splits.elided for call in calls.values()),
+
+    def _group(self, communicator: int) -> str | list[int]:
+        ranks, label = self.table.key(communicator)
+        return label or list(ranks)
+
+
+def _disagreements(table: _DifferentCalls, row: Index, offset: Index) -> Mask:
+    """Mark members that say something else of their call than its first; an all-to-all may."""
+    if not len(row):
+        return np.zeros(0, dtype=np.bool_)
+    kinds = {call.kind: number for number, call in enumerate(table.calls)}
+    kind = np.array([kinds[call.kind] for call in table.calls])[row]
+    size = np.array([call.size for call in table.calls])[row]
+    # For each member the place of the first member of its call.
+    first = np.repeat(offset[:-1], np.diff(offset))
+    uneven = np.isnan(size) | np.isnan(size[first]) | (kind == kinds.get("all_to_all", -1))
+    return np.asarray((kind != kind[first]) | ((size != size[first]) & ~uneven))
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Sizes of the pairs of all-to-alls, by call, and the notes on them."""
+
+    of_call: dict[int, PairBytes] = field(default_factory=dict)
+    ranks: int = 0
+    elided: int = 0
+
+    def notes(self) -> Iterator[str]:
+        """Say of how many pairs sizes were inferred, and of how many calls they were cut short."""
+        filled = {call: pairs.filled for call, pairs in self.of_call.items() if pairs.filled}
+        if filled:
+            missing = sum(filled.values())
+            yield (
+                f"all_to_all: {len(filled):,} calls record the sizes of "
+                f"{self.ranks - missing:,} of {self.ranks:,} pairs; those between ranks that were "
+                "not recorded are inferred from these"
+            )
+        if self.elided:
+            yield (
+                f"all_to_all: split sizes of {self.elided:,} calls are cut short in the trace "
+                "(PyTorch writes 30 numbers of a list): taken as equal"
+            )
+
+
+def _pairs(
+    ranks: Sequence[RankCalls], table: _DifferentCalls, every: _EveryCall, rows: tuple[Index, Index]
+) -> _Pairs:
+    """Work out the bytes of each pair of the all-to-alls whose members record any."""
+    order, offset = rows
+    result = _Pairs()
+    has_splits = np.array(
+        [c.splits.recorded and c.kind == "all_to_all" for c in table.calls], dtype=np.bool_
+    )
+    elided = np.array([call.splits.elided for call in table.calls], dtype=np.bool_)
+    if not (has_splits.any() or elided.any()):
+        return result
+    row = every.row[order]
+    for call in np.flatnonzero(np.logical_or.reduceat(has_splits[row], offset[:-1])).tolist():
+        members = order[offset[call] : offset[call + 1]].tolist()
+        group = table.key(int(every.communicator[members[0]]))[0]
+        parts = {
+            ranks[every.rank_index[member]].rank: table.calls[every.row[member]]
+            for member in members
+        }
+        pairs = pair_bytes(group, parts)
+        if pairs is not None:
+            result.of_call[call] = pairs
+            result.ranks += len(group) ** 2 if pairs.filled else 0
+    cut = np.flatnonzero(np.logical_or.reduceat(elided[row], offset[:-1])).tolist()
+    spread = {call for call, pairs in result.of_call.items() if pairs.shares is not None}
+    result.elided = len(set(cut) - spread)
+    return result
+
+
+def _in_order(
+    ranks: Sequence[RankCalls],
+    table: _DifferentCalls,
+    every: _EveryCall,
+    matched: tuple[Index, Index, Index],
+) -> Matching:
+    """Put calls in the order of their first start.
+
+    ``matched`` are the number of every call of a rank on its communicator, the members of calls,
+    and where those of each call begin. Calls that start at once stay in the order of communicators.
+    """
+    number, order, offset = matched
+    if not len(order):
+        empty = np.zeros(0, dtype=np.int64)
+        return Matching(
+            (), empty, empty, np.zeros(0), (), (), np.zeros(1, dtype=np.int64), empty, empty,
+            np.zeros(0, dtype=np.bool_), (), table.assumed_groups,
+        )  # fmt: skip
+    pairs = _pairs(ranks, table, every, (order, offset))
+    size = np.array([call.size for call in table.calls], dtype=np.float64)[every.row[order]]
+    eager = np.array([call.eager for call in table.calls], dtype=np.bool_)[every.row]
+    eager = (eager & every.is_message)[order]
+    # fmax passes over the NaN of members that do not record a size.
+    largest = np.fmax.reduceat(size, offset[:-1])
+    for call, call_pairs in pairs.of_call.items():
+        largest[call] = call_pairs.size
+    # Calls by the earliest start of any member; members stay together.
+    turn = np.argsort(np.minimum.reduceat(every.start[order], offset[:-1]), kind="stable")
+    lengths = np.diff(offset)[turn]
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    # The members of call turn[c] stand at offset[turn[c]] + inside: a gather of ragged rows without
+    # a loop.
+    inside = np.arange(len(order)) - np.repeat(ends[:-1], lengths)
+    members = order[np.repeat(offset[:-1][turn], lengths) + inside]
+    first = members[ends[:-1]]
+    calls = [table.calls[row] for row in every.row[first].tolist()]
+    of_group = np.array(table.group_of, dtype=np.int64)[every.communicator[first]]
+    group, group_first = by_appearance(of_group)
+    return Matching(
+        kind=tuple(call.kind for call in calls),
+        group=group,
+        sequence=np.where(every.has_sequence[first], every.sequence[first], number[first]),
+        size=largest[turn],
+        dtype=tuple(call.dtype for call in calls),
+        groups=tuple(table.groups[row] for row in of_group[group_first].tolist()),
+        offset=ends.astype(np.int64),
+        rank_index=every.rank_index[members],
+        op=every.op[members],
+        # A message is eager if both of its ends say so.
+        eager=np.logical_and.reduceat(eager, offset[:-1])[turn],
+        shares=tuple(
+            pairs.of_call[call].shares if call in pairs.of_call else None for call in turn.tolist()
+        ),
+        assumed_groups=table.assumed_groups,
+        notes=tuple(pairs.notes()),
     )

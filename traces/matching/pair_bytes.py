@@ -1,7 +1,7 @@
 """Bytes of every pair of an all-to-all, from what each rank says that it sends and receives.
 
-Both ends of a pair tell of it, where both are recorded, and must agree. Where neither is, the pair
-takes what the known ones tell, if senders and receivers do not choose each other: the mean of what
+Both ends of a pair record it, where both were recorded, and must agree. Where neither is, the pair
+follows the known ones, if senders and receivers do not choose each other: the mean of what
 the sender sends to known ranks, times the mean of what the receiver gets from known ranks, over the
 mean among these. So experts that are asked often by the recorded ranks are asked often by the
 others, and the way back (combine) is the transpose of the way there.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
 from simulator.shares import Shares, of_bytes
-from traces.core.calls import LocalCall
+from simulator.support.errors import TraceError
+from traces.core.rank_graph import LocalCall
 
 Floats = NDArray[np.float64]
 _SENT, _RECEIVED = "In split size", "Out split size"
@@ -23,7 +23,7 @@ _SENT, _RECEIVED = "In split size", "Out split size"
 
 @dataclass(frozen=True, slots=True)
 class PairBytes:
-    """S of nccl-tests (B), how it is spread (None: all pairs alike), and pairs nobody told of."""
+    """S of nccl-tests (B), how it is spread (None: evenly), and how many pairs were inferred."""
 
     size: float
     shares: Shares | None
@@ -43,19 +43,19 @@ def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairByte
     Returns
     -------
     PairBytes or None
-        None where no rank tells its splits.
+        None where no rank records its splits.
 
     Raises
     ------
     TraceError
-        If two ranks disagree on what one sends to the other, or a rank tells splits of another
+        If two ranks disagree on what one sends to the other, or a rank records splits of another
         number of ranks.
 
     Examples
     --------
-    Of three ranks, rank 1 was not recorded; what it keeps for itself nobody tells:
+    Of three ranks, rank 1 was not recorded; what it keeps for itself is not recorded:
 
-    >>> from traces.core.calls import LocalCall, Splits
+    >>> from traces.core.rank_graph import LocalCall, Splits
     >>> def part(sent, received):
     ...     splits = Splits(sent, received)
     ...     return LocalCall("all_to_all", 9.0, "u8", "", "ep", (0, 1, 2), 3, None, None, "here",
@@ -65,10 +65,11 @@ def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairByte
     >>> found.filled, found.shares.bytes(found.size).tolist()
     (1, [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]])
     """
-    if not any(call.splits.told for call in calls.values()):
+    if not any(call.splits.recorded for call in calls.values()):
         return None
     sent, received = _rows(ranks, calls)
     _check(ranks, calls, sent, received)
+    # Where both ends record it they agree, within rounding.
     table = np.where(np.isnan(sent), received, sent)
     unknown = np.isnan(table)
     if unknown.any():
@@ -78,22 +79,23 @@ def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairByte
 
 
 def _rows(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> tuple[Floats, Floats]:
-    """Tables by what senders and by what receivers say; NaN where nobody says (B)."""
+    """Bytes of pairs as senders and as receivers record them; NaN where they do not (B)."""
     n = len(ranks)
     sent, received = np.full((2, n, n), np.nan)
     for rank, call in calls.items():
-        place = ranks.index(rank)
-        for name, told, row in (
-            (_SENT, call.splits.sent, sent[place]),
-            (_RECEIVED, call.splits.received, received[:, place]),
+        position = ranks.index(rank)
+        for name, split_bytes, row in (
+            (_SENT, call.splits.sent, sent[position]),
+            (_RECEIVED, call.splits.received, received[:, position]),
         ):
-            if not told:
+            if not split_bytes:
                 continue
-            if len(told) != n:
+            if len(split_bytes) != n:
                 raise TraceError(
-                    f"{call.where}: {name}: {len(told)} numbers, and the group has {n} ranks"
+                    f"{call.where}: {name}: {len(split_bytes)} numbers, and the group has {n} ranks"
                 )
-            row[:] = told
+            # `row` is a view: a row of what is sent, or a column of what is received.
+            row[:] = split_bytes
     return sent, received
 
 
@@ -104,25 +106,28 @@ def _check(
     wrong = np.argwhere(both & ~np.isclose(sent, received, rtol=1e-9, atol=0.0))
     if len(wrong):
         sender, receiver = wrong[0].tolist()
-        one, other = ranks[sender], ranks[receiver]
+        sending_rank, receiving_rank = ranks[sender], ranks[receiver]
         raise TraceError(
-            f"{calls[one].where}: {_SENT}: rank {one} sends {sent[sender, receiver]:.0f} B to rank "
-            f"{other}, whose {_RECEIVED} says {received[sender, receiver]:.0f} B "
-            f"({calls[other].where}): are the files of one run?"
+            f"{calls[sending_rank].where}: {_SENT}: rank {sending_rank} sends "
+            f"{sent[sender, receiver]:.0f} B to rank {receiving_rank}, whose {_RECEIVED} says "
+            f"{received[sender, receiver]:.0f} B "
+            f"({calls[receiving_rank].where}): are the files of one run?"
         )
 
 
 def _independent(table: Floats) -> Floats:
     """Pairs as they are where senders and receivers do not choose each other (rank one)."""
-    known = ~np.isnan(table)
-    rows, columns = known.all(axis=1), known.all(axis=0)
+    is_known = ~np.isnan(table)
+    rows, columns = is_known.all(axis=1), is_known.all(axis=0)
+    # Marginals over complete rows and columns; their outer product over the common mean is the
+    # table of rank one with those marginals.
     by_receiver = table[rows].mean(axis=0) if rows.any() else None
     by_sender = table[:, columns].mean(axis=1) if columns.any() else None
     if by_receiver is None or by_sender is None:
-        told = by_receiver if by_sender is None else by_sender
-        if told is None:
+        means = by_receiver if by_sender is None else by_sender
+        if means is None:
             return np.full_like(table, np.nanmean(table))
-        return np.broadcast_to(told if by_sender is None else told[:, None], table.shape).copy()
+        return np.broadcast_to(means if by_sender is None else means[:, None], table.shape).copy()
     among = float(table[np.ix_(rows, columns)].mean())
     if not among:
         return np.full_like(table, np.nanmean(table))

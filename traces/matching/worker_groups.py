@@ -1,4 +1,4 @@
-"""Which group a worker thread serves, where a trace does not tell the groups of calls.
+"""Which group a worker thread serves, where a trace does not record the groups of calls.
 
 gloo's works name no group. But each ``ProcessGroupGloo`` starts worker threads of its own, two,
 when it is made, so
@@ -23,8 +23,7 @@ from math import comb
 import numpy as np
 
 from simulator.workload import Floats
-from traces.core.calls import UNKNOWN_GROUP, LocalCall
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, RankGraph
 
 _WORKERS = 2
 """Worker threads of a group: ``Options::threads`` of PyTorch's ProcessGroupGloo, 2 in
@@ -32,7 +31,7 @@ _WORKERS = 2
 _MOST_OPTIONS = 2000
 """Assignments of one rank's workers to its groups that are looked at: 8 workers of 7 groups."""
 _MOST_TRIED = 50_000
-"""Assignments of ranks that are tried in all, a second's work; beyond that nothing is told."""
+"""Assignments of ranks that are tried in all, a second's work; beyond that none is chosen."""
 
 Name = tuple[tuple[int, ...], str]
 """Ranks and key of a group."""
@@ -61,39 +60,39 @@ class _Search:
     found: list[_Option] = field(default_factory=list)
     tried: int = 0
 
-    def run(self, taken: list[_Option], groups: int, apart: float) -> None:
+    def run(self, chosen: list[_Option], groups: int, spread: float) -> None:
         """Go on from the ranks that are assigned, whose calls end so far apart in sum (s)."""
-        if (groups, apart) >= self.best or self.tried > _MOST_TRIED:
+        if (groups, spread) >= self.best or self.tried > _MOST_TRIED:
             return
-        if len(taken) == len(self.options):
-            self.best, self.found = (groups, apart), list(taken)
+        if len(chosen) == len(self.options):
+            self.best, self.found = (groups, spread), list(chosen)
             return
-        for option in self.options[len(taken)]:
+        for option in self.options[len(chosen)]:
             self.tried += 1
-            if self._fits(taken, option):
-                taken.append(option)
-                self.run(taken, groups + option.groups, apart + self._apart(taken))
-                taken.pop()
+            if self._fits(chosen, option):
+                chosen.append(option)
+                self.run(chosen, groups + option.groups, spread + self._spread_of(chosen))
+                chosen.pop()
 
-    def _fits(self, taken: Sequence[_Option], option: _Option) -> bool:
+    def _fits(self, chosen: Sequence[_Option], option: _Option) -> bool:
         """Whether ranks before this one have the same calls on the groups that they share."""
-        own = self.graphs[len(taken)].rank
-        for graph, other in zip(self.graphs, taken, strict=False):
+        rank = self.graphs[len(chosen)].rank
+        for graph, earlier in zip(self.graphs, chosen, strict=False):
             shared = {name for name in option.calls if graph.rank in name[0]}
-            shared |= {name for name in other.calls if own in name[0]}
-            if any(option.calls.get(name) != other.calls.get(name) for name in shared):
+            shared |= {name for name in earlier.calls if rank in name[0]}
+            if any(option.calls.get(name) != earlier.calls.get(name) for name in shared):
                 return False
         return True
 
-    def _apart(self, taken: Sequence[_Option]) -> float:
+    def _spread_of(self, chosen: Sequence[_Option]) -> float:
         """How far apart calls end on the groups of which the last rank is the last member (s)."""
-        later = {graph.rank for graph in self.graphs[len(taken) :]}
+        later = {graph.rank for graph in self.graphs[len(chosen) :]}
         total = 0.0
-        for name in taken[-1].ops:
+        for name in chosen[-1].ops:
             if later.isdisjoint(name[0]):
                 ends = [
                     [graph.ops[op].end for op in option.ops[name]]
-                    for graph, option in zip(self.graphs, taken, strict=False)
+                    for graph, option in zip(self.graphs, chosen, strict=False)
                     if name in option.ops
                 ]
                 total += _spread(np.array(ends))
@@ -103,24 +102,24 @@ class _Search:
 def tell_groups(graphs: Sequence[RankGraph]) -> list[str]:
     """Give calls of unknown group that of the worker which carried them out; return what to say.
 
-    Nothing is changed where the trace does not tell.
+    Nothing is changed where the trace does not record it.
     """
-    places = [place for place, graph in enumerate(graphs) if _unknown(graph)]
-    mine = [graphs[place] for place in places]
-    search = _Search(mine, [list(_options(graph)) for graph in mine])
-    if not mine or not all(search.options):
+    places = [rank_index for rank_index, graph in enumerate(graphs) if _unknown(graph)]
+    unnamed = [graphs[rank_index] for rank_index in places]
+    search = _Search(unnamed, [list(_options(graph)) for graph in unnamed])
+    if not unnamed or not all(search.options):
         return []
     search.run([], 0, 0.0)
     if not search.found or search.tried > _MOST_TRIED:
         return []
-    for graph, option in zip(mine, search.found, strict=True):
+    for graph, option in zip(unnamed, search.found, strict=True):
         graph.collectives.update(option.chosen)
-    told = sum(len(option.chosen) for option in search.found)
-    return [f"{told} ops of collectives without a group: that of the worker thread is taken"]
+    named = sum(len(option.chosen) for option in search.found)
+    return [f"{named} ops of collectives without a group: that of the worker thread is taken"]
 
 
 def _unknown(graph: RankGraph) -> list[int]:
-    """Ops of a rank whose group is to be told, in the order in which they were queued."""
+    """Ops of a rank whose group is wanted, in the order in which they were queued."""
     ops = [
         op
         for op, call in graph.collectives.items()
@@ -146,8 +145,11 @@ def _options(graph: RankGraph) -> Iterator[_Option]:
             by_name.setdefault((call.ranks or (), call.key), []).append(op)
         yield _Option(
             len(set(numbers)),
-            {name: tuple(_what(chosen[op]) for op in own) for name, own in by_name.items()},
-            {name: tuple(own) for name, own in by_name.items()},
+            {
+                name: tuple(_what(chosen[op]) for op in call_ops)
+                for name, call_ops in by_name.items()
+            },
+            {name: tuple(call_ops) for name, call_ops in by_name.items()},
             chosen,
         )
 
@@ -163,5 +165,5 @@ def _spread(ends: Floats) -> float:
 
     ``ends`` has a row per member and a column per call. A clock is ahead by the same in all calls.
     """
-    apart = ends - ends.mean(axis=0)
-    return float(np.abs(apart - np.median(apart, axis=1, keepdims=True)).sum())
+    deviations = ends - ends.mean(axis=0)
+    return float(np.abs(deviations - np.median(deviations, axis=1, keepdims=True)).sum())

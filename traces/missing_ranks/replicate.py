@@ -2,19 +2,176 @@
 
 Traces of one rank of many are common. Without the others' traffic a network looks emptier than it
 is: here each missing rank runs the program of the recorded rank with its role, and takes part in
-the calls of its own groups. It has no measured times: by that a copy is told from the original.
+the calls of its own groups. It has no measured times, by which a copy differs from the original.
+
+Groups that divide a job in the same way are a family: all tensor-parallel groups, all data-parallel
+ones. The files of some ranks name the groups of those; those of the others follow from the lists,
+or from the pattern where it is regular: ranks that are ``stride`` apart, in blocks that fill the
+job. Anything else is refused.
 """
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import KINDS, Calls, Edges, Group, Workload
-from traces.missing_ranks.group_patterns import Roles
+from traces.core.events import RankTrace
+
+_PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)
+_NAMELESS = ("", "undefined")
+"""Labels of groups that the program gave none; the second is PyTorch's word for it."""
+
+
+def listed_groups(ranks: Iterable[RankTrace]) -> tuple[Group, ...]:
+    """Collect the groups that the traces list with all their ranks."""
+    groups = (
+        Group(group.ranks, group.label)
+        for trace in ranks
+        for group in trace.groups.values()
+        if group.ranks is not None and len(set(group.ranks)) == len(group.ranks)
+    )
+    return tuple(dict.fromkeys(groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Places of ranks in the families of a job; ``listed`` are the groups that are recorded."""
+
+    job_ranks: int
+    listed: tuple[Group, ...]
+
+    def counterpart(self, group: Group, member: int, rank: int) -> Group:
+        """Find the group of the same family as one of ``member`` to which ``rank`` belongs.
+
+        Raises
+        ------
+        TraceError
+            If it is not recorded.
+        """
+        if len(group.ranks) == 1 and group.ranks == (member,):
+            return Group((rank,), group.label)
+        if rank in group.ranks:
+            return group
+        stride = _stride(group.ranks)
+        fitting = {
+            listed.ranks
+            for listed in self.listed
+            if self._akin(listed, group, stride) and rank in listed.ranks
+        }
+        if len(fitting) == 1:
+            return Group(fitting.pop(), group.label)
+        if not fitting and stride is not None:
+            return self._next_block(group, stride, rank)
+        why = (
+            "several of the groups that are listed fit" if fitting else "its ranks make no pattern"
+        )
+        raise TraceError(
+            f"rank {rank} was not recorded, and its counterpart of group {group.label or 'group'} "
+            f"{_shown(group.ranks)} of rank {member} is unknown: {why}; record rank {rank}, or do "
+            "not replicate"
+        )
+
+    def _akin(self, listed: Group, group: Group, stride: int | None) -> bool:
+        """Whether two groups are of one family: by label, or by pattern where they have none."""
+        if listed.label != group.label or len(listed.ranks) != len(group.ranks):
+            return False
+        return group.label not in _NAMELESS or _stride(listed.ranks) == stride
+
+    def _next_block(self, group: Group, stride: int, rank: int) -> Group:
+        size = len(group.ranks)
+        block = stride * size
+        first = rank - rank // stride % size * stride
+        ranks = tuple(range(first, first + block, stride))
+        where = f"group {group.label or 'group'} {_shown(group.ranks)}"
+        if self.job_ranks % block or group.ranks[0] // stride % size:
+            raise TraceError(
+                f"rank {rank} was not recorded, and its counterpart of {where} is unknown: blocks "
+                f"of {size} ranks, {stride} apart, do not fill a job of {self.job_ranks} ranks"
+            )
+        for listed in self.listed:
+            same = listed.label == group.label and group.label not in _NAMELESS
+            shared = set(listed.ranks) & set(ranks)
+            if same and shared and set(listed.ranks) != set(ranks):
+                raise TraceError(
+                    f"rank {rank} was not recorded, and its counterpart of {where} is unknown: "
+                    f"the pattern gives {_shown(ranks)}, but {_shown(listed.ranks)} is listed"
+                )
+        return Group(ranks, group.label)
+
+    def pipeline(self, ends: Group) -> Group:
+        """Find the smallest group to which both ends of a message belong.
+
+        Raises
+        ------
+        TraceError
+            If there is none, or none but the whole job, and that is not called a pipeline.
+        """
+        around = [listed for listed in self.listed if set(ends.ranks) <= set(listed.ranks)]
+        smallest = min(around, key=lambda listed: len(listed.ranks), default=None)
+        if smallest is None or (
+            len(smallest.ranks) == self.job_ranks and not _PIPELINE.search(smallest.label)
+        ):
+            raise TraceError(
+                f"messages between ranks {_shown(ends.ranks)}: no group that is listed has both "
+                "and not all ranks, so the partners of ranks that were not recorded are "
+                "unknown; do not replicate"
+            )
+        return smallest
+
+    def counterpart_of_message(self, group: Group, member: int, rank: int) -> Group:
+        """Find the sender and receiver that have the places in the pipeline of ``rank``."""
+        pipeline = self.pipeline(group)
+        peer = self.counterpart(pipeline, member, rank)
+        ends = tuple(peer.ranks[pipeline.ranks.index(end)] for end in group.ranks)
+        return Group(ends, group.label)
+
+    def model(
+        self, rank: int, groups: Mapping[int, Sequence[Group]], stages: Sequence[Group]
+    ) -> int:
+        """Choose the recorded rank of which ``rank`` is a copy.
+
+        ``groups`` are those of each recorded rank, ``stages`` those with messages between members:
+        there, and in groups labelled as pipelines, the place must be the same. Of several the one
+        that has most other places in common, then the lowest.
+        """
+        best: tuple[int, int] | None = None
+        for member, role_members in groups.items():
+            same = [self._same_place(group, member, rank) for group in role_members]
+            must = [
+                fits
+                for group, fits in zip(role_members, same, strict=True)
+                if _PIPELINE.search(group.label) or group in stages
+            ]
+            if all(must) and (best is None or sum(same) > -best[0]):
+                best = (-sum(same), member)
+        if best is None:
+            raise TraceError(
+                f"rank {rank} was not recorded, nor was any of its pipeline stage: record one rank "
+                "of each stage, or do not replicate"
+            )
+        return best[1]
+
+    def _same_place(self, group: Group, member: int, rank: int) -> bool:
+        counterpart = self.counterpart(group, member, rank)
+        return counterpart.ranks.index(rank) == group.ranks.index(member)
+
+
+def _stride(ranks: tuple[int, ...]) -> int | None:
+    """How far apart ascending ranks are, if all are alike; None otherwise."""
+    distances = {after - before for before, after in pairwise(ranks)}
+    return distances.pop() if len(distances) == 1 and min(distances) > 0 else None
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    head = ", ".join(str(rank) for rank in ranks[:6])
+    return f"({head}, ... {len(ranks)} in all)" if len(ranks) > 6 else f"({head})"
+
 
 Ints = NDArray[np.int64]
 
@@ -32,7 +189,7 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
     Raises
     ------
     TraceError
-        If the role of a missing rank or a group of it cannot be told, or if its copy would make
+        If the role of a missing rank or a group of it is unknown, or if its copy would make
         other calls on a group than those that are there.
     """
     present = workload.ranks
@@ -43,7 +200,7 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
         raise TraceError("a workload without a rank: there is nothing to replicate")
     copies = models(workload, listed)
     table = _CallTable.of(workload)
-    roles = Roles(workload.job_ranks, _known(workload, listed))
+    roles = Roles(workload.job_ranks, _known_groups(workload, listed))
     parts = {model: _RankProgram.of(workload, model) for model in sorted(set(copies.values()))}
     calls = []
     for rank in missing:
@@ -54,14 +211,14 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
 
 def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
     """Choose for each rank that was not recorded the one whose program it runs."""
-    known = _known(workload, listed)
-    roles = Roles(workload.job_ranks, known)
+    known_groups = _known_groups(workload, listed)
+    roles = Roles(workload.job_ranks, known_groups)
     messages = np.unique(_groups_of_messages(workload)).tolist()
     pipelines = [roles.pipeline(ends) for ends in (workload.groups[number] for number in messages)]
     groups = {
         rank: [
             group
-            for group in known
+            for group in known_groups
             if rank in group.ranks and len(group.ranks) < workload.job_ranks
         ]
         for rank in workload.ranks
@@ -70,8 +227,8 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
     return {rank: roles.model(rank, groups, pipelines) for rank in missing}
 
 
-def _known(workload: Workload, listed: Sequence[Group]) -> tuple[Group, ...]:
-    """Collect the groups of several ranks that the traces tell: those listed, those of calls."""
+def _known_groups(workload: Workload, listed: Sequence[Group]) -> tuple[Group, ...]:
+    """Collect the groups of several ranks that the traces record: those listed, those of calls."""
     messages = set(np.unique(_groups_of_messages(workload)).tolist())
     called = (group for index, group in enumerate(workload.groups) if index not in messages)
     every = dict.fromkeys((*listed, *called))
@@ -98,15 +255,16 @@ class _RankProgram:
     def of(workload: Workload, rank: int) -> "_RankProgram":
         """Cut it out."""
         ops = np.flatnonzero(workload.rank == rank)
+        # From ops of the workload to ops of the rank; -1 of another rank.
         number = np.full(len(workload), -1, dtype=np.int64)
         number[ops] = np.arange(len(ops))
         edges = workload.edges
         source, target = number[edges.source], number[edges.target]
         if np.any((source >= 0) != (target >= 0)):
             raise TraceError(f"rank {rank} waits for another outside of a call: not replicated")
-        mine = source >= 0
+        on_rank = source >= 0
         calls = workload.call[ops].astype(np.int64)
-        return _RankProgram(rank, ops, source[mine], target[mine], edges.lag[mine], calls)
+        return _RankProgram(rank, ops, source[on_rank], target[on_rank], edges.lag[on_rank], calls)
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +287,16 @@ class _CallTable:
         """Take the calls that are there."""
         groups = {group: index for index, group in enumerate(workload.groups)}
         order = np.argsort(workload.calls.group, kind="stable")
-        own = workload.calls.group[order]
-        parts = np.split(order, np.flatnonzero(np.diff(own)) + 1) if len(order) else []
+        group_order = workload.calls.group[order]
+        # A stable sort by group keeps the calls of a group in their order; cut where the group
+        # changes.
+        parts = np.split(order, np.flatnonzero(np.diff(group_order)) + 1) if len(order) else []
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
     def joined_by(self, part: _RankProgram, rank: int, roles: Roles) -> Ints:
         """Return the calls that a copy of a part joins, op by op."""
+        # Indexed by the model's call: the call that the copy joins in its place.
         joins = np.full(len(self.workload.calls), -1, dtype=np.int64)
         group_of = self.workload.calls.group
         used = part.calls[part.calls >= 0]
@@ -146,37 +307,40 @@ class _CallTable:
         return np.where(part.calls >= 0, joins[part.calls], -1)
 
     def _counterpart(self, index: int, group: Group, model: int, rank: int, roles: Roles) -> Ints:
-        own = self.of_group[index]
-        message = self.workload.calls.kind[own] == _MESSAGE
+        calls = self.of_group[index]
+        message = self.workload.calls.kind[calls] == _MESSAGE
         if message.any():
-            other = roles.counterpart_of_message(group, model, rank)
+            peers = roles.counterpart_of_message(group, model, rank)
         else:
-            other = roles.counterpart(group, model, rank)
-        number = self.groups.setdefault(other, len(self.groups))
+            peers = roles.counterpart(group, model, rank)
+        number = self.groups.setdefault(peers, len(self.groups))
+        # The first copy that joins a new group makes its calls; later copies join those.
         if number not in self.of_group:
-            self.of_group[number] = np.arange(self.length, self.length + len(own))
-            self.made_as[number] = own
-            self.length += len(own)
-            self.new.append(own)
-            self.new_group.append(np.full(len(own), number))
-        self._check(own, self.made_as[number], (model, rank), other)
+            self.of_group[number] = np.arange(self.length, self.length + len(calls))
+            self.made_as[number] = calls
+            self.length += len(calls)
+            self.new.append(calls)
+            self.new_group.append(np.full(len(calls), number))
+        self._check(calls, self.made_as[number], (model, rank), peers)
         return self.of_group[number]
 
-    def _check(self, own: Ints, theirs: Ints, ranks: tuple[int, int], group: Group) -> None:
+    def _check(self, model_calls: Ints, theirs: Ints, ranks: tuple[int, int], group: Group) -> None:
         model, rank = ranks
         as_copy = f"rank {rank}, as a copy of rank {model}, would make"
         where = f"on group {group}"
-        if len(own) != len(theirs):
+        if len(model_calls) != len(theirs):
             raise TraceError(
-                f"{as_copy} {len(own)} calls {where}, which makes {len(theirs)}: their programs "
-                "differ; record that rank, or do not replicate"
+                f"{as_copy} {len(model_calls)} calls {where}, which makes {len(theirs)}: their "
+                "programs differ; record that rank, or do not replicate"
             )
         calls = self.workload.calls
-        same = (calls.size[own] == calls.size[theirs]) | (calls.kind[own] == _UNEVEN)
-        same |= np.isnan(calls.size[own]) | np.isnan(calls.size[theirs])
-        wrong = np.flatnonzero((calls.kind[own] != calls.kind[theirs]) | ~same)
+        same = (calls.size[model_calls] == calls.size[theirs]) | (
+            calls.kind[model_calls] == _UNEVEN
+        )
+        same |= np.isnan(calls.size[model_calls]) | np.isnan(calls.size[theirs])
+        wrong = np.flatnonzero((calls.kind[model_calls] != calls.kind[theirs]) | ~same)
         if len(wrong):
-            views = (self.workload.call_view(int(row[wrong[0]])) for row in (own, theirs))
+            views = (self.workload.call_view(int(row[wrong[0]])) for row in (model_calls, theirs))
             raise TraceError(
                 f"{as_copy} {next(views)} where {next(views)} is: their programs differ"
             )
@@ -198,6 +362,7 @@ def _assembled(
     """Put the copies behind the ranks that were recorded."""
     rows = np.concatenate([np.arange(len(workload)), *(part.ops for part, _ in copies)])
     sizes = [len(part.ops) for part, _ in copies]
+    # Each copy's ops begin behind all before; its edges move by as much.
     first = len(workload) + np.cumsum([0, *sizes])[:-1]
     edges = workload.edges
     sources = [
@@ -230,11 +395,11 @@ def _assembled(
 
 def _notes(copies: Mapping[int, int]) -> list[str]:
     """Say how many ranks are copies of which; models of as many are named together."""
-    alike: dict[int, list[int]] = defaultdict(list)
+    copies_of: dict[int, list[int]] = defaultdict(list)
     for model, count in sorted(Counter(copies.values()).items()):
-        alike[count].append(model)
+        copies_of[count].append(model)
     notes = []
-    for count, ranks in sorted(alike.items()):
+    for count, ranks in sorted(copies_of.items()):
         shown = ", ".join(str(rank) for rank in ranks[:8])
         shown += f", ... ({len(ranks)} in all)" if len(ranks) > 8 else ""
         number = count * len(ranks)

@@ -1,6 +1,6 @@
 """What the ranks of a recording have in common: their communicators, and the part all recorded.
 
-An export without NCCL's payloads does not tell who calls a collective with whom. But a collective
+An export without NCCL's payloads does not record who calls a collective with whom. But a collective
 ends on all its members at once, and a communicator has a stream of its own on each rank: streams
 on which collectives of the same names end together, one after another, are one communicator.
 
@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.core.calls import UNKNOWN_GROUP, kind_of
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
@@ -25,6 +24,7 @@ from traces.core.events import (
     RankTrace,
     launch_rows,
 )
+from traces.core.rank_graph import UNKNOWN_GROUP, kind_of
 
 _TOGETHER = 100e-6
 """Ends of one collective differ by less (s); one host's ranks by microseconds, several hosts' by
@@ -57,7 +57,7 @@ class CollectiveLane:
 
 
 def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Tell the communicators of collectives that have none, by what ends together."""
+    """Infer the communicators of collectives that have none, by what ends together."""
     open_lanes = [lane for lane in _lanes(traces) if lane.key.startswith("stream")]
     if len(traces) < 2 or not open_lanes:
         return list(traces), []
@@ -73,12 +73,14 @@ def with_groups(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]
         for lane in lanes:
             records[lane.rank_index].update(dict.fromkeys(lane.rows.tolist(), record))
     note = (
-        f"the export does not tell communicators: {sum(len(g) > 1 for g in groups)} of them "
+        f"the export has no communicators: {sum(len(g) > 1 for g in groups)} of them "
         "were found by collectives that end together"
     )
     if lost:
         note += f"; {lost} collectives end with no other and cost what was measured"
-    return [_recorded(trace, own) for trace, own in zip(traces, records, strict=True)], [note]
+    return [
+        _recorded(trace, rank_records) for trace, rank_records in zip(traces, records, strict=True)
+    ], [note]
 
 
 def common_part(traces: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
@@ -101,16 +103,16 @@ def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
         rows = np.flatnonzero(np.isin(trace.device.name, names))
         keys = [_key(trace, row) for row in rows.tolist()]
         for key in sorted(set(keys)):
-            own = rows[np.array([other_key == key for other_key in keys])]
-            own = own[np.argsort(trace.device.end[own], kind="stable")]
-            kind = tuple(_kind(trace, row) for row in own.tolist())
-            end = trace.device.end[own] + (trace.epoch - base) / 1e9
-            lanes.append(CollectiveLane(rank_index, key, own, end, kind))
+            lane_rows = rows[np.array([other_key == key for other_key in keys])]
+            lane_rows = lane_rows[np.argsort(trace.device.end[lane_rows], kind="stable")]
+            kind = tuple(_kind(trace, row) for row in lane_rows.tolist())
+            end = trace.device.end[lane_rows] + (trace.epoch - base) / 1e9
+            lanes.append(CollectiveLane(rank_index, key, lane_rows, end, kind))
     return lanes
 
 
 def _key(trace: RankTrace, row: int) -> str:
-    """Tell a kernel's communicator, or its stream where that is not known."""
+    """Return a kernel's communicator, or its stream where that is not known."""
     comm = int(trace.device.comm[row])
     key = trace.comms[comm].group_key if comm >= 0 else ""
     return key or trace.streams[trace.device.stream[row]]
@@ -140,6 +142,7 @@ def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:
 def _agreement(first_lane: CollectiveLane, second_lane: CollectiveLane) -> float:
     """Share of calls that end together, of those in the time that both lanes were recorded."""
     shift = _shift(first_lane, second_lane)
+    # A positive shift skips calls of the second lane, a negative one of the first.
     first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
     both = min(len(first), len(second))
     if not both:
@@ -151,7 +154,7 @@ def _agreement(first_lane: CollectiveLane, second_lane: CollectiveLane) -> float
 
 
 def _shift(first_lane: CollectiveLane, second_lane: CollectiveLane) -> int:
-    """Tell how many calls the second recorded before the first's first (or less than 0)."""
+    """Return how many calls the second recorded before the first's first (or less than 0)."""
     best, best_shift = np.inf, 0
     for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
         first, second = first_lane.end[max(0, -shift) :], second_lane.end[max(0, shift) :]
@@ -159,9 +162,9 @@ def _shift(first_lane: CollectiveLane, second_lane: CollectiveLane) -> int:
         if 2 * both < min(len(first_lane.end), len(second_lane.end)) or not both:
             continue
         some = np.linspace(0, both - 1, min(both, _SAMPLED)).astype(np.int64)
-        apart = float(np.median(np.abs(first[some] - second[some])))
-        if apart < best:
-            best, best_shift = apart, shift
+        scatter = float(np.median(np.abs(first[some] - second[some])))
+        if scatter < best:
+            best, best_shift = scatter, shift
     return best_shift
 
 
@@ -170,11 +173,11 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
     comm = trace.device.comm.copy()
     comms = list(trace.comms)
     for row, record in records.items():
-        known = comms[comm[row]] if comm[row] >= 0 else record
+        earlier = comms[comm[row]] if comm[row] >= 0 else record
         comm[row] = len(comms)
         comms.append(
             replace(
-                known,
+                earlier,
                 group_key=record.group_key,
                 group_label=record.group_label,
                 group_ranks=record.group_ranks,
@@ -184,7 +187,7 @@ def _recorded(trace: RankTrace, records: dict[int, CommRecord]) -> RankTrace:
 
 
 def _surplus(traces: Sequence[RankTrace]) -> list[tuple[float, float]] | None:
-    """Tell between which times (s of each) every rank has every call; None if it is so already."""
+    """Return the times (s) between which every rank has every call; None if all have already."""
     bounds = [(-np.inf, np.inf) for _ in traces]
     by_key: dict[str, list[CollectiveLane]] = {}
     for lane in _lanes(traces):
@@ -226,7 +229,7 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     """Keep what the host does from ``start`` to ``end`` (s) and what it launches then.
 
     What was launched before and still runs at ``start`` is kept from then on, without its launch,
-    where more follows on its stream; a user's range that is not inside tells nothing.
+    where more follows on its stream; a user's range that is not inside shows nothing.
     """
     host, device = trace.host, trace.device
     called, paired = _called(trace)
@@ -235,20 +238,20 @@ def _cropped(trace: RankTrace, start: float, end: float) -> RankTrace:
     marks = (host.kind == HostKind.ANNOTATION) & (host.comm < 0)
     whole = (host.start >= start) & np.where(marks, host.end <= end, host.start < end)
     kept_host = whole | ((host.end > start) & (host.start < start) & ~marks & ~launches)
-    mine = (called >= start) & (called < end)
-    followed = np.isin(device.stream, np.unique(device.stream[mine & paired]))
-    kept = mine | ((called < start) & (device.end > start) & followed)
-    lost = int((~kept_host).sum() + (~kept).sum())
+    called_inside = (called >= start) & (called < end)
+    followed = np.isin(device.stream, np.unique(device.stream[called_inside & paired]))
+    in_step = called_inside | ((called < start) & (device.end > start) & followed)
+    lost = int((~kept_host).sum() + (~in_step).sum())
     return replace(
         trace,
-        host=_taken(host, kept_host, start),
-        device=_taken(device, kept, start),
+        host=_rows_from(host, kept_host, start),
+        device=_rows_from(device, in_step, start),
         unused={**trace.unused, _OUTSIDE: trace.unused.get(_OUTSIDE, 0) + lost},
     )
 
 
-def _taken(events: _Events, kept: NDArray[np.bool_], start: float) -> _Events:
+def _rows_from(events: _Events, rows: NDArray[np.bool_], start: float) -> _Events:
     """Take rows, none of which begins before ``start``."""
-    columns = {column.name: getattr(events, column.name)[kept] for column in fields(events)}
+    columns = {column.name: getattr(events, column.name)[rows] for column in fields(events)}
     columns["start"] = np.maximum(columns["start"], start)
     return replace(events, **columns)

@@ -19,10 +19,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.events import Longs
-from traces.core.files import AS_GZIP, GZIP
-from traces.core.sniff import SQLITE
+from traces.core.files import AS_GZIP, GZIP, SQLITE
 
 _BOMB = 400
 """Databases shrink 3 to 10 times; a file that unpacks to more than this is not one."""

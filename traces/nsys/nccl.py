@@ -1,7 +1,7 @@
-"""What NCCL's own NVTX ranges say about its calls, of which a kernel's name tells only the kind.
+"""What NCCL's own NVTX ranges say about its calls, of which a kernel's name gives only the kind.
 
 NCCL marks each call (``ncclAllReduce``) and, from 2.15 on, attaches a payload: the communicator's
-id, the bytes of one message, root or peer; ``ncclCommInitRank`` tells the communicator's size and
+id, the bytes of one message, root or peer; ``ncclCommInitRank`` has the communicator's size and
 this rank's place in it (NVIDIA/nccl, ``src/include/nvtx_payload_schemas.h``). An export has the
 payloads if it was made with ``--include-blobs=true``: 32 bytes of header, in them the schema's
 number at byte 8 and the payload's length at byte 16, then the fields where the table
@@ -33,7 +33,7 @@ _FORMATS = {5: "<i", 6: "<I", 7: "<q", 8: "<Q", 9: "<q", 10: "<Q", 15: "<i", 16:
 _FORMATS |= {17: "<q", 18: "<Q", 22: "<Q", 23: "<Q"}
 """Types of fields: ``NVTX_PAYLOAD_ENTRY_TYPE_*`` of nvToolsExtPayload.h, those of whole numbers."""
 _BYTES = "byte"
-"""The payload counts bytes and does not tell the dtype."""
+"""The payload counts bytes and does not record the dtype."""
 _COMMUNICATOR, _MESSAGE, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
 _SIZE, _RANK, _DEVICE = "No. of ranks", "Rank", "CUDA device"
 _TOO_MANY_RANKS = 10**7
@@ -59,13 +59,13 @@ class NcclCall:
 
     @property
     def communicator(self) -> int | None:
-        """The communicator's id, None where it is not told; NCCL writes 0 before it has one."""
+        """The communicator's id, None where it is not recorded; NCCL writes 0 before it has one."""
         return self.payload.get(_COMMUNICATOR) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A process' place in a communicator; ``device`` is -1 where not told."""
+    """A process' place in a communicator; ``device`` is -1 where not recorded."""
 
     process: int
     device: int
@@ -132,7 +132,7 @@ def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     """Make one record of what one kernel carries out, in a communicator of ``ranks`` ranks.
 
     That is one call, sends and receives of a group, or several calls of one collective; of any
-    other mixture only the kernel's name tells.
+    other mixture only the kernel's name gives.
     """
     words = {call.word for call in calls}
     if words and words <= {"ncclSend", "ncclRecv"} and len(calls) > 1:
@@ -142,8 +142,8 @@ def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     records = [_record(call, ranks) for call in calls]
     return replace(
         records[0],
-        in_elements=_sum([record.in_elements for record in records]),
-        out_elements=_sum([record.out_elements for record in records]),
+        in_elements=_total_size([record.in_elements for record in records]),
+        out_elements=_total_size([record.out_elements for record in records]),
     )
 
 
@@ -163,14 +163,16 @@ def _record(call: NcclCall, ranks: int | None) -> CommRecord:
 
 
 def _exchange(calls: Sequence[NcclCall]) -> CommRecord:
-    """Tell an all-to-all, which is a send to and a receive from every rank, from a message or two.
+    """Distinguish an all-to-all, a send to and a receive from every rank, from a message or two.
 
     Sends to several ranks, or receives from several, are an all-to-all in any case: one kernel
     carries them out and ends when the slowest does.
     """
     sent = [call for call in calls if call.word == "ncclSend"]
     received = [call for call in calls if call.word == "ncclRecv"]
-    sizes = [_sum([call.payload.get(_MESSAGE) for call in side]) for side in (sent, received)]
+    sizes = [
+        _total_size([call.payload.get(_MESSAGE) for call in side]) for side in (sent, received)
+    ]
     sized = any(size is not None for size in sizes)
     peers = {call.payload.get(_PEER) for call in calls}
     return CommRecord(
@@ -182,9 +184,9 @@ def _exchange(calls: Sequence[NcclCall]) -> CommRecord:
     )
 
 
-def _sum(sizes: Sequence[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+def _total_size(sizes: Sequence[int | None]) -> int | None:
+    sizes_known = [size for size in sizes if size is not None]
+    return sum(sizes_known) if sizes_known and len(sizes_known) == len(sizes) else None
 
 
 def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dict[int, Payload]:

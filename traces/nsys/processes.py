@@ -1,8 +1,8 @@
 """Which processes and GPUs of Nsight Systems exports are ranks, which, and in which communicators.
 
-A rank's number is its place in the largest communicator of NCCL where the export tells that, else
+A rank's number is its place in the largest communicator of NCCL where the export records that, else
 the number in the file's name where each file has one rank, else its place in the order of files,
-devices and processes. A process on a GPU where it runs no kernel is no rank, nor is one without a
+devices and processes. A process without a kernel on a GPU is not a rank, nor is one without a
 collective where others have some.
 """
 
@@ -55,23 +55,27 @@ class Communicator:
 
 
 def find_gpu_processes(files: Sequence[ExportFile]) -> tuple[list[GpuProcess], list[str]]:
-    """Tell which processes on which GPUs are ranks, and in notes what the others ran."""
+    """Find which processes on which GPUs are ranks, and in notes what the others ran."""
     every = [unit for file in files for unit in _gpu_processes_of(file)]
     with_calls = [unit for unit in every if unit.collectives]
-    kept = with_calls or every
+    chosen = with_calls or every
     notes = [
         f"{unit.file.path.name}: process {unit.process & 0xFFFFFF} runs {len(unit.rows)} kernels "
         f"and copies on device {unit.device} and no collective: it is not taken for a rank"
         for unit in every
-        if unit not in kept
+        if unit not in chosen
     ]
-    return [_placed(unit, kept) for unit in kept], notes
+    return [_with_place(unit, chosen) for unit in chosen], notes
 
 
-def _placed(unit: GpuProcess, units: Sequence[GpuProcess]) -> GpuProcess:
-    """Tell a unit's place among those of its process, which are in order of their devices."""
-    own = [other for other in units if other.file is unit.file and other.process == unit.process]
-    return replace(unit, place=(own.index(unit), len(own)))
+def _with_place(unit: GpuProcess, units: Sequence[GpuProcess]) -> GpuProcess:
+    """Return a unit's place among those of its process, which are in order of their devices."""
+    process_units = [
+        candidate
+        for candidate in units
+        if candidate.file is unit.file and candidate.process == unit.process
+    ]
+    return replace(unit, place=(process_units.index(unit), len(process_units)))
 
 
 def _gpu_processes_of(file: ExportFile) -> Iterator[GpuProcess]:
@@ -91,11 +95,11 @@ def _gpu_processes_of(file: ExportFile) -> Iterator[GpuProcess]:
 def rank_numbers(
     units: Sequence[GpuProcess], members: Mapping[Path, dict[int, list[Membership]]]
 ) -> tuple[list[int], str]:
-    """Tell each unit's rank and where it is from: NCCL, the files' names, or their order."""
-    by_nccl = [_told(unit, members[unit.file.path]) for unit in units]
-    known = [rank for rank in by_nccl if rank is not None]
-    if len(known) == len(units) == len(set(known)):
-        return known, "NCCL"
+    """Return each unit's rank and its source: NCCL, the files' names, or their order."""
+    by_nccl = [_rank_by_nccl(unit, members[unit.file.path]) for unit in units]
+    nccl_ranks = [rank for rank in by_nccl if rank is not None]
+    if len(nccl_ranks) == len(units) == len(set(nccl_ranks)):
+        return nccl_ranks, "NCCL"
     in_names = [NAMED.findall(unit.file.path.stem) for unit in units]
     named = [int(numbers[0]) for numbers in in_names if len(set(numbers)) == 1]
     if len(named) == len(units) == len(set(named)):
@@ -103,11 +107,13 @@ def rank_numbers(
     return list(range(len(units))), IN_ORDER
 
 
-def _told(unit: GpuProcess, members: dict[int, list[Membership]]) -> int | None:
-    """Tell a unit's rank in the largest communicator that it is in; None where sizes tie."""
-    own = [member for listed in members.values() for member in listed if _is_of(member, unit)]
-    largest = max((member.size for member in own), default=0)
-    ranks = {member.rank for member in own if member.size == largest}
+def _rank_by_nccl(unit: GpuProcess, members: dict[int, list[Membership]]) -> int | None:
+    """Return a unit's rank in the largest communicator that it is in; None where sizes tie."""
+    members_of_unit = [
+        member for listed in members.values() for member in listed if _is_of(member, unit)
+    ]
+    largest = max((member.size for member in members_of_unit), default=0)
+    ranks = {member.rank for member in members_of_unit if member.size == largest}
     return ranks.pop() if len(ranks) == 1 else None
 
 
@@ -120,21 +126,21 @@ def communicators_of(
     numbers: Sequence[int],
     members: Mapping[Path, dict[int, list[Membership]]],
 ) -> Mapping[int, Communicator]:
-    """Tell the ranks of each communicator: those that said so, else all that use it.
+    """Return the ranks of each communicator: those that record it, else all that use it.
 
-    The latter only where its size is not told or is their number.
+    The latter only where its size is not recorded or is their number.
     """
     using: dict[int, set[int]] = {}
     places: dict[int, dict[int, int]] = {}
     sizes: dict[int, int] = {}
     for unit, number in zip(units, numbers, strict=True):
         for key, listed in members[unit.file.path].items():
-            own = [member for member in listed if _is_of(member, unit)]
-            places.setdefault(key, {}).update({member.rank: number for member in own})
-            if own:
-                sizes[key] = own[0].size
-        mine = [call for call in unit.file.calls if call.process == unit.process]
-        for used in {call.communicator for call in mine}:
+            unit_members = [member for member in listed if _is_of(member, unit)]
+            places.setdefault(key, {}).update({member.rank: number for member in unit_members})
+            if unit_members:
+                sizes[key] = unit_members[0].size
+        unit_calls = [call for call in unit.file.calls if call.process == unit.process]
+        for used in {call.communicator for call in unit_calls}:
             if used is not None:
                 using.setdefault(used, set()).add(number)
     return {
@@ -148,7 +154,7 @@ def _communicator(
 ) -> Communicator:
     label = f"{key & 0xFFFFFFFFFFFFFFFF:#x}"
     if size is not None and len(places) == size:
-        return Communicator(label, tuple(places[place] for place in sorted(places)), size)
+        return Communicator(label, tuple(places[position] for position in sorted(places)), size)
     if size in (None, len(users)):
         return Communicator(label, tuple(users), len(users))
     return Communicator(label, None, size)

@@ -2,8 +2,8 @@
 
 What waited for what, CUPTI recorded in ``CUPTI_ACTIVITY_KIND_SYNCHRONIZATION``. A wait for an event
 names it; the table ``CUPTI_ACTIVITY_KIND_CUDA_EVENT`` (``nsys profile --cuda-event-trace=true``)
-tells by which call and on which stream the event had been recorded. An event is recorded again and
-again: ``eventSyncId`` tells the times apart in newer exports, in older ones it is the last before
+names the call and the stream by which the event had been recorded. An event is recorded again and
+again: ``eventSyncId`` distinguishes the times in newer exports, in older ones it is the last before
 the wait.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.core.calls import is_comm
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     CommRecord,
@@ -29,6 +28,7 @@ from traces.core.events import (
     RankTrace,
     SyncEvent,
 )
+from traces.core.rank_graph import is_comm
 from traces.nsys.database import IntColumns
 from traces.nsys.nccl import NcclCall, launching_calls, memberships, record_of_calls
 from traces.nsys.processes import (
@@ -49,7 +49,7 @@ def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuP
     members = {file.path: memberships(file.calls) for file in files}
     numbers, source = rank_numbers(units, members)
     if source == IN_ORDER and len(units) > 1:
-        notes.append(f"ranks are numbered in the {source}: the export does not tell them")
+        notes.append(f"the export does not record ranks: they are numbered in the {source}")
     communicators = communicators_of(units, numbers, members)
     sizes = [communicator.size or 0 for communicator in communicators.values()]
     world = max(len(units), *(number + 1 for number in numbers), *sizes)
@@ -71,6 +71,7 @@ def _rank_trace(
     """Make a rank of a unit."""
     export = unit.file.export
     device = export.device.only(unit.rows)
+    # By start, then end: lexsort sorts by its last key first.
     device = device.only(np.lexsort((device["end"], device["start"])))
     host, kinds = _host(unit, export)
     first = min(int(column[0]) for column in (device["start"], host["start"]) if len(column))
@@ -109,8 +110,8 @@ def _rank_trace(
             correlation=device["correlationId"],
             external=np.full(len(device), -1, dtype=np.int64),
             comm=comm_of_device,
-            blocks=_known(device["blocks"]) / export.processors.get(unit.device, np.nan),
-            moved=_known(device["bytes"]),
+            blocks=_nan_if_unknown(device["blocks"]) / export.processors.get(unit.device, np.nan),
+            moved=_nan_if_unknown(device["bytes"]),
         ),
         syncs=syncs,
         comms=tuple(comms),
@@ -134,7 +135,7 @@ def _rank_trace(
     )
 
 
-def _known(counted: Longs) -> Floats:
+def _nan_if_unknown(counted: Longs) -> Floats:
     """Turn -1, which stands for what is not recorded, into NaN."""
     return np.where(counted >= 0, counted, np.nan)
 
@@ -142,9 +143,10 @@ def _known(counted: Longs) -> Floats:
 def _host(unit: GpuProcess, export: Export) -> tuple[IntColumns, NDArray[np.uint8]]:
     """Select calls of the CUDA library and ranges of threads, an enclosing event first."""
     ranges, runtime = export.ranges, export.runtime
-    mine = (ranges.thread >> 24 == unit.process) & ranges.nested
+    # Nsight's global thread id: the process in the upper bits, the thread in the lower 24.
+    in_process = (ranges.thread >> 24 == unit.process) & ranges.nested
     calls = runtime.only(runtime["thread"] >> 24 == unit.process)
-    used = ranges.only(mine)
+    used = ranges.only(in_process)
     columns = {
         "start": np.concatenate([used.start, calls["start"]]),
         "end": np.concatenate([used.end, calls["end"]]),
@@ -156,12 +158,13 @@ def _host(unit: GpuProcess, export: Export) -> tuple[IntColumns, NDArray[np.uint
     kinds[: len(used.row)] = np.where(
         used.operator, HostKind.OPERATOR.value, HostKind.ANNOTATION.value
     )
+    # Of events that start together the longest first: it encloses the others.
     order = np.lexsort((-columns["end"], columns["start"]))
     return IntColumns(columns).only(order), kinds[order]
 
 
 def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
-    """Tell by each name's index the record of what the name says, -1 for none.
+    """Return by each name's index the record of what the name says, -1 for none.
 
     A call of NCCL has its record on its kernel; here it only marks that it is one.
     """
@@ -193,7 +196,7 @@ def _device_comms(
         kernels = rows[np.searchsorted(times, call.start) : np.searchsorted(times, call.end)]
         several = len(kernels) > 1 and len(kernels) == len(carried)
         for number, row in enumerate(kernels.tolist()):
-            # Of several calls in several kernels only equal numbers tell which is in which.
+            # Several calls in several kernels are paired only where their numbers are equal.
             part = carried if len(kernels) == 1 else (carried[number],) if several else ()
             comm_of_row[row] = len(comms)
             comms.append(_with_group(part, carried, communicators))
@@ -206,7 +209,7 @@ _NOTHING = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 def _launched_by(
     unit: GpuProcess, device: IntColumns, host: IntColumns
 ) -> dict[int, tuple[Longs, Longs]]:
-    """Tell by thread when kernels of NCCL were launched, in order, and their rows."""
+    """Return by thread when kernels of NCCL were launched, in order, and their rows."""
     names = [i for i, name in enumerate(unit.file.export.names) if communicates(name)]
     rows = np.flatnonzero(np.isin(device["name"], names))
     launch = _launches(host, device["correlationId"][rows])
@@ -241,6 +244,7 @@ def _launches(host: IntColumns, correlation: Longs) -> Longs:
     order = np.argsort(ids, kind="stable")
     if not len(order):
         return np.full(len(correlation), -1, dtype=np.int64)
+    # searchsorted may point one beyond the end; whether the id matches is checked below.
     at = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
     row = order[at]
     return np.where((ids[row] == correlation) & (correlation >= 0), row, -1)
@@ -248,13 +252,13 @@ def _launches(host: IntColumns, correlation: Longs) -> Longs:
 
 _KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 """``CUpti_ActivitySynchronizationType``, named as the PyTorch profiler names them."""
-_UNREAD = "CUDA synchronisations of which neither stream nor event is told"
+_UNREAD = "CUDA synchronisations without a stream or event"
 
 
 def sync_events(
     export: Export, process: int, streams: set[int], first: int
 ) -> tuple[tuple[SyncEvent, ...], dict[str, int]]:
-    """Collect a process' waits of which something is told, and count the others.
+    """Collect a process' waits of which something is recorded, and count the others.
 
     ``streams`` are those of the rank; times become seconds since ``first`` (ns).
     """
@@ -305,15 +309,15 @@ class _Records:
             if again not in _NO_ID:
                 self._numbered[again] = stream, correlation
             in_order.setdefault(event, []).append((called[correlation], (stream, correlation)))
-        self._in_order = {event: sorted(found) for event, found in in_order.items()}
+        self._in_order = {event: sorted(rows) for event, rows in in_order.items()}
 
     def of(self, event: int, again: int, time: int) -> Recorded | None:
         """Find the record that a wait for an event at a time (ns) is for."""
         if again not in _NO_ID and again in self._numbered:
             return self._numbered[again]
-        known = self._in_order.get(event, [])
-        after = bisect_right(known, time, key=lambda record: record[0])
-        return known[after - 1][1] if after else None
+        rows = self._in_order.get(event, [])
+        after = bisect_right(rows, time, key=lambda record: record[0])
+        return rows[after - 1][1] if after else None
 
 
 def _called_at(runtime: IntColumns, process: int) -> dict[int, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
 from traces.core.events import Longs
 from traces.nsys.database import Database, IntColumns
@@ -47,7 +47,7 @@ _LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethod
 class Ranges:
     """NVTX ranges that have ended; columns ``(ranges,)``.
 
-    ``row`` is the row of the table, ``name`` an index into ``Export.names``, ``nested`` tells
+    ``row`` is the row of the table, ``name`` an index into ``Export.names``, ``nested`` says
     push/pop ranges, which belong to a thread, from start/end ranges, which may cross threads;
     ``operator`` those that ``emit_nvtx`` wrote.
     """
@@ -185,9 +185,9 @@ Named = tuple[IntColumns, Longs, int]
 """A table of device events, the index of each one's name, and whether they are copies."""
 
 
-def _where(own: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs:
+def _where(columns: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs:
     """Lay a table's column beside the others', which do not have it: -1."""
-    parts = [values if table is own else np.full(len(table), -1) for table, _, _ in tables]
+    parts = [values if table is columns else np.full(len(table), -1) for table, _, _ in tables]
     return np.concatenate(parts).astype(np.int64)
 
 
@@ -226,20 +226,22 @@ def _links(database: Database) -> dict[int, list[tuple[str, Longs, Longs]]]:
     links: dict[int, list[tuple[str, Longs, Longs]]] = {}
     both = np.stack([rows["typeId"] & 0xFF, rows["metricId"]], axis=1)
     for device, number in np.unique(both, axis=0).tolist():
-        own = rows.only((both == (device, number)).all(axis=1))
-        links.setdefault(device, []).append((names[number], own["timestamp"], own["value"]))
+        link_rows = rows.only((both == (device, number)).all(axis=1))
+        links.setdefault(device, []).append(
+            (names[number], link_rows["timestamp"], link_rows["value"])
+        )
     return links
 
 
 def _processes(database: Database, recorded: Longs, runtime: IntColumns) -> Longs:
-    """Tell the processes of device events; where the export does not, it must be of one."""
+    """Return the processes of device events; where the export does not, it must be of one."""
     if not len(recorded) or recorded.min() >= 0:
         return recorded >> 24
     only = np.unique(runtime["thread"] >> 24)
     if len(only) > 1:
         raise TraceError(
             f"{database.path}: kernels without globalPid, and {len(only)} processes: "
-            "which ran what is not told; export with a newer Nsight Systems"
+            "which ran what is not recorded; export with a newer Nsight Systems"
         )
     return np.where(recorded < 0, only[0] if len(only) else 0, recorded >> 24)
 
@@ -267,6 +269,7 @@ def _ranges(database: Database, names: ValueIndex[str], unused: Counter[str]) ->
         table, ("start",), ("end", "eventType", "globalTid", "textId", "domainId")
     )
     kind = read["eventType"]
+    # A range has its text itself, or the id of one in StringIds; -1 until either is found.
     texts = np.full(len(read), -1, dtype=np.int64)
     emitted = np.zeros(len(read), dtype=np.bool_)
     for row, (text,) in enumerate(database.values(table, ("text",))):

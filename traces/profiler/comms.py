@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.errors import TraceError, WorkloadError
-from simulator.quantities import bytes_per_element
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.quantities import bytes_per_element
 from simulator.workload import UNKNOWN
-from traces.core.calls import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
+from traces.core.rank_graph import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of
 from traces.profiler.window import Window
 
 
@@ -34,7 +34,7 @@ def local_call(
 ) -> LocalCall:
     """Make one call of the records found for an event called ``name``, a kernel by its ``rule``.
 
-    Where nothing tells the collective (RCCL's generic kernel without a ``record_param_comms``
+    Where nothing records the collective (RCCL's generic kernel without a ``record_param_comms``
     around its launch) the kind is ``unknown``.
 
     Raises
@@ -103,17 +103,17 @@ def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:
     size = record.group_size
     fitting = [group for group in trace.groups.values() if size in (None, group.size)]
     if len(fitting) > 1:
-        fitting = [group for group in fitting if group.size > 1 and _may_hold(group, trace.rank)]
-    alike = len({group.ranks for group in fitting}) == 1 and fitting[0].ranks is not None
-    return fitting[0] if len(fitting) == 1 or alike else None
-
-
-def _may_hold(group: ProcessGroup, rank: int) -> bool:
-    return group.ranks is None or rank in group.ranks
+        fitting = [
+            group
+            for group in fitting
+            if group.size > 1 and (group.ranks is None or trace.rank in group.ranks)
+        ]
+    same_ranks = len({group.ranks for group in fitting}) == 1 and fitting[0].ranks is not None
+    return fitting[0] if len(fitting) == 1 or same_ranks else None
 
 
 def _direction(words: Sequence[str]) -> str:
-    """Tell ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
+    """Distinguish ``send`` from ``receive`` in a trace's own words; "" if they do not say."""
     first = (re.match(r"i?(send|recv|receive)(?!_?recv)", word.lower()) for word in words)
     direction = next((match[1] for match in first if match), "")
     return direction if direction in ("", "send") else "receive"
@@ -162,7 +162,7 @@ def _split_bytes(
     record: CommRecord, records: Sequence[CommRecord], group: int | None, where: str
 ) -> Splits:
     """Bytes for and from each rank, by the splits of ``all_to_all_single`` (rows of the tensor)."""
-    elided = any(one.elided_split for one in records)
+    elided = any(comm.elided_split for comm in records)
     if record.dtype == "" or not (record.in_split or record.out_split):
         return Splits(elided=elided)
     element = bytes_per_element(record.dtype)
@@ -269,7 +269,7 @@ class Enclosing:
             self._carried |= {held_row: carrier for span in spans for held_row in span.rows}
 
     def waits_for(self, row: int) -> int | None:
-        """Tell the number of the collective that the communication call around a row waits for.
+        """Return the number of the collective that the communication call around a row waits for.
 
         ``work.wait()`` writes a ``record_param_comms`` of its own, with that number; one around
         a launch writes the same number, but there is no launch inside this one.
@@ -307,19 +307,22 @@ class Enclosing:
         host = self.trace.host
         rows = window.host[host.comm[window.host] >= 0]
         for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            starts, ends = host.start[mine], host.end[mine]
+            on_thread = rows[host.thread[rows] == thread]
+            starts, ends = host.start[on_thread], host.end[on_thread]
+            # An event that starts after all before it have ended opens a new outermost span.
             outer = np.flatnonzero(starts[1:] > np.maximum.accumulate(ends)[:-1]) + 1
-            bounds = [0, *outer.tolist(), len(mine)]
-            library = [self.trace.names[name] == _RECORD for name in host.name[mine].tolist()]
+            bounds = [0, *outer.tolist(), len(on_thread)]
+            library = [self.trace.names[name] == _RECORD for name in host.name[on_thread].tolist()]
             whole: tuple[list[Any], ...] = (
-                mine.tolist(),
+                on_thread.tolist(),
                 starts.tolist(),
                 ends.tolist(),
-                host.comm[mine].tolist(),
+                host.comm[on_thread].tolist(),
             )
             for first, end in pairwise(bounds):
                 events, begins, until, comms = (tuple(column[first:end]) for column in whole)
+                # Innermost first, since it knows most; the library's own records before those
+                # around them.
                 inner = range(end - first - 1, -1, -1)
                 order = [event for event in inner if library[first + event]]
                 order += [event for event in inner if not library[first + event]]
@@ -331,8 +334,8 @@ class Enclosing:
         host = self.trace.host
         rows = window.host[host.kind[window.host] == HostKind.OPERATOR]
         for thread in np.unique(host.thread[rows]).tolist():
-            mine = rows[host.thread[rows] == thread]
-            before = np.maximum.accumulate(host.end[mine])
-            outer = mine[np.concatenate([[True], host.start[mine][1:] >= before[:-1]])]
+            on_thread = rows[host.thread[rows] == thread]
+            before = np.maximum.accumulate(host.end[on_thread])
+            outer = on_thread[np.concatenate([[True], host.start[on_thread][1:] >= before[:-1]])]
             names = [self.trace.names[name] for name in host.name[outer].tolist()]
             self._operators[thread] = (host.start[outer].tolist(), host.end[outer].tolist(), names)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from traces.core.calls import kind_of
 from traces.core.events import Floats, Job, RankTrace
 from traces.core.loaded import Counters
+from traces.core.rank_graph import kind_of
 from traces.profiler.window import Window
 
 _COVERED, _UNCOVERED = 0.7, 0.5
@@ -40,8 +40,8 @@ def counters(job: Job, windows: Sequence[Window]) -> Counters:
         NaN where no rank recorded what a number is counted from.
     """
     ranks = list(zip(job.ranks, windows, strict=True))
-    blocks, lasting = _joined(_grids(rank, window) for rank, window in ranks)
-    moved, copying = _joined(_copies(rank, window) for rank, window in ranks)
+    blocks, lasting = _pooled(_grids(rank, window) for rank, window in ranks)
+    moved, copying = _pooled(_copies(rank, window) for rank, window in ranks)
     long = (blocks > _COVERED) & (lasting > _LONG)
     return Counters(
         sm_coverage=_share(np.minimum(1.0, blocks) * lasting, lasting),
@@ -58,7 +58,7 @@ def counters(job: Job, windows: Sequence[Window]) -> Counters:
 Pair = tuple[Floats, Floats]
 
 
-def _joined(pairs: Iterable[Pair]) -> Pair:
+def _pooled(pairs: Iterable[Pair]) -> Pair:
     first, second = zip(*pairs, strict=True)
     return np.concatenate(first), np.concatenate(second)
 
@@ -68,14 +68,14 @@ def _share(part: Floats, of: Floats) -> float:
 
 
 def _grids(rank: RankTrace, window: Window) -> Pair:
-    """Blocks per multiprocessor and time (s) of the kernels that tell them."""
+    """Blocks per multiprocessor and time (s) of the kernels that record them."""
     device, rows = rank.device, window.device
     rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
     return device.blocks[rows], device.end[rows] - device.start[rows]
 
 
 def _copies(rank: RankTrace, window: Window) -> Pair:
-    """Bytes and time (s) of the copies that tell them."""
+    """Bytes and time (s) of the copies that record them."""
     device, rows = rank.device, window.device
     copies = [number for number, name in enumerate(rank.names) if _COPY.search(name)]
     rows = rows[device.copy[rows] & (device.moved[rows] > 0) & np.isin(device.name[rows], copies)]
@@ -86,14 +86,14 @@ def _links(ranks: Iterable[tuple[RankTrace, Window]], name: re.Pattern[str]) -> 
     """Mean share of the links that devices used in the step; a device's counters add up."""
     means = []
     for rank, window in ranks:
-        own = [
+        shares_of_links = [
             samples.share[(samples.time >= window.start) & (samples.time < window.end)]
             for samples in rank.links
             if name.match(samples.name)
         ]
-        told = [float(share.mean()) for share in own if len(share)]
-        if told:
-            means.append(sum(told))
+        busy_shares = [float(share.mean()) for share in shares_of_links if len(share)]
+        if busy_shares:
+            means.append(sum(busy_shares))
     return float(np.mean(means)) if means else float("nan")
 
 
@@ -110,5 +110,7 @@ def _busiest_receiver(ranks: Iterable[tuple[RankTrace, Window]]) -> float:
             if kind_of(record.collective) == "all_to_all" and record.in_split:
                 group = record.group_ranks or tuple(range(len(record.in_split)))
                 received[group] = received[group] + np.array(record.in_split, dtype=np.float64)
-    busiest = [float(own.max() / own.mean()) for own in received.values() if own.sum() > 0]
+    busiest = [
+        float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
+    ]
     return max(busiest, default=float("nan"))

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import STEP_BEFORE, UNKNOWN, What
-from traces.core.calls import LocalCall, kind_of
 from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import CommRecord, RankTrace
 from traces.core.loaded import CONTRADICTED, EXPLAINED
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.rank_graph import LocalCall, LocalOp, RankGraph, kind_of
 from traces.profiler.comms import Enclosing, local_call
-from traces.profiler.launches import Launches, later_nodes
-from traces.profiler.window import Window
+from traces.profiler.window import Launches, Window, later_nodes
 
 Parts = Mapping[int, Sequence[list[CommRecord]]]
 """Per launch row, the records of each of the calls that it launches."""
@@ -105,7 +103,9 @@ class DeviceOps:
     def next(self, op: int) -> int | None:
         """Find the op after this one on its stream."""
         order = self.on_stream[self.stream[op]]
-        backlog = next((at for at, own in enumerate(order) if own not in self.before), len(order))
+        backlog = next(
+            (at for at, queued in enumerate(order) if queued not in self.before), len(order)
+        )
         after = bisect_right(order, op, lo=backlog)
         return order[after] if after < len(order) else None
 
@@ -123,8 +123,8 @@ class DeviceOps:
 
     def _launch_order(self, stream: int) -> tuple[list[float], list[int]]:
         if stream not in self._by_launch:
-            here = ((self.launched[op], op) for op in self.on_stream.get(stream, []))
-            pairs = sorted((time, op) for time, op in here if time is not None)
+            launches = ((self.launched[op], op) for op in self.on_stream.get(stream, []))
+            pairs = sorted((time, op) for time, op in launches if time is not None)
             self._by_launch[stream] = ([time for time, _ in pairs], [op for _, op in pairs])
         return self._by_launch[stream]
 
@@ -155,8 +155,8 @@ def add_device_ops(
         op = graph.add(LocalOp(what, trace.streams[stream], name, start, end))
         if what == What.COLLECTIVE:
             where = f"{trace.file}: kernel {name.split('(')[0]!r} at {start:.6f} s"
-            said = _records(trace, row, launch, enclosing, parts)
-            calls = [local_call(trace, records, name, where, rules[number]) for records in said]
+            comms = _records(trace, row, launch, enclosing, parts)
+            calls = [local_call(trace, records, name, where, rules[number]) for records in comms]
             graph.collectives[op], *others = joint_calls(calls)
             graph.ops[op].what = graph.collectives[op].what
             if others:
@@ -176,13 +176,13 @@ def add_device_ops(
 def _records(
     trace: RankTrace, row: int, launch: int | None, enclosing: Enclosing, parts: Parts
 ) -> list[list[CommRecord]]:
-    """Collect what is said of each call of a kernel: by itself, then by what is around the call."""
+    """Collect the records of each call of a kernel: its own, then those around the call."""
     number = int(trace.device.comm[row])
-    own = [trace.comms[number]] if number >= 0 else []
+    record = [trace.comms[number]] if number >= 0 else []
     if launch is None:
-        return [own]
-    held = [] if own else parts.get(launch, [])
-    return [[*own, *records] for records in held or [enclosing.records(launch)]]
+        return [record]
+    deferred = [] if record else parts.get(launch, [])
+    return [[*record, *records] for records in deferred or [enclosing.records(launch)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: Kerne
     rows = np.flatnonzero(earlier)
     stretches: dict[int, _Busy] = {}
     for stream in np.unique(device.stream[rows]).tolist():
-        mine = rows[device.stream[rows] == stream]
-        stretches |= _add_backlog(trace, stream, _stretches(trace, mine, window, kernels), ops)
+        on_stream = rows[device.stream[rows] == stream]
+        stretches |= _add_backlog(trace, stream, _stretches(trace, on_stream, window, kernels), ops)
     _connect_backlog(ops, stretches)
 
 
@@ -230,8 +230,8 @@ def _stretches(
         what = What.COPY if copy else What.COMPUTE
         start = max(started, window.start)
         last = busy[-1] if busy else None
-        alike = last is not None and work and (last.what, last.work) == (what, work)
-        if last is not None and alike and start <= last.end + CONTRADICTED:
+        same_work = last is not None and work and (last.what, last.work) == (what, work)
+        if last is not None and same_work and start <= last.end + CONTRADICTED:
             busy[-1] = _Busy(last.start, max(last.end, end), what, work)
         else:
             busy.append(_Busy(start, end, what, work))
@@ -262,19 +262,19 @@ def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
     by_end = sorted(stretches, key=lambda op: (ops.end(op), op))
     ends = [ops.end(op) for op in by_end]
     for op, busy in stretches.items():
-        own = ops.previous(op)
+        earlier = ops.previous(op)
         latest = bisect_right(ends, busy.start + CONTRADICTED) - 1
         while latest >= 0 and stretches[by_end[latest]].start >= busy.start:
             latest -= 1
-        source = own
+        source = earlier
         if latest >= 0 and ends[latest] >= busy.start - EXPLAINED:
             source = by_end[latest]
         if source is None:
             ops.graph.ops[op].ready = ops.start(op)
             continue
         ops.graph.wait_for(op, [source], lag=max(0.0, ops.start(op) - ops.end(source)))
-        if own is not None and own != source:
-            ops.graph.wait_for(op, [own])
+        if earlier is not None and earlier != source:
+            ops.graph.wait_for(op, [earlier])
 
 
 def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Parts:
@@ -283,14 +283,16 @@ def held_back(trace: RankTrace, launches: Launches, enclosing: Enclosing) -> Par
     before: dict[int, float] = defaultdict(lambda: -math.inf)
     for row in dict.fromkeys(launches.host.tolist()):
         thread, start = int(trace.host.thread[row]), float(trace.host.start[row])
-        own = enclosing.records(row)
-        if own and not any(kind_of(record.collective) for record in own):
+        comms = enclosing.records(row)
+        if comms and not any(kind_of(record.collective) for record in comms):
             spans = enclosing.calls_between(thread, before[thread], start)
             calls = [(span, enclosing.records_of(span)) for span in spans]
-            held = [call for call in calls if any(kind_of(part.collective) for part in call[1])]
-            if held:
-                enclosing.carry([span for span, _ in held], row)
-                parts[row] = [records for _, records in held]
+            with_kind = [
+                call for call in calls if any(kind_of(part.collective) for part in call[1])
+            ]
+            if with_kind:
+                enclosing.carry([span for span, _ in with_kind], row)
+                parts[row] = [records for _, records in with_kind]
         before[thread] = start
     return parts
 
@@ -299,7 +301,7 @@ def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
     """Say what one kernel does for several calls: messages stay apart, collectives are one.
 
     Collectives of one kind on one group move the sum of their sizes. Of several kinds or groups
-    nobody knows how they share the kernel: its kind is unknown, and it costs what was measured.
+    how they share the kernel is unknown: its kind is unknown, and it costs what was measured.
     """
     first = calls[0]
     if len(calls) == 1:

@@ -3,24 +3,81 @@
 A thread is cut where it launches, where it waits for the device, and where it hands over to
 another thread or takes over from one (forward to autograd and back, a worker that carries out
 gloo's collectives). Between two cuts lies one op with its measured length: host time is part of
-the program. Only long silences are ops of their own (:mod:`traces.profiler.host_silence`): nothing
-says that the host was at work.
+the program.
+
+Only long silences are ops of their own. Between two operators a thread runs Python, which profilers
+seldom record: that is work, and a faster processor shortens it. A silence of many milliseconds may
+be anything: a data loader, a lock, a sleep, a wait for a device or another process. Nothing shows
+that the processor was at work, unless the profiler recorded the calls of Python functions
+(``with_stack``): then a silence is what lies outside of them, or in a C function that waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from simulator.analysis.metrics import union, united
 from simulator.workload import UNEXPLAINED_HOST, What
-from traces.core.events import Floats, RankTrace
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.events import Floats, PythonCalls, RankTrace
+from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
-from traces.profiler.host_silence import Silences, unexplained_silences
 from traces.profiler.host_waits import Handover, HostWait
-from traces.profiler.launches import Launches
-from traces.profiler.window import Window
+from traces.profiler.window import Launches, Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Silences:
+    """Silences of a rank's threads: of each shape ``(silences, 2)``, longer than ``shortest`` (s).
+
+    The time before a thread's first event of the step and after its last may be silence, too; there
+    a bound is infinite.
+    """
+
+    shortest: float
+    of_thread: Mapping[int, Floats]
+
+    def within(self, thread: int, begin: float, end: float) -> list[tuple[float, float]]:
+        """Return what a thread is silent between two times, if that is still long (s)."""
+        inside = np.clip(self.of_thread.get(thread, np.empty((0, 2))), begin, end)
+        return [(begun, over) for begun, over in inside.tolist() if over - begun > self.shortest]
+
+
+def unexplained_silences(trace: RankTrace, window: Window) -> Silences:
+    """Find where nothing is at work on each thread of a step: no operator, call or annotation.
+
+    An annotation that goes on says what the thread does, but that of a whole step is none.
+    """
+    host = trace.host
+    pauses: dict[int, Floats] = {}
+    for thread in np.unique(host.thread[window.host]).tolist():
+        rows = window.host[host.thread[window.host] == thread]
+        begins = np.concatenate([[-np.inf], np.maximum.accumulate(host.end[rows])])
+        ends = np.concatenate([host.start[rows], [np.inf]])
+        pauses[thread] = np.stack([begins, ends], axis=1)[ends > begins]
+    shortest = shortest_silence(pauses)
+    long = {thread: spans[spans[:, 1] - spans[:, 0] > shortest] for thread, spans in pauses.items()}
+    if trace.python is not None:
+        long = {thread: _outside(trace.python, thread, spans) for thread, spans in long.items()}
+    return Silences(shortest, long)
+
+
+def _outside(calls: PythonCalls, thread: int, spans: Floats) -> Floats:
+    """Leave of spans what no Python function fills, or a C function that waits (s)."""
+    of_thread = calls.thread == thread
+    at_work, waiting = of_thread & ~calls.waits, of_thread & calls.waits
+    if not at_work.any():
+        return spans
+    busy = union(calls.start[at_work], calls.end[at_work])
+    # Between the ends of one busy interval and the start of the next, and before and after all.
+    idle = np.stack([np.append(-np.inf, busy[:, 1]), np.append(busy[:, 0], np.inf)], axis=1)
+    idle = united(idle, union(calls.start[waiting], calls.end[waiting]))
+    # Every span with every idle interval: (spans, idle, 2), of which those that overlap are left.
+    begin = np.maximum(spans[:, None, 0], idle[None, :, 0])
+    end = np.minimum(spans[:, None, 1], idle[None, :, 1])
+    return np.stack([begin, end], axis=2)[begin < end]
+
 
 _NO_THREAD = "no thread recorded"
 
@@ -60,16 +117,24 @@ def add_host_ops(
 ) -> HostLanes:
     """Add the threads' ops to the graph, with their order and what they wait for.
 
-    A thread that neither launches nor waits, wakes nobody and is woken by nobody, has no part in
-    the step and is left out. One whose first sign of life nobody explains begins when the main
+    A thread that neither launches nor waits, neither wakes another nor is woken, has no part in
+    the step and is left out. One whose first event is unexplained begins when the main
     thread has got as far.
     """
     lanes = HostLanes()
     quiet = unexplained_silences(trace, window)
-    graph.left_out = [trace.threads[known] for known in cuts if known != main and not cuts[known]]
-    for thread in sorted(known for known in cuts if known != main and cuts[known]):
+    graph.left_out = [
+        trace.threads[other_thread]
+        for other_thread in cuts
+        if other_thread != main and not cuts[other_thread]
+    ]
+    for thread in sorted(
+        other_thread for other_thread in cuts if other_thread != main and cuts[other_thread]
+    ):
         _begin_with_main(trace, window, thread, main, cuts)
-    for thread in sorted(known for known in cuts if known == main or cuts[known]):
+    for thread in sorted(
+        other_thread for other_thread in cuts if other_thread == main or cuts[other_thread]
+    ):
         rows = window.host[trace.host.thread[window.host] == thread]
         begin = float(trace.host.start[rows].min(initial=window.end))
         end = float(trace.host.end[rows].max(initial=window.start))
@@ -188,9 +253,9 @@ class _LaneBuilder:
 def launch_cuts(trace: RankTrace, launches: Launches, cuts: dict[int, list[Cut]]) -> None:
     """Cut each thread where its launches reach the device: as they begin, or end if held up."""
     rows = launches.host
-    held = np.isin(rows, list(launches.held))
-    _cut(trace, rows[~held].tolist(), trace.host.start, cuts)
-    _cut(trace, rows[held].tolist(), trace.host.end, cuts)
+    is_held = np.isin(rows, list(launches.held))
+    _cut(trace, rows[~is_held].tolist(), trace.host.start, cuts)
+    _cut(trace, rows[is_held].tolist(), trace.host.end, cuts)
 
 
 def queue_cuts(
@@ -234,13 +299,12 @@ def handover_cuts(handovers: Iterable[Handover], cuts: dict[int, list[Cut]]) -> 
 def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) -> int:
     """Pick the thread with the earliest event of the step: the one that opened it."""
     return next(
-        (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts),
-        min(cuts),
+        (thread for thread in trace.host.thread[window.host].tolist() if thread in cuts), min(cuts)
     )
 
 
 def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:
     """One empty list of cuts for each thread with an event of its own in the step."""
-    own = np.setdiff1d(window.host, work_rows(trace, window))
-    threads = np.unique(trace.host.thread[own]).tolist()
+    other_rows = np.setdiff1d(window.host, work_rows(trace, window))
+    threads = np.unique(trace.host.thread[other_rows]).tolist()
     return {thread: [] for thread in threads or [0]}

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.core.calls import kind_of
 from traces.core.events import HostKind, RankTrace
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.rank_graph import LocalOp, RankGraph, kind_of
 from traces.profiler.comms import local_call
 from traces.profiler.host_waits import SILENT, HostWait, Silence, silences
 from traces.profiler.window import Window
@@ -68,13 +67,13 @@ def outside_works(trace: RankTrace, window: Window) -> Window:
     host, rows = trace.host, window.host
     inside = np.zeros(len(rows), dtype=bool)
     for thread in np.unique(host.thread[works]).tolist():
-        own = works[host.thread[works] == thread]
-        at = np.searchsorted(host.start[own], host.start[rows], side="right") - 1
-        around = own[np.maximum(at, 0)]
-        held = (host.thread[rows] == thread) & (at >= 0) & (rows != around)
-        held &= host.end[rows] <= host.end[around]
-        on_device = around[held & (host.kind[rows] == HostKind.RUNTIME)]
-        inside |= held & ~np.isin(around, on_device)
+        thread_works = works[host.thread[works] == thread]
+        at = np.searchsorted(host.start[thread_works], host.start[rows], side="right") - 1
+        around = thread_works[np.maximum(at, 0)]
+        enclosed = (host.thread[rows] == thread) & (at >= 0) & (rows != around)
+        enclosed &= host.end[rows] <= host.end[around]
+        on_device = around[enclosed & (host.kind[rows] == HostKind.RUNTIME)]
+        inside |= enclosed & ~np.isin(around, on_device)
     return replace(window, host=rows[~inside])
 
 
@@ -98,12 +97,12 @@ def add_host_collectives(
     queued = _named(trace, window.host, HostKind.OPERATOR, _CALL)
     posts = np.isin(trace.host.name[queued], _numbers(trace, _POSTED))
     return [
-        *_joined_to_calls(trace, graph, rows[~message], queued[~posts]),
-        *_joined_to_calls(trace, graph, rows[message], queued[posts], posted=True),
+        *_with_calls(trace, graph, rows[~message], queued[~posts]),
+        *_with_calls(trace, graph, rows[message], queued[posts], posted=True),
     ]
 
 
-def _joined_to_calls(
+def _with_calls(
     trace: RankTrace,
     graph: RankGraph,
     rows: NDArray[np.int64],
@@ -118,7 +117,7 @@ def _joined_to_calls(
     elif len(rows):
         graph.notes.append(
             f"rank {trace.rank}: {len(queued)} calls and {len(rows)} works of host collectives; "
-            "which call queued which work is not told"
+            "which call queued which work is not recorded"
         )
     works = [
         HostCollective(_add(trace, graph, row, call), row, call, posted)
@@ -144,14 +143,14 @@ def _queued_as(
         return list(queued.tolist())
     left = dict.fromkeys(rows.tolist())
     carried = {_kind(trace, row) for row in left}
-    found: dict[int, int | None] = {}
+    caller_of: dict[int, int | None] = {}
     for call in queued.tolist():
         row = next((row for row in left if _may_carry_out(trace, row, call, carried)), None)
         if row is None:
             return list(queued.tolist())
         del left[row]
-        found[row] = call
-    return [found[row] for row in rows.tolist()]
+        caller_of[row] = call
+    return [caller_of[row] for row in rows.tolist()]
 
 
 def _kind(trace: RankTrace, row: int) -> str | None:
@@ -169,9 +168,9 @@ def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | Non
         return False
     if kind in carried and kind != _kind(trace, row):
         return False
-    work, asked = trace.comms[host.comm[row]], trace.comms[host.comm[call]]
+    work, request = trace.comms[host.comm[row]], trace.comms[host.comm[call]]
     moved = {work.in_elements, work.out_elements} - {None}
-    wanted = {asked.in_elements, asked.out_elements} - {None}
+    wanted = {request.in_elements, request.out_elements} - {None}
     return not moved or not wanted or bool(moved & wanted)
 
 
@@ -180,11 +179,11 @@ def _note_workers(trace: RankTrace, graph: RankGraph, works: Sequence[HostCollec
     host = trace.host
     threads = {*host.thread[_worker_rows(trace)].tolist()}
     threads |= {int(host.thread[work.row]) for work in works}
-    made = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
-    place = {thread: number for number, thread in enumerate(made)}
+    by_age = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
+    worker_number = {thread: number for number, thread in enumerate(by_age)}
     for work in works:
         begun = host.start[work.row if work.call is None else work.call]
-        graph.workers[work.op] = place[int(host.thread[work.row])], float(begun)
+        graph.workers[work.op] = worker_number[int(host.thread[work.row])], float(begun)
 
 
 def _thread_number(trace: RankTrace, thread: int) -> int:
@@ -274,11 +273,11 @@ def collective_waits(
         if work.call is not None and not work.posted:
             by_caller.setdefault(int(trace.host.thread[work.call]), []).append(work)
     for silence in quiet:
-        mine = by_caller.get(silence.thread, [])
-        awaited = _ended_in(trace, graph, mine, silence, window)
+        thread_works = by_caller.get(silence.thread, [])
+        awaited = _ended_in(trace, graph, thread_works, silence, window)
         if awaited is None:
             continue
-        mine.remove(awaited)
+        thread_works.remove(awaited)
         op = graph.ops[awaited.op]
         until = min(silence.end, window.end)
         op.end = min(op.end, until)

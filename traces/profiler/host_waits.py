@@ -20,9 +20,8 @@ from simulator.workload import What
 from traces.core.events import Floats, HostKind, Longs, RankTrace
 from traces.core.loaded import EXPLAINED
 from traces.profiler.device import DeviceOps
-from traces.profiler.launches import Launches
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
-from traces.profiler.window import Window
+from traces.profiler.window import Launches, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,11 @@ def device_waits(
 ) -> Iterator[HostWait]:
     """Find the synchronising calls of a step, and the copies their caller waited for."""
     recorded = _recorded(trace, ops)
-    copies = _copies(launches, ops)
+    copies = {
+        launch: ops.op_of[device]
+        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
+        if ops.graph.ops[ops.op_of[device]].what == What.COPY
+    }
     launched = dict(zip(launches.host.tolist(), launches.device.tolist(), strict=True))
     last: dict[int, int] = {}
     host = trace.host
@@ -63,20 +66,12 @@ def device_waits(
         elif not _WAITS.search(name):
             continue
         else:
-            known = recorded.get(int(host.correlation[row]))
-            known = _read_back(ops, last.get(thread)) if known is None else known
-            sources = _synchronized(ops, name, (start, end), known)
+            stream = recorded.get(int(host.correlation[row]))
+            stream = _read_back(ops, last.get(thread)) if stream is None else stream
+            sources = _synchronized(ops, name, (start, end), stream)
         if sources:
             # A launch is a cut of its own at the same place; the wait begins right behind it.
             yield HostWait(thread, start, end, name, tuple(sorted(sources)))
-
-
-def _copies(launches: Launches, ops: DeviceOps) -> dict[int, int]:
-    return {
-        launch: ops.op_of[device]
-        for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
-        if ops.graph.ops[ops.op_of[device]].what == What.COPY
-    }
 
 
 _BLOCKING_COPY = re.compile(
@@ -105,7 +100,7 @@ _EVENT = re.compile(r"EventSynchronize")
 
 
 def _synchronized(
-    ops: DeviceOps, name: str, called: tuple[float, float], known: int | None
+    ops: DeviceOps, name: str, called: tuple[float, float], recorded_stream: int | None
 ) -> list[int]:
     start, end = called
     if _ALL_STREAMS.search(name):
@@ -113,8 +108,8 @@ def _synchronized(
         return [op for op in last if op is not None and ops.end(op) <= end + EXPLAINED]
     if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
         return []
-    if known is not None:
-        return [known] if ops.end(known) <= end + EXPLAINED else []
+    if recorded_stream is not None:
+        return [recorded_stream] if ops.end(recorded_stream) <= end + EXPLAINED else []
     return _latest(ops, start, end)
 
 
@@ -143,7 +138,7 @@ def _recorded(trace: RankTrace, ops: DeviceOps) -> dict[int, int]:
 def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     """Without a record of the stream: what was launched before and ended last by the return.
 
-    A call that did not have to wait returns at once and tells nothing.
+    A call that did not have to wait returns at once and shows nothing.
     """
     last = (ops.last_launched(stream, start) for stream in ops.on_stream)
     done = [op for op in last if op is not None and start < ops.end(op) <= end + EXPLAINED]
@@ -175,8 +170,8 @@ def polling_waits(trace: RankTrace, window: Window, ops: DeviceOps) -> Iterator[
         if len(loop.starts) < _ENOUGH or loop.ends[-1] - loop.starts[0] < _LONG:
             continue
         last = (ops.last_launched(stream, loop.starts[0]) for stream in ops.on_stream)
-        asked, answered = loop.starts[-2], loop.ends[-1] + STAMPS
-        done = [op for op in last if op is not None and asked <= ops.ends[op] <= answered]
+        began, ended = loop.starts[-2], loop.ends[-1] + STAMPS
+        done = [op for op in last if op is not None and began <= ops.ends[op] <= ended]
         if done:
             source = max(done, key=lambda op: (ops.ends[op], op))
             yield HostWait(loop.thread, loop.starts[0], loop.ends[-1], loop.name, (source,))
@@ -193,18 +188,19 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
     if not np.isin(host.name[rows], asks).any():
         return
     for thread in np.unique(host.thread[rows]).tolist():
-        mine = rows[host.thread[rows] == thread]
-        query = np.isin(host.name[mine], asks)
+        on_thread = rows[host.thread[rows] == thread]
+        query = np.isin(host.name[on_thread], asks)
+        # Where the mask changes: begin and end of each run of queries, in pairs.
         edges = np.flatnonzero(np.diff(np.concatenate([[False], query, [False]]).astype(np.int8)))
         for first, last in edges.reshape(-1, 2).tolist():
-            run = mine[first:last]
+            run = on_thread[first:last]
             name = trace.names[host.name[run[0]]]
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
 
 
 _SPUN_ON = re.compile(r"(?<!cached_)notify_dispatch")
 """DeepEP's csrc/deep_ep.cpp reads ``moe_recv_counter`` in a loop behind this kernel; behind the
-cached one, which is told the counts, it does not."""
+cached one, which is given the counts, it does not."""
 _AGAIN = 3
 """Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
 _SPIN = 100e-6
@@ -231,8 +227,8 @@ def spin_waits(
     for thread in np.unique(trace.host.thread[launches.host]).tolist():
         spun = _Spins.of(trace, window, launches, thread)
         for name in np.unique(spun.name).tolist():
-            known = _SPUN_ON.search(trace.names[name]) is not None
-            for spin in np.flatnonzero(spun.waits_for(name, known=known)).tolist():
+            is_spin = _SPUN_ON.search(trace.names[name]) is not None
+            for spin in np.flatnonzero(spun.waits_for(name, known=is_spin)).tolist():
                 source = ops.op_of[int(spun.device[spin])]
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
                 yield HostWait(thread, began, ended, "spin", (source,))
@@ -257,39 +253,39 @@ class _Spins:
     def of(trace: RankTrace, window: Window, launches: Launches, thread: int) -> "_Spins":
         """Collect them; a silence inside a runtime call is the library's own, and has no length."""
         host = trace.host
-        mine = host.thread[launches.host] == thread
-        calls, first = np.unique(launches.host[mine], return_index=True)
-        last = np.append(first[1:], mine.sum()) - 1  # of a graph its last node
-        device = launches.device[mine][last]
+        on_thread = host.thread[launches.host] == thread
+        calls, first = np.unique(launches.host[on_thread], return_index=True)
+        last = np.append(first[1:], on_thread.sum()) - 1  # of a graph its last node
+        device = launches.device[on_thread][last]
         done = trace.device.end[device]
         rows = window.host[host.thread[window.host] == thread]
         rows = rows[host.kind[rows] != HostKind.ANNOTATION]
         sounds = np.unique(np.concatenate([host.start[rows], host.end[rows]]))
         after = np.searchsorted(sounds, done - EXPLAINED)
-        known = (after > 0) & (after < len(sounds))
+        within = (after > 0) & (after < len(sounds))
         after = np.clip(after, 1, len(sounds) - 1)
         began, ended = sounds[after - 1], sounds[after]
         runtime = rows[host.kind[rows] == HostKind.RUNTIME]
         inside = np.searchsorted(host.start[runtime], began, side="right") - 1
         library = (inside >= 0) & (host.end[runtime][np.maximum(inside, 0)] >= ended)
         later = np.append(host.start[calls][1:], np.inf)
-        known &= ~library & (began >= host.start[calls])
+        within &= ~library & (began >= host.start[calls])
         return _Spins(
-            device, trace.device.name[device], done, began, np.where(known, ended, began), later
+            device, trace.device.name[device], done, began, np.where(within, ended, began), later
         )
 
     def waits_for(self, name: int, *, known: bool) -> NDArray[np.bool_]:
-        """Tell which silences were waits for kernels of a name; none if some were certainly not.
+        """Find which silences were waits for kernels of a name; none if some were certainly not.
 
         Of ``known`` kernels one such wait is enough.
         """
-        own = self.name == name
+        named = self.name == name
         reaction, length = self.ended - self.done, self.ended - self.began
-        silent = own & (length >= _SPIN)
+        silent = named & (length >= _SPIN)
         prompt = silent & (reaction <= EXPLAINED)
-        ran_on = own & (self.next < self.done - EXPLAINED)
+        ran_on = named & (self.next < self.done - EXPLAINED)
         if ran_on.any() or not (known or self._recurs(prompt, silent & ~prompt)):
-            return np.zeros(len(own), dtype=np.bool_)
+            return np.zeros(len(named), dtype=np.bool_)
         return np.asarray(prompt, dtype=np.bool_)
 
     def _recurs(self, prompt: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
@@ -298,7 +294,9 @@ class _Spins:
             return False
         reaction, length = (self.ended - self.done)[prompt], (self.ended - self.began)[prompt]
         quartiles = (0.25, 0.75)
-        steady, differ = (np.ptp(np.quantile(one, quartiles)) for one in (reaction, length))
+        steady, differ = (
+            np.ptp(np.quantile(durations, quartiles)) for durations in (reaction, length)
+        )
         return bool(differ > _STEADIER * steady)
 
 
@@ -340,19 +338,19 @@ def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]
     begins = [silence.start for silence in quiet]
     active = _active(quiet, window)
     turns = {
-        (thread, other): _take_turns(active[thread], active[other])
+        (thread, partner): _take_turns(active[thread], active[partner])
         for thread in active
-        for other in active
+        for partner in active
     }
     for slept in quiet:
         if slept.thread == main and slept.start == -np.inf:
             continue
         candidate = bisect_left(begins, slept.end) - 1  # strictly before: no two wake each other
         while candidate >= 0 and begins[candidate] >= max(slept.end - _WAKE_UP, slept.start):
-            other = quiet[candidate]
-            woke = other.start > slept.start and other.end > slept.end
-            if woke and other.thread != slept.thread and turns[slept.thread, other.thread]:
-                yield Handover(slept.thread, slept.start, slept.end, other.thread, other.start)
+            partner = quiet[candidate]
+            woke = partner.start > slept.start and partner.end > slept.end
+            if woke and partner.thread != slept.thread and turns[slept.thread, partner.thread]:
+                yield Handover(slept.thread, slept.start, slept.end, partner.thread, partner.start)
                 break
             candidate -= 1
 
@@ -361,8 +359,8 @@ def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
     """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
     stretches: dict[int, Floats] = {}
     for thread in {silence.thread for silence in quiet}:
-        mine = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
-        edges = np.clip([window.start, *np.ravel(mine), window.end], window.start, window.end)
+        intervals = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
+        edges = np.clip([window.start, *np.ravel(intervals), window.end], window.start, window.end)
         stretches[thread] = edges.reshape(-1, 2)
     return stretches
 
@@ -380,6 +378,8 @@ def _take_turns(first: Floats, second: Floats) -> bool:
 
     Threads that go about their own business fall silent and awake at the same time by chance.
     """
+    # Cumulative busy time of the second thread at the bounds of its intervals; between bounds it
+    # grows linearly inside an interval and not at all outside, so np.interp gives it at any time.
     gone = np.zeros(second.size)
     gone[1::2] = np.diff(second)[:, 0]
     both = float(np.diff(np.interp(first, second.ravel(), np.cumsum(gone))).sum())
@@ -403,13 +403,13 @@ def silences(trace: RankTrace, window: Window) -> Iterator[Silence]:
     waiting = (host.kind == HostKind.ANNOTATION) & (host.comm >= 0)
     rows = window.host[~waiting[window.host]]
     for thread in np.unique(host.thread[rows]).tolist():
-        mine = rows[host.thread[rows] == thread]
-        sounds = np.unique(np.concatenate([host.start[mine], host.end[mine]]))
+        on_thread = rows[host.thread[rows] == thread]
+        sounds = np.unique(np.concatenate([host.start[on_thread], host.end[on_thread]]))
         edges = np.concatenate([[-np.inf], sounds, [np.inf]])
-        calls = mine[host.kind[mine] == HostKind.RUNTIME]
+        calls = on_thread[host.kind[on_thread] == HostKind.RUNTIME]
         inside_call = set(zip(host.start[calls].tolist(), host.end[calls].tolist(), strict=True))
         gaps = np.flatnonzero(np.diff(edges) > SILENT)
-        at_work = _at_work(trace, mine, edges[gaps]) if len(gaps) else gaps
+        at_work = _at_work(trace, on_thread, edges[gaps]) if len(gaps) else gaps
         for gap, works in zip(gaps.tolist(), at_work.tolist(), strict=True):
             if works or (edges[gap], edges[gap + 1]) in inside_call:
                 continue  # waiting inside the CUDA library is what traces.profiler.host_waits reads
@@ -435,18 +435,20 @@ def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]
     latest = np.maximum.accumulate(ends)
     may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
     wait = (host.comm[rows] >= 0) | may_wait[host.name[rows]]
+    # Prefix sums: waits[b] - waits[a] counts the waits among events a to b - 1.
     waits = np.concatenate([[0], np.cumsum(wait)])
-    found = np.zeros(len(begins), dtype=bool)
+    is_busy = np.zeros(len(begins), dtype=bool)
     for gap, begin in enumerate(begins.tolist()):
         inner = _innermost(starts, ends, latest, begin)
         if inner is None or host.kind[rows[inner]] != HostKind.OPERATOR:
             continue
+        # Events from inner + 1 to after - 1 begin inside the innermost: rows are sorted by start.
         after = max(inner + 1, int(np.searchsorted(starts, ends[inner])))
         alone = after == inner + 1
         communicates = waits[after] > waits[inner]
         name = trace.names[host.name[rows[inner]]]
-        found[gap] = not communicates and (alone or bool(_DISPATCHED.match(name)))
-    return found
+        is_busy[gap] = not communicates and (alone or bool(_DISPATCHED.match(name)))
+    return is_busy
 
 
 def _innermost(starts: Floats, ends: Floats, latest: Floats, time: float) -> int | None:

@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import Workload
-from traces.core.calls import UNKNOWN_GROUP
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import Job, RankTrace
 from traces.core.files import uncollected
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, RankGraph
 from traces.matching.assemble import JobClock, align, assemble
-from traces.matching.match import MatchedCall, Matching, match
+from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
 from traces.matching.worker_groups import tell_groups
-from traces.missing_ranks.group_patterns import listed_groups
-from traces.missing_ranks.replicate import replicate
+from traces.missing_ranks.replicate import listed_groups, replicate
 from traces.profiler.comms import Enclosing
 from traces.profiler.counters import counters
 from traces.profiler.device import add_device_ops, split_messages
@@ -42,16 +40,24 @@ from traces.profiler.host_collectives import (
     outside_works,
 )
 from traces.profiler.host_waits import device_waits, handovers, polling_waits, spin_waits
-from traces.profiler.launches import pair, typical_latency
 from traces.profiler.modules import name_modules
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
-from traces.profiler.window import Window, choose_step, rank_phases, step_window
+from traces.profiler.window import (
+    Window,
+    choose_step,
+    pair,
+    rank_phases,
+    step_window,
+    typical_latency,
+)
+
+_IN_FLIGHT = "device ops launched before the recording began"
 
 
 @uncollected()
 def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS) -> RankGraph:
-    """Build the ops of a rank's step and all edges between them; ``kernels`` tells which call."""
+    """Build the ops of a rank's step and their edges; ``kernels`` names those that communicate."""
     graph = RankGraph(rank=trace.rank, start=window.start)
     window = outside_works(trace, window)
     launches = pair(trace, window)
@@ -115,9 +121,9 @@ def link_job(
     graphs = [
         rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
     ]
-    told = tell_groups(graphs)
-    matching = match(graphs, job.job_ranks)
-    matching.notes += told
+    group_notes = tell_groups(graphs)
+    matching = match([calls_of_graph(graph) for graph in graphs], job.job_ranks)
+    matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
     if options.replicate:
@@ -127,8 +133,7 @@ def link_job(
         trace=str(path),
         workload=workload,
         coverage=_with_notes(
-            _coverage(job, windows, graphs, matching, clock),
-            (*_carrier(workload), *workload.notes),
+            _coverage(job, windows, graphs, matching, clock), (*_carrier(workload), *workload.notes)
         ),
         measured_step=max(ends.values()),
         measured_begin={
@@ -146,11 +151,11 @@ def link_job(
 
 
 def _carrier(workload: Workload) -> Iterator[str]:
-    """Say by which library's model calls are costed, where the trace tells."""
+    """Say by which library's model calls are costed, where the trace records it."""
     if workload.library:
         yield (
-            f"{workload.library} carried out all calls: on a cluster that names no library they "
-            "cost what its model says"
+            f"{workload.library} carried out all calls: on a cluster without a library its model "
+            "gives their cost"
         )
 
 
@@ -167,6 +172,7 @@ def _coverage(
 ) -> Coverage:
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
+    unused[_IN_FLIGHT] = sum(window.in_flight for window in windows)
     steps = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     return Coverage(
         step=windows[0].step,
@@ -182,7 +188,7 @@ def _coverage(
         clock_offset={
             g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o != 0.0
         },
-        unused=dict(unused),
+        unused=dict(+unused),
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
         notes=(*job.notes, *_notes(graphs, matching, job)),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
@@ -190,12 +196,15 @@ def _coverage(
 
 
 def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
-    return sum(int((~r.device.copy[own]).sum()) for r, own in zip(job.ranks, rows, strict=True))
+    return sum(
+        int((~r.device.copy[kernel_rows]).sum())
+        for r, kernel_rows in zip(job.ranks, rows, strict=True)
+    )
 
 
 def _complete(call: MatchedCall, job: Job) -> bool:
-    here = sum(1 for rank in job.ranks if rank.rank in call.ranks)
-    return call.label != UNKNOWN_GROUP and len(call.ops) == here
+    recorded = sum(1 for rank in job.ranks if rank.rank in call.ranks)
+    return call.label != UNKNOWN_GROUP and len(call.ops) == recorded
 
 
 def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
@@ -211,7 +220,7 @@ def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[st
     lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
     if lost:
         notes.append(
-            f"{lost} collectives of which the trace does not tell the group, though it lists "
+            f"{lost} collectives whose group is not recorded, though the trace lists "
             "several: not matched between ranks, each costs what was measured"
         )
     unsized = sum(1 for call in matching.calls if np.isnan(call.size))

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.workload import What
-from traces.core.calls import is_comm
 from traces.core.events import HostKind, RankTrace
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import RankGraph, is_comm
 from traces.profiler.device import DeviceOps
 
 _AUTOGRAD = "autograd::engine::evaluate_function: "
@@ -48,18 +47,18 @@ class _Thread:
     @staticmethod
     def of(ranges: Iterable[_Range]) -> "_Thread":
         """Nest ranges; one that begins with another and ends later is around it."""
-        found = _Thread(sorted(ranges, key=lambda one: (one.start, -one.end)))
+        thread = _Thread(sorted(ranges, key=lambda span: (span.start, -span.end)))
         open_ranges: list[int] = []
-        for number, one in enumerate(found.ranges):
-            while open_ranges and found.ranges[open_ranges[-1]].end < one.end:
+        for number, span in enumerate(thread.ranges):
+            while open_ranges and thread.ranges[open_ranges[-1]].end < span.end:
                 open_ranges.pop()
             outer = open_ranges[-1] if open_ranges else -1
-            inside = found.paths[outer] + _SEPARATOR if outer >= 0 else ""
-            found.starts.append(one.start)
-            found.around.append(outer)
-            found.paths.append(one.path or inside + one.name)
+            inside = thread.paths[outer] + _SEPARATOR if outer >= 0 else ""
+            thread.starts.append(span.start)
+            thread.around.append(outer)
+            thread.paths.append(span.path or inside + span.name)
             open_ranges.append(number)
-        return found
+        return thread
 
     def at(self, time: float) -> str:
         """Return the path of the innermost range at a time; "" outside all."""
@@ -70,7 +69,7 @@ class _Thread:
 
 
 def name_modules(trace: RankTrace, ops: DeviceOps, graph: RankGraph) -> None:
-    """Give the ops of a rank's graph the names of their modules, where the trace tells them."""
+    """Give the ops of a rank's graph the names of their modules, where the trace records them."""
     threads = _threads(trace)
     if not threads:
         return
@@ -100,12 +99,12 @@ def _name_called(graph: RankGraph) -> None:
 def _threads(trace: RankTrace) -> dict[int, _Thread]:
     """Nest the ranges of each thread, those of backward passes by the names of the forward."""
     ranges: dict[int, list[_Range]] = defaultdict(list)
-    for thread, one in (*_marked(trace), *_of_modules(trace)):
-        ranges[thread].append(one)
-    threads = {thread: _Thread.of(found) for thread, found in ranges.items()}
-    for thread, one in _backward(trace, threads):
-        ranges[thread].append(one)
-    return {thread: _Thread.of(found) for thread, found in ranges.items()}
+    for thread, span in (*_marked(trace), *_of_modules(trace)):
+        ranges[thread].append(span)
+    threads = {thread: _Thread.of(spans) for thread, spans in ranges.items()}
+    for thread, span in _backward(trace, threads):
+        ranges[thread].append(span)
+    return {thread: _Thread.of(spans) for thread, spans in ranges.items()}
 
 
 def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
@@ -131,11 +130,11 @@ def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
 
 def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
     """Yield the calls of modules as ranges."""
-    found = trace.modules
-    if found is None:
+    calls = trace.modules
+    if calls is None:
         return
     rows = zip(
-        found.thread.tolist(), found.start.tolist(), found.end.tolist(), found.name, strict=True
+        calls.thread.tolist(), calls.start.tolist(), calls.end.tolist(), calls.name, strict=True
     )
     for thread, start, end, name in rows:
         yield thread, _Range(start, end, name)
@@ -143,20 +142,20 @@ def _of_modules(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
 
 def _backward(trace: RankTrace, threads: dict[int, _Thread]) -> Iterator[tuple[int, _Range]]:
     """Operators that autograd runs, named by where the forward pass ran theirs."""
-    found = trace.modules
-    if found is None:
+    calls = trace.modules
+    if calls is None:
         return
     host = trace.host
     ends: dict[tuple[int, float], float] = {}
-    began = np.isin(host.start, found.backward) & (host.kind == HostKind.OPERATOR)
+    began = np.isin(host.start, calls.backward) & (host.kind == HostKind.OPERATOR)
     for row in np.flatnonzero(began).tolist():
         key = int(host.thread[row]), float(host.start[row])
         ends[key] = max(ends.get(key, 0.0), float(host.end[row]))
     arrows = zip(
-        found.forward_thread.tolist(),
-        found.forward.tolist(),
-        found.backward_thread.tolist(),
-        found.backward.tolist(),
+        calls.forward_thread.tolist(),
+        calls.forward.tolist(),
+        calls.backward_thread.tolist(),
+        calls.backward.tolist(),
         strict=True,
     )
     for source, forward, target, backward in arrows:

@@ -1,16 +1,16 @@
-"""Which op on another stream a device op waits for: as recorded, else as the host's calls tell.
+"""Which op on another stream a device op waits for: recorded, or inferred from the host's calls.
 
 With ids (``cuda_sync`` events) there is nothing to guess. Without, all that is left of a wait is
 that some thread called ``StreamWaitEvent``: neither the stream that waits nor the event is in the
 trace. What the runtime calls around it launched, and the measured times, say decides. Where one
-wait's times say nothing (its op was held up by something else), those of like waits do:
+wait's times show nothing (its op was held up by something else), those of like waits do:
 :class:`Votes`.
 
 A graph of kernels that one host call launches (CUDA and HIP graphs) waits as a whole: all its nodes
 follow what was launched to its stream before, and are done before what is launched to it
 afterwards. The profiler writes the nodes on the streams they ran on, and not the stream that the
 graph was launched to: it is taken to be the one on which most of them ran. Inside the graph the
-order on a stream and the measured times tell the rest, as for other kernels.
+order on a stream and the measured times decide the rest, as for other kernels.
 """
 
 import re
@@ -26,8 +26,7 @@ from traces.core.events import HostKind, RankTrace
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import DeviceOps
-from traces.profiler.launches import Launches, typical_latency
-from traces.profiler.window import Window
+from traces.profiler.window import Launches, Window, typical_latency
 
 _MATTERS = re.compile(r"EventRecord|StreamWaitEvent|DeviceSynchronize")
 TICK = 0.5e-9
@@ -39,7 +38,7 @@ class RuntimeCall:
     """A runtime call: by which thread, from when (s), what it launched.
 
     ``around`` is the row of the outermost event of the communication call that it is part of,
-    ``sequence`` the number of the collective which that is for, if told.
+    ``sequence`` the number of the collective which that is for, if recorded.
     """
 
     thread: int
@@ -62,8 +61,8 @@ def stream_calls(
     for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True):
         launched_by.setdefault(launch, []).append(ops.op_of[device])
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
-    known = [number for number, name in enumerate(trace.names) if _MATTERS.search(name)]
-    rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], known)]
+    matching_names = [number for number, name in enumerate(trace.names) if _MATTERS.search(name)]
+    rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], matching_names)]
     rows = rows[np.lexsort((rows, host.end[rows], host.start[rows]))]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
     for row, thread, number, start, end in zip(
@@ -80,7 +79,7 @@ def _around(
 ) -> int | None:
     """Find the outermost event of the communication call around a runtime call.
 
-    The middle of the call tells: the next may begin at the tick on which the one before ended.
+    The middle of the call decides: the next may begin at the tick on which the one before ended.
     Of those without length at that tick, an event recorded is the library's last, a wait is not.
     """
     instant = (called[0] + called[1]) / 2 + (-TICK if "EventRecord" in name else TICK)
@@ -202,12 +201,12 @@ class Votes:
             refuted = self.refuted[site, stream] > 0
             return -self._fitting(site, stream), refuted, stream != site[0], stream
 
-        known = [
+        candidates = [
             candidate
             for candidate in streams
             if site[0] is not None or self._fitting(site, candidate)
         ]
-        return min(known, key=rank, default=None)
+        return min(candidates, key=rank, default=None)
 
     def takes_newest(self, site: Site, stream: int) -> bool:
         """Whether such a wait is for the newest collective of a stream, not for the oldest."""
@@ -234,7 +233,7 @@ class Votes:
 class _StreamWait:
     """A ``StreamWaitEvent``: when (s), and in which communication call.
 
-    ``sequence`` is the number of the collective that it is for, if told;
+    ``sequence`` is the number of the collective that it is for, if recorded;
     ``recorded`` says that the event was recorded just before, as ``wait_stream`` does;
     ``follows`` is the collective that this thread launched last, nothing else since;
     ``newest`` is the collective launched last to each stream.
@@ -323,18 +322,20 @@ class _Scan:
     def _collective(self, call: RuntimeCall, waiting: list[_StreamWait]) -> Iterator[Pair]:
         """Spend a collective's own wait on compute, or on the collective launched before it.
 
-        In the second case the current stream is none of compute's but one that was made to wait
+        In the second case the current stream is not one of compute's but one that was made to wait
         for the collective before (FSDP's all-reduce of what was reduce-scattered), so the waits
         called between the two are for that stream.
         """
         op = call.launched[0]
-        own = [wait for wait in waiting if wait.around == call.around]
-        left = [wait for wait in waiting if wait not in own]
+        same_call = [wait for wait in waiting if wait.around == call.around]
+        left = [wait for wait in waiting if wait not in same_call]
         before = self._follows.get(call.thread)
-        if own and before is not None and self._is_behind(op, before):
+        if same_call and before is not None and self._is_behind(op, before):
             yield before, op
             left = [wait for wait in left if wait.follows != before]
-        elif own and self._last_compute is not None and self._is_after(op, self._last_compute):
+        elif (
+            same_call and self._last_compute is not None and self._is_after(op, self._last_compute)
+        ):
             yield self._last_compute, op
         self._issue(call)
         self._waiting[call.thread] = left
@@ -358,7 +359,7 @@ class _Scan:
         return self._votes.is_after(source)
 
     def _vote(self, op: int, waiting: list[_StreamWait]) -> None:
-        """Count what a start says of its wait; of several, it says only which was the last."""
+        """Count what a start shows of its wait; of several, only which was the last."""
         if self._votes.closed or len(waiting) != 1:
             return
         wait = waiting[0]
@@ -402,7 +403,7 @@ class _Scan:
 
         The collective that the wait names; the other stream, if an event was recorded just before;
         the collective whose end explains the start; the other stream, where no profiler recorded
-        events; what like waits are for; the oldest collective that nobody waited for.
+        events; what like waits are for; the oldest collective without a wait.
         A collective's stream has done all before it, so those need no wait any more.
         """
         spent = 0
@@ -433,16 +434,16 @@ class _Scan:
         named = [pending for pending in self._pending if self._sequence(pending) == wait.sequence]
         if wait.sequence is not None and named:
             return self._oldest(op, named)
-        other = self._last_compute
-        if other is not None and self._ops.stream[other] == self._ops.stream[op]:
-            other = None
+        last_compute = self._last_compute
+        if last_compute is not None and self._ops.stream[last_compute] == self._ops.stream[op]:
+            last_compute = None
         if wait.recorded:
-            return other
+            return last_compute
         ended = self._explaining(op)
         if ended is not None:
             return ended
-        if other is not None and first and not self._records and wait.around is None:
-            return other
+        if last_compute is not None and first and not self._records and wait.around is None:
+            return last_compute
         return self._like_others(op, wait)
 
     def _sequence(self, op: int) -> int | None:
@@ -455,11 +456,11 @@ class _Scan:
             site, {stream[pending] for pending in self._pending} - {stream[op]}
         )
         if chosen is not None:
-            there = [pending for pending in self._pending if stream[pending] == chosen]
+            on_chosen = [pending for pending in self._pending if stream[pending] == chosen]
             newest = wait.newest.get(chosen)
-            if newest in there and self._votes.takes_newest(site, chosen):
-                there = [newest]
-            source = self._oldest(op, there)
+            if newest in on_chosen and self._votes.takes_newest(site, chosen):
+                on_chosen = [newest]
+            source = self._oldest(op, on_chosen)
             if source is not None and not _contradicted(self._ops, source, op):
                 return source
         return self._oldest(op, self._pending)

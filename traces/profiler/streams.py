@@ -11,7 +11,7 @@ the device while the earlier still runs, and there waits for its end before it t
 that the earlier writes (CUDA C++ Programming Guide, "Programmatic Dependent Launch":
 ``cudaGridDependencySynchronize`` returns when the earlier grid has completed). So where it overlaps
 the end of the earlier kernel, it follows that, and its own work is what it did after it: a device
-that is twice as fast does both in half the time. Where the overlap is longer, so that nobody knows
+that is twice as fast does both in half the time. Where the overlap is longer, so that it is unknown
 whether it waited for that end, it starts when the earlier kernel has come as far as it had.
 In the second case it waits for what the one beside it waited for.
 """
@@ -37,14 +37,14 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
     """
     ends = _Ends.of(ops)
     order = _stream_order(ops)
-    overlapped = {one for behind in order.values() for one in behind.running}
+    overlapped = {running_op for behind in order.values() for running_op in behind.running}
     obeyed: Waits = {}
     released: dict[int, _Edges] = {}
     for op in range(len(ops.stream)):
         if op in ops.before:
             continue
         running = order[op].running
-        inherited = (obeyed.get(one, set()) for one in running)
+        inherited = (obeyed.get(running_op, set()) for running_op in running)
         sources = order[op].ended.union(waits.get(op, ()), *inherited)
         allowed = _allowed_by(ops, op, sources, latency)
         edges: _Edges = []
@@ -90,7 +90,7 @@ def _stream_order(ops: DeviceOps) -> dict[int, _Behind]:
             running = []
             if len(before) < len(unfollowed):
                 unfollowed = [earlier for earlier in unfollowed if earlier not in before]
-                running = [one for one, called in unfollowed if called <= allowed]
+                running = [op_before for op_before, called in unfollowed if called <= allowed]
             else:
                 unfollowed = []
             behind[op] = _Behind({earlier for earlier, _ in before}, running)
@@ -275,12 +275,7 @@ def _edges(
 
 
 def _launch_edges(
-    ops: DeviceOps,
-    op: int,
-    begin: _Start,
-    launches: tuple[dict[int, int], float],
-    *,
-    is_last: bool,
+    ops: DeviceOps, op: int, begin: _Start, launches: tuple[dict[int, int], float], *, is_last: bool
 ) -> _Edges:
     """Let an op wait for its launch, if it has one, and for what no launch explains."""
     launched = ops.launched[op]

@@ -1,16 +1,16 @@
-"""Which part of a rank's trace is the step, and which ranges of it are prefill and decode."""
+"""Which part of a rank's trace is the step, and which host event launched which device event."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.phases import DECODE, PREFILL, Phase
-from simulator.errors import TraceError
-from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace
-from traces.core.loaded import ALL, MEDIAN
+from simulator.support.errors import TraceError
+from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace, launch_rows
+from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,8 +18,9 @@ class Window:
     """Rows of a rank's host and device events that belong to the step, and its bounds (s).
 
     A device event belongs to the step whose host launched it, even if it ran later; one whose
-    launch is not in the trace (``unlaunched``), to the step it started in. Times are those of the
-    trace, since its epoch.
+    launch is not in the trace (``unlaunched``), to the step it started in. ``in_flight`` counts
+    those that ran during the step and were launched before the recording began: they belong to no
+    step. Times are those of the trace, since its epoch.
     """
 
     start: float
@@ -28,6 +29,7 @@ class Window:
     device: NDArray[np.int64]
     unlaunched: NDArray[np.int64]
     step: str
+    in_flight: int = 0
 
 
 def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
@@ -51,7 +53,9 @@ def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
     if step not in (MEDIAN, ALL):
         return _named(ranks, step)
     if common != every:
-        rank = next(rank for rank, own in zip(ranks, numbers, strict=True) if own != every)
+        rank = next(
+            rank for rank, recorded in zip(ranks, numbers, strict=True) if recorded != every
+        )
         lacks = ", ".join(f"ProfilerStep#{number}" for number in sorted(every - _numbers(rank)))
         hint = f"choose one with --step {max(common)}" if common else "they have none in common"
         raise TraceError(f"{rank.file}: lacks {lacks}, which other ranks have; {hint}")
@@ -76,14 +80,16 @@ def _median(ranks: Sequence[RankTrace], numbers: list[int]) -> int:
     if len(numbers) > 2:
         numbers = numbers[1:]
     longest = {
-        number: max(_of(rank, number).end - _of(rank, number).start for rank in ranks)
+        number: max(
+            _numbered_step(rank, number).end - _numbered_step(rank, number).start for rank in ranks
+        )
         for number in numbers
     }
     by_time = sorted(numbers, key=lambda number: (longest[number], number))
     return by_time[len(by_time) // 2]
 
 
-def _of(rank: RankTrace, number: int) -> ProfilerStep:
+def _numbered_step(rank: RankTrace, number: int) -> ProfilerStep:
     return next(step for step in rank.steps if step.number == number)
 
 
@@ -94,17 +100,23 @@ def step_window(rank: RankTrace, step: str) -> Window:
     launched_in = np.unique(rank.host.correlation[host])
     launched = np.unique(rank.host.correlation[rank.host.correlation >= 0])
     device = rank.device
-    mine = np.isin(device.correlation, launched_in) & (device.correlation >= 0)
+    # A kernel belongs to the step in which it was launched, whenever it runs. One without a launch
+    # in the trace belongs to the step in which it starts, unless it was launched before the
+    # recording.
+    in_window = np.isin(device.correlation, launched_in) & (device.correlation >= 0)
     paired = np.isin(device.correlation, launched) & (device.correlation >= 0)
-    orphan = ~paired & (device.start >= _first_start(device, paired)[device.stream])
-    orphan &= (device.start >= start) & (device.start < end)
+    in_flight = ~paired & (device.start < _first_start(device, paired)[device.stream])
+    orphan = ~paired & ~in_flight & (device.start >= start) & (device.start < end)
+    if rank.steps and step != ALL:
+        in_flight &= (device.start >= start) & (device.start < end)
     return Window(
         start=start,
         end=end,
         host=host,
-        device=np.flatnonzero(mine | orphan),
+        device=np.flatnonzero(in_window | orphan),
         unlaunched=np.flatnonzero(orphan),
         step=step,
+        in_flight=int(in_flight.sum()),
     )
 
 
@@ -120,7 +132,7 @@ def _first_start(device: DeviceEvents, paired: NDArray[np.bool_]) -> NDArray[np.
 
 def _bounds(rank: RankTrace, step: str) -> tuple[float, float]:
     if rank.steps:
-        chosen = rank.steps if step == ALL else (_of(rank, int(step)),)
+        chosen = rank.steps if step == ALL else (_numbered_step(rank, int(step)),)
         return min(profiled.start for profiled in chosen), max(profiled.end for profiled in chosen)
     starts = [column[0] for column in (rank.host.start, _of_any_step(rank)) if len(column)]
     ends = [column.end.max() for column in (rank.host, rank.device) if len(column)]
@@ -169,3 +181,124 @@ def rank_phases(trace: RankTrace, window: Window, shift: float) -> Iterator[Phas
             start=float(host.start[row]) + shift,
             end=float(host.end[row]) + shift,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """Launches of a step in order of their start; columns have shape ``(launched,)``.
+
+    Row ``i`` says that host row ``host[i]`` launched device row ``device[i]`` (one launch of a
+    graph has many rows). ``of_device`` maps a device row to its host row. ``held`` are the host
+    rows whose call reached the device only as it returned (:func:`held_up`).
+    """
+
+    host: NDArray[np.int64]
+    device: NDArray[np.int64]
+    of_device: dict[int, int]
+    held: frozenset[int] = frozenset()
+
+    def submitted(self, trace: RankTrace, row: int) -> float:
+        """When a call (host row) reached the device, before its latency (s)."""
+        return float((trace.host.end if row in self.held else trace.host.start)[row])
+
+
+def pair(trace: RankTrace, window: Window) -> Launches:
+    """Pair launches and device events by correlation id."""
+    host = window.host[
+        (trace.host.kind[window.host] == HostKind.RUNTIME)
+        & (trace.host.correlation[window.host] >= 0)
+    ]
+    row_of = dict(zip(trace.host.correlation[host].tolist(), host.tolist(), strict=True))
+    pairs = [
+        (row_of[correlation], row)
+        for row, correlation in zip(
+            window.device.tolist(), trace.device.correlation[window.device].tolist(), strict=True
+        )
+        if correlation in row_of
+    ]
+    pairs.sort(
+        key=lambda launched: (trace.host.start[launched[0]], trace.device.start[launched[1]])
+    )
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    paired = Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
+    return replace(paired, held=held_up(trace, paired, typical_latency(trace, paired)))
+
+
+_AT_MOST = 10e-6
+"""Latency (s) where no launch of the step met an idle device: CUDA's is 5-10 us."""
+_LONGEST = 50e-6
+"""A launch that took longer (s) waited for something: CUDA's and HIP's take 5-20 us."""
+
+
+def typical_latency(trace: RankTrace, launches: Launches) -> float:
+    """Median time from a launch's start to its kernel's on a device that was idle (s).
+
+    Of the kernels of a graph only the first counts: the others wait for one another. Idle on all
+    streams: an idle stream may wait for a busy one. A kernel that started as a long call returned
+    was launched then. Where none was ever idle, and where all took too long, the least seen and no
+    more than a launch takes; 0 without launches.
+    """
+    if not len(launches.device):
+        return 0.0
+    first = first_nodes(launches)
+    called, start = launches.host[first], trace.device.start[launches.device[first]]
+    returned = trace.host.end[called]
+    long = returned > trace.host.start[called] + EXPLAINED
+    behind = long & (start >= returned - CONTRADICTED)
+    delay = start - trace.host.start[called]
+    alone = np.where(behind, np.maximum(0.0, start - returned), delay)
+    good = _device_idle(trace, called) & (alone >= 0) & (alone <= _LONGEST)
+    if good.any():
+        return float(np.median(alone[good]))
+    return float(max(0.0, min(_AT_MOST, delay.min())))
+
+
+def first_nodes(launches: Launches) -> NDArray[np.int64]:
+    """Find the row of the first device op of each launch, shape ``(calls,)``: they are sorted."""
+    _, first = np.unique(launches.host, return_index=True)
+    return np.sort(first)
+
+
+def later_nodes(launches: Launches) -> NDArray[np.int64]:
+    """Return the device rows of all ops but the first of each launch."""
+    return np.delete(launches.device, first_nodes(launches))
+
+
+def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether all that was launched before a launch, in whatever step, had ended by then.
+
+    A busy device is between two kernels now and then, with its queue full. What is not launched in
+    the trace was launched before its first launch; where nothing was, it is unknown what the device
+    had to do when the recording began.
+    """
+    called = _launch_times(trace)
+    order = np.argsort(called, kind="stable")
+    # ended[i]: when the last of the first i launched ops had ended; infinity before any, for which
+    # it is unknown.
+    ended = np.concatenate([[np.inf], np.maximum.accumulate(trace.device.end[order])])
+    start = trace.host.start[host]
+    return np.asarray(ended[np.searchsorted(called[order], start)] <= start)
+
+
+def held_up(trace: RankTrace, launches: Launches, latency: float) -> frozenset[int]:
+    """Find the calls (host rows) that reached the device only as they returned.
+
+    A module was loaded, a graph uploaded, the thread preempted: the call took longer than a launch
+    (``latency``, s) and its first kernel did not start before it was over. All that time is the
+    host's. A call that copies may wait for the copy: it is not one of them.
+    """
+    first = first_nodes(launches)
+    called = launches.host[first]
+    returned = trace.host.end[called]
+    late = returned > trace.host.start[called] + latency + EXPLAINED
+    late &= trace.device.start[launches.device[first]] >= returned - CONTRADICTED
+    late &= ~trace.device.copy[launches.device[first]]
+    return frozenset(called[late].tolist())
+
+
+def _launch_times(trace: RankTrace) -> NDArray[np.float64]:
+    """When each device op of the trace was launched (s); -inf where its launch is not in it."""
+    row = launch_rows(trace)
+    if not len(trace.host):
+        return np.full(len(trace.device), -np.inf)
+    return np.where(row >= 0, trace.host.start[row], -np.inf)

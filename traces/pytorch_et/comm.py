@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from simulator.errors import shown
-from traces.core.calls import kind_of
+from simulator.support.errors import shown
 from traces.core.events import CommRecord, ProcessGroup
-from traces.pytorch_et.schema import EtArgument, EtNode
-from traces.pytorch_et.tensors import tensors_in
+from traces.core.rank_graph import kind_of
+from traces.pytorch_et.schema import EtArgument, EtNode, tensors_in
 
 PARAM_COMMS = "record_param_comms"
 _INIT = "process_group:init"
@@ -81,7 +80,7 @@ def process_groups(node: EtNode) -> list[tuple[ProcessGroup, str]]:
             ranks = tuple(int(rank) for rank in config.ranks or ())
             size = config.group_size if config.group_size is not None else len(ranks)
             if not 0 <= size <= _MOST_RANKS:
-                raise ValueError(f"process groups: {size} is no number of ranks")
+                raise ValueError(f"process groups: {size} is not a number of ranks")
             every = ranks or tuple(range(size)) or None
             group = ProcessGroup(str(config.pg_name), config.pg_desc, size, every)
             groups.append((group, "" if config.backend_id is None else str(config.backend_id)))
@@ -112,26 +111,26 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
     )
 
 
-def _by_name(node: EtNode, known: CommRecord) -> CommRecord:
+def _by_name(node: EtNode, record: CommRecord) -> CommRecord:
     """Take what the attributes say before what stands at a position."""
     size = _whole(node.attribute("pg_size"))
     sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
     name, label = node.attribute("pg_name"), node.attribute("pg_desc")
     return replace(
-        known,
+        record,
         collective=str(node.attribute("collective_name")),
-        in_elements=known.in_elements if sent is None else sent,
-        out_elements=known.out_elements if received is None else received,
-        dtype=str(node.attribute("dtype") or known.dtype),
-        group_key=known.group_key if name is None else str(name),
-        group_label=known.group_label if label is None else str(label),
-        group_size=known.group_size if size is None else size,
+        in_elements=record.in_elements if sent is None else sent,
+        out_elements=record.out_elements if received is None else received,
+        dtype=str(node.attribute("dtype") or record.dtype),
+        group_key=record.group_key if name is None else str(name),
+        group_label=record.group_label if label is None else str(label),
+        group_size=record.group_size if size is None else size,
         group_ranks=_spaced(node, size),
     )
 
 
 def _spaced(node: EtNode, size: int | None) -> tuple[int, ...] | None:
-    """Tell a group's ranks where they are evenly spaced: first rank and stride."""
+    """Return a group's ranks where they are evenly spaced: first rank and stride."""
     first, stride = (
         _whole(node.attribute(f"global_rank_{field}")) for field in ("start", "stride")
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     EXECUTION_TRACE,
@@ -28,8 +28,7 @@ from traces.core.events import (
     rank_in_name,
     unknown_rank,
 )
-from traces.core.files import HEAD, unpack
-from traces.core.sniff import is_execution_trace
+from traces.core.files import HEAD, is_execution_trace, unpack
 from traces.pytorch_et.reader import ExecutionTrace, parse_execution_trace
 
 
@@ -82,9 +81,9 @@ def with_execution_traces(job: Job) -> Job:
     files = [skip.file for skip in job.skipped if skip.reason == EXECUTION_TRACE]
     if not files:
         return job
-    joined, refused = _joined(job.ranks, files)
+    joined, refused = _joined_ranks(job.ranks, files)
     complete = len(joined) == len(job.ranks)
-    more = {one.rank.file: enriched(one, groups=complete) for one in joined}
+    more = {pair.rank.file: enriched(pair, groups=complete) for pair in joined}
     skipped = tuple(
         replace(skip, reason=refused.get(skip.file, skip.reason))
         for skip in job.skipped
@@ -98,7 +97,7 @@ def with_execution_traces(job: Job) -> Job:
     )
 
 
-def _joined(
+def _joined_ranks(
     ranks: Sequence[RankTrace], files: Sequence[Path]
 ) -> tuple[list[JoinedRank], dict[Path, str]]:
     """Join files with their ranks; return also why which file was not used."""
@@ -109,11 +108,11 @@ def _joined(
         try:
             data = unpack(file)
             if is_execution_trace(data[:HEAD]):
-                number = _rank(file, by_number, {one.rank.rank for one in joined})
+                number = _rank(file, by_number, {pair.rank.rank for pair in joined})
                 joined.append(join_traces(parse_execution_trace(file, data), by_number[number]))
         except TraceError as error:
             refused[file] = str(error).removeprefix(f"{file}: ")
-    used = {one.execution.file for one in joined}
+    used = {pair.execution.file for pair in joined}
     refused |= dict.fromkeys(set(files) - used - refused.keys(), EXECUTION_TRACE)
     return joined, refused
 
@@ -133,12 +132,12 @@ def _rank(file: Path, ranks: Mapping[int, RankTrace], done: set[int]) -> int:
 
 def _note(joined: Sequence[JoinedRank]) -> str:
     """Say how well they fit, in numbers that add up."""
-    kernels = sum(one.kernels for one in joined)
-    linked = sum(one.kernels_linked for one in joined)
-    comms = [one.comms for one in joined]
+    kernels = sum(pair.kernels for pair in joined)
+    linked = sum(pair.kernels_linked for pair in joined)
+    comms = [pair.comms for pair in joined]
     host_only = sum(sum(links.host_only.values()) for links in comms)
     lost = sum(sum(links.unlinked.values()) for links in comms)
-    names = sorted({name for one in joined for name in one.unlinked_kernels})
+    names = sorted({name for pair in joined for name in pair.unlinked_kernels})
     note = (
         f"{len(joined)} execution traces used: {linked} of {kernels} kernels linked to their "
         f"operator; of {sum(links.records for links in comms)} communication records "
@@ -205,18 +204,20 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
         if comm[row] < 0 or record != comms[comm[row]]:
             comm[row] = len(comms)
             comms.append(record)
-    known = {**execution.groups, **rank.groups} if groups else rank.groups
+    groups_by_name = {**execution.groups, **rank.groups} if groups else rank.groups
     host = replace(rank.host, comm=comm)
-    return replace(rank, host=host, comms=tuple(comms), groups=known)
+    return replace(rank, host=host, comms=tuple(comms), groups=groups_by_name)
 
 
-def _filled(known: CommRecord, record: CommRecord) -> CommRecord:
+def _filled(recorded: CommRecord, record: CommRecord) -> CommRecord:
     """Fill in what the profiler's record leaves open; elements only of the same dtype."""
-    if known.dtype and record.dtype and known.dtype != record.dtype:
+    if recorded.dtype and record.dtype and recorded.dtype != record.dtype:
         record = replace(record, in_elements=None, out_elements=None)
-    if not known.group_ranks and record.group_ranks:
-        known = replace(known, group_key="")  # a pointer, where the Execution Trace has a name
-    return merged_record([known, record])
+    if not recorded.group_ranks and record.group_ranks:
+        recorded = replace(
+            recorded, group_key=""
+        )  # a pointer, where the Execution Trace has a name
+    return merged_record([recorded, record])
 
 
 def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:
@@ -247,6 +248,7 @@ def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:
         if not free.any() or not len(rows):
             break
         wanted = execution.record[nodes] + distance
+        # Each node that is still free looks for the event whose id is its own plus the distance.
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         row = rows[at]
         fits = free & (ids[at] == wanted) & (names[host.name[row]] == execution.name[nodes])
@@ -269,12 +271,15 @@ def _distances(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs
     order = np.argsort(execution.record[nodes], kind="stable")
     nodes = nodes[order]
     for name in np.intersect1d(execution.name[nodes], names).tolist():
-        mine = execution.record[nodes[execution.name[nodes] == name]]
+        nodes_of_name = execution.record[nodes[execution.name[nodes] == name]]
         theirs = ids[names == name]
-        both = min(len(mine), len(theirs))
+        both = min(len(nodes_of_name), len(theirs))
         # From either end: what only one recorded is at one of them as a rule.
-        for apart in (theirs[:both] - mine[:both], theirs[-both:] - mine[-both:]):
-            values, counts = np.unique(apart, return_counts=True)
+        for differences in (
+            theirs[:both] - nodes_of_name[:both],
+            theirs[-both:] - nodes_of_name[-both:],
+        ):
+            values, counts = np.unique(differences, return_counts=True)
             votes.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     return [distance for distance, _ in votes.most_common(_DISTANCES)]
 
@@ -288,8 +293,8 @@ def _device_nodes(rank: RankTrace, host_node: Longs) -> Longs:
     launch = launch_rows(rank)
     around = _innermost(rank, host_node)
     node_of = np.where(launch >= 0, around[launch], -1)
-    known = np.flatnonzero(host_node >= 0)
-    by_id = dict(zip(host.external[known].tolist(), host_node[known].tolist(), strict=True))
+    with_node = np.flatnonzero(host_node >= 0)
+    by_id = dict(zip(host.external[with_node].tolist(), host_node[with_node].tolist(), strict=True))
     for row in np.flatnonzero((launch < 0) & (device.external >= 0)).tolist():
         node_of[row] = by_id.get(int(device.external[row]), -1)
     return node_of

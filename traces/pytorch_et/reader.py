@@ -16,16 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import TraceError, WorkloadError
-from simulator.quantities import bytes_per_element
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.quantities import bytes_per_element
 from traces.core.columns import ValueIndex
 from traces.core.events import Ints, Longs, ProcessGroup
-from traces.core.files import unpack
+from traces.core.files import is_tar, unpack
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_tar
 from traces.pytorch_et.comm import EtComm, communication, is_init, process_groups
-from traces.pytorch_et.schema import EtDocument, EtNode, decode_document
-from traces.pytorch_et.tensors import TensorRows, Tensors, data_edges
+from traces.pytorch_et.schema import (
+    EtDocument,
+    EtNode,
+    TensorRows,
+    Tensors,
+    data_edges,
+    decode_document,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,16 +212,16 @@ class _NodeReading:
         if not len(ids):
             return ids
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        known = (ids[at] == wanted) & (wanted < ids)
-        broken = ~known & (wanted != 0) & (wanted != ids)
+        present = (ids[at] == wanted) & (wanted < ids)
+        broken = ~present & (wanted != 0) & (wanted != ids)
         if broken.any():
             self._unused[lost] += int(broken.sum())
-        return np.where(known, at, -1)
+        return np.where(present, at, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class EtCalls:
-    """Communication records of one word, group, size (B, NaN if not told) and dtype."""
+    """Communication records of one word, group, size (B, NaN if not recorded) and dtype."""
 
     collective: str
     group: str

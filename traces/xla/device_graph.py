@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from simulator.workload import UNKNOWN, What
-from traces.core.calls import UNKNOWN_GROUP, LocalCall
 from traces.core.loaded import CONTRADICTED
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, LocalOp, RankGraph
 from traces.profiler.device import DeviceOps
 from traces.profiler.stream_waits import Waits
 from traces.profiler.streams import add_stream_edges
-from traces.xla.events import XlaOp
 from traces.xla.hlo import HloModule, call_size, peers_of, replica_group_of
 from traces.xla.host import add_host
+from traces.xla.planes import XlaOp
 from traces.xla.steps import StepOps
 
 Made = dict[int, list[int]]
@@ -61,7 +60,7 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
         else:
             _add_op(build, row, (op.start, op.end), op.lane)
     if part.busy and build.made:
-        graph.ops[min(min(made) for made in build.made.values())].ready = part.ops[0].start
+        graph.ops[min(min(numbers) for numbers in build.made.values())].ready = part.ops[0].start
     wait_for_transfers(build.ops, part.ops, build.made, build.waits)
     wait_for_operands(build.ops, part.ops, build.made, build.waits)
     lane_op, latency, guessed = add_host(build.ops, part, build.made)
@@ -132,7 +131,7 @@ def _add_done(
     if done.end - done.start > _WAITED:
         end = done.end
     else:
-        end = min(done.start, start + least.get(_alike(build.part.ops[begun]), math.inf))
+        end = min(done.start, start + least.get(_gap_key(build.part.ops[begun]), math.inf))
     moved = _add_op(build, begun, (start, max(start, end)), "")
     for op in moved:
         build.waits[op].add(issued)
@@ -151,7 +150,7 @@ def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) 
         )
         what = What.COPY if copies else What.COMPUTE
         return [_add(build, row, what, lane, span) if lane else _add_beside(build, row, what, span)]
-    made = []
+    numbers = []
     for number, call in enumerate(calls):
         what = What.COLLECTIVE
         if lane and number == 0:
@@ -159,24 +158,24 @@ def _add_op(build: _GraphBuild, row: int, span: tuple[float, float], lane: str) 
         else:
             op = _add_beside(build, row, what, span)
         build.graph.collectives[op] = call
-        made.append(op)
-    if lane and len(made) > 1:
-        _follow(build, made, lane)
-    return made
+        numbers.append(op)
+    if lane and len(numbers) > 1:
+        _follow(build, numbers, lane)
+    return numbers
 
 
-def _follow(build: _GraphBuild, made: list[int], lane: str) -> None:
+def _follow(build: _GraphBuild, numbers: list[int], lane: str) -> None:
     """Let several messages of one op start after what came before on its lane, and hold it up."""
     order = build.ops.on_stream[build.streams[lane]]
-    for op in made[1:]:
+    for op in numbers[1:]:
         build.waits[op].update(order[-2:-1])
-    build.beside[lane] = made[1:]
+    build.beside[lane] = numbers[1:]
 
 
 def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
     """Which calls a rank's op is part of: one, or a message for each pair of a permute.
 
-    Of a fusion that communicates the text tells neither size nor group.
+    The text of a fusion that communicates has neither size nor group.
     """
     op, rank = build.part.ops[row], build.graph.rank
     where = f"{build.file}: {op.name} on {build.part.device.name} at {op.start:.6f} s"
@@ -199,14 +198,9 @@ def _calls(build: _GraphBuild, row: int) -> list[LocalCall]:
 
 
 def _call(
-    op: XlaOp,
-    kind: str,
-    size: float,
-    ranks: tuple[int, ...] | None,
-    where: str,
-    alone: int = 0,
+    op: XlaOp, kind: str, size: float, ranks: tuple[int, ...] | None, where: str, alone: int = 0
 ) -> LocalCall:
-    """One rank's part of a call; without ``ranks`` nobody joins it, and it costs what it took."""
+    """One rank's part of a call; without ``ranks`` no other joins it, and it costs what it took."""
     return LocalCall(
         kind=kind if ranks is not None or kind != "send_receive" else UNKNOWN,
         size=size,
@@ -235,7 +229,7 @@ def _least_transfers(ops: list[XlaOp]) -> dict[tuple[str, float], float]:
         elif op.phase == "done" and started.get((op.run, _started_by(op))):
             begun = started[op.run, _started_by(op)].pop(0)
             if op.end - op.start > _WAITED:
-                key = _alike(begun)
+                key = _gap_key(begun)
                 least[key] = min(least.get(key, math.inf), op.end - begun.end)
     return least
 
@@ -246,14 +240,14 @@ def _started_by(done: XlaOp) -> str:
     return named[0] if named else done.name.replace("-done", "-start")
 
 
-def _alike(op: XlaOp) -> tuple[str, float]:
+def _gap_key(op: XlaOp) -> tuple[str, float]:
     hlo = op.hlo
     size = sum(part.size for part in hlo.inputs or ()) if hlo is not None else 0.0
     return (hlo.opcode if hlo is not None else op.name, 0.0 if math.isnan(size) else size)
 
 
 def _not_explained(graph: RankGraph, guessed: int) -> None:
-    """Count gaps that were put down to the host, without a sign of it, as not explained."""
+    """Count gaps attributed to the host without evidence as not explained."""
     if guessed:
         graph.explained["launch"] = graph.explained.get("launch", 0) - guessed
         graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
@@ -272,7 +266,7 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wai
         op = rows[row]
         if not op.transfer:
             continue
-        before = _nearest(rows, order[:index][::-1], op)
+        before = next((row for row in order[:index][::-1] if rows[row].lane != op.lane), None)
         if before is not None:
             _wait(ops, waits, made[row][0], made[before][-1])
         if op.module is None:
@@ -284,10 +278,6 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wai
                 _wait(ops, waits, made[after][0], transfer)
 
 
-def _nearest(rows: list[XlaOp], candidates: list[int], op: XlaOp) -> int | None:
-    return next((row for row in candidates if rows[row].lane != op.lane), None)
-
-
 def _after_done(
     rows: list[XlaOp], later: list[int], op: XlaOp, done: tuple[int, int] | None
 ) -> int | None:
@@ -295,12 +285,12 @@ def _after_done(
     if done is None or op.module is None:
         return None
     for row in later:
-        other = rows[row]
-        if other.run != op.run or other.name == op.name:
+        done_op = rows[row]
+        if done_op.run != op.run or done_op.name == op.name:
             return None
-        scheduled = op.module.order.get(other.name)
+        scheduled = op.module.order.get(done_op.name)
         if (
-            other.lane != op.lane
+            done_op.lane != op.lane
             and scheduled is not None
             and scheduled[0] == done[0]
             and scheduled > done

@@ -5,7 +5,7 @@ the HLO op it carries out and the number of its launch. Lines that a tool derive
 (``XLA Ops``, ``Framework Ops``) say the same again.
 
 Devices of JAX on CPUs are threads of the host, several in one process. Such a device has no line:
-its ops are on whatever threads of a pool ran them, told apart by ``device_ordinal``, and executions
+its ops are on whatever threads of a pool ran them, distinguished by ``device_ordinal``; executions
 of a program by ``run_id``. TPUs have a module of their own, :mod:`traces.xla.tpu`.
 """
 
@@ -18,10 +18,20 @@ from pathlib import Path
 
 from traces.core.loaded import EXPLAINED
 from traces.xla.device_graph import Operands
-from traces.xla.events import NO_STEP, XlaDevice, XlaOp, XlaRecording
 from traces.xla.hlo import HloModule
-from traces.xla.host_events import HOST, XlaHostEvents, host_events
-from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Programs, event_kind, leaves
+from traces.xla.host import HOST, XlaHostEvents, host_events
+from traces.xla.planes import (
+    NO_STEP,
+    Plane,
+    PlaneEvent,
+    PlaneLine,
+    Programs,
+    XlaDevice,
+    XlaOp,
+    XlaRecording,
+    event_kind,
+    leaves,
+)
 from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
 
@@ -36,11 +46,16 @@ def recordings_of(
 ) -> list[XlaRecording]:
     """Make a recording of each host whose planes are in a file, as if it had a file of its own.
 
-    Planes of several hosts are told apart by what stands before their names; and as no host has
+    Planes of several hosts are distinguished by what stands before their names; and as no host has
     two devices of one name, the second plane of a name is another's.
     """
-    every = [_recording(file, own, modules, epoch) for own in _by_host(planes)]
-    with_devices = [each for each in every if each.devices]
+    every = [_recording(file, host_planes, modules, epoch) for host_planes in _by_host(planes)]
+    with_chips = [each for each in every if any(_chip(device.name) for device in each.devices)]
+    with_devices = with_chips or [each for each in every if each.devices]
+    for each in every:
+        # A host whose accelerators were idle has no ranks, and its recording is not returned.
+        if with_chips and not any(each is busy for busy in with_chips):
+            with_chips[0].notes += each.notes
     if len(with_devices) > 1:
         with_devices[0].notes.append(
             f"{file.name}: planes of {len(with_devices)} hosts in one file"
@@ -49,24 +64,24 @@ def recordings_of(
 
 
 def _by_host(planes: Sequence[Plane]) -> list[list[Plane]]:
-    """Planes of each host; those of threads that are nobody's in particular are everybody's."""
+    """Planes of each host; those of threads of no host are every host's."""
     devices: dict[tuple[str, int], list[Plane]] = {}
     others: dict[str, list[Plane]] = {}
     often: Counter[tuple[str, str]] = Counter()
     for plane in planes:
         named = _WHOSE.fullmatch(plane.name)
         whose, name = (named[1], named[2]) if named else ("", plane.name)
-        own = replace(plane, name=name)
+        renamed = replace(plane, name=name)
         if TPU.match(name) or GPU.match(name):
-            devices.setdefault((whose, often[whose, name]), []).append(own)
+            devices.setdefault((whose, often[whose, name]), []).append(renamed)
             often[whose, name] += 1
         else:
-            others.setdefault(whose, []).append(own)
+            others.setdefault(whose, []).append(renamed)
     if not devices:
         return list(others.values()) or [[]]
     used = {whose for whose, _ in devices}
-    shared = [plane for whose, own in others.items() if whose not in used for plane in own]
-    return [[*own, *others.get(whose, shared)] for (whose, _), own in devices.items()]
+    shared = [plane for whose, rest in others.items() if whose not in used for plane in rest]
+    return [[*host_planes, *others.get(host, shared)] for (host, _), host_planes in devices.items()]
 
 
 def _recording(
@@ -89,20 +104,31 @@ def _recording(
                 unused[f"events of {plane.name}"] += events
     result = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
     result.one_clock = not chips
-    used = {device.name for device in devices}
-    idle = [plane.name for plane in planes if GPU.match(plane.name) and plane.name not in used]
-    if idle and devices:
-        result.notes.append(f"{file.name}: {', '.join(idle)} ran nothing, and are no ranks")
+    for device in devices:
+        # A TPU's ops are on the chip's clock, which the host's spans cannot be compared with.
+        device.waits = [] if chips else host.waits
+    used = {_chip(device.name) for device in devices} | {None}
+    idle = [plane.name for plane in planes if _chip(plane.name) not in used]
+    if idle:
+        result.notes.append(f"{file.name}: {', '.join(idle)} ran nothing and counts as no rank")
     _renumber(result, global_numbers(planes))
     return result
+
+
+def _chip(plane: str) -> tuple[str, str] | None:
+    """Kind and number of the accelerator that a plane is of, or one of its cores; else None."""
+    for kind, pattern in (("GPU", GPU), ("TPU", TPU)):
+        if (match := pattern.match(plane)) is not None:
+            return kind, match[1]
+    return None
 
 
 def number_ranks(recordings: Sequence[XlaRecording]) -> None:
     """Give the devices of several files ranks: each file's after those before, if they collide."""
     seen: set[int] = set()
     for each in recordings:
-        own = {device.rank for device in each.devices}
-        if own & seen:
+        ranks = {device.rank for device in each.devices}
+        if ranks & seen:
             first = max(seen) + 1
             for device in each.devices:
                 device.rank += first
@@ -114,14 +140,14 @@ def number_ranks(recordings: Sequence[XlaRecording]) -> None:
 
 def _renumber(result: XlaRecording, numbers: Mapping[int, int]) -> None:
     """Take the numbers of the whole job, where the profile has but a part of it."""
-    own = {device.rank for device in result.devices}
-    if not own <= set(numbers) or _largest_group(result.devices) < len(own):
+    ranks = {device.rank for device in result.devices}
+    if not ranks <= set(numbers) or _largest_group(result.devices) < len(ranks):
         return
     for device in result.devices:
         device.rank = numbers[device.rank]
-    if {device.rank for device in result.devices} != own:
-        ranks = ", ".join(str(device.rank) for device in result.devices)
-        result.notes.append(f"the profile is of chips {ranks} of the job, taken as its ranks")
+    if {device.rank for device in result.devices} != ranks:
+        chips = ", ".join(str(device.rank) for device in result.devices)
+        result.notes.append(f"the profile is of chips {chips} of the job, taken as its ranks")
 
 
 def _largest_group(devices: Sequence[XlaDevice]) -> int:
@@ -204,7 +230,7 @@ def _gpu_op(event: PlaneEvent, lane: str, host: XlaHostEvents, programs: Program
 
 
 def _number_gpu_runs(device: XlaDevice, host: XlaHostEvents) -> None:
-    """Tell runs apart: another program, or another step, is another run."""
+    """Distinguish runs: another program, or another step, is another run."""
     run, last = -1, None
     for op in device.ops:
         time = op.start if op.launch is None else op.launch[0]
@@ -269,7 +295,7 @@ def _cpu_op(event: PlaneEvent, thread: str, programs: Programs) -> XlaOp:
 def _remember_end(
     late: dict[int, float], op: XlaOp, event: PlaneEvent, host: XlaHostEvents
 ) -> None:
-    """Note when an op was told to be done, where that is after its own event."""
+    """Note when an op was reported done, where that is after its own event."""
     ends = host.ended.get(event.flow("_p") or 0, [])
     ended = ends[bisect_left(ends, event.start) :][:1]
     if ended and ended[0] > event.end + EXPLAINED:
@@ -279,7 +305,7 @@ def _remember_end(
 def _work_on(ops: list[XlaOp], late: dict[int, float]) -> None:
     """Let an op that goes on in other threads end when the first op that uses its result begins.
 
-    When it was told to be done is a bound only: that is noted when a thread comes to it.
+    When it was reported done is a bound only: that is noted when a thread comes to it.
     """
     operands = Operands(ops)
     latest: dict[tuple[int, str], XlaOp] = {}

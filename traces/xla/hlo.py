@@ -54,7 +54,7 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HloArray:
-    """One array of a shape: its type, and its bytes (NaN for a type nobody has listed)."""
+    """One array of a shape: its type, and its bytes (NaN for an unknown type)."""
 
     dtype: str
     size: float
@@ -65,7 +65,7 @@ class HloOp:
     """One instruction.
 
     ``opcode`` is without ``-start`` and ``-done``, which ``phase`` has. ``inputs`` are the arrays
-    of the operands, None where the source does not tell; ``output`` the top level of the result.
+    of the operands, None where not recorded; ``output`` the top level of the result.
     ``groups`` are replica groups: () is one group of all, None is unknown. ``pairs`` are those of
     a collective-permute. ``wrapped`` names the op that an asynchronous ``start`` runs. A ``done``
     waits for the op named by its first operand. ``scope`` is where the program made it, as the
@@ -94,8 +94,8 @@ class HloOp:
     def dtype(self) -> str:
         """Type of the largest array that goes in, or else comes out."""
         parts = [*(self.inputs or ()), *(part for parts in self.output for part in parts)]
-        known = [part for part in parts if not math.isnan(part.size)]
-        return max(known, key=lambda part: part.size).dtype if known else ""
+        sized = [part for part in parts if not math.isnan(part.size)]
+        return max(sized, key=lambda part: part.size).dtype if sized else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,7 @@ def base_name(name: str) -> str:
 
 
 def call_size(op: HloOp, members: int | None) -> float:
-    """S of nccl-tests (B): the larger of a rank's input and output; NaN where HLO does not tell.
+    """S of nccl-tests (B): the larger of a rank's input and output; NaN where not recorded.
 
     ``members`` is the size of the group. A ``start`` returns its operands as well as its result:
     the result is the second part.
@@ -161,7 +161,7 @@ def call_size(op: HloOp, members: int | None) -> float:
 
 
 def replica_group_of(op: HloOp, rank: int, module: HloModule | None) -> tuple[int, ...] | None:
-    """Ranks that take part in a rank's instance of the op: () all, None where HLO does not tell.
+    """Ranks that take part in a rank's instance of the op: () all, None where not recorded.
 
     With ``use_global_device_ids`` the numbers count all devices of the program, without a channel
     they count replicas; all-to-all and permutes with a channel count partitions. A program of one
@@ -236,14 +236,14 @@ def mesh_groups(
     numbers = np.arange(count) if not devices else np.asarray(devices)
     if len(numbers) != count:
         raise ValueError(f"{len(numbers)} devices on a mesh of {list(sizes)}")
-    kept = [axis for axis in range(len(sizes)) if axis not in axes]
+    kept_axes = [axis for axis in range(len(sizes)) if axis not in axes]
     members = math.prod(sizes[axis] for axis in axes)
-    table = numbers.reshape(tuple(sizes)).transpose((*kept, *axes)).reshape(-1, members)
+    table = numbers.reshape(tuple(sizes)).transpose((*kept_axes, *axes)).reshape(-1, members)
     return tuple(tuple(int(n) for n in row) for row in table)
 
 
 def kind_by_name(category: str) -> str:
-    """Kind of call that a category or a name tells: ``all-reduce fusion``; "" for none.
+    """Kind of call that a category or a name gives: ``all-reduce fusion``; "" for none.
 
     Examples
     --------
@@ -325,8 +325,8 @@ def parse_instruction(text: str) -> HloOp | None:
 
 def _scope(attributes: str) -> str:
     """Read where the program made an instruction from its ``metadata={op_name="..."}``."""
-    found = _MADE_BY.search(attributes)
-    return scope_of(found[1]) if found else ""
+    match = _MADE_BY.search(attributes)
+    return scope_of(match[1]) if match else ""
 
 
 def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.files import message_class
 from traces.xla.hlo import (
     COLLECTIVES,
@@ -47,11 +47,7 @@ _MESSAGES = {
         (93, "mesh_axes", "MeshAxes"),
     ],
     "Metadata": [(2, "op_name", "string")],
-    "Shape": [
-        (2, "element_type", "int32"),
-        (3, "dimensions", "int64*"),
-        (4, "parts", "Shape*"),
-    ],
+    "Shape": [(2, "element_type", "int32"), (3, "dimensions", "int64*"), (4, "parts", "Shape*")],
     "ReplicaGroup": [(1, "ids", "int64*")],
     "SourceTarget": [(1, "source", "int64"), (2, "target", "int64")],
     "DeviceList": [(1, "replica_groups", "ReplicaGroup*"), (2, "iota", "Iota")],
@@ -107,7 +103,12 @@ def parse_module(data: bytes, where: str) -> HloModule:
         for instruction in comp.instructions
     }
     roots = {comp.id: names.get(comp.root) for comp in module.computations}
-    order = _order(module, names)
+    order = {
+        names[number].name: (entry.computation, index)
+        for entry in module.schedule.sequences
+        for index, number in enumerate(entry.sequence.ids)
+        if number in names
+    }
     ops = {
         instruction.name: _op(instruction, names, roots)
         for instruction in names.values()
@@ -194,11 +195,11 @@ def _mesh(used_axes: Any) -> Groups | None:
             split[axis.axis] = (axis.part.before, axis.part.size)
     fine, places = list[int](), dict[int, int]()
     for number, size in enumerate(sizes):
-        before, own = split.get(number, (1, size))
-        if before < 1 or own < 1 or size % (before * own):
-            raise ValueError(f"{own} of an axis of {size}")
+        before, part = split.get(number, (1, size))
+        if before < 1 or part < 1 or size % (before * part):
+            raise ValueError(f"{part} of an axis of {size}")
         places[number] = len(fine) + 1
-        fine += [before, own, size // (before * own)]
+        fine += [before, part, size // (before * part)]
     used = [places.get(axis.axis, -1) for axis in used_axes.axes]
     return mesh_groups(fine, used, devices)
 
@@ -220,18 +221,8 @@ def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
         bits = TYPE_BITS.get(name)
         if name not in ("tuple", "invalid"):
             elements = math.prod(float(max(0, n)) for n in part_shape.dimensions)
-            known = bits is not None and elements < math.inf
-            yield HloArray(name, math.ceil(elements * (bits or 0) / 8) if known else math.nan)
-
-
-def _order(module: Any, names: dict[int, Any]) -> dict[str, tuple[int, int]]:
-    """Find computation and place in it of every op of the schedule."""
-    return {
-        names[number].name: (entry.computation, index)
-        for entry in module.schedule.sequences
-        for index, number in enumerate(entry.sequence.ids)
-        if number in names
-    }
+            has_size = bits is not None and elements < math.inf
+            yield HloArray(name, math.ceil(elements * (bits or 0) / 8) if has_size else math.nan)
 
 
 def _devices(assigned: Any) -> tuple[int, ...]:

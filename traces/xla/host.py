@@ -1,13 +1,16 @@
-"""The host of a rank: one lane from launch to launch, and what it waits for on the device.
+"""The host of a profile: steps, launches, ops of CPU devices, and what it waits for on a device.
 
-Nothing in an XLA profile says when a host waited. Two things show: a program launched only when the
-device had run dry was held back by something that waited for it (a result that was fetched), and a
-launch with the device's queue full went on when an op ended and freed a place.
+A rank's host is one lane from launch to launch. A profile records when the program blocks until a
+result is ready (``block_until_ready``), and no other wait. Two things show: a program launched only
+when the device had run dry was held back by something that waited for it (a result that was
+fetched), and a launch with the device's queue full went on when an op ended and freed a place.
 """
 
 import math
+import re
 from bisect import bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -15,11 +18,97 @@ import numpy as np
 
 from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import EXPLAINED
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
 from traces.profiler.device import DeviceOps
-from traces.profiler.host_silence import shortest_silence
-from traces.xla.events import Span, XlaOp
+from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Span, XlaOp
 from traces.xla.steps import StepOps
+
+HOST = re.compile(r"/host:CPU|/host:.*:CPU|/host:python")
+_END = "end: "
+_BLOCKS = re.compile(r"block_?(?:host_?)?until_?ready|Buffer::Await", re.IGNORECASE)
+"""JAX's Python (``$array.py:610 block_until_ready``) and PjRt (``TfrtCpuBuffer::Await``)."""
+_EXECUTE = re.compile(r"^\[\d+\] .*Execute")
+
+
+@dataclass(slots=True)
+class XlaHostEvents:
+    """Events of the host, sorted out.
+
+    ``steps`` are annotated steps by number. ``produced`` maps a flow's number to the event it
+    leaves from, ``correlated`` the number of a GPU's launch to its call. ``executed`` are calls
+    that run a program on one device, by the flow they come from. ``waits`` are the calls in which
+    the host blocks until a device has a result ready. ``ops`` are ops of CPU devices
+    with the name of their thread, ``ended`` when the op a flow leaves from had done its work: an
+    op may go on in other threads after its own event.
+    """
+
+    steps: dict[int, Span] = field(default_factory=dict)
+    produced: dict[int, PlaneEvent] = field(default_factory=dict)
+    correlated: dict[int, Span] = field(default_factory=dict)
+    executed: list[PlaneEvent] = field(default_factory=list)
+    ended: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ops: list[PlaneLine] = field(default_factory=list)
+    waits: list[Span] = field(default_factory=list)
+
+    def launch_of(self, module: PlaneEvent) -> Span | None:
+        """Find the host's call that launched a program: the flow that ends in it."""
+        flow = module.flow("_c")
+        event = self.produced.get(flow) if flow is not None else None
+        return None if event is None else (event.start, event.end)
+
+
+def host_events(planes: Sequence[Plane], unused: Counter[str]) -> XlaHostEvents:
+    """Sort out the events of all threads of the host."""
+    events = XlaHostEvents()
+    annotations: dict[str, dict[int, Span]] = defaultdict(dict)
+    for plane in planes:
+        if HOST.match(plane.name) is None:
+            continue
+        for line in plane.lines:
+            blocking = [event for event in line.events if _BLOCKS.search(event.name)]
+            events.waits += [(event.start, event.end) for event in blocking]
+            ops = [event for event in line.events if _sort(events, annotations, event, unused)]
+            if ops:
+                events.ops.append(PlaneLine(line.name, ops))
+    if annotations:
+        events.steps = max(annotations.values(), key=len)
+    return events
+
+
+def _sort(
+    sorted_out: XlaHostEvents,
+    annotations: dict[str, dict[int, Span]],
+    event: PlaneEvent,
+    unused: Counter[str],
+) -> bool:
+    """Put an event where it belongs; returns whether it is an op of a CPU device."""
+    stats = event.stats
+    if "hlo_op" in stats and "device_ordinal" in stats:
+        return not event.name.startswith(_END)
+    step = event.number("step_num")
+    if step is not None:
+        previous = annotations[event.name].get(step, (event.start, event.end))
+        span = (min(previous[0], event.start), max(previous[1], event.end))
+        annotations[event.name][step] = span
+        return False
+    used = False
+    flow = event.flow("_p")
+    if flow is not None and "run_id" in stats:
+        sorted_out.produced[flow], used = event, True
+    flow = event.flow("_c")
+    if flow is not None and event.name.startswith(_END):
+        insort(sorted_out.ended[flow], event.end)
+        used = True
+    correlation = event.number("correlation_id")
+    if correlation is not None:
+        sorted_out.correlated[correlation], used = (event.start, event.end), True
+    if _EXECUTE.match(event.name):
+        sorted_out.executed.append(event)
+        used = True
+    if not used:
+        unused["events of the host"] += 1
+    return False
+
 
 _QUEUE_FULL = 900
 """So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
@@ -32,7 +121,7 @@ class _HostLane:
     """The lane while it is laid: ``ended`` are the ops launched so far, sorted by their end.
 
     What lasts longer than ``silent`` (s) is more than the interpreter takes from one launch to the
-    next (:mod:`traces.profiler.host_silence`), and nothing in the profile says what it was.
+    next (:mod:`traces.core.rank_graph`), and nothing in the profile says what it was.
     """
 
     graph: RankGraph
@@ -56,6 +145,17 @@ class _HostLane:
         self.graph.wait_for(op, sources if self.last is None else [self.last, *sources])
         self.last, self.at = op, end
         return op
+
+    def wait_until_ready(self, wait: Span, last_ops: set[int]) -> None:
+        """Wait for the op that ended while the host was blocked, the last of a run if one did."""
+        begin, end = wait
+        first, after = (bisect_right(self.ended, (time, 1 << 62)) for time in wait)
+        ended = self.ended[first:after]
+        if begin < self.at or not ended:
+            return
+        freed, op = max([row for row in ended if row[1] in last_ops] or ended)
+        self.add("host", self.at, begin, [])
+        self._chain("block_until_ready", freed, end, [op])
 
     def ended_by(self, time: float) -> tuple[float, int] | None:
         after = bisect_right(self.ended, (time, 1 << 62))
@@ -83,6 +183,8 @@ def add_host(
     pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
     silent = shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
     host = _HostLane(ops.graph, part.start, silent)
+    last_ops = _last_of_runs(ops, part, made)
+    waits = sorted(part.device.waits, reverse=True)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
@@ -91,6 +193,8 @@ def add_host(
         ended = host.ended_by(start)
         if ended is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
             delays.append(ops.start(op) - start)
+        while waits and waits[-1][1] <= start:
+            host.wait_until_ready(waits.pop(), last_ops)
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
         new_run, run = source.run != run, source.run
         lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
@@ -100,8 +204,17 @@ def add_host(
             insort(host.ended, (ops.end(made_op), made_op))
         insort(host.begun, ops.start(op))
     guessed = _gaps(ops, part, made, silent)
-    known = [delay for delay in delays if delay >= 0]
-    return lane_op | guessed, median(known) if known else EXPLAINED, len(guessed)
+    recorded = [delay for delay in delays if delay >= 0]
+    return lane_op | guessed, median(recorded) if recorded else EXPLAINED, len(guessed)
+
+
+def _last_of_runs(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> set[int]:
+    """Find the op of each run that ends last: what a program that blocks on its result awaits."""
+    last: dict[int, tuple[float, int]] = {}
+    for row, made_ops in made.items():
+        run = part.ops[row].run
+        last[run] = max([(ops.end(op), op) for op in made_ops] + [last.get(run, (-math.inf, -1))])
+    return {op for _, op in last.values()}
 
 
 def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:

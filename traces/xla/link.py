@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import TraceError, WorkloadError
-from traces.core.calls import UNKNOWN_GROUP
+from simulator.support.errors import TraceError, WorkloadError
 from traces.core.loaded import Coverage, Loaded
-from traces.core.rank_graph import RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, RankGraph
 from traces.matching.assemble import align, assemble
-from traces.matching.match import Matching, match
+from traces.matching.match import Matching, calls_of_graph, match
 from traces.xla.device_graph import device_graph
-from traces.xla.events import XlaRecording
+from traces.xla.planes import XlaRecording
 from traces.xla.steps import StepChoice, choose_xla_step
 
 
@@ -37,8 +36,8 @@ def link_recordings(
     parts = sorted(choice.parts, key=lambda part: part.device.rank)
     parts = [part for part in parts if part.ops]
     graphs = [device_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
-    matching = match(graphs, job_ranks)
-    aligned = [] if len(recordings) == 1 and recordings[0].one_clock else matching.calls
+    matching = match([calls_of_graph(graph) for graph in graphs], job_ranks)
+    aligned = () if len(recordings) == 1 and recordings[0].one_clock else matching.calls
     clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
     offset = {g.rank: float(o) for g, o in zip(graphs, clock.offset, strict=True) if o}
@@ -70,13 +69,13 @@ def _check(path: Path, recordings: Sequence[XlaRecording]) -> None:
             if device.rank in seen:
                 raise TraceError(
                     f"{recording.file}: {device.name} is rank {device.rank}, as is a device of "
-                    f"{seen[device.rank].file}: leave one of them"
+                    f"{seen[device.rank].file}: remove one of them"
                 )
             seen[device.rank] = recording
 
 
 def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:
-    """Ranks of the job: the most that a recording or a list of replica groups tells of."""
+    """Ranks of the job: the most that a recording or a list of replica groups has."""
     most = max(recording.ranks for recording in recordings)
     for part in choice.parts:
         most = max(most, part.device.rank + 1)
@@ -143,7 +142,7 @@ def _notes(
     lost = sum(1 for call in matching.calls if call.label == UNKNOWN_GROUP)
     if lost:
         notes.append(
-            f"{lost} collectives of which the profile does not tell the group or the size: not "
+            f"{lost} collectives whose group or size the profile does not record: not "
             "matched between ranks, each costs what was measured"
         )
     if len(graphs) < job_ranks:

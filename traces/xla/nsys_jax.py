@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
-from traces.xla.events import XlaDevice, XlaOp, XlaRecording
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
-from traces.xla.planes import bundle_files
+from traces.xla.planes import XlaDevice, XlaOp, XlaRecording, bundle_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,19 +50,19 @@ def load_bundles(path: Path, step: str) -> Loaded:
         If a bundle is damaged or lacks what is needed, or has no such step.
     """
     files, skipped = bundle_files(path, is_bundle)
-    known: dict[bytes, HloModule] = {}
-    recordings = [_read(file, known) for file in files]
+    modules: dict[bytes, HloModule] = {}
+    recordings = [_read(file, modules) for file in files]
     number_ranks(recordings)
     return link_recordings(path, recordings, step, skipped)
 
 
-def _read(file: Path, known: dict[bytes, HloModule]) -> XlaRecording:
+def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
     with Bundle(file) as bundle:
         ranges = _ranges(bundle)
         numbers, accelerator = bundle.devices()
         members = bundle.programs()
         needed = sorted({key[1] for nvtx_range in ranges if (key := _program(nvtx_range.name))})
-        programs = {n: bundle.module(members[n], known) for n in needed if n in members}
+        programs = {n: bundle.module(members[n], modules) for n in needed if n in members}
     unused: Counter[str] = Counter()
     notes: list[str] = []
     devices = _of_devices(file, _devices(ranges, programs, unused), len(numbers), notes)
@@ -74,7 +73,7 @@ def _read(file: Path, known: dict[bytes, HloModule]) -> XlaRecording:
             device.rank = number
         if len(devices) > 1:
             recording.notes.append(
-                f"{file.name}: {len(devices)} devices; threads are taken as theirs in order"
+                f"{file.name}: {len(devices)} devices; taken as those of its threads, in order"
             )
     return recording
 
@@ -136,7 +135,7 @@ class Bundle:
             raise TraceError(f"{self.file}: {member}: not a whole table: {text}") from error
 
     def devices(self) -> tuple[list[int], str]:
-        """Numbers of the process's devices in the job, and what they are; empty if not told."""
+        """Numbers of the process's devices in the job, and what they are; empty if not recorded."""
         if not self.has(_DEVICES):
             return [], ""
         named = "('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')"
@@ -150,14 +149,14 @@ class Bundle:
         dumped = ((_DUMP.search(name), name) for name in self._members)
         return {int(match[1]): name for match, name in dumped if match is not None}
 
-    def module(self, member: str, known: dict[bytes, HloModule]) -> HloModule:
-        """Read a program; ``known`` has those that other processes' bundles held already."""
+    def module(self, member: str, modules: dict[bytes, HloModule]) -> HloModule:
+        """Read a program; ``modules`` has those that other processes' bundles held already."""
         data = self._read(member)
         if member.endswith(".xz"):
             data = self._unpacked(data, member)
-        if data not in known:
-            known[data] = parse_module(data, f"{self.file}: {member}")
-        return known[data]
+        if data not in modules:
+            modules[data] = parse_module(data, f"{self.file}: {member}")
+        return modules[data]
 
     def _find(self, name: str) -> str:
         for member in self._members:
@@ -256,8 +255,12 @@ def _ranges(bundle: Bundle) -> list[_Range]:
             where = f"{bundle.file}: {TRACE}: range {name[:60]!r}"
             raise TraceError(f"{where}: {numbers} are not times and numbers: the file is damaged")
         start, duration, called, calling, thread, number = numbers
-        own = int(parent) if isinstance(parent, (int, float)) and abs(parent) < _LONGEST else None
-        ranges.append(_Range(name, start, duration, called, calling, int(thread), int(number), own))
+        parent_id = (
+            int(parent) if isinstance(parent, (int, float)) and abs(parent) < _LONGEST else None
+        )
+        ranges.append(
+            _Range(name, start, duration, called, calling, int(thread), int(number), parent_id)
+        )
     return ranges
 
 
@@ -310,40 +313,56 @@ def _devices(
 
 
 def _of_devices(
-    file: Path, threads: list[XlaDevice], told: int, notes: list[str]
+    file: Path, threads: list[XlaDevice], device_count: int, notes: list[str]
 ) -> list[XlaDevice]:
-    """Return the devices of a process of which the bundle tells ``told`` (0: none).
+    """Return the devices of a process with ``device_count`` of them (0: not recorded).
 
-    JAX launches a program of several devices from a thread of each, and one that runs on a single
-    device from the thread that calls it: the main thread stands beside those of the devices then.
-    Of one device all threads are. Of several, the threads are those of the program that takes most
-    of the time; where another thread's programs ran, nothing tells.
+    JAX launches a program of several devices from a thread of each, and a program of a single
+    device from the thread that calls it, so that the main thread may stand beside those of the
+    devices. The devices' threads are those that launch the program that takes most of the time;
+    where the programs of other threads ran is not recorded. A process with one device runs the
+    programs of all its threads on it. Where the number of devices is not recorded, it is taken to
+    be that of the threads that launch that program.
     """
-    if not told or len(threads) <= told:
+    if len(threads) <= max(device_count, 1):
         return threads
-    if told == 1:
-        return [_together(threads)]
-    time: Counter[str] = Counter()
-    for thread in threads:
-        for op in thread.ops:
-            time[op.program] += round((op.end - op.start) * 1e9)
-    main = max(time, key=lambda program: (time[program], program))
+    main = _longest_program(threads)
     devices = [thread for thread in threads if any(op.program == main for op in thread.ops)]
-    if len(devices) != told:
+    if not device_count:
+        device_count = len(devices)
+        notes.append(
+            f"{file.name}: does not record how many devices the process has; taken as "
+            f"{device_count}, the number of threads that launch {main}"
+        )
+    if device_count == 1:
+        return [_together(threads)]
+    if len(devices) != device_count:
         raise TraceError(
             f"{file}: {len(devices)} of {len(threads)} threads launch {main!r}, which takes most "
-            f"of the time, and the process has {told} devices: which is whose, it does not tell"
+            f"of the time, and the process has {device_count} devices: which thread drives which "
+            "device is not recorded"
         )
     for rank, device in enumerate(devices):
         device.rank = rank
-    others = [thread for thread in threads if thread not in devices]
+    others = [thread for thread in threads if not any(thread is device for device in devices)]
+    if not others:
+        return devices
     count = sum(len(thread.ops) for thread in others)
     names = ", ".join(thread.name for thread in others)
     notes.append(
         f"{file.name}: {count} ops that {names} launched are left out: it does not launch {main}, "
-        "as the devices' threads do, and on which device they ran, nothing tells"
+        "as the devices' threads do, and their device is not recorded"
     )
     return devices
+
+
+def _longest_program(threads: list[XlaDevice]) -> str:
+    """Name the program that takes most of the time, the last by name of several."""
+    time: Counter[str] = Counter()
+    for thread in threads:
+        for op in thread.ops:
+            time[op.program] += round((op.end - op.start) * 1e9)
+    return max(time, key=lambda program: (time[program], program))
 
 
 def _together(threads: list[XlaDevice]) -> XlaDevice:
@@ -382,11 +401,11 @@ def _op(
     title, key = program or ("", -1)
     module = programs.get(key)
     hlo = module.ops.get(name) if module is not None else None
-    beside = hlo is not None and (hlo.phase == "start" or name in wrapped[key])
+    overlaps = hlo is not None and (hlo.phase == "start" or name in wrapped[key])
     start = thunk.start * 1e-9
     return XlaOp(
         name=name,
-        lane="communication" if beside else "compute",
+        lane="communication" if overlaps else "compute",
         start=start,
         end=start + thunk.duration * 1e-9,
         run=number,
@@ -395,6 +414,6 @@ def _op(
         module=module,
         kind=hlo.kind if hlo is not None else kind_by_name(name),
         copy=hlo is not None and hlo.opcode in _COPIES,
-        transfer=beside,
+        transfer=overlaps,
         launch=(thunk.called * 1e-9, (thunk.called + thunk.calling) * 1e-9),
     )

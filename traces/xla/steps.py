@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.core.loaded import ALL, MEDIAN
-from traces.xla.events import NO_STEP, XlaDevice, XlaOp, XlaRecording
+from traces.xla.planes import NO_STEP, XlaDevice, XlaOp, XlaRecording
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def _number_runs(devices: Sequence[XlaDevice], notes: list[str]) -> bool:
     _line_up(devices, main, notes)
     if talks and main not in talks:
         notes.append(
-            f"{main} takes most of the time but does not communicate, as {min(talks)} does: no run "
-            "of it stands for the whole, which is taken; a run can be chosen by its number"
+            f"{main} takes most of the time but does not communicate, as {min(talks)} does: the "
+            "whole recording is taken; choose a run by its number"
         )
     return not talks or main in talks
 
@@ -125,12 +125,12 @@ def _line_up(devices: Sequence[XlaDevice], main: str, notes: list[str]) -> None:
     notes.append(
         f"the devices recorded {len(fewest)} runs of {main} in common; others are left out"
     )
-    for device, own in zip(devices, begun, strict=True):
-        apart = [
-            float(np.median(np.abs(np.array(own[skip : skip + len(fewest)]) - fewest)))
-            for skip in range(len(own) - len(fewest) + 1)
+    for device, starts in zip(devices, begun, strict=True):
+        gaps = [
+            float(np.median(np.abs(np.array(starts[skip : skip + len(fewest)]) - fewest)))
+            for skip in range(len(starts) - len(fewest) + 1)
         ]
-        skip = int(np.argmin(apart))
+        skip = int(np.argmin(gaps))
         for op in device.ops:
             inside = skip < op.step <= skip + len(fewest)
             op.step = op.step - skip if inside else NO_STEP
@@ -147,10 +147,10 @@ def _run_starts(device: XlaDevice) -> list[float]:
 
 def _common(devices: Sequence[XlaDevice], where: str) -> list[int]:
     """Find the steps that all devices have."""
-    own = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
-    common = sorted(set.intersection(*own)) if own else []
-    if not common and any(own):
-        counts = ", ".join(str(len(steps)) for steps in own[:8])
+    device_steps = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
+    common = sorted(set.intersection(*device_steps)) if device_steps else []
+    if not common and any(device_steps):
+        counts = ", ".join(str(len(steps)) for steps in device_steps[:8])
         raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
     return common
 

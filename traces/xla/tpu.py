@@ -15,10 +15,20 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from traces.core.files import message_class
-from traces.xla.events import NO_STEP, Span, XlaDevice, XlaOp
 from traces.xla.hlo import base_name
-from traces.xla.host_events import XlaHostEvents
-from traces.xla.planes import Plane, PlaneEvent, PlaneLine, Programs, event_kind, leaves
+from traces.xla.host import XlaHostEvents
+from traces.xla.planes import (
+    NO_STEP,
+    Plane,
+    PlaneEvent,
+    PlaneLine,
+    Programs,
+    Span,
+    XlaDevice,
+    XlaOp,
+    event_kind,
+    leaves,
+)
 
 PLANE = re.compile(r"/device:TPU:(\d+)(?: (SparseCore \d+))?$")
 _OPS = ("XLA Ops", "Sparse Core Ops")
@@ -58,7 +68,7 @@ def tpu_devices(
 
 
 def global_numbers(planes: Sequence[Plane]) -> dict[int, int]:
-    """Numbers of the chips in the whole job, by their number on the host; {} if not told."""
+    """Numbers of the chips in the whole job, by their number on the host; {} if not recorded."""
     chips, cores = dict[int, int](), dict[int, int]()
     details = message_class(_CORE, "CoreDetails")
     for plane in planes:
@@ -91,7 +101,7 @@ def _ops(
     modules = sorted(_events(lines, _MODULES[0]), key=lambda event: event.start)
     runs = _Runs(modules, _events(lines, _STEPS[0]), host)
     own_clock = all(_stamped(event) for event in events)
-    made: list[XlaOp] = []
+    ops: list[XlaOp] = []
     shifts: dict[int, float] = {}
     for event in leaves([_on_chip(event) for event in events] if own_clock else events):
         at = event.stats.get("host_start", event.start)
@@ -111,19 +121,19 @@ def _ops(
         if run not in shifts:
             shifts[run] = event.start - at
             op.launch = runs.launch(run)
-        made.append(op)
-    _carry_launches_over(made, shifts)
-    return _with_barriers(made, _events(lines, "XLA TraceMe"), runs, shifts, unused)
+        ops.append(op)
+    _carry_launches_over(ops, shifts)
+    return _with_barriers(ops, _events(lines, "XLA TraceMe"), runs, shifts, unused)
 
 
-def _carry_launches_over(made: list[XlaOp], shifts: dict[int, float]) -> None:
+def _carry_launches_over(ops: list[XlaOp], shifts: dict[int, float]) -> None:
     """Put launches on the chip's clock; none comes before that of the program before it.
 
     Where the carried-over clock has jumped ahead, a launch long before its program would come out
     earlier than it was.
     """
     latest = -math.inf
-    for op in made:
+    for op in ops:
         if op.launch is not None:
             start, end = (time + shifts[op.run] for time in op.launch)
             latest = max(latest, min(start, op.start))
@@ -194,7 +204,7 @@ def _within(steps: dict[int, Span], time: float) -> int:
 
 
 def _with_barriers(
-    made: list[XlaOp],
+    ops: list[XlaOp],
     traced: list[PlaneEvent],
     runs: _Runs,
     shifts: dict[int, float],
@@ -202,7 +212,7 @@ def _with_barriers(
 ) -> list[XlaOp]:
     """Put the wait for other chips before the program that waits; it takes over its launch."""
     first: dict[int, XlaOp] = {}
-    for op in made:
+    for op in ops:
         first.setdefault(op.run, op)
     for event in traced:
         run = runs.at(event.start)
@@ -217,6 +227,6 @@ def _with_barriers(
         barrier = XlaOp(_BARRIER, follower.lane, start, min(end, follower.start), run)
         barrier.program, barrier.step, barrier.kind = follower.program, follower.step, "barrier"
         barrier.launch, follower.launch = follower.launch, None
-        made.append(barrier)
+        ops.append(barrier)
         first[run] = barrier
-    return made
+    return ops

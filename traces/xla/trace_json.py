@@ -12,13 +12,20 @@ from typing import Any
 
 import msgspec
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
+from traces.core.files import is_xla_json
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_xla_json
 from traces.xla.devices import number_ranks, recordings_of
-from traces.xla.events import XlaRecording
 from traces.xla.link import link_recordings
-from traces.xla.planes import USED_STATS, Plane, PlaneEvent, PlaneLine, profile_files, unpacked
+from traces.xla.planes import (
+    USED_STATS,
+    Plane,
+    PlaneEvent,
+    PlaneLine,
+    XlaRecording,
+    profile_files,
+    unpacked,
+)
 
 _LONGEST = 1e14
 """Stamps (us) beyond three years are damage."""
@@ -70,8 +77,8 @@ def _read(file: Path) -> list[XlaRecording]:
     devices = [device for result in results for device in result.devices]
     if any(op.kind and op.hlo is None for device in devices for op in device.ops):
         results[0].notes.append(
-            f"{file.name}: the JSON does not tell what collectives move; the .xplane.pb that JAX "
-            "writes beside it does"
+            f"{file.name}: the JSON does not record what collectives move; the .xplane.pb that "
+            "JAX writes beside it does"
         )
     return results
 
@@ -90,7 +97,10 @@ def _planes(rows: Sequence[_JsonEvent], file: Path) -> list[Plane]:
     return [
         Plane(
             processes.get(pid, f"process {pid}"),
-            [PlaneLine(threads.get((pid, tid), f"{tid}"), own) for tid, own in lines.items()],
+            [
+                PlaneLine(threads.get((pid, tid), f"{tid}"), line_events)
+                for tid, line_events in lines.items()
+            ],
         )
         for pid, lines in events.items()
     ]

@@ -9,12 +9,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from simulator.errors import TraceError
-from traces.core.files import message_class
+from simulator.support.errors import TraceError
+from traces.core.files import is_xplane, message_class
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_xplane
 from traces.xla.devices import number_ranks, recordings_of
-from traces.xla.events import XlaRecording
 from traces.xla.hlo import HloModule
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
@@ -24,6 +22,7 @@ from traces.xla.planes import (
     PlaneEvent,
     PlaneLine,
     Stats,
+    XlaRecording,
     profile_files,
     unpacked,
 )
@@ -60,11 +59,7 @@ _MESSAGES = {
         (6, "data", "bytes"),
         (7, "ref", "uint64"),
     ],
-    "XEventMetadata": [
-        (2, "name", "bytes"),
-        (4, "display_name", "bytes"),
-        (5, "stats", "XStat*"),
-    ],
+    "XEventMetadata": [(2, "name", "bytes"), (4, "display_name", "bytes"), (5, "stats", "XStat*")],
     "XStatMetadata": [(2, "name", "bytes")],
 }
 _LONGEST = 1e8
@@ -151,8 +146,8 @@ class _PlaneReader:
                     f"{self._file}: event {name[:60]!r} of {_text(line.name)!r}: offset_ps "
                     f"{event.offset_ps}, duration_ps {event.duration_ps}: the file is damaged"
                 )
-            own = self.stats(event.stats)
-            yield PlaneEvent(name, start, end, text, {**shared, **own} if own else shared)
+            stats = self.stats(event.stats)
+            yield PlaneEvent(name, start, end, text, {**shared, **stats} if stats else shared)
 
     def _described(self, number: int) -> tuple[str, str, Stats]:
         """Name, HLO text and statistics that all events of one kind share."""

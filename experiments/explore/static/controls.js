@@ -17,7 +17,7 @@ twofold.controls = (() => {
       if (known.has(resource)) return known.get(resource);
       const id = `slider-${resource.replace(/[^a-z0-9]/gi, "-")}`;
       const range = make("input", { type: "range", id, min: -REACH, max: REACH, step: "any", list: "octaves" });
-      const number = make("input", { type: "text", inputmode: "decimal", class: "times", "aria-label": `${resource}: times as good` });
+      const number = make("input", { type: "text", inputmode: "decimal", class: "times", "aria-label": `${resource}: factor` });
       const value = make("span", { class: "slider-value" });
       const note = make("small", { class: "slider-note" });
       const made = { resource, range, number, value, note, dragged: false, whole: false, element: null };
@@ -94,8 +94,8 @@ twofold.controls = (() => {
     const edit = (change) => (text) => { change(text); changed(); };
     const hasRouting = choices.routings.length > 0 || state.routing;
     at("network").replaceChildren(
-      field("cluster", choices.clusters, state.cluster, "as it was", edit((text) => { state.cluster = text; })),
-      ...["scale_up", "scale_out"].map((tier) => field(`${tier.replace("_", "-")} topology`, choices.topologies[tier] ?? [], twofold.state.topology(state, tier), "as it was", edit((text) => twofold.state.setTopology(state, tier, text)))),
+      field("cluster", choices.clusters, state.cluster, "as recorded", edit((text) => { state.cluster = text; })),
+      ...["scale_up", "scale_out"].map((tier) => field(`${tier.replace("_", "-")} topology`, choices.topologies[tier] ?? [], twofold.state.topology(state, tier), "as recorded", edit((text) => twofold.state.setTopology(state, tier, text)))),
       ...(hasRouting ? [choice("routing", choices.routings, state.routing, "the fabric's own", edit((text) => { state.routing = text; }))] : []),
     );
     const kinds = Object.entries(choices.algorithms);
@@ -104,7 +104,7 @@ twofold.controls = (() => {
     at("algorithms-card").hidden = !kinds.length && !rules.length;
     at("algorithms").replaceChildren(
       ...kinds.map(([kind, names]) => choice(kind, names, twofold.state.algorithm(state, kind), "the library's choice", edit((name) => twofold.state.setAlgorithm(state, kind, name)))),
-      ...rules.map((rule) => make("div", { class: "field" }, make("code", {}, rule), make("button", { type: "button", "aria-label": `take back ${rule}`, onclick: () => { state.algorithms = state.algorithms.filter((one) => one !== rule); changed(); } }, "✕"))),
+      ...rules.map((rule) => make("div", { class: "field" }, make("code", {}, rule), make("button", { type: "button", "aria-label": `remove ${rule}`, onclick: () => { state.algorithms = state.algorithms.filter((one) => one !== rule); changed(); } }, "✕"))),
     );
   };
 
@@ -121,7 +121,7 @@ twofold.controls = (() => {
       input.addEventListener("change", take);
       input.addEventListener("keydown", (event) => { if (event.key === "Enter") take(); });
       const remove = () => { state.whatIfs.splice(number, 1); changed(); whatIfs(state, changed); };
-      return make("div", { class: "what-if" }, input, make("button", { type: "button", "aria-label": `take back what-if ${number + 1}`, onclick: remove }, "✕"), told);
+      return make("div", { class: "what-if" }, input, make("button", { type: "button", "aria-label": `remove what-if ${number + 1}`, onclick: remove }, "✕"), told);
     };
     const texts = state.whatIfs.length ? state.whatIfs : [""];
     at("what-ifs").replaceChildren(...texts.map(row));

@@ -29,10 +29,18 @@
   };
 
   // --- what comes back -------------------------------------------------------------------------
+  // A long message, such as one that lists the catalogue: its first clauses, the rest on demand.
+  const shortly = (text) => {
+    const clauses = text.split("; ");
+    let first = clauses.shift();
+    while (clauses.length && first.length + clauses[0].length < 160) first += `; ${clauses.shift()}`;
+    return clauses.length ? [first, twofold.make("details", {}, twofold.make("summary", {}, "more"), clauses.join("; "))] : [first];
+  };
   const refuse = (error) => {
     const own = controls.refuse(error);
+    const said = own ? error.split("; write ")[0] : error;
     at("error").hidden = !error;
-    at("error").textContent = error ? (own ? error.split("; write ")[0] : error) : "";
+    at("error").replaceChildren(...shortly(said));
     document.body.classList.toggle("stale", Boolean(error));
   };
   const show = (found) => {

@@ -11,14 +11,14 @@ twofold.figures = (() => {
     at("step").textContent = answer.step;
     const gain = answer.gain_pct;
     const same = Math.abs(gain) < 0.005;
-    at("gain").textContent = same ? `as it was: ${answer.base_step}` : gain > 0 ? `saves ${gain.toFixed(2)} % of ${answer.base_step}` : `${(-gain).toFixed(2)} % longer than ${answer.base_step}`;
+    at("gain").textContent = same ? `recorded: ${answer.base_step}` : gain > 0 ? `saves ${gain.toFixed(2)} % of ${answer.base_step}` : `${(-gain).toFixed(2)} % longer than ${answer.base_step}`;
     at("gain").className = `gain ${same ? "" : gain > 0 ? "good" : "bad"}`;
     const most = Math.max(answer.step_s, answer.base_step_s) || 1;
     at("before-bar").style.setProperty("--long", answer.base_step_s / most);
     at("after-bar").style.setProperty("--long", answer.step_s / most);
     at("before").textContent = answer.base_step;
     at("after").textContent = answer.step;
-    at("engine").textContent = answer.engine === "analytic" ? "analytic: links not shared" : answer.check || answer.engine;
+    at("engine").textContent = answer.engine === "analytic" ? "analytic: without contention" : answer.check || answer.engine;
     at("exposed").textContent = `${answer.exposed} · ${answer.exposed_pct.toFixed(2)} %`;
     at("exposed").title = answer.exposed_by.map((one) => `${one.name} ${one.time}`).join(", ");
     document.title = `${answer.step} · twofold explore`;
@@ -26,7 +26,7 @@ twofold.figures = (() => {
 
   // What contention adds; without an answer of the other engine that is being found out.
   const difference = (answer, rests) => {
-    const told = !rests ? "not asked for" : answer.difference_pct === null ? "when the sliders rest …" : `${signed(answer.difference_pct)} against analytic ${answer.analytic_step}`;
+    const told = !rests ? "not simulated" : answer.difference_pct === null ? "when the sliders rest …" : `${signed(answer.difference_pct)} against analytic ${answer.analytic_step}`;
     at("difference").textContent = told;
     at("difference").classList.toggle("waiting", rests && answer.difference_pct === null);
   };

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, busbw_factor, check, least_bytes
 from collectives.algorithms import hierarchical, ring
-from collectives.bandwidth import bytes_received, bytes_sent
-from helpers.schedules import SIZE, build, number_of_steps
-from simulator.errors import ScheduleError
+from helpers.schedules import SIZE, build, bytes_received, bytes_sent, number_of_steps
+from simulator.support.errors import ScheduleError
 
 ALL = [(kind, name) for kind, table in ALGORITHMS.items() for name in table]
 POWERS = {"recursive_doubling", "recursive_halving", "halving_doubling"}

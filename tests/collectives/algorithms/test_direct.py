@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, check
 from collectives.algorithms import direct
-from collectives.bandwidth import busbw_factor, bytes_received, bytes_sent
-from simulator.errors import ScheduleError
+from collectives.bandwidth import busbw_factor
+from helpers.schedules import bytes_received, bytes_sent
 from simulator.shares import Shares
+from simulator.support.errors import ScheduleError
 
 TABLES = (
     st.integers(1, 6)

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from collectives import Machine, check, plan
 from collectives.algorithms import hierarchical
 from collectives.algorithms.hierarchical import sharp_all_reduce
-from collectives.bandwidth import bytes_sent
 from helpers.calls import call_of
-from helpers.schedules import SIZE, across, number_of_steps
+from helpers.schedules import SIZE, across, bytes_sent, number_of_steps
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 from topologies import build, load_cluster
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import ring
-from collectives.algorithms.local_rings import local_rings
+from collectives.algorithms.ring import local_rings
 from collectives.libraries.nccl_constants import PCI
 from collectives.libraries.planners import plan
 from collectives.proof import check

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from collectives import check
 from collectives.algorithms import logarithmic
-from collectives.algorithms.placement import placed
-from collectives.bandwidth import bytes_sent
-from helpers.schedules import SIZE
+from collectives.algorithms.hierarchical import placed
+from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
 from simulator.schedule import Plan
+from simulator.support.errors import ScheduleError
 from topologies import torus
 from topologies.families.grid import dimension_ordered
 

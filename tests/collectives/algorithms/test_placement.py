@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from collectives import check
 from collectives.algorithms import ring
-from collectives.algorithms.placement import placed, placed_owners
+from collectives.algorithms.hierarchical import placed, placed_owners
 from helpers.schedules import build
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 
 
 @given(n=st.integers(1, 17), seed=st.integers(0, 99))

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from collectives import Machine, busbw_factor, check, names, plan
 from collectives.algorithms import ring
-from collectives.algorithms.placement import domain_grid
-from collectives.bandwidth import bytes_sent, least_bytes
-from collectives.closed_forms import time_on_full_mesh
+from collectives.algorithms.hierarchical import domain_grid
+from collectives.bandwidth import least_bytes
 from collectives.select import BY_RINGS
 from helpers.calls import call_of
-from helpers.schedules import SIZE, across, number_of_steps
+from helpers.closed_forms import time_on_full_mesh
+from helpers.schedules import SIZE, across, bytes_sent, number_of_steps
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 from simulator.topology import Link, topology
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -44,7 +44,7 @@ def test_a_full_chain_is_one_run_of_like_steps():
 
 
 def test_a_chain_without_chunks_is_refused():
-    with pytest.raises(ScheduleError, match="needs a chunk, not 0"):
+    with pytest.raises(ScheduleError, match="needs at least 1 chunk, not 0"):
         ring.broadcast(4, chunks=0)
 
 

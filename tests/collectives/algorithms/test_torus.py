@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from collectives import Machine, check, plan
 from collectives.algorithms import torus
 from collectives.algorithms.torus import hamiltonian_cycle
-from collectives.bandwidth import bytes_sent, least_bytes
+from collectives.bandwidth import least_bytes
 from collectives.select import BY_GRID
 from helpers.calls import call_of
-from helpers.schedules import SIZE
+from helpers.schedules import SIZE, bytes_sent
 from simulator.costing.link_load import cost, lay
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 from simulator.topology import Link, topology
 from topologies import mesh
 from topologies import torus as torus_of_chips

@@ -8,7 +8,7 @@ import pytest
 from collectives.bandwidth import busbw
 from collectives.files.benchmark_logs import read_logs
 from collectives.files.measured_calls import LINK, Layout
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 
 MIB = 2**20
 CONFIG = (

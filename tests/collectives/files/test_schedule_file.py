@@ -12,7 +12,7 @@ from collectives.algorithms import ring as rings_of
 from collectives.files.msccl import read_msccl
 from collectives.files.schedule_file import load_schedule, read_json, to_json
 from helpers.places import SHARED
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 
 SHIFTED = {"all_gather", "reduce_scatter"}
 
@@ -372,10 +372,7 @@ def test_adding_twice_or_another_chunk_is_found():
     ]
     with pytest.raises(ScheduleError, match="adds the contribution of rank 0 to chunk 0 a second"):
         read_msccl(algo("allreduce", twice, chunks=1))
-    other = [
-        [block([step(0, "s", ("i", 1))], send=1)],
-        [block([step(0, "rrc", ("i", 0))], recv=0)],
-    ]
+    other = [[block([step(0, "s", ("i", 1))], send=1)], [block([step(0, "rrc", ("i", 0))], recv=0)]]
     with pytest.raises(ScheduleError, match="gpu 1, tb 0, step 0: adds chunk 1 to chunk 0"):
         read_msccl(algo("allreduce", other, chunks=2))
 

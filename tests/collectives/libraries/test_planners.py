@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.libraries.planners import one_schedule, plan, times
-from collectives.libraries.rules import known
+from collectives.libraries.planners import algorithm_names, one_schedule, plan, times
 from collectives.machine import Machine
 from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
@@ -97,7 +96,7 @@ def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data)
 def test_forced_algorithms_too(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
     kind = data.draw(st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]))
-    algorithm = data.draw(st.sampled_from(known(kind)))
+    algorithm = data.draw(st.sampled_from(algorithm_names(kind)))
     several = data.draw(changed(network))
     call = call_of(kind, range(ranks), data.draw(st.sampled_from(SIZES)))
     try:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import names
-from collectives.libraries.rules import known, parse_rule
+from collectives.libraries.planners import algorithm_names, parse_rule
 from collectives.machine import Rule, choose
 from helpers.calls import call_of
-from simulator.errors import QuantityError, ScheduleError
+from simulator.support.errors import QuantityError, ScheduleError
 from simulator.workload import KINDS
 
 MIB = 2.0**20
@@ -36,16 +36,16 @@ def test_a_rule_is_read(text, rule):
 def test_every_name_may_be_forced(kind):
     for name in names(kind):
         assert parse_rule(f"{kind}={name}") == Rule(kind, name)
-    assert ("nvls_tree" in known(kind)) == (kind == "all_reduce")
+    assert ("nvls_tree" in algorithm_names(kind)) == (kind == "all_reduce")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ring", "'ring' is no rule: write KIND=ALGORITHM"),
-        ("all_reduce=", "is no rule"),
-        ("all_reduce[1MiB]=ring", "is no rule"),
-        ("all_reduce@=ring", "is no rule"),
+        ("ring", "'ring' is not a rule: write KIND=ALGORITHM"),
+        ("all_reduce=", "is not a rule"),
+        ("all_reduce[1MiB]=ring", "is not a rule"),
+        ("all_reduce@=ring", "is not a rule"),
         ("allreduc=ring", "kind 'allreduc' is not one of all_reduce, all_gather"),
         (
             "all_reduce=rings2",

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from experiments.cards.check import check_card, kind_of_group, peak_of, step_flops
-from experiments.cards.cluster import card_cluster, same_accelerator
+from experiments.cards.cluster import card_cluster
 from experiments.questions.package import _filled, _of_cluster
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import SHARED
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from topologies import catalog, load_cluster
 from traces.card.card import WorkloadCard
 from traces.card.package import load_package
@@ -117,31 +117,6 @@ def test_groups_without_labels_are_products_of_the_sizes(tmp_path):
 )
 def test_labels_name_kinds_of_parallelism(label, kind):
     assert kind_of_group(label) == kind
-
-
-@pytest.mark.parametrize(
-    ("name", "cluster"),
-    [
-        ("nvidia_a100", "A100-SXM4-80GB"),
-        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
-        ("tpu_v6e", "TPU v6e"),
-        ("AMD Instinct MI300X", "MI300X"),
-        ("nvidia_gh200", "GH200-96GB"),
-    ],
-)
-def test_accelerators_are_told_by_their_chip(name, cluster):
-    assert same_accelerator(name, cluster)
-    known = {load_cluster(one).accelerator.name for one in catalog()}
-    other = {one for one in known if same_accelerator(name, one)}
-    chip, size = cluster.replace("-", " ").split()[-1 if "TPU" in cluster else 0].lower(), "80gb"
-    named = {one for one in known if chip in one.lower().replace("-", " ").split()}
-    assert {one for one in named if size not in name.lower() or size in one.lower()} == other
-
-
-def test_a_memory_or_a_socket_is_no_chip():
-    assert not same_accelerator("NVIDIA H100 80GB HBM3", "H200 HBM3")
-    assert not same_accelerator("A100-SXM4-80GB", "B100-SXM4-80GB")
-    assert not same_accelerator("GPU", "GPU")
 
 
 @pytest.mark.parametrize("name", catalog())

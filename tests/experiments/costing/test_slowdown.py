@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
-from experiments.costing.slowdown import given, measured, recorded_steps
-from experiments.evaluate.utility_interval import half_widths, spread
-from experiments.questions.curve import curve
+from experiments.costing.slowdown import measured, recorded_steps, slope_of_text
+from experiments.intervals.scatter import scatter_half_widths, spread
+from experiments.points.curve import curve
+from experiments.points.sweep import sweep
+from experiments.points.utility import most_utility, utility
 from experiments.questions.explain import explain
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import most_utility, utility
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, improve
@@ -23,7 +23,7 @@ from helpers.places import SAMPLES
 from helpers.programs import skew_clocks, with_noise
 from helpers.slowed_programs import CLUSTER, DEEP, as_recorded, slowed
 from simulator.builder import WorkloadBuilder
-from simulator.errors import CalibrationError, WhatIfError
+from simulator.support.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline
 from simulator.workload import CallRow, What, Workload
 from traces.kineto.write import write_kineto
@@ -96,7 +96,7 @@ def test_steps_of_one_rank_tell_it_too() -> None:
         steps.append(replace(workload, measured_end=measured_end))
     found = measured(steps)
     assert found.slope == pytest.approx(0.3, abs=0.05)
-    with pytest.raises(CalibrationError, match="cannot be told: 0 kernels"):
+    with pytest.raises(CalibrationError, match="cannot be measured: 0 kernels"):
         measured(steps[:1])
 
 
@@ -170,7 +170,8 @@ def test_intervals_are_those_of_kernels_as_recorded(tmp_path: Path) -> None:
         for asked in ("", "3")
     )
     off, on = (
-        half_widths(found, [design.ask(change) for design in found.designs]) for found in spreads
+        scatter_half_widths(found, [design.ask(change) for design in found.designs])
+        for found in spreads
     )
     assert on == off
     assert on["compute"] > 0
@@ -227,7 +228,7 @@ def test_chance_and_the_order_of_kernels_are_no_slow_down(order: tuple[str, ...]
 @pytest.mark.parametrize("asked", ["fast", "-0.1", "nan", "inf", "7", "15 %"])
 def test_what_is_no_slope_is_refused_before_anything_is_read(asked: str) -> None:
     with pytest.raises(CalibrationError, match="write 'trace', or how much longer"):
-        given(asked)
+        slope_of_text(asked)
     with pytest.raises(CalibrationError, match="slow-down"):
         baseline("no such trace", CLUSTER, Settings(slow_down=asked))
 
@@ -255,13 +256,13 @@ def test_a_bound_takes_kernels_as_beside_nothing(folder: Path) -> None:
 
 
 def test_the_command_line_says_what_slope_it_used(folder: Path) -> None:
-    words = ("explain", str(folder), "--cluster", "dgx-a100", "--nodes", "2")
+    words = ("explain", str(folder), "--cluster", "dgx-a100", "--nodes", "2", "--verbose")
     one, other, refused = (
         CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "200"})
         for more in (("--slow-down", "0.3"), ("--slow-down", "trace"), ("--slow-down", "15%"))
     )
-    assert "kernels take 30.0 % longer beside a call (as given)" in one.stdout
+    assert "kernels take 30.0 % longer beside a call (from --slow-down)" in one.stdout
     assert "longer beside a call (from the trace, " in other.stdout
-    assert "slow-down by overlap: kernels took +" in one.stdout
+    assert "slow-down by overlap: kernels take +" in one.stdout
     assert refused.exit_code == 2
     assert "write 'trace'" in refused.stderr

@@ -10,24 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.libraries.planners import times
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule, times
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import DesignPoints, different_calls, grid, steps_at
-from experiments.output.figures import draw
-from experiments.output.tables.questions import curve_lines
-from experiments.questions.curve import curve
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import most_utility, utility
+from experiments.output.figure import draw
+from experiments.points.curve import curve
+from experiments.points.sweep import sweep
+from experiments.points.utility import most_utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse_change as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
-from experiments.scenario.scenario import AUTO, Scenario
+from experiments.scenario.scenario import Scenario
 from helpers.calls import stacked
 from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads
 from simulator.builder import WorkloadBuilder
-from simulator.errors import DeadlockError, TwofoldError, WhatIfError
+from simulator.support.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.topology import Link, scaled, topology
 from simulator.workload import CallRow, What
 from topologies import load_cluster
@@ -374,8 +372,8 @@ def test_a_curve_can_be_written_printed_and_drawn(tmp_path):
         point["factor"] for point in record["points"]
     )
     assert record["engine"] == "analytic"
-    assert any("doubling buys less than 5 %" in line for line in curve_lines(report))
-    draw(report, tmp_path / "curve.svg")
+    assert "saves less than 5 %" in report.document().headline
+    draw(report.document(), tmp_path / "curve.svg")
     assert "scale-up bandwidth" in (tmp_path / "curve.svg").read_text()
 
 
@@ -386,8 +384,7 @@ def test_where_calls_share_links_each_point_of_a_curve_is_what_a_sweep_says():
     where = LIVE / "ddp-cpu-2", LIVE / "net250.yaml", "scale_out.bandwidth"
     report = curve(*where, reach=(0.5, 8.0), gap=0.02)
     assert report.certificate == "sampled"
-    assert report.check is not None
-    assert report.check["agrees"]
+    assert report.base.engine_check["agrees"]
     swept = sweep(*where, factors=[point.factor for point in report.points])
     assert [point.step_s for point in report.points] == pytest.approx(
         [point.step_s for point in swept.points], rel=1e-9
@@ -411,7 +408,7 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
     report = curve(SAMPLE, "tpu-v4", "scale_out.bandwidth", settings=replace(ANALYTIC, nodes=None))
     assert report.note
     assert {point.utility_pct for point in report.points} == {0.0}
-    assert any("nowhere" in line for line in curve_lines(report))
+    assert "does not affect" in report.document().headline
 
 
 @pytest.mark.parametrize(
@@ -431,36 +428,3 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
 def test_what_has_no_curve_is_refused_before_anything_is_read(resource, options, message):
     with pytest.raises(TwofoldError, match=message):
         curve("no such file", "dgx-a100", resource, **options)
-
-
-def crowd(apart):
-    """Two all-reduces of the same ranks, the second ``apart`` seconds behind the first."""
-    builder = WorkloadBuilder(job_ranks=8)
-    for number in range(2):
-        group = builder.group(tuple(range(8)), f"g{number}")
-        call = builder.call(CallRow("all_reduce", group, number, 1e8))
-        for rank in range(8):
-            builder.op(
-                What.COLLECTIVE,
-                rank=rank,
-                lane=f"s{number}",
-                name="c",
-                duration=0.0,
-                call=call,
-                ready=number * apart,
-            )
-    return Scenario(builder.build(), CLUSTER, AUTO)
-
-
-def test_auto_takes_the_engine_that_is_enough():
-    apart, together = crowd(1.0).run(), crowd(0.0).run()
-    assert (apart.engine, together.engine) == ("analytic", "flow")
-    assert together.makespan == replace(crowd(0.0), engine="flow").run().makespan
-
-
-def test_auto_answers_utility():
-    auto = utility(SAMPLE, "dgx-a100", settings=Settings(engine=AUTO, nodes=2))
-    flow = utility(SAMPLE, "dgx-a100", settings=Settings(nodes=2))
-    expected = {row.resource: row.utility_pct for row in flow.utilities}
-    for row in auto.utilities:
-        assert row.utility_pct == pytest.approx(expected[row.resource], abs=0.1)

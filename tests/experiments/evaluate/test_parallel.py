@@ -14,13 +14,13 @@ import pytest
 from experiments.baseline import Settings
 from experiments.evaluate import workers as processes
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.questions.sweep import sweep
+from experiments.points.sweep import sweep
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.asked import deadlocked, killed
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
-from simulator.errors import DeadlockError, WhatIfError
+from simulator.support.errors import DeadlockError, WhatIfError
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 
@@ -79,15 +79,13 @@ def test_columns_that_a_process_maps_are_of_the_type_they_were_and_its_own(
 ):
     """A read-only array is another type to Numba: every worker would compile the loops anew."""
     monkeypatch.setattr(processes, "_mapped", {})
-    before = signal.getsignal(signal.SIGINT)
     fixed = job()
     fixed.rank.setflags(write=False)
     given = [scenarios[1][1], replace(scenarios[1][1], workload=fixed), scenarios[3][1]]
     graph, places = processes._written(given, tmp_path / "columns")
     kept = (tmp_path / "columns").read_bytes()
     processes._attach(graph, tmp_path / "columns", places)
-    signal.signal(signal.SIGINT, before)
-    first, second, third = (one.workload for one in processes._mapped["scenarios"])
+    first, second, third = (one.workload for one in processes._mapped["shared"])
     assert first.rank is third.rank
     assert np.array_equal(first.duration, given[0].workload.duration)
     assert first.rank.flags.writeable

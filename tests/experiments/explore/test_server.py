@@ -21,7 +21,7 @@ from experiments.explore.server import Serving, application
 from experiments.explore.session import Session, open_session
 from experiments.settings import Settings
 from helpers.places import ROOT, SAMPLES
-from simulator.errors import OutputError, SettingsError, TwofoldError
+from simulator.support.errors import OutputError, SettingsError, TwofoldError
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 TOKEN = "kept-to-ourselves"

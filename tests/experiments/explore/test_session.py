@@ -16,16 +16,17 @@ from experiments.cli.main import app
 from experiments.evaluate.design_points import DesignPoints
 from experiments.explore.answers import say_time
 from experiments.explore.choices import about
-from experiments.explore.session import Superseded, open_session, until
+from experiments.explore.server import Superseded, until
+from experiments.explore.session import open_session
 from experiments.explore.state import State, parse_state
+from experiments.points.sweep import sweep
+from experiments.points.utility import utility
+from experiments.points.what_if import what_ifs
 from experiments.questions.replay import replay
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import utility
-from experiments.questions.what_if import what_ifs
 from experiments.settings import Settings
 from helpers.places import ROOT, SAMPLES
 from simulator.analysis.attribution import rank_parts, rank_parts_in
-from simulator.errors import TwofoldError
+from simulator.support.errors import TwofoldError
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 HERE = "dgx-a100"
@@ -101,8 +102,8 @@ def test_a_bar_promises_what_doubling_its_slider_gives(session):
 def test_where_sliders_rest_it_is_said_what_sharing_links_adds(session):
     answer = session.resting(STATE)
     without = session.moving(STATE)
-    assert answer.engine == "fluid"
-    assert answer.check.endswith("flow")
+    assert answer.engine == "flow"
+    assert answer.check.startswith("flow; SimPy agrees within ")
     longer = 100 * (answer.step_s - without.step_s) / without.step_s
     assert answer.difference_pct == pytest.approx(longer)
     assert answer.analytic_step == without.step
@@ -257,7 +258,7 @@ def test_states_of_several_tabs_do_not_disturb_each_other(session):
 def test_a_rest_that_nobody_waits_for_ends(session):
     with pytest.raises(Superseded):
         session.resting(parse_state("compute=1.234"), watch=until(lambda: True))
-    assert session.resting(parse_state("compute=1.234")).engine == "fluid"
+    assert session.resting(parse_state("compute=1.234")).engine == "flow"
 
 
 class Stopping:

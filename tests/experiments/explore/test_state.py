@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from experiments.explore.state import State, parse_state
 from experiments.scenario.language import parse_change
-from experiments.scenario.resources import MOST, RESOURCES
-from simulator.errors import SettingsError
+from experiments.scenario.resources import RESOURCES
+from experiments.scenario.words import MOST
+from simulator.support.errors import SettingsError
 
 WRITTEN = st.text(max_size=20)
 FACTORS = st.floats(1 / MOST, MOST, allow_nan=False)

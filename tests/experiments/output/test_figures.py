@@ -4,7 +4,7 @@ import pytest
 
 import twofold as tf
 from helpers.places import SAMPLES
-from simulator.errors import OutputError
+from simulator.support.errors import OutputError
 
 GPU = SAMPLES / "gpu-dp2-tp4"
 
@@ -25,8 +25,8 @@ def around(values, widths):
 def test_utilities_are_drawn_within_their_intervals():
     report = tf.utility(GPU, "dgx-a100", nodes=2)
     (axes,) = report.figure().axes
-    gains = [row.utility_pct for row in report.rows]
-    widths = [row.interval_pct for row in report.rows]
+    gains = [row.utility_pct for row in report.utilities]
+    widths = [row.interval_pct for row in report.utilities]
     assert min(widths) >= 0 < max(widths)
     drawn = spans(axes, across=True)
     assert [end for span in drawn for end in span] == pytest.approx(
@@ -34,7 +34,7 @@ def test_utilities_are_drawn_within_their_intervals():
     )
     assert [bar.get_width() for bar in axes.patches] == pytest.approx(gains)
     (most,) = (line for line in axes.lines if line.get_label() == "at most")
-    assert list(most.get_xdata()) == [row.bound_pct for row in report.rows]
+    assert list(most.get_xdata()) == [row.bound_pct for row in report.utilities]
 
 
 ASKED = {
@@ -61,5 +61,5 @@ def test_steps_are_drawn_within_the_intervals_of_their_utilities(name):
 
 
 def test_a_report_without_a_figure_says_so():
-    with pytest.raises(OutputError, match="there is no figure of a"):
+    with pytest.raises(OutputError, match="there is no figure of this answer"):
         tf.clusters().figure()

@@ -17,7 +17,7 @@ from experiments.studies.store import INPUTS, ORIGIN, STUDY
 from helpers.pages import Elements, embedded, unpacked
 from helpers.places import SAMPLES
 from helpers.studies import PLAN, links
-from simulator.errors import OutputError, StudyError, TwofoldError
+from simulator.support.errors import OutputError, StudyError, TwofoldError
 
 GOALS = {"step_s": "min", "scale_up.bandwidth": "min", "cost": "min"}
 

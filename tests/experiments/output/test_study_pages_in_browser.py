@@ -9,7 +9,7 @@ import pytest
 import twofold as tf
 from helpers.browser import NARROW, chromium, fits, opened
 from helpers.studies import links
-from topologies.cluster.cluster_text import cluster_text
+from topologies.cluster.catalog import cluster_text
 
 pytestmark = pytest.mark.browser
 assert chromium

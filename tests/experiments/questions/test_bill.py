@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.questions.bill import bill
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 
 
 def test_the_whole_is_what_is_listed() -> None:

@@ -5,12 +5,12 @@ from contextlib import nullcontext
 import pytest
 
 from experiments.baseline import Settings, baseline
-from experiments.costing.calibration import check_replay
+from experiments.calibration.calibration import check_replay
+from experiments.points.compare import compare
 from experiments.questions.calibrate import calibrate, write_cluster
-from experiments.questions.compare import compare
 from experiments.questions.validate import validate
 from helpers.experiments_jobs import SAMPLE
-from simulator.errors import CalibrationError, ClusterError, WhatIfError
+from simulator.support.errors import CalibrationError, ClusterError, WhatIfError
 from topologies import load_cluster, parse_cluster
 
 JOB = "traces/samples/gpu-dp2-tp4"
@@ -89,7 +89,7 @@ def test_a_comparison_takes_the_calibration_along(job):
     ("text", "told"),
     [
         ("calibration: {all_reduced: {}}", "kinds are"),
-        ("calibration: {all_reduce: {bandwidth: {nvlink: 1.0}}}", "'nvlink' is none of"),
+        ("calibration: {all_reduce: {bandwidth: {nvlink: 1.0}}}", "'nvlink' is not one of"),
         ("calibration: {all_reduce: {bandwidth: {scale_up: 0.0}}}", "greater than 0"),
         ("calibration: {all_reduce: {overheads: 1.0}}", "did you mean overhead"),
     ],

@@ -15,7 +15,7 @@ from experiments.questions.collective import collective
 from helpers.places import SHARED
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import classes
-from simulator.errors import CalibrationError, TraceError, WhatIfError
+from simulator.support.errors import CalibrationError, TraceError, WhatIfError
 from simulator.workload import Call, Group
 from topologies import build, load_cluster
 from topologies.cluster.schema import Calibrated, TimeMultiples
@@ -104,13 +104,13 @@ def test_mpi_s_calls_are_those_of_no_library(tmp_path):
 
 
 def test_figures_are_drawn(slow, tmp_path):
-    from experiments.output.figures import draw
+    from experiments.output.figure import draw
 
     for name, report in (
         ("a.svg", tf.calibrate_logs(slow, "dgx-a100")),
         ("b.svg", tf.validate(cluster="dgx-a100", collectives=[slow])),
     ):
-        draw(report, tmp_path / name)
+        draw(report.document(), tmp_path / name)
         assert "all-gather" in (tmp_path / name).read_text()
 
 

@@ -10,7 +10,7 @@ from experiments.cli.main import app
 from experiments.questions.clusters import clusters
 from helpers.node_drawings import MATRIX_A100, dgx_h100, l40s
 from helpers.places import SAMPLES
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from topologies import catalog, load_cluster, parse_cluster
 
 RUN = CliRunner()
@@ -63,7 +63,7 @@ def test_a_box_without_nvlink_says_whether_pcie_is_the_limit(tmp_path):
     path = tmp_path / "pcie.xml"
     path.write_text(l40s())
     report = tf.utility(SAMPLES / "gpu-dp2-tp4", clusters(from_nccl=path).asked)
-    by_name = {row.resource: row.utility_pct for row in report.rows}
+    by_name = {row.resource: row.utility_pct for row in report.utilities}
     assert by_name["scale_up.bandwidth"] > 10
     assert by_name["scale_out.bandwidth"] is None  # one node
 
@@ -94,7 +94,7 @@ def test_like_names_what_is_not_drawn(dump):
     ("asked", "words"),
     [
         ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give one of"),
-        ({"name": "dgx-a100", "like": "hgx-h100"}, "--like means nothing"),
+        ({"name": "dgx-a100", "like": "hgx-h100"}, "--like has no effect"),
     ],
 )
 def test_questions_that_contradict_themselves_are_refused(asked, words):

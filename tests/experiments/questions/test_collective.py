@@ -4,10 +4,10 @@ import pytest
 
 from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
-from experiments.output.figures import draw
+from experiments.output.figure import draw
 from experiments.questions.collective import collective
 from experiments.questions.validate import validate
-from simulator.errors import ScheduleError, TraceError, WhatIfError, WorkloadError
+from simulator.support.errors import ScheduleError, TraceError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology
 
@@ -165,7 +165,7 @@ def test_measured_calls_stand_beside(tmp_path):
     assert len(report.baseline) == 3
     other = collective("all_reduce", "hgx-h100", [2 * MIB], ranks=8, baseline=[path])
     assert other.points[0].measured_s is None
-    draw(report, tmp_path / "beside.svg")
+    draw(report.document(), tmp_path / "beside.svg")
     assert "measured" in (tmp_path / "beside.svg").read_text()
     with pytest.raises(TraceError, match="no call is all_reduce of 4 ranks; there are: all_gather"):
         collective("all_reduce", "hgx-h100", ranks=4, baseline=[path])

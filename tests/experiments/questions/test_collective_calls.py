@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from experiments.output.figures import draw
+from experiments.output.figure import draw
 from experiments.output.perfetto import write_calls
 from experiments.questions.collective_calls import collective_calls
 from experiments.scenario.timed_calls import parse_timed_call
 from experiments.schemas.schema import schema_of
-from simulator.errors import WhatIfError, WorkloadError
+from simulator.support.errors import WhatIfError, WorkloadError
 from topologies import fully_connected, load_cluster, switch
 
 MIB = 2.0**20
@@ -58,7 +58,7 @@ def test_calls_are_read_as_they_are_written(text, said):
         ("all_reduce 1MB every 0s", "more than 0"),
         ("all_reduce 1MB imbalance 2", "imbalance is of an all_to_all"),
         ("all_to_all 1MB imbalance 0.2", ">>0.2<<.*is 1 or more"),
-        ("send_receive 1MB ranks 0-2", "a sender and a receiver, not 3"),
+        ("send_receive 1MB ranks 0-2", "a message has a sender and a receiver, not 3 ranks"),
     ],
 )
 def test_what_is_no_call_is_pointed_at(text, why):
@@ -125,9 +125,7 @@ def test_three_calls_say_who_slows_whom():
 
 def test_flow_and_transfer_agree_on_messages():
     calls = ["sendrecv 10MB ranks 0,1", "all_to_all 8MB ranks 0-7", "sendrecv 3MB ranks 0,2 x2"]
-    found = [
-        collective_calls(calls, SWITCH, engine=engine).calls for engine in ("flow", "transfer")
-    ]
+    found = [collective_calls(calls, SWITCH, engine=engine).calls for engine in ("flow", "simpy")]
     for one, other in zip(*found, strict=True):
         assert one.mean_s == pytest.approx(other.mean_s, rel=1e-6)
 
@@ -157,7 +155,7 @@ def test_on_a_cluster_with_answers_for_programs(tmp_path):
     assert [one["slowdown"] for one in answer["calls"]] == [one.slowdown for one in report.calls]
     assert answer["effects"][0]["resource"] == "scale_out"
     assert report.to_csv().count("\n") > 2
-    draw(report, tmp_path / "calls.svg")
+    draw(report.document(), tmp_path / "calls.svg")
     assert "hollow" in (tmp_path / "calls.svg").read_text()
     for name in ("calls.json", "calls.json.gz"):
         write_calls(report, tmp_path / name)

@@ -4,7 +4,7 @@ import pytest
 
 import twofold as tf
 from helpers.places import ROOT, SAMPLES, SHARED
-from simulator.quantities import format_quantity
+from simulator.support.quantities import format_quantity
 
 RING = SHARED / "traces" / "other" / "astra_custom_ring8"
 

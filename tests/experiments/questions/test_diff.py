@@ -10,7 +10,7 @@ from experiments.cli.main import app
 from experiments.scenario.language import parse_change
 from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES, SHARED
-from simulator.errors import SettingsError, TraceError
+from simulator.support.errors import SettingsError, TraceError
 from topologies import changed, load_cluster
 from traces.kineto.write import write_kineto
 

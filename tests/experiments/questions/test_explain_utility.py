@@ -9,7 +9,7 @@ import twofold as tf
 from experiments.cli.main import app
 from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 
 GPU = SAMPLES / "gpu-dp2-tp4"
 RESOURCES = ("scale_up.bandwidth", "scale_out.bandwidth", "scale_up.size", "compute", "host")
@@ -29,7 +29,7 @@ def test_the_parts_add_up_to_what_utility_says(resource, engine):
         assert total == pytest.approx(whole.utility_pct, abs=1e-9), by
 
 
-@pytest.mark.parametrize("engine", ["flow", "analytic", "auto"])
+@pytest.mark.parametrize("engine", ["flow", "analytic"])
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_the_parts_add_up_on_a_job_of_copies(resource, engine):
     asked = {"nodes": 2, "engine": engine, "what_ifs": ("replicas x4",)}
@@ -56,7 +56,7 @@ def test_slower_is_taken_apart_too():
 
 
 def test_what_is_not_used_has_nothing_to_take_apart(tmp_path):
-    with pytest.raises(WhatIfError, match="no utility to take apart: one node"):
+    with pytest.raises(WhatIfError, match="no utility to break down: one node"):
         tf.explain(write_job(tmp_path / "job"), "dgx-a100", utility="scale_out.bandwidth")
     with pytest.raises(WhatIfError, match="is not a resource"):
         tf.explain(GPU, "dgx-a100", utility="bandwith")

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.chakra import without_our_attributes
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
-from experiments.questions.utility import utility
-from experiments.scenario.scenario import AUTO, Scenario
+from experiments.points.utility import utility
+from experiments.scenario.scenario import Scenario
 from helpers.replicated import replicated, with_straggler
 from helpers.strategies import workloads
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
-from simulator.errors import DeadlockError
 from simulator.folding.fold import most_alike
+from simulator.support.errors import DeadlockError
 from simulator.workload import CallRow, What
 from topologies import changed, load_cluster
 from traces.chakra.write import write_chakra
@@ -60,7 +60,7 @@ def labelled(workload):
 
 
 jobs = replicated(stages=2, per_node=4).map(lambda case: labelled(case[0]))
-engines = st.sampled_from(["flow", "analytic", AUTO])
+engines = st.sampled_from(["flow", "analytic"])
 
 
 @settings(max_examples=20)
@@ -135,8 +135,8 @@ def test_by_itself_it_folds_where_four_nodes_or_more_look_alike():
 
 
 def test_the_engine_of_single_transfers_says_that_it_cannot():
-    timeline = Scenario(sixteen_alike(), CLUSTER, "transfer", fold=True).run()
-    assert timeline.folded == ("nothing is folded: engine 'transfer' simulates every transfer")
+    timeline = Scenario(sixteen_alike(), CLUSTER, "simpy", fold=True).run()
+    assert timeline.folded == ("nothing is folded: engine 'simpy' simulates every transfer")
 
 
 def test_who_waits_for_ever_is_named_as_without_folding():
@@ -204,7 +204,7 @@ def test_questions_are_answered_alike(chakra, options):
 )
 def test_the_command_says_what_was_folded(chakra, option, said):
     command = ["replay", str(chakra), "--cluster", "dgx-a100", *option]
-    table = CliRunner().invoke(app, command)
+    table = CliRunner().invoke(app, [*command, "--verbose"])
     assert table.exit_code == 0
     assert ("ranks are simulated" in table.output) == bool(said)
     record = json.loads(CliRunner().invoke(app, [*command, "--output", "json"]).stdout)
@@ -215,5 +215,5 @@ def test_the_command_says_what_was_folded(chakra, option, said):
 def test_a_table_says_why_nothing_was_folded_if_that_was_asked_for():
     command = ["replay", "traces/samples/gpu-dp2-tp4", "--cluster", "dgx-a100"]
     for option, said in ((), False), (("--fold",), True):
-        table = CliRunner().invoke(app, [*command, *option])
+        table = CliRunner().invoke(app, [*command, *option, "--verbose"])
         assert ("nothing is folded: no two nodes do the same" in table.output) == said

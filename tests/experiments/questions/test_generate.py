@@ -12,15 +12,21 @@ from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
+from experiments.points.utility import utility
 from experiments.questions.convert import FORMS, convert
 from experiments.questions.generate import generate, plan_on, write_plan
-from experiments.questions.utility import utility
 from experiments.questions.validate import validate
 from helpers.synthetic_jobs import planned, plans
-from simulator.errors import ClusterError, DeadlockError, OutputError, TraceError, WorkloadError
+from simulator.support.errors import (
+    ClusterError,
+    DeadlockError,
+    OutputError,
+    TraceError,
+    WorkloadError,
+)
 from simulator.workload import What
 from topologies import load_cluster
-from traces.core.sniff import is_plan
+from traces.core.files import is_plan
 from traces.generate.generate import generate as generate_step
 from traces.generate.model import load_model, parse_model
 from traces.generate.parallelism import Parallelism
@@ -246,7 +252,7 @@ def test_the_plan_is_written_before_the_step_is_simulated(tmp_path, monkeypatch,
     def fail(*_, **__):
         raise DeadlockError("nothing can happen")
 
-    monkeypatch.setattr("experiments.scenario.scenario.simulate_on", fail)
+    monkeypatch.setattr("experiments.scenario.scenario.Scenario._simulated", fail)
     path = tmp_path / "plan.yaml"
     words = ["generate", "qwen3-4b", "-c", CLUSTER, "--tp", "8", "--dp", "2", "--sequence", "512"]
     answer = CliRunner().invoke(app, [*words, *fold, "-w", str(path)])

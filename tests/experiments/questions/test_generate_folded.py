@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from experiments.baseline import Settings
-from experiments.questions.generate import generate, representatives
+from experiments.evaluate.generated_steps import representatives
+from experiments.questions.generate import generate
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.synthetic_jobs import planned
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from topologies import load_cluster
 from traces.generate.generate import generate as generate_step
 from traces.generate.model import load_model
@@ -80,8 +81,8 @@ def test_a_network_on_which_replicas_differ_gets_all_ranks():
 
 
 def test_the_engine_of_single_transfers_is_refused():
-    with pytest.raises(WhatIfError, match="flow, fluid, analytic can fold"):
-        fewest(plan_of(tp=8, dp=2), engine="transfer")
+    with pytest.raises(WhatIfError, match="flow, analytic can fold"):
+        fewest(plan_of(tp=8, dp=2), engine="simpy")
 
 
 def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.questions.inspect_trace import ProgramReport, look
 from helpers.pytorch_et_files import Program
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 
 
 def test_a_step_of_an_execution_trace_is_refused(tmp_path):

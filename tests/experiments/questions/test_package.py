@@ -14,7 +14,7 @@ from experiments.questions.metrics import DEFINED, metrics
 from experiments.questions.package import package
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.kineto_jobs import marked, same
-from simulator.errors import ClusterError, OutputError, TraceError
+from simulator.support.errors import ClusterError, OutputError, TraceError
 from traces.card.card import WorkloadCard, parse_card, read_card, write_card
 from traces.card.package import load_package
 
@@ -77,7 +77,7 @@ def test_a_package_tells_its_cluster(packaged):
     named = baseline(GPU_SAMPLE, "dgx-a100", SETTINGS)
     assert told.timeline.makespan == pytest.approx(named.timeline.makespan, rel=1e-12)
     assert any("after dgx-a100" in note for note in told.loaded.coverage.notes)
-    with pytest.raises(ClusterError, match="no workload card tells its cluster"):
+    with pytest.raises(ClusterError, match="no workload card names its cluster"):
         baseline(GPU_SAMPLE, None)
 
 
@@ -205,18 +205,38 @@ def test_marked_phases_have_latencies(tmp_path):
 
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_the_commands_answer(tmp_path, output):
-    words = ["metrics", str(GPU_SAMPLE), "-c", "dgx-a100", "--nodes", "2", "--output", output]
+    words = [
+        "replay",
+        "--metrics",
+        str(GPU_SAMPLE),
+        "-c",
+        "dgx-a100",
+        "--nodes",
+        "2",
+        "--output",
+        output,
+    ]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output
     assert "27.25 ms" in answer.stdout or "0.02724" in answer.stdout
-    words = ["package", str(SAMPLE), "-o", str(tmp_path / "pack"), "--output", output]
+    words = ["convert", str(SAMPLE), str(tmp_path / "pack"), "--to", "package", "-o", output]
     answer = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
     assert answer.exit_code == 0, answer.output
     assert "workload_card.yaml" in answer.stdout
 
 
 def test_csv_is_the_table_of_the_record(side_by_side):
-    words = ["metrics", str(GPU_SAMPLE), "-c", "dgx-a100", "--nodes", "2", "--output", "csv"]
+    words = [
+        "replay",
+        "--metrics",
+        str(GPU_SAMPLE),
+        "-c",
+        "dgx-a100",
+        "--nodes",
+        "2",
+        "--output",
+        "csv",
+    ]
     lines = CliRunner().invoke(app, words).stdout.splitlines()
     rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
     expected = [asdict(row) for row in side_by_side.metrics]
@@ -227,7 +247,10 @@ def test_csv_is_the_table_of_the_record(side_by_side):
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_nothing_is_wider_than_the_terminal(packaged, columns):
-    for words in (["metrics", str(GPU_SAMPLE), "-c", "dgx-a100"], ["metrics", str(packaged[0])]):
+    for words in (
+        ["replay", "--metrics", str(GPU_SAMPLE), "-c", "dgx-a100"],
+        ["replay", "--metrics", str(packaged[0])],
+    ):
         answer = CliRunner().invoke(app, words, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
         assert answer.exit_code == 0, answer.output
         assert all(len(line) <= columns for line in answer.stdout.splitlines()[1:])
@@ -248,7 +271,7 @@ def test_what_no_call_tells_the_size_of_has_no_volume(tmp_path):
 
 def test_a_refused_package_is_one_line(tmp_path):
     (tmp_path / "card.yaml").write_text("workload: {model: {moe: 7}}")
-    answer = CliRunner().invoke(app, ["metrics", str(tmp_path)])
+    answer = CliRunner().invoke(app, ["replay", "--metrics", str(tmp_path)])
     assert answer.exit_code == 1
     (line,) = answer.stderr.splitlines()
     assert "card.yaml: workload.model.moe: 7" in line

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.output.perfetto_of_jobs import events
+from experiments.output.perfetto import events_of_jobs as events
+from experiments.points.utility import utility
 from experiments.questions.replay import replay
 from experiments.questions.share import job_files, share
-from experiments.questions.utility import utility
 from helpers.places import SAMPLES
-from simulator.errors import ClusterError, SettingsError, WhatIfError
+from simulator.support.errors import ClusterError, SettingsError, WhatIfError
 
 GPU, GLOO = str(SAMPLES / "gpu-dp2-tp4"), str(SAMPLES / "gloo-ddp-4")
 FRONTIER = "mi250x-frontier"

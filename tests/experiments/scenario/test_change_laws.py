@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import outcome
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import utility
+from experiments.points.sweep import sweep
+from experiments.points.utility import utility
 from experiments.scenario import scenario as scenarios
 from experiments.scenario.change import LINKS, Change
 from experiments.scenario.language import parse_change
@@ -22,7 +22,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.strategies import workloads
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from topologies import build, catalog, load_cluster, resource_values
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
@@ -148,7 +148,7 @@ def test_what_a_site_remembers_changes_no_result(base):
     answers = [improve(base, name, 2).run().makespan for name in RESOURCES if name != "host"]
     fresh = Scenario(base.workload, base.cluster, base.engine, base.nodes, base.forced, fold=None)
     assert fresh.site is not base.site
-    for engine in ("flow", "analytic", "transfer"):
+    for engine in ("flow", "analytic", "simpy"):
         first = replace(fresh, engine=engine).run()
         again = replace(base, engine=engine).run()
         for column in ("start", "end", "call_spent", "link_bytes"):

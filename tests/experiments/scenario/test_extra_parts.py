@@ -2,12 +2,12 @@
 
 import pytest
 
-from experiments.questions.utility import utility
-from experiments.scenario.extra_parts import extra_parts
+from experiments.points.utility import utility
+from experiments.scenario.resources import extra_parts
 from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import SAMPLE
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
 

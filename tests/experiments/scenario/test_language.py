@@ -11,7 +11,7 @@ from experiments.scenario.language import GRAMMAR, parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches, ranks_of, words_of
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 
@@ -43,7 +43,7 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
     [
         ("", "there is nothing to change"),
         ("compute x0.5 and", "there is nothing to change"),
-        ("compute", "say what is to become of 'compute'"),
+        ("compute", "say what to do with 'compute'"),
         ("compute 0.5", "'0.5' is no factor such as x0.5"),
         ("compute x0", "factor 0 is not a number from"),
         ("compute xinf", "'xinf' is no factor"),
@@ -63,7 +63,7 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
         ("all_reduc@tp bytes x0.5", "'all_reduc' is no kind of call; did you mean 'all_reduce'"),
         ("nccl bytes x0.5", "'nccl' is no kind of call"),
         ("algorithm all_reduce=rign", "no algorithm 'rign'"),
-        ("algorithm", "is no rule"),
+        ("algorithm", "is not a rule"),
         ("overlap off", "overlap is one of none, full, not 'off'"),
         ("stragglers injected", "stragglers are 'removed'"),
         ("fuse", "name the kernels to fuse"),

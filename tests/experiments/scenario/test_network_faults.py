@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
 from experiments.evaluate.design_points import DesignPoints
+from experiments.points.sweep import sweep
+from experiments.points.utility import utility
+from experiments.points.what_if import what_ifs
 from experiments.questions.clusters import clusters
 from experiments.questions.collective import one_call
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import utility
-from experiments.questions.what_if import what_ifs
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
@@ -23,7 +23,7 @@ from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import ENGINES
-from simulator.errors import DisconnectedError, WhatIfError
+from simulator.support.errors import DisconnectedError, WhatIfError
 from simulator.workload import CallRow, What
 from topologies import load_cluster, parse_cluster
 
@@ -92,7 +92,7 @@ def test_a_ring_through_one_slow_nic_is_paced_by_it(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_ring_waits_for_its_slowest_hop_in_every_step(engine):
     slow = ring(4, "node 1 scale_out.latency x10", engine=engine)
-    if engine == "transfer":  # ranks that are not yet held back run ahead
+    if engine == "simpy":  # ranks that are not yet held back run ahead
         assert closed_form(4) < slow <= closed_form(4, latency=22e-6) * (1 + 1e-9)
     else:
         assert slow == same(closed_form(4, latency=4e-6 / 2 + 10 * 4e-6 / 2))
@@ -140,7 +140,7 @@ def across(policy, *changes, engine="flow"):
 
 
 @pytest.mark.parametrize("policy", ["spray", "adaptive"])
-@pytest.mark.parametrize("engine", ["flow", "transfer"])
+@pytest.mark.parametrize("engine", ["flow", "simpy"])
 @pytest.mark.parametrize(
     ("changes", "left"),
     [
@@ -283,16 +283,13 @@ REFUSED = [
     ("link nic0.0-nic0.1 down", "nic:0.0 leads to rank0, fabric"),
     ("nic 3 down", "write a NIC with its node"),
     ("nic x of node 2 down", "'x' is no number of a NIC"),
-    ("nic 9 of node 1 down", "node 1 has NICs 0 to 7, no 9"),
+    ("nic 9 of node 1 down", "node 1 has NICs 0 to 7, not 9"),
     ("node 7 down", "no node 7: the job is on nodes 0 to 1"),
     ("node 1 down", "ranks 8-15 are cut off from the other 8"),
     ("node -1 down", "'-1' is no number of a node"),
     ("switch fabric down", "are cut off from"),
-    ("switch nic0.0 down", "is no switch"),
-    (
-        "node 1 scale_aut.latency x2",
-        "no links of 'scale_aut'; did you mean scale_out? it",
-    ),
+    ("switch nic0.0 down", "is not a switch"),
+    ("node 1 scale_aut.latency x2", "no links of 'scale_aut'; did you mean scale_out? it"),
     ("node 1 memory.latency x2", "no links of 'memory'; it has scale_up"),
     ("0% of links down", "0% is not a share"),
     ("101% of links down", "101% is not a share"),
@@ -315,7 +312,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(base, text, message):
 
 def test_draws_of_nothing_are_refused(job):
     for options in ({"draws": 3}, {"seed": 3}):
-        with pytest.raises(WhatIfError, match="nothing is drawn by lot"):
+        with pytest.raises(WhatIfError, match="unless a change is drawn at random"):
             what_ifs(job, "dgx-a100", "compute x0.5", **options)
     with pytest.raises(WhatIfError, match="0 draws"):
         what_ifs(job, "dgx-a100", "1% of links down", draws=0)
@@ -326,7 +323,7 @@ def test_the_command_says_the_distribution(job):
     options = ["--draws", "3", "--seed", "1"]
     table = CliRunner().invoke(app, [*asked, *options])
     assert table.exit_code == 0, table.output
-    assert "3 draws of seed 1: p10" in " ".join(table.output.split())
+    assert "3 draws with seed 1: p10" in " ".join(table.output.split())
     told = CliRunner().invoke(app, [*asked, *options, "-o", "json"])
     point = json.loads(told.stdout)["points"][0]
     assert point["step_p10_s"] <= point["step_s"] <= point["step_p90_s"] <= point["step_worst_s"]

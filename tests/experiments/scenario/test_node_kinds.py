@@ -5,18 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
 from collectives.machine import NodeFigures, slowest
 from collectives.traffic import least_time
 from experiments.baseline import Settings, baseline
-from experiments.confidence import touched
 from experiments.evaluate.design_points import DesignPoints
+from experiments.evaluate.generated_steps import representatives, with_own_rates
+from experiments.points.curve import curve
+from experiments.points.sweep import sweep
+from experiments.points.utility import utility
+from experiments.priors.doubts import touched
 from experiments.questions.collective import one_call
-from experiments.questions.curve import curve
-from experiments.questions.generate import generate, plan_on, representatives, with_own_rates
+from experiments.questions.generate import generate, plan_on
 from experiments.questions.metrics import ports
-from experiments.questions.sweep import sweep
-from experiments.questions.utility import utility
 from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import check_resource
@@ -26,7 +27,7 @@ from helpers.experiments_jobs import write_job
 from simulator.builder import WorkloadBuilder
 from simulator.costing.symmetry import symmetry
 from simulator.engine.simulate import ENGINES
-from simulator.errors import WhatIfError, WorkloadError
+from simulator.support.errors import WhatIfError, WorkloadError
 from simulator.workload import CallRow, What
 from topologies import build, parse_cluster
 from traces.generate.generate import generate as generate_step

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from experiments.baseline import Settings, baseline
-from experiments.questions.compare import compare
-from experiments.questions.what_if import what_ifs
+from experiments.points.compare import compare
+from experiments.points.what_if import what_ifs
 from experiments.scenario.language import parse_change
 from helpers.places import SAMPLES
-from simulator.errors import TwofoldError, WhatIfError
-from topologies.cluster.changed import with_fields
-from topologies.cluster.fabric_sizes import SIZED, fabric_fields
+from simulator.support.errors import TwofoldError, WhatIfError
+from topologies.cluster.changed import SIZED, fabric_fields, with_fields
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 HERE = "dgx-a100"

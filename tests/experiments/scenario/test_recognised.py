@@ -9,16 +9,16 @@ import pytest
 from experiments.scenario.language import parse_change
 from experiments.scenario.recognised import ratios, recognise
 from experiments.scenario.scenario import Scenario
-from simulator.errors import WhatIfError
+from simulator.accelerators import kernel_machines
+from simulator.support.errors import WhatIfError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.kernel_times import Accelerator, Gemm, Streaming, kernel_times
-from traces.generate.kernel_times.machines import MEASURED
-from traces.generate.kernel_times.rates import REACHED_PEAK
+from traces.generate.kernel_times.machines import REACHED_PEAK
 from traces.load import load
 
 MI300X = Accelerator("MI300X", {"bf16": 1307e12}, 5.3e12, "cdna3")
-A100, H100 = MEASURED["a100_sxm"], MEASURED["h100_sxm"]
+A100, H100 = kernel_machines()["a100_sxm"], kernel_machines()["h100_sxm"]
 NAMES = {
     "ampere_bf16_s16816gemm_bf16_128x128": 300,
     "cutlass_80_tensorop_s1688gemm": 200,

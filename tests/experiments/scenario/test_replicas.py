@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.design_points import DesignPoints
-from experiments.questions.utility import most_utility
+from experiments.points.utility import most_utility
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES, SHARED
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WhatIfError
+from simulator.support.errors import WhatIfError
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 from traces.generate.model import load_model
@@ -282,7 +282,7 @@ def test_real_traces_are_told_or_refused(trace, cluster, grown):
         ["explain"],
         ["metrics"],
         ["sweep", "-r", "compute", "--factors", "1"],
-        ["curve", "-r", "compute", "--range", "1..2", "--gap", "10%"],
+        ["sweep", "--curve", "-r", "compute", "--range", "1..2", "--gap", "10%"],
         ["compare", "-c", "dgx-a100"],
         ["what-if", "compute x1"],
     ],

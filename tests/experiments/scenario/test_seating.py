@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.seating import PLACEMENTS, seated
-from simulator.errors import ClusterError, SettingsError
+from simulator.support.errors import ClusterError, SettingsError
 from topologies import load_cluster, parse_cluster
 
 DGX = load_cluster("dgx-a100")

@@ -4,12 +4,11 @@ import math
 
 import pytest
 
-from experiments.studies.cache import Cache
-from experiments.studies.cache_report import cache
-from experiments.studies.points.answers import Answer
+from experiments.studies.cache import Cache, cache
+from experiments.studies.placed import Answer
 from experiments.studies.study import study
 from helpers.studies import links
-from simulator.errors import OutputError, StudyError, TwofoldError
+from simulator.support.errors import OutputError, StudyError, TwofoldError
 
 
 def entries(count, begin=0):

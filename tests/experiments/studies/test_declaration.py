@@ -12,7 +12,7 @@ from experiments.studies.declaration import METHODS, declare, read_study
 from experiments.studies.dimensions import parse_dimension
 from experiments.studies.search import METHODS as SEARCHES
 from helpers.studies import links
-from simulator.errors import StudyError
+from simulator.support.errors import StudyError
 
 FILE = """\
 name: next
@@ -114,11 +114,7 @@ def test_a_study_file_is_read(tmp_path):
             "'heart' is no topology of scale_up",
         ),
         ("scale_up.size: [8, 16]", "scale_out.routing: [ecmp, foo]", "routing.1: 'foo': input"),
-        (
-            "scale_up.size: [8, 16]",
-            "scale_out.oversubscription: [.nan]",
-            ".0: nan: input should",
-        ),
+        ("scale_up.size: [8, 16]", "scale_out.oversubscription: [.nan]", ".0: nan: input should"),
         ("[8, 16]", "[8, .nan]", "line 6, column 22: space.scale_up.size.1: nan is no number"),
     ],
 )

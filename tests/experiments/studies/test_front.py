@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from experiments.studies.front import hypervolume, pareto
+from experiments.studies.figures import hypervolume, pareto
 
 tables = st.integers(1, 4).flatmap(
     lambda goals: arrays(

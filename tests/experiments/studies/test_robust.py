@@ -8,20 +8,20 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from experiments.costing.levels import WITHIN_95
-from experiments.costing.prior import prior_of
 from experiments.evaluate.design_points import DesignPoints
-from experiments.evaluate.prior_interval import step_half_width
+from experiments.intervals.moves import Source, moved_steps
+from experiments.priors.errors import WITHIN_95
+from experiments.priors.network import prior_of
 from experiments.scenario.resources import better, improve
+from experiments.studies.answers import every_number, moves, scenario_at
 from experiments.studies.declaration import declare
-from experiments.studies.kept.report import report
-from experiments.studies.points.answers import every_number, scenario_at
-from experiments.studies.points.uncertainty import Move, moves
+from experiments.studies.placed import Move
+from experiments.studies.report import report
 from experiments.studies.robust import Draws, kept, quantile
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads, study
 from helpers.studies import PLAN, TRACE, links
-from simulator.errors import StudyError
+from simulator.support.errors import StudyError
 
 NORMAL = NormalDist()
 
@@ -87,8 +87,10 @@ def test_what_the_network_leaves_open_is_the_interval_of_other_questions():
     design = DesignPoints(scenario)
     (found,) = moves(bases[0], site.site, design, every_number(scenario), [()])
     off = [max(math.expm1(one.longer), -math.expm1(one.shorter)) for one in found]
-    expected = step_half_width(design, prior_of(scenario), bases[0].told)
-    assert 100 * math.hypot(*off) == pytest.approx(expected, rel=1e-6)
+    sources = [Source(prior["shared"], prior) for prior in prior_of(scenario)]
+    steps = moved_steps(design, [], sources, bases[0].told)[:, :, 0]
+    expected = np.abs(steps[1:] / steps[0] - 1).max(axis=1)
+    assert math.hypot(*off) == pytest.approx(math.hypot(*expected), rel=1e-6)
 
 
 def test_what_the_network_leaves_open_of_a_change_is_that_of_the_changed_step():
@@ -114,9 +116,7 @@ def read(folder):
 
 def robust(**fields):
     return links(
-        steps=4,
-        objectives={"step_s": {"min": "p90"}, "scale_up.bandwidth": "min"},
-        **fields,
+        steps=4, objectives={"step_s": {"min": "p90"}, "scale_up.bandwidth": "min"}, **fields
     )
 
 

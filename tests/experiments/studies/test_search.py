@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from experiments.studies.declaration import declare
-from experiments.studies.front import hypervolume
+from experiments.studies.figures import hypervolume
 from experiments.studies.results import Row, values_at
 from experiments.studies.search import METHODS
 from experiments.studies.study import study
 from helpers.studies import TRACE
 from helpers.work import python_calls
-from simulator.errors import StudyError
+from simulator.support.errors import StudyError
 
 SAMPLES = files("experiments.studies") / "samples"
 

@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from collectives.libraries.rules import parse_rule
+from collectives.libraries.planners import parse_rule
 from experiments.baseline import baseline
-from experiments.output.pages.studies import study as page_of
-from experiments.questions.compare import compare
+from experiments.points.compare import compare
 from experiments.questions.generate import generate
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve
@@ -18,8 +17,8 @@ from experiments.studies.declaration import declare
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads, study
 from helpers.studies import PLAN, TRACE, links
-from simulator.errors import StudyError
-from simulator.quantities import parse_quantity
+from simulator.support.errors import StudyError
+from simulator.support.quantities import parse_quantity
 from simulator.workload import What
 from topologies import changed, load_cluster
 from topologies.cluster.bill import bill_of
@@ -212,7 +211,7 @@ def test_the_front_is_confirmed_unless_one_says_otherwise():
     usual = links(steps=2)
     del usual["confirm"]
     report = study(usual)
-    assert report.answer()["confirmed_by"] == "fluid"
+    assert report.answer()["confirmed_by"] == "flow"
     assert all(row.confirmed_step_s is not None for row in report.front)
     explicit = study({**usual, "confirm": "flow"})
     for one, other in zip(report.front, explicit.front, strict=True):
@@ -337,7 +336,7 @@ def test_an_answer_names_what_has_no_price(name):
     assert len(costs) == 2
     assert report.free == ([name] if costs[0] == costs[1] else [])
     assert report.free == ([name] if name in FREE else [])
-    told = f"No bill follows {name}" in " ".join(page_of(report).lead)
+    told = f"No bill follows {name}" in " ".join(report.document().lead)
     assert told == (name in FREE)
 
 
@@ -346,14 +345,8 @@ def test_an_answer_names_what_has_no_price(name):
     [
         ("workloads: [{trace: none}]\ncluster: dgx-a100", "line 2, column 14: workloads.0.trace"),
         ("workloads: [{plan: none}]\ncluster: dgx-a100", "line 2, column 14: workloads.0.plan"),
-        (
-            'workloads: [{trace: "a\\0b"}]\ncluster: dgx-a100',
-            "0.trace: a\0b: there is no",
-        ),
-        (
-            "workloads: [{trace: .}]\ncluster: dgx-a10",
-            "line 3, column 1: cluster: dgx-a10: no",
-        ),
+        ('workloads: [{trace: "a\\0b"}]\ncluster: dgx-a100', "0.trace: a\0b: there is no"),
+        ("workloads: [{trace: .}]\ncluster: dgx-a10", "line 3, column 1: cluster: dgx-a10: no"),
         (
             "workloads: [{trace: ., cluster: none.yaml}]\ncluster: dgx-a100",
             "line 2, column 24: workloads.0.cluster: none.yaml: cannot be read",

@@ -11,11 +11,10 @@ from experiments.cli.main import app
 from experiments.questions.generate import generate, plan_on
 from experiments.questions.validate_steps import validate_steps
 from experiments.settings import Settings
-from experiments.validation.linear_series import linear_series
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
-from experiments.validation.step_pairs import pair_errors
+from experiments.validation.step_pairs import linear_series, pair_errors
 from helpers.places import ROOT
-from simulator.errors import TraceError, WhatIfError
+from simulator.support.errors import TraceError, WhatIfError
 from topologies import load_cluster
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training
@@ -187,7 +186,7 @@ def test_ratios_of_pairs_cancel_what_both_have(tmp_path):
 
 def test_the_command_answers_as_a_table_and_as_json(tmp_path):
     path = table(tmp_path / "steps.csv", {"id": "1", "step_s": "0.1"}, {"id": "2", "tp": "x"})
-    ask = ["validate", "--steps", str(path)]
+    ask = ["validate", str(path)]
     answer = json.loads(CliRunner().invoke(app, [*ask, "-o", "json"]).stdout)
     first, second = answer["steps"]
     assert first["id"] == "1"
@@ -197,7 +196,7 @@ def test_the_command_answers_as_a_table_and_as_json(tmp_path):
     printed = CliRunner().invoke(app, ask, env={"COLUMNS": "200"})
     assert printed.exit_code == 0
     assert "refused: " in printed.stdout
-    for wrong in (("--kind", "all_reduce"), ("--collectives", str(path)), ("trace",)):
+    for wrong in (("--kind", "all_reduce"), ("--figure", "x.png"), ("trace",)):
         assert CliRunner().invoke(app, [*ask, *wrong]).exit_code == 2
     assert CliRunner().invoke(app, ["validate", "a", "--workers", "2"]).exit_code == 2
 

@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from experiments.baseline import Settings, baseline
-from experiments.questions.sweep import sweep
+from experiments.points.sweep import sweep
+from experiments.points.what_if import what_ifs
 from experiments.questions.validate import validate
-from experiments.questions.what_if import what_ifs
 from experiments.scenario.resources import improve
 from experiments.validation import predicted_points
 from experiments.validation.measured_points import COLUMNS_OF_CHANGE, read_points
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
-from simulator.errors import TraceError, WhatIfError
+from simulator.support.errors import TraceError, WhatIfError
 from topologies import changed, load_cluster
 
 CLUSTER = "dgx-a100"

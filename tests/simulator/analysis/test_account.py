@@ -8,10 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan
-from simulator.analysis.account import COMMUNICATION, REST, USES, account
-from simulator.analysis.attribution import AFTER, BEFORE, EXPOSED, HOST, IDLE, rank_parts
-from simulator.analysis.difference import compared
-from simulator.analysis.op_classes import CALLS, OPS, classes, without_arguments
+from simulator.analysis.attribution import (
+    AFTER,
+    BEFORE,
+    COMMUNICATION,
+    EXPOSED,
+    HOST,
+    IDLE,
+    REST,
+    USES,
+    account,
+    rank_parts,
+)
+from simulator.analysis.difference import CALLS, OPS, classes, compared, without_arguments
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
 from simulator.timeline import measured

@@ -5,7 +5,7 @@ import pytest
 
 from simulator.analysis.data_parallel import data_parallel, of_shards, say_groups
 from simulator.builder import WorkloadBuilder
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import CallRow, What
 
 BIG, LOSS = 4e6, 4.0
@@ -93,7 +93,7 @@ def test_gradients_come_after_the_forward_pass():
     """Buckets of a backward pass that takes twice the forward pass, the loss at the end."""
     ddp = steps(1.0, 1.0, ("all_reduce", BIG), 1.0, ("all_reduce", BIG), ("all_reduce", LOSS))
     assert grown(ddp) == "default_pg[2]"
-    assert data_parallel(ddp).why == "told by what they reduce, and when"
+    assert data_parallel(ddp).why == "by what they reduce, and when"
     shards = steps(
         ("all_gather", BIG),
         1.0,

@@ -35,13 +35,7 @@ def kernels(rows, *, call=None, rank=0):
         index = builder.call(row)
         for member, at in enumerate(arrivals):
             builder.op(
-                What.COLLECTIVE,
-                rank=member,
-                lane="c",
-                name="c",
-                duration=0.0,
-                call=index,
-                ready=at,
+                What.COLLECTIVE, rank=member, lane="c", name="c", duration=0.0, call=index, ready=at
             )
     return simulate(builder.build(), ring_network(2), plan)
 

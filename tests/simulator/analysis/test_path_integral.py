@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, switch_network, with_software
-from simulator.analysis.change_parts import parts_by_cause, parts_by_module, parts_by_rank
-from simulator.analysis.path_integral import path_integral
+from simulator.analysis.path_integral import (
+    parts_by_cause,
+    parts_by_module,
+    parts_by_rank,
+    path_integral,
+)
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.topology import SCALE_UP, scaled, topology
 from simulator.workload import CallRow, Edges, What
 

@@ -9,12 +9,7 @@ from hypothesis import given, settings
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
 from simulator.analysis.attribution import exposed_by_resource, path_parts, rank_parts
-from simulator.analysis.critical_path import (
-    REACTING,
-    critical_path,
-    path_by_what,
-    pinned_parts,
-)
+from simulator.analysis.critical_path import REACTING, critical_path, path_by_what, pinned_parts
 from simulator.analysis.metrics import exposed_communication
 from simulator.analytic.contraction import PARTS, contract
 from simulator.builder import WorkloadBuilder
@@ -49,10 +44,7 @@ def test_work_and_the_usual_launch_react():
 
 @pytest.mark.parametrize(
     ("what", "name", "cause"),
-    [
-        (What.COPY, "Memcpy HtoD", "copy"),
-        (What.HOST, UNEXPLAINED_HOST, "unexplained host"),
-    ],
+    [(What.COPY, "Memcpy HtoD", "copy"), (What.HOST, UNEXPLAINED_HOST, "unexplained host")],
 )
 def test_an_op_that_no_resource_shortens_is_pinned(what, name, cause):
     builder = WorkloadBuilder(job_ranks=2)
@@ -149,8 +141,7 @@ def test_no_resource_makes_a_step_shorter_than_what_is_pinned(case):
 def test_no_part_of_time_scales_a_silence():
     builder = WorkloadBuilder(job_ranks=1)
     chain(
-        builder,
-        [op(builder, What.HOST, 1.0), op(builder, What.HOST, 4.0, name=UNEXPLAINED_HOST)],
+        builder, [op(builder, What.HOST, 1.0), op(builder, What.HOST, 4.0, name=UNEXPLAINED_HOST)]
     )
     graph = contract(builder.build())
     assert graph.parts == PARTS
@@ -160,8 +151,7 @@ def test_no_part_of_time_scales_a_silence():
 def test_a_silence_is_said_apart_from_the_host_at_work():
     builder = WorkloadBuilder(job_ranks=2)
     chain(
-        builder,
-        [op(builder, What.HOST, 1.0), op(builder, What.HOST, 4.0, name=UNEXPLAINED_HOST)],
+        builder, [op(builder, What.HOST, 1.0), op(builder, What.HOST, 4.0, name=UNEXPLAINED_HOST)]
     )
     timeline = simulate(builder.build(), ring_network(2), plan)
     path = critical_path(timeline)

@@ -12,22 +12,21 @@ from benchmarks.pairs import NETWORKS, case, planned
 from collectives.algorithms import direct
 from helpers.passes import points, scaled, scales, timeline
 from helpers.strategies import both_ways, cases, collective, plan, switch_network, with_software
-from simulator.analytic.bounds import least_of_links, least_steps
+from simulator.analytic.bounds import LinkWork, least_calls, least_of_links, least_steps
 from simulator.analytic.contraction import contract
-from simulator.analytic.least_calls import LinkWork, least_calls
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
-from simulator.costing import programs
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import Costs
-from simulator.errors import ScheduleError
 from simulator.policy import Routing
 from simulator.schedule import Plan, Schedule, Step
+from simulator.support.errors import ScheduleError
 from simulator.topology import topology
+from simulator.transfers import program
 from simulator.workload import CallRow, What
 from topologies.families.dragonfly import groups_of
 
-SHARING = ("flow", "fluid", "transfer")
+SHARING = ("flow", "simpy")
 """Engines in which calls share links."""
 WIRE = {"bandwidth": 1e9, "latency": 1e-6}
 
@@ -116,7 +115,7 @@ def test_no_step_of_any_algorithm_and_routing_is_shorter_than_its_bound(family):
         try_drawn(family, number, seed=30)
 
 
-@pytest.mark.parametrize("engine", ["flow", "fluid"])
+@pytest.mark.parametrize("engine", ["flow"])
 @pytest.mark.parametrize(
     ("family", "number"), [("ring", 21), ("torus", 18), ("dragonfly", 9), ("mesh", 3)]
 )
@@ -128,8 +127,8 @@ def test_nor_where_like_steps_are_taken_several_at_a_time(
 
     Chains that run from rank to rank step by step would be up to 1.2 % too long here.
     """
-    monkeypatch.setattr(programs, "MOST", most)
-    monkeypatch.setattr(programs, "MOST_ALIKE", most)
+    monkeypatch.setattr(program, "MOST", most)
+    monkeypatch.setattr(program, "MOST_ALIKE", most)
     drawn = case(family, number, calls=1 + number % 4, seed=50)
 
     def planner(call, network):

@@ -10,7 +10,7 @@ from helpers.strategies import cases, switch_network, with_software
 from simulator.analytic.contraction import PARTS, contract, expand
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
-from simulator.errors import DeadlockError, WorkloadError
+from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.workload import CallRow, What
 
 exact = {"rel": 1e-12, "abs": 1e-18}

@@ -12,7 +12,7 @@ from helpers.calls import call_of
 from simulator.builder import WorkloadBuilder
 from simulator.costing.link_load import cost, lay
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
+from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import CallRow, What
 from topologies import build, load_cluster
@@ -48,7 +48,7 @@ def test_factors_are_as_if_the_links_were_so(up, out, near, far):
         for one in ((changed, positions, 1e7, TOPOLOGY), (planned(), positions, 1e7, links))
     )
     assert here == pytest.approx(there, rel=1e-12)
-    for engine in ("flow", "transfer"):
+    for engine in ("flow", "simpy"):
         took = simulate(one_call(), TOPOLOGY, lambda *_: changed, engine=engine).makespan
         same = simulate(one_call(), links, lambda *_: planned(), engine=engine).makespan
         assert took == pytest.approx(same, rel=1e-9)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from collectives.algorithms import direct
-from simulator.costing import wide_steps
-from simulator.costing.collisions import collision, spread_alike
+from simulator.analysis.contention import collision, spread_alike
+from simulator.costing import link_load
 from simulator.costing.link_load import lay_in_step
 from simulator.costing.stacked_networks import OneNetwork, classes
-from simulator.errors import ScheduleError
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.shares import Shares
+from simulator.support.errors import ScheduleError
 from topologies import build, load_cluster, parse_topology
 
 CABLE = {"bandwidth": 50e9, "latency": 1e-6}
@@ -41,7 +41,7 @@ def one_by_one(monkeypatch):
 
     def lay(plan, positions, size, network):
         with monkeypatch.context() as patch:
-            patch.setattr(wide_steps, "WIDEST", RANKS**2)
+            patch.setattr(link_load, "WIDEST", RANKS**2)
             fresh = replace(network)  # without what is known of the network
             return lay_in_step(plan, positions, size, fresh)
 
@@ -102,7 +102,7 @@ def test_messages_that_collide_in_a_wide_step_are_named_as_in_a_list(monkeypatch
     network = parse_topology("torus:6x12", **CABLE)
     plan, positions = Plan(direct.all_to_all(RANKS)), np.arange(RANKS, dtype=np.int32)
     found = collision(plan, positions, 1e9, (network, spread_alike(network)))
-    monkeypatch.setattr(wide_steps, "WIDEST", RANKS**2)
+    monkeypatch.setattr(link_load, "WIDEST", RANKS**2)
     network = replace(network)
     other = collision(plan, positions, 1e9, (network, spread_alike(network)))
     assert (found.link, found.messages, found.pairs) == (other.link, other.messages, other.pairs)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from helpers.replicated import like_nodes, replicated
 from helpers.strategies import with_software
-from simulator.edits.folded_jobs import fold_jobs
-from simulator.edits.moved import moved
+from simulator.edits.jobs import fold_jobs, moved
 from simulator.engine.repeating import RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
 from simulator.topology import SCALE_OUT, Link, topology

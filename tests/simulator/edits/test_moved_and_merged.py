@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, with_software, workloads
-from simulator.edits.merged import merged
-from simulator.edits.moved import moved
+from simulator.edits.jobs import merged, moved
 from simulator.engine.simulate import simulate
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import Copies
 
 

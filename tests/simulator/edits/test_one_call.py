@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from helpers.strategies import cases, plan, ring_network
 from simulator.builder import WorkloadBuilder
-from simulator.edits.one_call import one_call_per_rank
+from simulator.edits.overlap import one_call_per_rank
 from simulator.engine.simulate import simulate
-from simulator.errors import DeadlockError
+from simulator.support.errors import DeadlockError
 from simulator.workload import CallRow, What
 
 

@@ -14,7 +14,7 @@ from simulator.analysis.metrics import rank_times
 from simulator.builder import WorkloadBuilder
 from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.engine.simulate import simulate
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import CallRow, What
 
 same = pytest.approx

@@ -5,8 +5,8 @@ import pytest
 
 from simulator.builder import WorkloadBuilder
 from simulator.edits.replicas import ReplicaLayout, resized
-from simulator.errors import WorkloadError
 from simulator.folding.copies import written_out
+from simulator.support.errors import WorkloadError
 from simulator.workload import KINDS, CallRow, What
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, ring, tree
-from collectives.closed_forms import ring_all_reduce
+from helpers.closed_forms import ring_all_reduce
 from helpers.strategies import ENGINES, collective, full_network, plan, ring_network, switch_network
 from helpers.work import python_calls
 from simulator.builder import WorkloadBuilder

@@ -19,7 +19,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.edits.ops import calls_dropped
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
-from simulator.errors import DeadlockError, WorkloadError
+from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.timeline import measured
 from simulator.workload import CallRow, What
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, networks, plan, switch_network, with_software, workloads
 from simulator.builder import WorkloadBuilder
-from simulator.edits.merged import merged
-from simulator.edits.moved import moved
+from simulator.edits.jobs import merged, moved
 from simulator.engine.repeating import RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
-from simulator.errors import DeadlockError, WorkloadError
+from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Link, topology
 from simulator.workload import CallRow, What
 

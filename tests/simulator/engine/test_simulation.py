@@ -7,7 +7,7 @@ import pytest
 from helpers.strategies import ENGINES, plan, ring_network
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
-from simulator.errors import DeadlockError
+from simulator.support.errors import DeadlockError
 from simulator.workload import CallRow, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from experiments.scenario.scenario import Scenario
 from helpers.programs import RANKS, Program, build, programs
 from simulator.edits.replicas import ReplicaLayout, resized
-from simulator.errors import WorkloadError
 from simulator.folding.copies import written_out
+from simulator.support.errors import WorkloadError
 from simulator.workload import Copies
 from topologies import load_cluster
 

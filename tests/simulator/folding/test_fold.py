@@ -121,8 +121,7 @@ def test_one_node_of_many_stands_for_all():
     assert folded.copies.tolist() == [8, 8]
     assert folded.workload.groups[0].ranks == tuple(range(0, 16, 2))
     assert folded.text == (
-        "2 of 16 ranks are simulated: 1 of 8 like parts of the network, where 1 different things"
-        " are done"
+        "2 of 16 ranks are simulated, on 1 of 8 parts of the network; the others are equivalent"
     )
 
 

@@ -15,11 +15,10 @@ from simulator.builder import WorkloadBuilder
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likenesses
 from simulator.engine.simulate import simulate
-from simulator.errors import WorkloadError
-from simulator.folding import known_folds
-from simulator.folding.fold import fold
-from simulator.folding.known_folds import Folds
+from simulator.folding import fold as fold_module
+from simulator.folding.fold import Folds, fold
 from simulator.schedule import Plan
+from simulator.support.errors import WorkloadError
 from simulator.topology import scaled
 from simulator.workload import CallRow, What
 
@@ -38,7 +37,7 @@ class Watched(Folds):
             self.anew += 1
             return fold(*args)
 
-        monkeypatch.setattr(known_folds, "fold", counted)
+        monkeypatch.setattr(fold_module, "fold", counted)
 
 
 @pytest.fixture

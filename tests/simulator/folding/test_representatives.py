@@ -10,8 +10,8 @@ from helpers.strategies import ring_network, switch_network, with_software
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Costs, simulate
-from simulator.errors import WorkloadError
 from simulator.folding.representatives import why_not_copies
+from simulator.support.errors import WorkloadError
 from simulator.topology import SCALE_OUT
 from simulator.workload import CallRow, Copies, What
 from topologies import load_cluster

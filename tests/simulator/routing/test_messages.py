@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, wild_networks
-from simulator.routing.graph import UNKNOWN, LinkColumns
-from simulator.routing.hubs import cells, filled, hubs
+from simulator.routing.graph import UNKNOWN, LinkColumns, cells, filled, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.routing.survey import graph_of, rule_of
+from simulator.routing.paths import graph_of, rule_of
 from simulator.topology import topology
 from topologies import parse_topology
 

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import wild_networks
-from simulator.errors import TopologyError
 from simulator.policy import POLICIES, Routing
-from simulator.routing.adaptive import best_part
-from simulator.routing.routes import link_loads, routes
-from simulator.routing.survey import link_metrics
+from simulator.routing.paths import link_metrics
+from simulator.routing.routes import best_part, link_loads, routes
+from simulator.support.errors import TopologyError
 from simulator.topology import Link, topology
 from topologies import cut, parse_topology, slow
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, random_links, two_tiers, wild_networks
-from simulator.errors import TopologyError
 from simulator.policy import Routing
 from simulator.routing.routes import routes
+from simulator.support.errors import TopologyError
 from simulator.topology import SCALE_OUT, Link, scaled, topology
 from topologies import build, catalog, load_cluster, parse_topology
 

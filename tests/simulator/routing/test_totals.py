@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import random_links, two_tiers, wild_networks
-from simulator.errors import TopologyError
 from simulator.policy import HASHED, POLICIES, Routing
 from simulator.routing import traffic as module
 from simulator.routing.routes import routes
 from simulator.routing.totals import totals
 from simulator.routing.traffic import exchange, listed
+from simulator.support.errors import TopologyError
 from simulator.topology import topology
 from topologies import build, load_cluster, parse_topology
 

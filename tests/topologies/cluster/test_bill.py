@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from topologies import load_cluster, parse_cluster
 from topologies.cluster.bill import bill_of, tree_of_switches
-from topologies.cluster.catalog import catalog
+from topologies.cluster.catalog import catalog, cluster_text
 from topologies.cluster.changed import changed, with_topology
-from topologies.cluster.cluster_text import cluster_text
 
 H100 = load_cluster("hgx-h100")
 JOB = 1024
@@ -61,11 +60,7 @@ def counts(cluster, ranks=JOB):
                 "nodes_per_group": 16,
                 "global_links_per_router": 7,
             },
-            (
-                128,
-                1024 + 8 * 16 * 15 + 2 * 28 * 16,
-                1024 + 8 * (16 * 15 // 2) + 28 * 16,
-            ),
+            (128, 1024 + 8 * 16 * 15 + 2 * 28 * 16, 1024 + 8 * (16 * 15 // 2) + 28 * 16),
         ),
         # a router for each node, 8 NICs, 2 cables of a NIC's bandwidth to each of 4 neighbours
         ({"topology": "torus", "dimensions": "8x16"}, (128, 1024 + 128 * 8, 1024 + 512)),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.work import python_calls
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology, scaled
 from topologies import build, catalog, changed, load_cluster, parse_cluster, place
 
@@ -308,10 +308,10 @@ def test_every_rank_of_a_catalogue_cluster_reaches_every_other(name, ranks):
 @pytest.mark.parametrize(
     ("ranks", "nodes", "message"),
     [
-        (0, None, "needs a rank"),
+        (0, None, "needs at least 1 rank"),
         (65, None, "65 ranks do not fit: it has 64"),
-        (8, 17, "17 nodes asked for"),
-        (8, 0, "0 nodes asked for"),
+        (8, 17, "17 nodes were requested"),
+        (8, 0, "0 nodes were requested"),
         (8, 3, "do not divide evenly over 3 nodes"),
         (16, 2, "8 per node, and a node has 4"),
     ],

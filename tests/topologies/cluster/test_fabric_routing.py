@@ -7,10 +7,10 @@ from collectives.algorithms.ring import all_gather
 from simulator.builder import WorkloadBuilder
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
-from simulator.errors import TwofoldError
 from simulator.policy import POLICIES
 from simulator.routing.routes import link_loads
 from simulator.schedule import Plan
+from simulator.support.errors import TwofoldError
 from simulator.workload import CallRow, What
 from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster
 
@@ -110,10 +110,10 @@ def test_engines_and_stacked_networks_agree_under_every_policy(fabric, policy):
             lambda call, topology: Plan(schedule),
             engine=engine,
         ).makespan
-        for engine in ("analytic", "flow", "transfer")
+        for engine in ("analytic", "flow", "simpy")
     }
     assert times["flow"] == pytest.approx(times["analytic"], rel=1e-12)
-    assert times["transfer"] <= times["flow"] * (1 + 1e-9)
+    assert times["simpy"] <= times["flow"] * (1 + 1e-9)
     one, many = OneNetwork(network), classes(network, ["scale_out.bandwidth"])
     wires = [links.wire(schedule, ring, pipelined=False) for links in (one, many)]
     assert np.ravel(wires[1].per_byte)[0] == pytest.approx(wires[0].per_byte, rel=1e-12)

@@ -11,13 +11,13 @@ from collectives import Machine, plan
 from experiments.provenance import identity
 from experiments.questions.collective import one_call
 from simulator.engine.simulate import simulate
-from simulator.errors import ClusterError, TopologyError, WhatIfError
+from simulator.support.errors import ClusterError, TopologyError, WhatIfError
 from topologies import FAMILIES, build, changed, load_cluster, parse_cluster, with_topology
-from topologies.cluster.bare import bare_network, untold
+from topologies.cluster.bare import bare_network, unspecified
+from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import resource_range, resource_values
-from topologies.cluster.cluster_text import cluster_text
 from topologies.cluster.graphs import fabric_for
-from topologies.cluster.islands import islands
+from topologies.cluster.placement import islands
 
 FILE = """
 name: mine
@@ -219,12 +219,12 @@ def test_a_cluster_file_may_be_json(tmp_path):
 
 
 def test_what_a_bare_network_leaves_open_is_said(tmp_path):
-    (said,) = untold(load_cluster(three_tiers(tmp_path / "g.json")))
+    (said,) = unspecified(load_cluster(three_tiers(tmp_path / "g.json")))
     assert "accelerator" in said
     assert "communication library" in said
     assert "2 domains of 8" in said
-    assert untold(made()) == ()
-    (said,) = untold(bare_network("ring:8, 1 GB/s, 1 us"))
+    assert unspecified(made()) == ()
+    (said,) = unspecified(bare_network("ring:8, 1 GB/s, 1 us"))
     assert "all 8 ranks are one scale-up domain" in said
 
 
@@ -347,7 +347,7 @@ def test_a_job_may_use_a_part_of_a_graph(tmp_path):
     assert build(cluster, 4).ranks == 16
     with pytest.raises(ClusterError, match="32 ranks do not fit"):
         build(cluster, 32)
-    with pytest.raises(ClusterError, match="leave --nodes out"):
+    with pytest.raises(ClusterError, match="remove --nodes"):
         build(cluster, 8, 2)
 
 

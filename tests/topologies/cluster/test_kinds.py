@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simulator.errors import ClusterError, WhatIfError
+from simulator.support.errors import ClusterError, WhatIfError
 from topologies import build, changed, load_cluster, parse_cluster, place, resource_values
-from topologies.cluster.cluster_text import cluster_text
+from topologies.cluster.catalog import cluster_text
 from topologies.cluster.schema import kinds_of
 
 FILE = """\
@@ -178,10 +178,10 @@ REFUSED = [
     ("count: 2", "cont: 2", "node_kinds.plain.cont: no such field; did you mean count?"),
     ("{count: 2}", "{count: 2, like: dgx-a10}", "dgx-a10: no such cluster; did you mean dgx-a100"),
     ("{count: 2}", "{count: 2, like: 3}", "node_kinds.plain.like: 3: name a cluster"),
-    ("{count: 2}", "{count: 2, scale_up: null}", "node_kinds.plain.scale_up: there is none"),
+    ("{count: 2}", "{count: 2, scale_up: null}", "node_kinds.plain.scale_up: cannot be null"),
     ("{count: 2}", "{count: 2, ranks_per_node: 6}", "node_kinds.plain: scale_up.size 4 is neither"),
     ("nics_per_node: 2, band", "nics: 2, band", "node_kinds.wide.scale_out.nics: no such field"),
-    ("  plain:", "  pla@in:", "'pla@in' is no name"),
+    ("  plain:", "  pla@in:", "'pla@in' is not a valid name"),
     ("{count: 2}", "7", "node_kinds.plain: 7: write a table of fields"),
     (
         "{count: 2}",

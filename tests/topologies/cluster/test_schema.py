@@ -4,14 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ClusterError, WhatIfError
-from topologies import (
-    Cluster,
-    changed,
-    load_cluster,
-    parse_cluster,
-    resource_values,
-)
+from simulator.support.errors import ClusterError, WhatIfError
+from topologies import Cluster, changed, load_cluster, parse_cluster, resource_values
 
 FILE = """\
 name: small
@@ -100,8 +94,8 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("topology: switch, nics", "nics", ("scale_out.topology: missing",)),
         ("topology: switch, nics", "topology: dragonfly, nics", ("scale_out.groups: missing",)),
         ("size: 4", "size: 6", ("scale_up.size 6", "ranks_per_node 4")),
-        ("size: 4", "size: 4, dimensions: 2x2", ("scale_up: dimensions belong",)),
-        ("switch, size: 4", "torus, size: 4", ("scale_up: dimensions belong",)),
+        ("size: 4", "size: 4, dimensions: 2x2", ("scale_up: dimensions apply only",)),
+        ("switch, size: 4", "torus, size: 4", ("scale_up: dimensions apply only",)),
         ("switch, size: 4", "torus, size: 4, dimensions: 2x4", ("not the product",)),
         ("switch, size: 4", "torus, size: 4, dimensions: 2*2", ("'2*2'", "'4x4'")),
         ("pcie: {bandwidth: 30 GB/s}", "pcie: 30 GB/s", ("pcie: '30 GB/s'", "table of fields")),
@@ -114,7 +108,7 @@ def test_a_file_is_read_by_its_path(tmp_path):
         ("size: 4,", "size: 4, link: nvlnk,", ("scale_up.link: 'nvlnk'", "'nvlink3'")),
         ("size: 4,", "size: 4, in_network_reduction: 1,", ("in_network_reduction: 1", "bool")),
         ("switch, size: 4", "ring, size: 4, in_network_reduction: true", ("needs a switch",)),
-        ("size: 4,", "size: 4, wrap_multiple: 4,", ("wrap_multiple belongs to a torus",)),
+        ("size: 4,", "size: 4, wrap_multiple: 4,", ("wrap_multiple applies only to a torus",)),
         ("topology: switch, nics", "topology: fat_tree, ports: 3, nics", ("even number of ports",)),
         ("topology: switch, nics", "topology: fat_tree, ports: 4, nics", ("room for 4 nodes",)),
         (
@@ -152,7 +146,7 @@ def test_the_groups_of_a_dragonfly_must_reach_each_other():
         " global_links_per_router: 3, nics"
     )
     message = refusal(FILE.replace("topology: switch, nics", dragonfly))
-    assert "8 groups, and the global links of one reach 6 others" in message
+    assert "8 groups, but the global links of one reach only 6 others" in message
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from topologies import parse_cluster
 
 HEAD = """\
@@ -41,8 +41,8 @@ BAD = {
     "a NIC has one cable, of tier pcie": (*GOOD, ("gpu0", "nic0", "pcie")),
     "tier: 'magic'": (*GOOD, ("gpu0", "cpu0", "magic")),
     "wiring has 3 gpus": (*GOOD, ("gpu2", "plx", "pcie")),
-    "no gpu": (("plx", "nic0", "pcie"),),
-    "no multiple of the 0 nics": GOOD[:3],
+    "no GPU": (("plx", "nic0", "pcie"),),
+    "not a multiple of the 0 nics": GOOD[:3],
 }
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_node_is_refused(words):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("topology: wired", "topology: switch", "wiring belongs to scale_up.topology wired"),
+        ("topology: wired", "topology: switch", "wiring applies only to scale_up.topology wired"),
         ("pcie: {bandwidth: 30 GB/s}\n", "", "give pcie.bandwidth"),
     ],
 )
@@ -65,5 +65,5 @@ def test_a_wiring_fits_the_rest(old, new, words):
 
 
 def test_wired_without_a_wiring_is_refused():
-    with pytest.raises(ClusterError, match="wiring belongs to"):
+    with pytest.raises(ClusterError, match="wiring applies only to"):
         parse_cluster(HEAD.partition("wiring:")[0], source="box.yaml")

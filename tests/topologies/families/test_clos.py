@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, figures
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from topologies import (
     LeafSpineShape,
     RailShape,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone
-from simulator.errors import TopologyError
 from simulator.routing.routes import link_loads, routes
+from simulator.support.errors import TopologyError
 from topologies import (
     DragonflyShape,
     bisection_bandwidth,

@@ -5,7 +5,7 @@ import json
 import networkx as nx
 import pytest
 
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from topologies import custom, diameter, parse_topology
 
 CABLE = {"bandwidth": "50 GB/s", "latency": "1 us"}

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone, figures, neighbours
-from simulator.errors import TopologyError
 from simulator.routing.routes import routes
+from simulator.support.errors import TopologyError
 from topologies import (
     bisection_bandwidth,
     closed_form,

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from helpers.topologies import CABLE
-from simulator.errors import TopologyError
+from simulator.support.errors import TopologyError
 from simulator.topology import Topology
 from topologies import (
     FAMILIES,

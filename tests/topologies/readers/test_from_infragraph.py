@@ -8,9 +8,9 @@ import json
 import pytest
 import yaml
 
-from simulator.errors import ClusterError
+from simulator.support.errors import ClusterError
 from topologies import build, load_cluster, parse_cluster
-from topologies.cluster.cluster_text import cluster_text
+from topologies.cluster.catalog import cluster_text
 from topologies.readers.from_infragraph import from_infragraph
 
 CLOS = """\
@@ -233,7 +233,7 @@ BAD = {
     "no gpu": (CLOS.replace("choice: npu", "choice: cpu"), "0 instances with accelerators"),
     "unit": (
         CLOS.replace("gigabits_per_second", "gigatransfers_per_second"),
-        "does not say what it carries",
+        "is not in bit/s or B/s",
     ),
     "fabric": (
         CLOS.replace(

@@ -10,11 +10,11 @@ import yaml
 
 from helpers.node_drawings import BOXES, Box, bridged, dgx_a100, dgx_h100, l40s, mi300x, nvswitch
 from helpers.places import SHARED
-from simulator.errors import ClusterError
 from simulator.routing.routes import routes
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies import build, changed, parse_cluster, with_topology
-from topologies.cluster.cluster_text import cluster_text
+from topologies.cluster.catalog import cluster_text
 from topologies.cluster.wiring import gpu_number, reached
 from topologies.readers.from_nccl import from_nccl
 

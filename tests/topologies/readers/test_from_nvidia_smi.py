@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from helpers.node_drawings import MATRIX_A100, MATRIX_L40S
-from simulator.errors import ClusterError
 from simulator.routing.routes import routes
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies import build, load_cluster
 from topologies.readers.from_nvidia_smi import from_nvidia_smi
@@ -77,9 +77,9 @@ BAD = {
     "empty": ("", "no gpu"),
     "link": (MATRIX_A100.replace("NV12", "WARP"), "row GPU0, column GPU1: unknown link 'WARP'"),
     "row": ("GPU0 GPU1\nGPU0 X PIX\n", "row GPU1 is missing"),
-    "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or has not 2"),
+    "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or does not have 2"),
     "one way": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PXB X\n", "GPU0 to GPU1 is PIX, and back PXB"),
-    "two": (MATRIX_A100 + MATRIX_A100.replace("NV12", "NV8"), "row GPU0 is there twice"),
+    "two": (MATRIX_A100 + MATRIX_A100.replace("NV12", "NV8"), "row GPU0 appears twice"),
     "other GPUs": (MATRIX_A100.replace("NV12", "NV18"), "NV18, and a GPU of dgx-a100 has 12 links"),
     "too many": (MATRIX_A100.replace("NV12", "NV9", 1).replace("NV12", "NV9", 0), "back"),
 }
@@ -106,12 +106,14 @@ def test_what_launchers_and_terminals_add_changes_nothing(tmp_path, before):
 
 
 def test_nvlink_needs_a_cluster_that_has_it(tmp_path):
-    with pytest.raises(ClusterError, match="l40s-pcie-8 does not say of which generation"):
+    with pytest.raises(ClusterError, match="l40s-pcie-8 does not give their generation"):
         read(tmp_path, MATRIX_A100, "l40s-pcie-8")
 
 
 def test_pcie_needs_a_cluster_that_tells_its_speed(tmp_path):
-    with pytest.raises(ClusterError, match=r"a100-mesh-4 gives no pcie\.bandwidth"):
+    with pytest.raises(
+        ClusterError, match=r"neither a100-mesh-4 nor the matrix gives pcie\.bandwidth"
+    ):
         read(tmp_path, MATRIX_A100, "a100-mesh-4")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.work import python_calls
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.card.card import (
     LONGEST,
     Section,
@@ -78,10 +78,7 @@ def cards(draw):
             "description": draw(words),
             "workload": {
                 "model": {"phase": draw(words), "moe": draw(st.none() | st.booleans())},
-                "hardware": {
-                    "network_topo": {"bandwidth_gbps": bandwidths},
-                    "xpu_spec": xpu,
-                },
+                "hardware": {"network_topo": {"bandwidth_gbps": bandwidths}, "xpu_spec": xpu},
             },
             "Model-executor": {"model_plan_parallelization": plan},
             "stranger": draw(extras),
@@ -114,7 +111,7 @@ def test_bandwidths_are_gigabits():
 @pytest.mark.parametrize(
     ("written", "scale_out", "scale_up", "note"),
     [
-        ("[2400, 200]", 25e9, 300e9, "taken to be the larger"),
+        ("[2400, 200]", 25e9, 300e9, "the larger is taken as scale-up"),
         ("[200, N/A]", 25e9, None, None),
         ("[N/A, 800]", None, 100e9, None),
         ("[200]", 25e9, None, "taken as scale-out"),

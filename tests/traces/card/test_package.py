@@ -9,7 +9,7 @@ import pytest
 from helpers.experiments_jobs import SAMPLE, events, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.builder import WorkloadBuilder
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.card.card import ParallelismSection
 from traces.card.package import find_package, labelled, load_package, trace_files
 from traces.load import load

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.chakra_traces import body, collective, host, node, receive, send, write
 from simulator.builder import WorkloadBuilder
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import CallRow, What
 from traces.chakra.files import is_chakra, read_messages
 from traces.chakra.reader import load_chakra
@@ -130,13 +130,13 @@ def test_noise_in_json_is_refused(tmp_path_factory, text):
     ("data", "says"),
     [
         (b"", "empty"),
-        (b"\xff" * 12, "its length is no varint"),
-        (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "and 0 are left"),
-        (body() + b"\xff\xff\xff\xff\x0f\x0a", "says it has 4294967295 bytes, and 1 are left"),
-        (b"\0" * 50_000, "node id 0 stands twice"),
+        (b"\xff" * 12, "its length is not a varint"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "but 0 are left"),
+        (body() + b"\xff\xff\xff\xff\x0f\x0a", "declares 4294967295 bytes, but 1 are left"),
+        (b"\0" * 50_000, "node id 0 occurs twice"),
         (b"\x03\x0a\xff\xff", "is not a Chakra trace"),
-        (body() + b"\x03\x08\x01", "says it has 3 bytes, and 2 are left"),
-        (body() + b"\x02\x0a\x05", "message 1 (2 bytes) is no Chakra node"),
+        (body() + b"\x03\x08\x01", "declares 3 bytes, but 2 are left"),
+        (body() + b"\x02\x0a\x05", "message 1 (2 bytes) is not a Chakra node"),
         (gzip.compress(GOOD, mtime=0)[:-9], "cut short"),
         (gzip.compress(b"\0" * 50_000_000, mtime=0), "unpacks to more than"),
     ],
@@ -205,7 +205,7 @@ def test_a_long_cycle_and_a_long_chain_take_no_time(tmp_path):
 
 def test_an_id_stands_once(tmp_path):
     said = of(tmp_path, body(node(5, name="a"), node(5, name="b")))
-    assert "node id 5 stands twice ('a' and 'b')" in said
+    assert "node id 5 occurs twice ('a' and 'b')" in said
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_an_id_stands_once(tmp_path):
         ([send(1, 0, 1)], [node(1)], "rank 1 has 0"),
         ([send(1, 0, 1)], [receive(1, 0, 2)], "comm_dst is 2, and this is rank 1"),
         ([send(1, 1, 0)], [node(1)], "comm_src is 1, and this is rank 0"),
-        ([collective(1, size=-4, **WHOLE)], [node(1)], "comm_size -4 is no number of bytes"),
-        ([send(1, 0, -3)], [node(1)], "comm_dst -3 is no rank"),
+        ([collective(1, size=-4, **WHOLE)], [node(1)], "comm_size -4 is not a number of bytes"),
+        ([send(1, 0, -3)], [node(1)], "comm_dst -3 is not a rank"),
     ],
 )
 def test_ranks_that_disagree_are_refused(tmp_path, one, other, says):
@@ -247,10 +247,10 @@ def test_what_is_no_table_of_groups_is_skipped(tmp_path, text):
 def test_two_tables_of_groups_are_refused(tmp_path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text('{"1": [0]}')
-    with pytest.raises(TraceError, match=r"b\.json: tells groups, as a\.json does"):
+    with pytest.raises(TraceError, match=r"b\.json: a second table of groups, beside a\.json"):
         load_chakra(write(tmp_path, [node(1)]))
     notes = load_chakra(tmp_path / "job.0.et").coverage.notes
-    assert "several tables of groups lie beside it: none is used" in notes
+    assert "several tables of groups are in the same directory: none is used" in notes
 
 
 def test_what_is_not_there_is_said(tmp_path):

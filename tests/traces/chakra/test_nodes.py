@@ -3,7 +3,8 @@
 import pytest
 
 from helpers.chakra_traces import body, collective, node, whole, write
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
+from simulator.workload import What
 from traces.chakra.files import read_messages
 from traces.chakra.nodes import lanes_of, rank_nodes
 from traces.chakra.reader import load_chakra
@@ -46,7 +47,7 @@ def test_of_two_attributes_with_one_name_the_first_counts():
 def test_nodes_are_told_apart_by_name_type_duration_and_attributes(tmp_path, other):
     gemm = [node(number, us=3, name="gemm", stream=7) for number in (0, 2)]
     ranked = rank_nodes(read(tmp_path, gemm[0], other, gemm[1]), 0)
-    assert ranked.form == [0, 1, 0]
+    assert ranked.form.tolist() == [0, 1, 0]
     assert [form.name for form in ranked.forms] == ["gemm", other.name]
     assert [form.duration for form in ranked.forms] == [3e-6, other.duration_micros * 1e-6]
     assert len(lanes_of(ranked)) == 2
@@ -55,7 +56,7 @@ def test_nodes_are_told_apart_by_name_type_duration_and_attributes(tmp_path, oth
 def test_what_many_nodes_lack_is_counted_node_by_node(tmp_path):
     nodes = [node(number, num_ops=9, name="gemm") for number in range(5)]
     notes = load_chakra(write(tmp_path, nodes)).coverage.notes
-    assert any(note.startswith("5 compute nodes that tell their operations") for note in notes)
+    assert any(note.startswith("5 compute nodes with operations") for note in notes)
 
 
 def test_alike_calls_of_a_rank_are_matched_one_by_one(tmp_path):
@@ -70,14 +71,14 @@ def test_ids_of_any_order_name_the_same_waits(tmp_path):
     def waits(ids):
         first, second, third = ids
         nodes = [node(first), node(second, after=[first]), node(third, after=[first, second])]
-        return rank_nodes(read(tmp_path, *nodes), 0).waits
+        return rank_nodes(read(tmp_path, *nodes), 0).waits()
 
     assert waits((0, 1, 2)) == waits((5, 3, 4)) == waits((2, 1, 0)) == [[], [0], [0, 1]]
 
 
 def test_dependencies_on_nodes_that_are_not_there_are_counted(tmp_path):
     ranked = rank_nodes(read(tmp_path, node(0), node(1, after=[0, 2])), 0)
-    assert ranked.waits == [[], [0]]
+    assert ranked.waits() == [[], [0]]
     assert ranked.unused == {"data dependencies on nodes that are not in the file": 1}
 
 
@@ -86,7 +87,7 @@ def test_a_damaged_attribute_is_told_by_its_message(tmp_path):
     data = encode_stream(MetadataMessage(version="0.0.4"), [node(0), message])
     path = tmp_path / "job.0.et"
     path.write_bytes(data.replace(b"abcd", b"\xff\xff\xff\xff"))
-    with pytest.raises(TraceError, match=r"message 2 \(\d+ bytes\) is no Chakra node"):
+    with pytest.raises(TraceError, match=r"message 2 \(\d+ bytes\) is not a Chakra node"):
         read_messages(path)
 
 
@@ -129,3 +130,13 @@ def test_a_comm_type_that_is_a_list_is_no_kind(tmp_path):
     nodes = [node(1, COLL, comm_type=[True], comm_size=8, us=3)]
     notes = load_chakra(write(tmp_path, nodes)).coverage.notes
     assert any("comm_type [True], which Chakra does not have" in one for one in notes)
+
+
+def test_the_host_op_that_issues_a_call_is_no_call(tmp_path):
+    """Old converters type ``c10d::allreduce_`` as they type the kernel that it launches."""
+    issues = node(0, COLL, us=85, name="c10d::allreduce_(0)", is_cpu_op=True, tid=1)
+    by_host = node(2, COLL, us=9, name="gloo", is_cpu_op=True, comm_type=0, comm_size=64)
+    loaded = load_chakra(write(tmp_path, [issues, collective(1, after=[0]), by_host]))
+    assert loaded.coverage.collectives == 2
+    assert loaded.workload.what.tolist() == [What.HOST, What.COLLECTIVE, What.COLLECTIVE]
+    assert loaded.workload.duration[0] == pytest.approx(85e-6)

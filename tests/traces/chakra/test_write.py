@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.chakra_traces import whole
 from helpers.link_tapes import Tape
 from helpers.places import SAMPLES, SHARED
 from helpers.strategies import workloads
 from simulator.builder import WorkloadBuilder
-from simulator.errors import OutputError, TraceError
+from simulator.support.errors import OutputError, TraceError
 from simulator.workload import UNKNOWN, CallRow, What
 from topologies import load_cluster
 from traces.chakra.files import read_messages

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape
-from simulator.errors import TraceError
-from traces.core.calls import UNKNOWN_GROUP, LocalCall
+from simulator.support.errors import TraceError
 from traces.core.comm_kernels import KERNELS, KernelRule, load_kernel_rules
+from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall
 from traces.kineto.directory import read_job
 from traces.profiler.link import rank_graph
 from traces.profiler.window import step_window

@@ -8,7 +8,7 @@ import pytest
 from experiments.baseline import baseline
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import UNEXPLAINED_HOST, CallRow, What
 from traces.core.loaded import MEDIAN, Coverage, Loaded
 from traces.core.typical import typical_step, with_usual_work
@@ -131,7 +131,7 @@ def test_steps_with_other_calls_are_left_out_and_named():
     loaded = typical_step(trace(steps, 2))
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 makes other calls than step 2: it does not count for what is typical",
+        "step 1 makes other calls than step 2: it is left out of the typical step",
     )
     alone = typical_step(trace(steps[:2], 0))
     assert alone.coverage.typical_of == ()
@@ -149,7 +149,7 @@ def test_a_step_that_is_much_longer_is_left_out_and_named():
     loaded = typical_step(with_evaluation)
     assert loaded.coverage.typical_of == (0, 2, 3)
     assert loaded.coverage.notes == (
-        "step 1 took 20 s, all steps 12.5 s in the median: it does not count for what is typical",
+        "step 1 took 20 s, the median step 12.5 s: it is left out of the typical step",
     )
 
 

@@ -5,23 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.costing.step_prior import step_prior
-from experiments.questions.generate import plan_on, representatives, simulated
+from experiments.evaluate.generated_steps import representatives, simulated
+from experiments.priors.steps import step_prior
+from experiments.questions.generate import plan_on
 from experiments.settings import Settings
-from simulator.errors import ClusterError, WorkloadError
+from simulator.support.errors import ClusterError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.framework import FRAMEWORKS, framework
 from traces.generate.generate import generate
-from traces.generate.kernel import Work
 from traces.generate.kernel_times import Gemm, work_of
+from traces.generate.layer_kernels import Work
 from traces.generate.layers import chunks
 from traces.generate.model import load_model, parameters
 from traces.generate.parallelism import Parallelism
-from traces.generate.program import COMPUTE, HOST
+from traces.generate.program import COMPUTE, HOST, KernelClock
 from traces.generate.run import Serving, Training, micro_batch
 from traces.generate.stage import stage_programs
-from traces.generate.timing import KernelClock
 
 MODEL = load_model("llama-3.1-8b").model_copy(update={"layers": 4})
 SMALL = MODEL.model_copy(update={"hidden": 512, "ffn": 1024, "layers": 2, "vocabulary": 512})
@@ -335,7 +335,7 @@ def _kernels(plan):
 
 
 def test_a_recipe_needs_kernels_and_a_peak():
-    with pytest.raises(WorkloadError, match="nvfp4 is a recipe"):
+    with pytest.raises(WorkloadError, match="nvfp4 needs a framework"):
         planned(B200, precision="nvfp4")
     with pytest.raises(ClusterError, match=r"accelerator\.peak\.fp4"):
         planned(H100, precision="mxfp4", framework="nemo")

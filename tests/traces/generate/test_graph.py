@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, ring
-from experiments.questions.generate import accelerator_of
+from experiments.evaluate.generated_steps import accelerator_of
 from experiments.scenario.scenario import Scenario
 from helpers.strategies import switch_network
 from helpers.synthetic_jobs import CHIP, generated, planned, plans
 from helpers.work import python_calls
 from simulator.engine.simulate import simulate
-from simulator.errors import ClusterError, WorkloadError
 from simulator.schedule import Plan
+from simulator.support.errors import ClusterError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import as_loaded, generate

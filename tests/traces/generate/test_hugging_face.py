@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.generate.hugging_face import FAMILIES
 from traces.generate.model import layer_parameters, load_model, parameters
 
@@ -254,10 +254,10 @@ def test_a_folder_with_a_config_will_do(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model_type": "mamba"}, "model_type: 'mamba' is no architecture that is known"),
+        ({"model_type": "mamba"}, "model_type: 'mamba' is not a supported architecture"),
         ({"model_type": "lama"}, "did you mean llama"),
         ({"model_type": None}, "model_type: missing"),
-        ({"hidden_size": None}, "hidden_size: missing (llama)"),
+        ({"hidden_size": None}, "hidden_size or n_embd or n_embed: missing (llama)"),
         ({"hidden_size": "4096"}, "hidden_size: '4096' is not a count"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: 0 is not a count"),
         ({"num_hidden_layers": True}, "num_hidden_layers: True is not a count"),

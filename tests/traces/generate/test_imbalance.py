@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.questions.generate import representatives
+from experiments.evaluate.generated_steps import representatives
 from experiments.scenario.scenario import Scenario
-from simulator.errors import TraceError, WorkloadError
 from simulator.imbalance import parse_imbalance
+from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import generate
@@ -187,7 +187,7 @@ def test_a_matrix_or_a_model_without_spread_experts_is_refused(tmp_path):
         plan(str(path))
     with pytest.raises(WorkloadError, match="ep of 2 or more"):
         plan("2", ep=1)
-    with pytest.raises(WorkloadError, match="2 replicas cannot stand for all"):
+    with pytest.raises(WorkloadError, match="2 replicas cannot represent all"):
         replace(plan("2"), replicas=2)
     path.write_text("1,2\n3\n")
     with pytest.raises(WorkloadError, match="line 2: 1 columns of a matrix of 2 rows"):

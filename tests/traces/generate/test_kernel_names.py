@@ -2,7 +2,7 @@
 
 import pytest
 
-from traces.generate.kernel_times.kernel_names import (
+from traces.generate.kernel_times.families import (
     UNSIZED_PRODUCTS,
     has_few_rows,
     is_elementwise,

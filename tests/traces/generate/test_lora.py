@@ -2,9 +2,10 @@
 
 import pytest
 
-from experiments.questions.generate import plan_on, simulated
+from experiments.evaluate.generated_steps import simulated
+from experiments.questions.generate import plan_on
 from experiments.settings import Settings
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from topologies import load_cluster
 from traces.generate.generate import generate
 from traces.generate.memory import fullest, memory_of

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from benchmarks.memory import HELD_OUT
 from benchmarks.memory import load as published
-from experiments.questions.memory import memory_on
+from experiments.evaluate.generated_steps import memory_on
 from helpers.places import SHARED
 from helpers.synthetic_jobs import plans
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from topologies import catalog, load_cluster
 from traces.generate.activations import head_activations, layer_activations, layer_tensors
 from traces.generate.kernel_times import KernelRates
@@ -561,9 +561,7 @@ def test_what_does_not_fit_is_refused_with_what_fills_it_and_what_would_fit():
         plan_for(memory=80 * GIB, dp=8),
         plan_for("llama-3.1-70b", memory=80 * GIB, tp=8, dp=2),
         plan_for(
-            "deepseek-v3-671b",
-            memory=140 * GIB,
-            run=Serving(phase="decode", batch=1, context=1024),
+            "deepseek-v3-671b", memory=140 * GIB, run=Serving(phase="decode", batch=1, context=1024)
         ),
         plan_for("llama-3.1-405b", memory=64 * GIB, tp=8, pp=4),
         plan_for("deepseek-v3-671b", memory=80 * GIB, dp=8, ep=8),

@@ -2,9 +2,8 @@
 
 import pytest
 
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.generate.model import (
-    active_parameters,
     embedding_parameters,
     layer_parameters,
     load_model,
@@ -97,7 +96,9 @@ def test_a_card_makes_as_many_parameters_as_published(name):
 def test_a_token_meets_as_many_parameters_as_published(name, published):
     # Two digits are published, and a token looks up one row of the embedding only.
     model = load_model(name)
-    met = active_parameters(model) - embedding_parameters(model).total
+    inactive = 1 - model.experts.top_k / model.experts.count if model.experts else 0.0
+    routed = sum(layer_parameters(model, layer).experts for layer in range(model.layers))
+    met = parameters(model) - inactive * routed - embedding_parameters(model).total
     assert met == pytest.approx(published, rel=0.025)
 
 
@@ -138,7 +139,7 @@ def test_every_number_has_a_source_and_every_name_is_that_of_its_file(name):
         ("kv_heads: 1", "kv_heads: 3", "heads 2 is not a multiple of kv_heads 3"),
         ("kind: grouped", "kind: linear", "attention"),
         ("name: tiny", "name: [tiny", "not YAML"),
-        ("gated: true", "sources: {width: here}\ngated: true", "the card gives no such number"),
+        ("gated: true", "sources: {width: here}\ngated: true", "the card has no such number"),
         (
             "gated: true",
             "gated: true\nexperts: {count: 2, top_k: 3, hidden: 4}",

@@ -3,13 +3,13 @@
 import pytest
 
 from experiments.questions.generate import generate, plan_on
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from topologies import load_cluster
 from traces.generate.kernel_times import OwnKernels
 from traces.generate.kernel_times.shapes import Gemm
 from traces.generate.parallelism import Parallelism
+from traces.generate.program import times_of
 from traces.generate.run import Training
-from traces.generate.timing import times_of
 
 
 def planned(kernels=None, framework="megatron"):

@@ -14,8 +14,7 @@ from simulator.schedule import Plan
 from simulator.workload import What
 from traces.generate.kernel_times import KernelRates
 from traces.generate.model import parse_model
-from traces.generate.parallelism import Parallelism
-from traces.generate.pipeline import SCHEDULES, Pipeline, SlotKind
+from traces.generate.parallelism import SCHEDULES, Parallelism, Pipeline, SlotKind
 from traces.generate.run import Training
 
 SQUARE = parse_model(

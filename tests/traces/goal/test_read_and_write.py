@@ -12,9 +12,9 @@ from collectives.algorithms import logarithmic, ring
 from helpers.strategies import SCHEDULES, full_network, plan, switch_network, workloads
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
-from simulator.errors import OutputError, TraceError
+from simulator.support.errors import OutputError, TraceError
 from simulator.workload import CallRow, Edges, What
-from traces.core.sniff import is_goal
+from traces.core.files import is_goal
 from traces.goal.read import load_goal
 from traces.goal.write import write_goal
 
@@ -161,16 +161,16 @@ def test_other_formats_are_not_taken_for_goal(head):
         ("num_ranks 1\nrank 0 {\ncalc 1", "rank 0 is not closed"),
         ("num_ranks 1\nrank 0\ncalc 1\n}", "'{' is missing"),
         ("num_ranks 1\nwhat\n", ":2: 'what' is not 'rank N {'"),
-        ("num_ranks 1\nrank 0 {\ncalc x\n}", ":3: 'calc x' is none of"),
-        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}", "is none of"),
+        ("num_ranks 1\nrank 0 {\ncalc x\n}", ":3: 'calc x' is not one of"),
+        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}", "is not one of"),
         ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}", ":3: rank 2 of num_ranks 2"),
         ("num_ranks 2\nrank 0 {\nsend 1b to -1\n}", "only a recv may have any source"),
         ("num_ranks 1\nrank 0 {\nsend 1b to 0\n}", "rank 0 sends to itself"),
         ("num_ranks 1\nrank 0 {\ncalc 99999999999999999999\n}", "does not fit in 64 bits"),
-        ("num_ranks 1\nrank 0 {\na: calc 1\na: calc 1\n}", ":4: rank 0: label 'a' stands twice"),
+        ("num_ranks 1\nrank 0 {\na: calc 1\na: calc 1\n}", ":4: rank 0: label 'a' occurs twice"),
         ("num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}", ":4: rank 0: no op is labelled 'b'"),
-        ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}", "nobody receives 1b to 1 tag 0"),
-        ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag 3\n}", "nobody sends 1b from 1 tag 3"),
+        ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}", "no rank receives 1b to 1 tag 0"),
+        ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag 3\n}", "no rank sends 1b from 1 tag 3"),
         (
             "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb irequires a\n}",
             "the edges make a cycle",

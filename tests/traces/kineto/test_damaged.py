@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.kineto_events import CUDA, DATA, kernel, read
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.kineto.reader import read_rank
 
 
@@ -20,9 +20,9 @@ from traces.kineto.reader import read_rank
         (kernel(dur=-1), r"event 1 'gemm': field 'dur': -1 is negative"),
         (kernel(ts=None), r"event 1 'gemm': field 'ts': missing"),
         (kernel(ts="soon"), r"event 1 'gemm': field 'ts': 'soon' is not a number"),
-        (kernel(ts="9" * 999), r"field 'ts': .9{59}\.\.\. us is no time"),
+        (kernel(ts="9" * 999), r"field 'ts': .9{59}\.\.\. us is not a time"),
         (kernel(ts="nan"), r"event 1 'gemm': field 'ts': 'nan' is not a number"),
-        (kernel(ts=1e300), r"event 1 'gemm': field 'ts': 1e\+300 us is no time"),
+        (kernel(ts=1e300), r"event 1 'gemm': field 'ts': 1e\+300 us is not a time"),
         (kernel(ts=[1]), r"event 1 'gemm': .*\$\.ts"),
         (kernel(args=[]), r"event 1 'gemm': .*\$\.args"),
         (kernel(args={"correlation": "x1"}), r"'gemm': field 'correlation': 'x1' is not an int"),
@@ -144,13 +144,13 @@ def test_flipped_bytes_give_an_answer_or_a_refusal(
 
 @pytest.mark.parametrize("rank", [-1, 10**9])
 def test_a_number_that_is_no_rank(tmp_path: Path, rank: int) -> None:
-    with pytest.raises(TraceError, match=f"distributedInfo.rank: {rank} is no rank"):
+    with pytest.raises(TraceError, match=f"distributedInfo.rank: {rank} is not a rank"):
         read(tmp_path, kernel(), distributedInfo={"rank": rank})
 
 
 @pytest.mark.parametrize("world", [0, 10**9])
 def test_a_number_that_is_no_world(tmp_path: Path, world: int) -> None:
-    with pytest.raises(TraceError, match=f"distributedInfo.world_size: {world} is no number"):
+    with pytest.raises(TraceError, match=f"distributedInfo.world_size: {world} is not a number"):
         read(tmp_path, kernel(), distributedInfo={"rank": 0, "world_size": world})
 
 

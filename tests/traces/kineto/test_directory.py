@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.places import DATA
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.kineto.directory import read_job
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from helpers.kineto_events import read, trace, write
 from helpers.places import SHARED
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.load import load
 

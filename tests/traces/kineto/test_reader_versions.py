@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from helpers.kineto_events import CUDA, kernel, names, read, trace, write
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.kineto.comm import group_ranks
 from traces.kineto.reader import read_rank
 

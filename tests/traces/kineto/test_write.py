@@ -19,7 +19,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.kineto_jobs import RANKS, US, Step, build_job, jobs, starts
 from helpers.places import ROOT, SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
-from simulator.errors import OutputError, WorkloadError
+from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import KINDS, CallRow, What, Workload
 from topologies import load_cluster
@@ -60,9 +60,7 @@ def test_what_is_written_reads_back(job: list[Step], ready: list[float]) -> None
 
 @given(st.lists(st.tuples(jobs, starts), min_size=2, max_size=3))
 @pytest.mark.slow
-def test_each_of_several_steps_reads_back(
-    job_steps: list[tuple[list[Step], list[float]]],
-) -> None:
+def test_each_of_several_steps_reads_back(job_steps: list[tuple[list[Step], list[float]]]) -> None:
     timelines = [run(build_job(job, ready)) for job, ready in job_steps]
     with TemporaryDirectory() as folder:
         write_kineto(timelines, folder, first=7)
@@ -483,10 +481,10 @@ def test_a_sender_that_waits_for_its_receiver_to_post_is_refused() -> None:
 def test_what_a_trace_does_not_tell_is_said() -> None:
     loaded = load(SAMPLES / "gloo-ddp-4", "median")
     notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
-    assert notes == ("4 calls that the host carried out stand as NCCL's kernels on streams",)
+    assert notes == ("4 calls that the host carried out are written as NCCL kernels on streams",)
     loaded = load(SAMPLES / "jax-cpu-4", "median")
     notes = what_is_not_told(Scenario(loaded.workload, CLUSTER).run())
-    assert any("waits between streams that no event tells" in note for note in notes)
+    assert any("waits between streams are not written as events" in note for note in notes)
 
 
 @pytest.mark.parametrize(("change", "message"), list(refusals()))
@@ -543,7 +541,7 @@ def test_changed_calls_are_refused(tmp_path: Path) -> None:
     ("column", "value", "message"),
     [
         ("size", np.full(2, 7.0), "multiple of 2 B"),
-        ("size", np.full(2, np.nan), "only a kernel's name could tell"),
+        ("size", np.full(2, np.nan), "only the name of a kernel could identify it"),
         ("dtype", ("s4", "s4"), "dtype 's4'"),
         ("kind", np.full(2, KINDS.index("barrier"), dtype=np.uint8), "kind 'barrier'"),
     ],
@@ -555,6 +553,22 @@ def test_calls_that_nccl_has_no_kernel_for_are_refused(
     workload = timeline.workload.with_calls(**{column: value})
     with pytest.raises(WorkloadError, match=message):
         write_kineto([replace(timeline, workload=workload)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("all_reduce", "long int"), ("all_reduce", "c10::Bool"), ("all_to_all", "short int")],
+)
+def test_every_dtype_that_nccl_carries_is_written(tmp_path: Path, kind: str, dtype: str) -> None:
+    """PyTorch spells int64 ``long int``; NCCL reduces no int16, and moves it as any bytes."""
+    timeline = run(build_job([REDUCE], [0.0] * RANKS))
+    kinds = np.full(2, KINDS.index(kind), dtype=np.uint8)
+    workload = timeline.workload.with_calls(kind=kinds, dtype=(dtype, dtype))
+    write_kineto([replace(timeline, workload=workload)], tmp_path)
+    read = load(tmp_path, "1").workload
+    assert {(call.kind, call.dtype) for call in map(read.call_view, range(len(read.calls)))} == {
+        (kind, dtype)
+    }
 
 
 def test_steps_of_different_jobs_are_refused(tmp_path: Path) -> None:
@@ -592,6 +606,6 @@ def test_nothing_is_left_of_a_job_that_could_not_be_written_whole(tmp_path: Path
 def test_a_rank_of_another_job_in_the_directory_is_refused(tmp_path: Path) -> None:
     timeline = run(chain(lambda *_: None))
     write_kineto([run(build_job(JOB, [0.0] * RANKS))], tmp_path)
-    with pytest.raises(OutputError, match=r"rank1\.json\.gz: none of the 1 ranks written"):
+    with pytest.raises(OutputError, match=r"rank1\.json\.gz: is not of the 1 ranks written"):
         write_kineto([timeline], tmp_path)
     assert read_rank(tmp_path / "rank0.json.gz").world_size == RANKS

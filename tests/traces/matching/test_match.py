@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.link_tapes import Tape, replay
-from simulator.errors import DeadlockError, TraceError
+from simulator.support.errors import DeadlockError, TraceError
 from simulator.workload import What
 from traces.load import load
 from traces.matching.clocks import MessageEnds, offsets

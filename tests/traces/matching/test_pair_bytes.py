@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.errors import TraceError, WorkloadError
 from simulator.shares import Shares
+from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import CallRow, What
 from topologies import load_cluster
 from traces.chakra.write import write_chakra
-from traces.core.calls import LocalCall, Splits
+from traces.core.rank_graph import LocalCall, Splits
 from traces.kineto.write import write_kineto
 from traces.load import load
 from traces.matching.pair_bytes import pair_bytes
@@ -169,7 +169,7 @@ def test_a_rank_that_is_missing_is_filled_in_and_said(tmp_path):
     filled = view.shares.bytes(view.size)
     assert filled[known] == pytest.approx(4 * table[known])
     assert filled[:, known] == pytest.approx(4 * table[:, known])
-    assert any("tell the sizes of 30 of 32 pairs" in note for note in read.coverage.notes)
+    assert any("record the sizes of 30 of 32 pairs" in note for note in read.coverage.notes)
 
 
 def opened(path, mode):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.link_tapes import Tape, replay
-from traces.core.calls import UNKNOWN_GROUP
+from traces.core.rank_graph import UNKNOWN_GROUP
 from traces.load import load
 
 TENSOR, DATA = ((0, 1), (2, 3)), ((0, 2), (1, 3))

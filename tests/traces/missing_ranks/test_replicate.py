@@ -8,14 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import CallRow, Edges, Group, What, Workload
 from topologies import load_cluster
-from traces.missing_ranks.group_patterns import Roles
-from traces.missing_ranks.replicate import models, replicate
+from traces.missing_ranks.replicate import Roles, models, replicate
 
 
 @dataclass(frozen=True)

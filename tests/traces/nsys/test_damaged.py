@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.nsys_files import KERNEL, RUNTIME, simple, surplus, write_export
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.load import load
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.link_tapes import Tape, replay
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from traces.load import load
 
 NCCL = 20

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.link_tapes import LATENCY, Replay, Tape, replay
 from simulator.workload import UNEXPLAINED_HOST
-from traces.profiler.host_silence import shortest_silence
+from traces.core.rank_graph import shortest_silence
 
 EXACT = pytest.approx
 MS = 1e3
@@ -114,3 +114,24 @@ def test_a_pause_is_compared_with_the_usual_one_of_all_threads() -> None:
     assert shortest_silence({1: spans(5.0, 100)}) == 0.1
     endless = np.array([[-np.inf, 0.0]])
     assert shortest_silence({1: spans(50e-6, 100), 2: endless}) == EXACT(5e-3)
+
+
+def test_a_silence_in_which_python_functions_run_is_host_work(tmp_path: Path) -> None:
+    """Recorded with_stack: the processor is at work but in C functions that wait."""
+    tape = launches(after(50 * MS))
+    tape.python("train.py(7): main", 0, 60 * MS)
+    begin = 30.0 * 19 + 2
+    path = tape.write(tmp_path)
+    assert silent(replay(path)) == []
+    assert replay(path, host=1e6).step < 1 * MS
+    tape.python("<built-in method acquire of _thread.lock object at 0x7f>", begin + MS, 20 * MS)
+    base = replay(tape.write(tmp_path))
+    assert silent(base) == [EXACT(20 * MS)]
+    assert base.step == EXACT(base.measured)
+
+
+def test_a_silence_outside_of_every_python_function_is_one_still(tmp_path: Path) -> None:
+    tape = launches(after(50 * MS))
+    tape.python("train.py(7): main", 0, 10 * MS)
+    begin = 30.0 * 19 + 2
+    assert silent(replay(tape.write(tmp_path))) == [EXACT(50 * MS - (10 * MS - begin))]

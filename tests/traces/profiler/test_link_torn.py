@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.link_tapes import Tape, replay
-from simulator.errors import DeadlockError, TraceError
+from simulator.support.errors import DeadlockError, TraceError
 
 EXACT = pytest.approx
 Events = list[dict[str, Any]]

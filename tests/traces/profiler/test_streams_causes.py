@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape, replay
 from simulator.analysis.critical_path import critical_path, path_by_what
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import LAUNCH_DELAY, STEP_BEFORE
-from traces.core.calls import UNKNOWN_GROUP
 from traces.core.loaded import WORST, Gap, worst
+from traces.core.rank_graph import UNKNOWN_GROUP
 from traces.kineto.directory import read_job
 from traces.load import load
 from traces.profiler.link import rank_graph
@@ -102,6 +102,7 @@ def test_what_was_launched_before_the_recording_belongs_to_no_step(tmp_path: Pat
     found = load(tape.write(tmp_path))
     assert (found.coverage.kernels, found.coverage.collectives) == (1, 0)
     assert found.coverage.starts == {"step before": 1}
+    assert found.coverage.unused["device ops launched before the recording began"] == 1
 
 
 def two_groups(folder: Path, *, size: int | None) -> Path:
@@ -121,7 +122,7 @@ def test_a_call_of_one_of_several_groups_is_not_taken_for_the_whole_job(tmp_path
     calls = [found.workload.call_view(call) for call in range(len(found.workload.calls))]
     assert {call.group.label for call in calls} == {UNKNOWN_GROUP}
     assert all(math.isnan(call.size) for call in calls)
-    assert any("does not tell the group" in note for note in found.coverage.notes)
+    assert any("whose group is not recorded" in note for note in found.coverage.notes)
 
 
 def test_the_size_of_a_group_tells_it_where_only_one_has_it(tmp_path: Path) -> None:

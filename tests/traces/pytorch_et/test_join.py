@@ -10,7 +10,7 @@ import pytest
 from helpers.link_tapes import Tape
 from helpers.places import SHARED
 from helpers.pytorch_et_files import Program
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.kineto.directory import read_job
 from traces.kineto.reader import read_rank
 from traces.load import load

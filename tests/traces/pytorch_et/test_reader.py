@@ -13,11 +13,11 @@ import pytest
 
 from helpers.places import SHARED
 from helpers.pytorch_et_files import SCHEMAS, Program, tensor
-from simulator.errors import TraceError
-from traces.core.sniff import is_execution_trace
+from simulator.support.errors import TraceError
+from traces.core.files import is_execution_trace
 from traces.load import load, recognised
 from traces.pytorch_et.reader import execution_summary, read_execution_trace, refuse_to_replay
-from traces.pytorch_et.tensors import data_edges
+from traces.pytorch_et.schema import data_edges
 
 TRACES = SHARED / "traces"
 ARCHIVE = TRACES / "chakra" / "pytorch_et_1.0.2-chakra.0.0.4.tgz"
@@ -100,10 +100,7 @@ def test_broken_links_are_counted_and_their_nodes_kept(tmp_path: Path) -> None:
     program.op("forward lost", fw_parent=888)
     found = read_execution_trace(program.write(tmp_path / "et.json"))
     assert len(found) == 11
-    assert found.unused == {
-        "nodes whose caller is missing": 1,
-        "nodes whose forward is missing": 1,
-    }
+    assert found.unused == {"nodes whose caller is missing": 1, "nodes whose forward is missing": 1}
 
 
 def test_an_archive_is_read_without_what_macos_adds(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.xla_profiles import block, number
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from traces.xla.hlo import (
     HloModule,
     HloOp,
@@ -186,8 +186,7 @@ GROUPS = {
     "iota in list": block(87, block(2, number(1, 2) + number(2, 2) + block(3, bytes([4])))),
     "iota": block(92, number(1, 2) + number(2, 2) + block(3, bytes([4]))),
     "mesh": block(
-        93,
-        block(1, block(1, number(2, 2)) + block(1, number(2, 2))) + block(2, number(1, 1)),
+        93, block(1, block(1, number(2, 2)) + block(1, number(2, 2))) + block(2, number(1, 1))
     ),
     "part of an axis": block(
         93,

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.xla_profiles import block, number
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
+from traces.core.files import is_zip
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_zip
 from traces.xla.nsys_jax import is_bundle, load_bundles
 
 
@@ -224,11 +224,11 @@ def test_a_full_queue_holds_the_host_back(tmp_path: Path) -> None:
     assert np.count_nonzero(freed) > 500
 
 
-def one_process(file: Path, threads: dict[int, str], numbers: list[int]) -> Path:
+def one_process(file: Path, threads: dict[int, str], numbers: list[int] | None) -> Path:
     """A bundle of one process: each thread launches runs of its programs, 1 ms apart.
 
     ``threads`` maps a thread to its programs, a letter each; ``numbers`` are the devices' in the
-    job.
+    job, None for a bundle without a table of devices.
     """
     table: dict[str, list[Any]] = {column: [] for column in TABLE}
     own = 0
@@ -257,13 +257,14 @@ def one_process(file: Path, threads: dict[int, str], numbers: list[int]) -> Path
                     table[column].append(value)
     out, devices = io.BytesIO(), io.BytesIO()
     pq.write_table(pa.table(table), out)
-    named = [f"Xla:#global={number_},local={at}#" for at, number_ in enumerate(numbers)]
-    kinds = {"('TARGET_INFO_GPU', 'name')": ["GPU X"] * len(numbers)}
-    told = {"('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')": named}
-    pq.write_table(pa.table(kinds | told), devices)
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("nvtx_gpu_proj_trace/trace.parquet", out.getvalue())
-        archive.writestr("device-metadata.parquet", devices.getvalue())
+        if numbers is not None:
+            named = [f"Xla:#global={number},local={at}#" for at, number in enumerate(numbers)]
+            kinds = {"('TARGET_INFO_GPU', 'name')": ["GPU X"] * len(numbers)}
+            names = {"('TARGET_INFO_NVTX_CUDA_DEVICE', 'name')": named}
+            pq.write_table(pa.table(kinds | names), devices)
+            archive.writestr("device-metadata.parquet", devices.getvalue())
     return file
 
 
@@ -294,3 +295,29 @@ def test_threads_that_no_device_is_told_of_are_refused(tmp_path: Path) -> None:
     threads = dict.fromkeys((101, 102, 103), "mm")
     with pytest.raises(TraceError, match=r"a.zip: 3 of 3 threads launch 'jit_m'.*has 2 devices"):
         load_bundles(one_process(tmp_path / "a.zip", threads, [0, 1]), "median")
+
+
+@pytest.mark.parametrize("numbers", [None, []])
+def test_without_a_device_count_the_main_thread_is_no_device(
+    tmp_path: Path, numbers: list[int] | None
+) -> None:
+    threads = {100: "cxc", 101: "mmm", 102: "mmm", 103: "mmm", 104: "mmm"}
+    loaded = load_bundles(one_process(tmp_path / "a.zip", threads, numbers), "median")
+    assert loaded.coverage.ranks == (0, 1, 2, 3)
+    assert any("taken as 4, the number of threads" in note for note in loaded.coverage.notes)
+    assert any("3 ops that thread 100 launched" in note for note in loaded.coverage.notes)
+
+
+def test_without_a_device_count_one_thread_with_the_main_program_is_one_device(
+    tmp_path: Path,
+) -> None:
+    loaded = load_bundles(one_process(tmp_path / "a.zip", {100: "cc", 101: "mm"}, None), "all")
+    assert loaded.coverage.ranks == (0,)
+    assert loaded.coverage.kernels == 4
+
+
+def test_without_a_device_count_threads_of_one_program_are_devices(tmp_path: Path) -> None:
+    threads = dict.fromkeys((101, 102), "mm")
+    loaded = load_bundles(one_process(tmp_path / "a.zip", threads, None), "all")
+    assert loaded.coverage.ranks == (0, 1)
+    assert not any("left out" in note for note in loaded.coverage.notes)

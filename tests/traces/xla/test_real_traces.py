@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SHARED
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
 from traces.core.loaded import Loaded

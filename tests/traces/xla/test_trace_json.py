@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import record_jax_cpu as made
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.xla_profiles import (
@@ -25,10 +25,10 @@ from helpers.xla_profiles import (
     space,
     two_chips,
 )
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from topologies import load_cluster
+from traces.core.files import is_xla_json
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_xla_json
 from traces.xla.trace_json import load_trace_json
 from traces.xla.xplane import load_xplane
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.costing.calibration import with_costs
+from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from helpers.xla_profiles import (
     ALL_REDUCE,
@@ -18,11 +18,11 @@ from helpers.xla_profiles import (
     space,
     two_chips,
 )
-from simulator.errors import TraceError
+from simulator.support.errors import TraceError
 from simulator.workload import What
 from topologies import load_cluster
+from traces.core.files import is_xplane
 from traces.core.loaded import Loaded
-from traces.core.sniff import is_xplane
 from traces.xla.xplane import load_xplane
 
 
@@ -288,7 +288,9 @@ def test_a_fusion_that_communicates_costs_what_was_measured(tmp_path: Path) -> N
     assert [load.call_view(index).kind for index in range(len(load.calls))] == ["all_reduce"] * 2
     assert np.isnan(load.calls.size).all()
     assert found.coverage.collectives_matched == 0
-    assert any("does not tell the group" in note for note in found.coverage.notes)
+    assert any(
+        "whose group or size the profile does not record" in note for note in found.coverage.notes
+    )
     assert replay(found) == pytest.approx(found.measured_step, rel=1e-6)
 
 
@@ -415,7 +417,19 @@ def test_a_gpu_that_ran_nothing_is_told(tmp_path) -> None:
     idle.event("Steps", "1", (0, 100))
     found = read(tmp_path, space(*worker((0, 2)), idle), "all")
     assert found.coverage.ranks == (0, 2)
-    assert "a.xplane.pb: /device:GPU:1 ran nothing, and are no ranks" in found.coverage.notes
+    assert "a.xplane.pb: /device:GPU:1 ran nothing and counts as no rank" in found.coverage.notes
+
+
+@pytest.mark.parametrize("whose", ["worker-{} ", "/job:worker/replica:0/task:{}"])
+def test_a_host_whose_only_gpu_ran_nothing_is_reported(tmp_path, whose) -> None:
+    """Eight planes of eight hosts, seven of which ran something: the eighth is not dropped."""
+    planes = [plane for host in range(7) for plane in worker((0,), whose=whose.format(host))]
+    idle = PlaneBuilder(f"{whose.format(7)}/device:GPU:0")
+    idle.event("Steps", "1", (0, 100))
+    loaded = read(tmp_path, space(*planes, idle), "all")
+    assert loaded.coverage.ranks == tuple(range(7))
+    notes = [note for note in loaded.coverage.notes if "ran nothing" in note]
+    assert notes == ["a.xplane.pb: /device:GPU:0 ran nothing and counts as no rank"]
 
 
 def test_a_line_made_of_the_streams_counts_nothing_twice(tmp_path) -> None:
@@ -424,3 +438,34 @@ def test_a_line_made_of_the_streams_counts_nothing_twice(tmp_path) -> None:
     found = read(tmp_path, space(gpu), "all")
     assert found.coverage.kernels == 2
     assert found.coverage.unused["XLA Ops of GPUs"] == 1
+
+
+def one_step_in_flight(*, blocks: bool) -> bytes:
+    """A GPU that computes step after step, 100 us each; the host keeps one more launched.
+
+    It launches step n + 1, then blocks until step n is ready, which takes nearly all its time.
+    """
+    gpu, host = PlaneBuilder("/device:GPU:0"), PlaneBuilder("/host:CPU")
+    for step in range(6):
+        stats = {"correlation_id": step + 1, "hlo_op": "gemm", "hlo_module": f"jit_{step}"}
+        gpu.event("Stream #7(Compute)", "gemm", (100 * step + 20, 100 * step + 120), stats)
+        launched = 0.0 if step == 0 else 100.0 * (step - 1) + 25
+        host.event("python", "cuLaunch", (launched, launched + 2), {"correlation_id": step + 1})
+        if blocks and step > 0:
+            ready = 100 * (step - 1) + 121
+            host.event("python", "$array.py:610 block_until_ready", (launched + 3, ready))
+    return space(gpu, host)
+
+
+def test_a_host_blocked_until_a_result_is_ready_does_no_work(tmp_path: Path) -> None:
+    """The device is never dry, so that only the recorded call tells the wait from work."""
+    steps = {
+        blocks: read(tmp_path, one_step_in_flight(blocks=blocks), "all") for blocks in (True, False)
+    }
+    at_work = {
+        blocks: float(step.workload.duration[step.workload.what == What.HOST].sum())
+        for blocks, step in steps.items()
+    }
+    assert at_work[True] < 60e-6
+    assert at_work[False] > 400e-6
+    assert replay(steps[True]) == pytest.approx(steps[True].measured_step, rel=1e-6)

@@ -1,14 +1,14 @@
 """How long kernels take: measured tables, what is carried over from them, and the roofline."""
 
-from traces.generate.kernel_times.machines import Accelerator
-from traces.generate.kernel_times.own import OwnKernels, read_own
-from traces.generate.kernel_times.rates import (
+from simulator.accelerators import Accelerator
+from traces.generate.kernel_times.machines import (
     COMPUTE_EFFICIENCY,
     MEMORY_EFFICIENCY,
     KernelRates,
     KernelWork,
     roofline_time,
 )
+from traces.generate.kernel_times.own import OwnKernels, read_own
 from traces.generate.kernel_times.shapes import (
     PRECISIONS,
     Attention,

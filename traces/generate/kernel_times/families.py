@@ -1,18 +1,25 @@
-"""Families of measured kernels: what their tables are measured over, and the work of each row.
+"""Families of kernels: what their tables are measured over, and what kernels' names give.
 
 A table of a family has one grid per *variant* (a recipe, a size of heads, a window), over the
 family's dimensions. Time does not fall when a dimension grows, and grows at most as fast as the
 work does: ``exponents`` say by which power of each dimension that is. (More experts, or more
 chosen, with the same of all else are more weights or more arithmetic, not both: half the power.)
+
+Names of kernels are those of NCCL and RCCL, cuBLAS, cuDNN, CUTLASS, TensorRT-LLM, hipBLASLt,
+Composable Kernel, MIOpen, Triton, FlashAttention, PyTorch, FBGEMM, vLLM, SGLang and XLA's fusions.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.accelerators import Accelerator
+from simulator.support.errors import WorkloadError
 from simulator.workload import Floats
 from traces.generate.kernel_times.shapes import (
+    PRECISIONS,
     attention_work,
     expert_work,
     gemm_work,
@@ -20,6 +27,9 @@ from traces.generate.kernel_times.shapes import (
     latent_work,
     precision,
 )
+
+Key = tuple[str, str]
+"""A table: name of a family, and variant."""
 
 Work = tuple[Floats, Floats]
 """FLOPs and bytes of rows, an array each."""
@@ -47,7 +57,7 @@ class Family:
         launches it which was timed.
     tuned_by_shape
         Libraries tune these for some shapes and not for others, so that time is monotone in the
-        first dimension only (:class:`~traces.generate.kernel_times.surface.Curves`).
+        first dimension only (:class:`~traces.generate.kernel_times.tables.Curves`).
     """
 
     name: str
@@ -147,8 +157,8 @@ def _arithmetic(variant: str) -> str:
 _ATTENTION = ("batch", "tokens", "heads", "kv_heads")
 
 FAMILIES = {
-    one.name: one
-    for one in (
+    family.name: family
+    for family in (
         Family("gemm", ("m", "n", "k"), (1.0, 1.0, 1.0), 0, _gemm, _first),
         Family("prefill", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _prefill, _arithmetic),
         Family("flash", _ATTENTION, (1.0, 2.0, 1.0, 1.0), 0, _flash, _arithmetic),
@@ -181,3 +191,146 @@ FAMILIES = {
 """Every family by its name. Variants: a recipe for ``gemm``; ``cache recipe/head size/window`` for
 attention and the cache's recipe for MLA, with ``:recipe`` of the arithmetic behind the cache's
 where it is not bf16; ``recipe/distribution`` for ``experts``."""
+
+
+def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:
+    """Return the least time of shapes on an accelerator, s, at its full peak and bandwidth.
+
+    Raises
+    ------
+    WorkloadError
+        If the peak of the variant's recipe is not known.
+    """
+    recipe = PRECISIONS[family.recipe(variant)]
+    peak = chip.peak(recipe.peak)
+    if peak is None:
+        raise WorkloadError(
+            f"accelerator {chip.name}: its peak at {recipe.peak} is not known, which a kernel of"
+            f" {family.name} {variant} needs: give accelerator.peak.{recipe.peak}"
+        )
+    flops, traffic = family.work(variant, tuple(points.T))
+    return np.maximum(flops / peak, traffic / chip.memory_bandwidth)
+
+
+COMMUNICATION = "communication"
+UNSIZED_PRODUCTS = "matrix products without sizes"
+UNSIZED_ATTENTION = "attention without sizes"
+_TRITON = "triton without sizes"
+
+_BY_NAME = (
+    (COMMUNICATION, re.compile(r"nccl|rccl|msccl|all_?reduce|nvshmem|deep_?ep", re.IGNORECASE)),
+    (
+        UNSIZED_ATTENTION,
+        re.compile(r"flash_?(attn|fwd|bwd|dec)|fmha|attention|attn", re.IGNORECASE),
+    ),
+    (
+        UNSIZED_PRODUCTS,
+        re.compile(
+            r"(?<!fb)gemm|cublas|(?<!kernel_)cutlass|cijk_|nvjet|matmul|xmma|gemv|^bmm_"
+            # Convolutions, which are products of matrices that are not written down.
+            r"|scudnn|(?<!reduce_)[wd]grad_|winograd|implicit_con|convol|conv_?\d?d?_?(fwd|bwd)",
+            re.IGNORECASE,
+        ),
+    ),
+    (_TRITON, re.compile(r"^triton_", re.IGNORECASE)),
+)
+
+
+def kind_by_name(kernel: str) -> str:
+    """Return what the name of a kernel says of it.
+
+    Examples
+    --------
+    >>> kind_by_name("ncclDevKernel_AllReduce_Sum_f16_RING_LL")
+    'communication'
+    >>> kind_by_name("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn")
+    'matrix products without sizes'
+    """
+    return next((kind for kind, pattern in _BY_NAME if pattern.search(kernel)), "other")
+
+
+_ELEMENTWISE = re.compile(
+    r"elementwise|reduce_kernel|softmax|layer_?norm|rms_?norm|batch_?norm|bn_(fw|bw)|dropout|copy"
+    r"|multi_tensor_apply|fused_adam|catarray|cat_?copy|fill|transpose|permut|nchwtonhwc"
+    r"|nhwctonchw|^triton_"
+    # What moves, orders and looks up: bytes count, and no products.
+    r"|pool|rope_|rotary|qk_?norm|kv_?cache|act_and_mul|embedding|sort|scan|scatter|gather|bucket"
+    r"|index|indices|quantize|rowwise_to_float|topk|routing|finalize|select|unique|segment|jagged"
+    r"|reduce_?by_?key|reduce_wgrad|subtensorop|optensor|fft\d?d?_|_mask|arange|histogram",
+    re.IGNORECASE,
+)
+_PASSES = frozenset(
+    {
+        *("add", "subtract", "multiply", "divide", "negate", "abs", "maximum", "minimum", "clamp"),
+        *("exponential", "log", "tanh", "logistic", "rsqrt", "sqrt", "power", "sine", "cosine"),
+        *("convert", "compare", "select", "and", "or", "not", "broadcast", "reduce", "iota", "is"),
+        *("transpose", "copy", "bitcast", "reshape", "concatenate", "slice", "pad", "reverse"),
+        *("dynamic", "update", "gather", "scatter", "finite", "wrapped", "loop", "input"),
+    }
+)
+"""HLO's operations that multiply no matrices, and what XLA calls fusions of them alone."""
+_FUSION = re.compile(r"^([a-z_]+?)_fusion(\.\d+)*$")
+
+
+def is_elementwise(kernel: str) -> bool:
+    """Whether a kernel, by its name, passes over elements and multiplies no matrices.
+
+    Examples
+    --------
+    >>> is_elementwise("void at::native::vectorized_elementwise_kernel<4, ...>")
+    True
+    >>> is_elementwise("sm90_xmma_gemm_bf16bf16_bf16f32")
+    False
+    >>> is_elementwise("input_convert_reduce_fusion.13"), is_elementwise("gemm_fusion_dot.2")
+    (True, False)
+    """
+    if kind_by_name(kernel) not in ("other", _TRITON):
+        return False
+    fusion = _FUSION.match(kernel)
+    if fusion is not None:
+        return _PASSES.issuperset(fusion[1].split("_"))
+    return bool(_ELEMENTWISE.search(kernel))
+
+
+_TILES = (
+    re.compile(r"_MT(\d+)x(\d+)x\d+_"),  # hipBLASLt, rocBLAS: the macro tile
+    re.compile(r"nvjet_(?:[a-z0-9]+_)+?(\d+)x(\d+)_"),
+    re.compile(r"^bmm_.*?_t(\d+)x(\d+)x\d+"),  # TensorRT-LLM
+    re.compile(r"_(?:tilesize|bt)(\d+)x(\d+)x\d+_"),  # cuDNN, MIOpen
+    re.compile(r"_(\d+)x(\d+)(?:x\d+)*(?:_|$)"),  # cuBLAS, CUTLASS, Triton's matmul_ogs
+)
+_FEW = 32
+"""Rows of a tile that is made for few: a product with as many does 32 FLOPs for a byte of 16-bit
+weights, a tenth to a fifth of what accelerators of today do in the time in which they read one."""
+_PLAIN_FP32 = re.compile(r"_s(gemm|cudnn)_")
+"""Products of 32-bit floats without matrix units: small tiles are usual, and memory is no bound."""
+_DECODING = re.compile(
+    r"decod|splitkv|split_kv|paged|forgen|generation|_ll4mi_|multictaskv", re.IGNORECASE
+)
+
+
+def has_few_rows(kernel: str) -> bool | None:
+    """Whether a product or attention has so few rows that memory bounds it; None: unknown.
+
+    A library picks the tile to fit the product: one of 32 rows or columns at most is for one with
+    no more, as decoding has. Attention that decodes is named for it.
+
+    Examples
+    --------
+    >>> has_few_rows("Cijk_Alik_Bljk_BBS_BH_UserArgs_MT64x16x256_MI16x16x1_SN")
+    True
+    >>> has_few_rows("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn")
+    False
+    >>> has_few_rows("void paged_attention_ll4mi_QKV_mfma16_kernel<0>")
+    True
+    >>> has_few_rows("void flash_fwd_kernel<Flash_fwd_kernel_traits<128>>") is None
+    True
+    """
+    if kind_by_name(kernel) == UNSIZED_ATTENTION:
+        return True if _DECODING.search(kernel) else None
+    if "gemv" in kernel.lower():
+        return True
+    if _PLAIN_FP32.search(kernel):
+        return False
+    tile_sizes = next((tile for pattern in _TILES if (tile := pattern.search(kernel))), None)
+    return None if tile_sizes is None else min(int(side) for side in tile_sizes.groups()) <= _FEW

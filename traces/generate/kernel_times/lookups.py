@@ -1,13 +1,19 @@
-"""Which rows of which tables answer for a shape, and by what they are multiplied."""
+"""Which rows of which tables answer for a shape, and by what they are multiplied.
+
+Where tables lack a kind of attention it follows from what they have, by published ratios:
+FlashAttention-3 (Shah et al., arXiv 2407.08608), figures 5 and 6: TFLOP/s on H100 SXM5 by sequence
+length, 16,384 tokens and a width of 2,048 in all, FP16; FLOPs of the backward pass are 2.5 times
+those of the forward pass, those under a causal mask half.
+"""
 
 import math
-from collections.abc import Collection, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from traces.generate.kernel_times.families import attention_variant
-from traces.generate.kernel_times.published import backward_ratio, full_mask_ratio, older_ratio
-from traces.generate.kernel_times.rows import Key
+from simulator.accelerators import Accelerator, multiprocessor_count
+from traces.generate.kernel_times.families import Key, attention_variant
 from traces.generate.kernel_times.shapes import (
     Attention,
     ExpertGemms,
@@ -80,66 +86,68 @@ def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Looku
     """
     match shape:
         case Gemm():
-            return _gemm(shape, tables)
+            return _gemm_lookup(shape, tables)
         case Attention():
-            return _attention(shape, tables, generation)
+            return _attention_lookup(shape, tables, generation)
         case LatentAttention():
-            return _latent(shape, tables)
+            return _latent_lookup(shape, tables)
         case ExpertGemms():
-            return _experts(shape, tables)
+            return _experts_lookup(shape, tables)
         case Streaming():
             return None
 
 
-def _gemm(shape: Gemm, tables: Collection[Key]) -> Lookup | None:
+def _gemm_lookup(shape: Gemm, tables: Collection[Key]) -> Lookup | None:
     """Find a product; a batch of products runs as one with all their rows."""
-    for recipe, own in _recipes(shape.dtype):
+    for recipe, is_same in _recipes(shape.dtype):
         if ("gemm", recipe) in tables:
             point = (shape.m * shape.batch, shape.n, shape.k)
-            exact = own and shape.batch == 1
+            exact = is_same and shape.batch == 1
             return Lookup((Term(("gemm", recipe), point),), exact=exact)
     return None
 
 
-def _experts(shape: ExpertGemms, tables: Collection[Key]) -> Lookup | None:
+def _experts_lookup(shape: ExpertGemms, tables: Collection[Key]) -> Lookup | None:
     point = (shape.tokens, shape.chosen, shape.hidden, shape.intermediate, shape.experts)
-    for recipe, own in _recipes(shape.dtype):
+    for recipe, is_same in _recipes(shape.dtype):
         for distribution in dict.fromkeys((shape.distribution, "balanced")):
             key = ("experts", f"{recipe}/{distribution}")
             if key not in tables:
                 continue
-            found = Lookup((Term(key, point),), exact=own and distribution == shape.distribution)
+            forward = Lookup(
+                (Term(key, point),), exact=is_same and distribution == shape.distribution
+            )
             # Gradients of the inputs and of the weights are as many products again, each.
-            return found.times(2.0) if shape.direction == "backward" else found
+            return forward.times(2.0) if shape.direction == "backward" else forward
     return None
 
 
 def _recipes(recipe: str) -> Iterator[tuple[str, bool]]:
     yield recipe, True
-    for other in _INSTEAD.get(recipe, ()):
-        yield other, False
+    for substitute in _INSTEAD.get(recipe, ()):
+        yield substitute, False
 
 
 _SINCE_AMPERE = ("hopper", "blackwell")
 """Generations whose flash attention is made anew: tables of the others are FlashAttention-2's."""
 
 
-def _attention(shape: Attention, tables: Collection[Key], generation: str) -> Lookup | None:
+def _attention_lookup(shape: Attention, tables: Collection[Key], generation: str) -> Lookup | None:
     if shape.kind == "unfused":
         return None
     if shape.queries == 1:
         return _decode(shape, tables)
-    length, found = _forward(shape, tables)
-    if found is None:
+    length, result = _forward(shape, tables)
+    if result is None:
         return None
     backward = shape.direction == "backward"
     if backward:
-        found = found.times(backward_ratio(length, shape.head_size))
+        result = result.times(backward_ratio(length, shape.head_size))
     if shape.kind == "flash2" and generation in _SINCE_AMPERE:
         size = shape.head_size
         older = older_ratio(length, size, backward=backward, causal=shape.causal)
-        return found.times(older)
-    return found
+        return result.times(older)
+    return result
 
 
 def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup | None]:
@@ -147,17 +155,17 @@ def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup |
     if not shape.causal:
         # A block without a mask has the length of the square with as many pairs of tokens.
         length = math.sqrt(shape.pairs)
-        found = _square(shape, length, None, tables)
-        return length, found and found.times(full_mask_ratio(length, shape.head_size))
+        result = _square(shape, length, None, tables)
+        return length, result and result.times(full_mask_ratio(length, shape.head_size))
     if shape.queries == shape.keys:
         window = shape.window if shape.window is not None and shape.window < shape.keys else None
-        found = _square(shape, shape.queries, window, tables)
-        if found is not None:
-            return shape.queries, found
+        result = _square(shape, shape.queries, window, tables)
+        if result is not None:
+            return shape.queries, result
     # Else that of the causal square in which as many pairs of a query and a key see each other.
     length = math.sqrt(2.0 * shape.pairs)
-    found = _square(shape, length, None, tables)
-    return length, found and found.times(1.0)
+    result = _square(shape, length, None, tables)
+    return length, result and result.times(1.0)
 
 
 def _square(
@@ -172,12 +180,12 @@ def _square(
 def _decode(shape: Attention, tables: Collection[Key]) -> Lookup | None:
     point = (shape.batch, shape.keys, shape.heads, shape.kv_heads)
     window = shape.window if shape.window is not None and shape.window < shape.keys else None
-    found = _by_head_size(shape, "decode", window, point, tables)
-    if found is None and window is not None:
+    result = _by_head_size(shape, "decode", window, point, tables)
+    if result is None and window is not None:
         nearer = (shape.batch, window, shape.heads, shape.kv_heads)
-        found = _by_head_size(shape, "decode", None, nearer, tables)
-        return found and found.times(1.0)
-    return found
+        result = _by_head_size(shape, "decode", None, nearer, tables)
+        return result and result.times(1.0)
+    return result
 
 
 def _by_head_size(
@@ -189,12 +197,12 @@ def _by_head_size(
 ) -> Lookup | None:
     """Find a point in the table of a head size, or between the tables of the nearest two."""
     cache = shape.cache_dtype if shape.cached or shape.queries == 1 else "bf16"
-    for recipe, own in _recipes(cache):
+    for recipe, is_same in _recipes(cache):
         for arithmetic in dict.fromkeys((shape.dtype, "bf16")):
             stored = recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}"
             sizes = _head_sizes(family, stored, window, tables)
             if sizes:
-                plain = own and arithmetic == shape.dtype
+                plain = is_same and arithmetic == shape.dtype
                 return _between(shape.head_size, sizes, point, plain=plain)
     return None
 
@@ -228,22 +236,148 @@ def _between(
     return Lookup(terms, exact=False)
 
 
-def _latent(shape: LatentAttention, tables: Collection[Key]) -> Lookup | None:
+def _latent_lookup(shape: LatentAttention, tables: Collection[Key]) -> Lookup | None:
     family = "mla_decode" if shape.queries == 1 else "mla_prefill"
     length = shape.keys
     square = shape.queries in (1, shape.keys)
     if not square:
         length = math.sqrt(2.0 * shape.queries * (shape.keys - shape.queries / 2))
     wanted = [
-        (recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}", own, arithmetic)
-        for recipe, own in _recipes(shape.cache_dtype)
+        (recipe if arithmetic == "bf16" else f"{recipe}:{arithmetic}", is_same, arithmetic)
+        for recipe, is_same in _recipes(shape.cache_dtype)
         for arithmetic in dict.fromkeys((shape.dtype, "bf16"))
     ]
-    for variant, own, arithmetic in wanted:
+    for variant, is_same, arithmetic in wanted:
         if (family, variant) in tables:
             term = Term((family, variant), (shape.batch, length, shape.heads))
-            found = Lookup((term,), exact=own and square and shape.dtype == arithmetic)
+            forward = Lookup((term,), exact=is_same and square and shape.dtype == arithmetic)
             if shape.direction == "backward":
-                return found.times(backward_ratio(length, 128))
-            return found
+                return forward.times(backward_ratio(length, 128))
+            return forward
     return None
+
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+FORWARD = {64: (333, 392, 460, 476, 496, 497), 128: (467, 565, 625, 638, 646, 648)}
+BACKWARD = {64: (272, 363, 422, 453, 472, 474), 128: (316, 424, 501, 542, 559, 561)}
+CAUSAL = {64: (197, 265, 371, 420, 460, 473), 128: (292, 423, 521, 579, 602, 616)}
+
+# FlashAttention-2 in the same figures has the same ratio of backward to forward to 10 % (3.6 to 2.9
+# at 128), and so has the text of its paper for A100: up to 73 % of peak forward, 63 % backward
+# (arXiv 2307.08691, section 4.1), which is 2.9.
+OLDER_FORWARD = {64: (282, 306, 318, 321, 322, 324), 128: (309, 350, 362, 368, 370, 370)}
+OLDER_BACKWARD = {64: (198, 238, 264, 279, 287, 291), 128: (214, 260, 291, 310, 318, 322)}
+OLDER_CAUSAL = {64: (180, 229, 262, 284, 295, 299), 128: (191, 260, 298, 319, 333, 335)}
+"""FlashAttention-2 there, on H100."""
+
+UNFUSED_PASSES = {"forward": 6.2, "backward": 12.0}
+"""How often standard attention moves the scores through memory, 2 B each, at the full bandwidth.
+
+The same figures, "standard attention" without a mask from 2k to 8k: 67 to 73 TFLOP/s forward with
+heads of 64 and 119 to 139 with 128, 88 to 95 and 159 to 181 backward, on 3.35 TB/s: 5.9 to 7.2
+passes forward, 11.3 to 13.5 backward.
+"""
+
+
+def backward_ratio(length: float, head_size: float) -> float:
+    """Time of flash attention's backward pass, of that of its forward pass.
+
+    Examples
+    --------
+    >>> round(backward_ratio(2048, 128), 2)
+    3.12
+    """
+    return 2.5 * _ratio(FORWARD, BACKWARD, length, head_size)
+
+
+def full_mask_ratio(length: float, head_size: float) -> float:
+    """Time of attention without a mask, of that of causal attention of the same length.
+
+    Examples
+    --------
+    >>> round(full_mask_ratio(16384, 128), 2)
+    1.9
+    """
+    return 2.0 * _ratio(CAUSAL, FORWARD, length, head_size)
+
+
+def older_ratio(length: float, head_size: float, *, backward: bool, causal: bool) -> float:
+    """Time of FlashAttention-2 on Hopper, of that of the kernels made for it.
+
+    Examples
+    --------
+    >>> round(older_ratio(4096, 128, backward=False, causal=True), 2)
+    1.82
+    """
+    if backward:
+        return _ratio(BACKWARD, OLDER_BACKWARD, length, head_size)
+    if causal:
+        return _ratio(CAUSAL, OLDER_CAUSAL, length, head_size)
+    return _ratio(FORWARD, OLDER_FORWARD, length, head_size)
+
+
+_MEASURED_PEAK = 989e12
+_TILE = 128
+"""Queries that one multiprocessor works on at a time (FlashAttention-3, section 3)."""
+
+
+def dense_time(shape: Attention, chip: Accelerator) -> float:
+    """Time of flash attention on Hopper as its authors measured it, s; infinite elsewhere.
+
+    Tables are of kernels that read keys and values page by page, for serving: on sequences of 512
+    to 2,048 tokens they are 1.6 to 1.25 times slower, of 8,192 and more equally fast.
+
+    Parameters
+    ----------
+    shape
+        Many queries, without a cache; a mask with as many pairs of a query and a key counts as a
+        square one.
+    chip
+        The speed scales with its peak.
+    """
+    if chip.generation != "hopper" or shape.cached or shape.queries == 1:
+        return math.inf
+    peak = chip.peak("bf16")
+    multiprocessors = multiprocessor_count(chip)
+    if peak is None or multiprocessors is None:
+        return math.inf
+    length = math.sqrt(shape.pairs * (2.0 if shape.causal else 1.0))
+    speed = 1e12 * _ratio(CAUSAL if shape.causal else FORWARD, _ONE, length, shape.head_size)
+    flops = 4.0 * shape.batch * shape.heads * shape.pairs * shape.head_size
+    time = flops / (speed * peak / _MEASURED_PEAK)
+    if shape.direction == "backward":
+        time *= backward_ratio(length, shape.head_size)
+    if shape.kind == "flash2":
+        backward = shape.direction == "backward"
+        time *= older_ratio(length, shape.head_size, backward=backward, causal=shape.causal)
+    # With fewer tiles than multiprocessors some of these have nothing to do.
+    tiles = shape.batch * shape.heads * shape.queries / _TILE
+    return time * max(1.0, multiprocessors / tiles)
+
+
+_ONE = {64: (1,) * len(LENGTHS), 128: (1,) * len(LENGTHS)}
+
+
+def _ratio(
+    upper: Mapping[int, tuple[int, ...]],
+    lower: Mapping[int, tuple[int, ...]],
+    length: float,
+    head_size: float,
+) -> float:
+    """Interpolate a ratio of two tables in logarithms of length and head size, ends held."""
+    share = _cell_and_share(head_size, (64, 128))[1]
+    cell, along = _cell_and_share(length, LENGTHS)
+    ratio = 0.0
+    for size, part in ((64, 1.0 - share), (128, share)):
+        begin = upper[size][cell] / lower[size][cell]
+        end = upper[size][cell + 1] / lower[size][cell + 1]
+        ratio += part * ((1.0 - along) * begin + along * end)
+    return ratio
+
+
+def _cell_and_share(value: float, points: tuple[int, ...]) -> tuple[int, float]:
+    """Cell of a value among points, and how far into it in logarithms, in [0, 1]."""
+    clipped = min(max(value, points[0]), points[-1])
+    cell = min(bisect_right(points, clipped) - 1, len(points) - 2)
+    return cell, math.log(clipped / points[cell]) / math.log(points[cell + 1] / points[cell])

@@ -1,23 +1,31 @@
-"""Kernels that a user measured: rows of a table of one's own, or learnt from a trace.
+"""Kernels that a user measured: rows of a CSV table, or learnt from a profile.
 
-They are few, and where they are they are right. A shape that was measured takes as long as that. A
-shape among or beside those of its kind takes what the tables say, times what the measured ones took
-of that (their median, by time), but not less or more than the measured ones allow: time does not
-fall when a dimension grows, and grows no faster than in proportion to it (the bounds of McShane,
-Bulletin of the AMS 40, 1934, in a partial order). The middle one of three times that do not fall
-does not fall.
+They are few and accurate. A shape that was measured takes its measured time. A shape of the same
+kind takes what the tables say, times the median ratio of measured to tabled times (weighted by
+time), but not less or more than the measured ones allow: time does not fall when a dimension grows,
+and grows no faster than in proportion to it (the bounds of McShane, Bulletin of the AMS 40, 1934,
+in a partial order). The median of three functions that do not fall does not fall.
+
+An operator of a profile is recognised by its name and the sizes of its inputs (PyTorch's operators
+of matrix products and attention), a kernel without a known operator by its own name, which gives
+its kind but not its shape.
 """
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import TraceError, WorkloadError, shown
+from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.workload import Floats
+from traces.core.events import RecordedOperator
+from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
 from traces.generate.kernel_times.shapes import (
     Attention,
     ExpertGemms,
@@ -91,9 +99,9 @@ class OwnKind:
         """
         if shape in self.exact:
             return self.exact[shape], True
-        apart = np.log(_sizes(shape)) - self.sizes
-        low = (self.times + np.minimum(apart, 0.0).sum(axis=1)).max()
-        high = (self.times + np.maximum(apart, 0.0).sum(axis=1)).min()
+        distance = np.log(_sizes(shape)) - self.sizes
+        low = (self.times + np.minimum(distance, 0.0).sum(axis=1)).max()
+        high = (self.times + np.maximum(distance, 0.0).sum(axis=1)).min()
         middle = sorted((float(low), float(high), math.log(tabled) + self.ratio))[1]
         return math.exp(middle), False
 
@@ -101,7 +109,9 @@ class OwnKind:
 def kind_of(shape: Shape) -> tuple[object, ...]:
     """Return what shapes of one kind have in common: all but their sizes."""
     sizes = _DIMENSIONS[type(shape)]
-    rest = (getattr(shape, one.name) for one in fields(shape) if one.name not in sizes)
+    rest = (
+        getattr(shape, dimension.name) for dimension in fields(shape) if dimension.name not in sizes
+    )
     decode = isinstance(shape, (Attention, LatentAttention)) and shape.queries == 1
     return (type(shape).__name__, decode, *rest)
 
@@ -130,8 +140,8 @@ def kinds(
             np.log(np.array([_sizes(shape) for shape in shapes])),
             np.log(np.array([exact[shape] for shape in shapes])),
             _median(
-                np.array([math.log(exact[one] / expected[one]) for one in shapes]),
-                np.array([sum(measured[one]) for one in shapes]),
+                np.array([math.log(exact[shape] / expected[shape]) for shape in shapes]),
+                np.array([sum(measured[shape]) for shape in shapes]),
             ),
             {shape: exact[shape] for shape in shapes},
         )
@@ -193,10 +203,10 @@ def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
         raise TraceError(f"{where}: seconds {shown(text)} must be a positive number, in s")
-    return shape_of(name, row["shape"] or "", where), seconds
+    return parse_shape(name, row["shape"] or "", where), seconds
 
 
-def shape_of(kernel: str, text: str, where: str) -> Shape:
+def parse_shape(kernel: str, text: str, where: str) -> Shape:
     """Read a shape from words ``field=value``.
 
     Raises
@@ -205,21 +215,25 @@ def shape_of(kernel: str, text: str, where: str) -> Shape:
         If a field is unknown, missing, given twice or has a value that it cannot have.
     """
     kind = KERNELS[kernel]
-    known = {one.name: one for one in fields(kind)}
-    given: dict[str, object] = {}
+    fields_by_name = {dimension.name: dimension for dimension in fields(kind)}
+    values: dict[str, object] = {}
     for word in text.split():
         name, equals, value = word.partition("=")
-        if not equals or name not in known or name in given:
-            why = "is given twice" if name in given else f"is none of {', '.join(known)}"
+        if not equals or name not in fields_by_name or name in values:
+            why = (
+                "is given twice" if name in values else f"is not one of {', '.join(fields_by_name)}"
+            )
             raise TraceError(f"{where}: shape: {shown(word)} {why}, each written as name=value")
-        given[name] = _value(name, value, where)
+        values[name] = _value(name, value, where)
     try:
-        return kind(**given)  # type: ignore[arg-type]
+        return kind(**values)  # type: ignore[arg-type]
     except WorkloadError as error:
         raise TraceError(f"{where}: shape: {error}") from None
     except TypeError:
-        needed = (name for name, one in known.items() if one.default is MISSING)
-        lacking = [name for name in needed if name not in given]
+        needed = (
+            name for name, dimension in fields_by_name.items() if dimension.default is MISSING
+        )
+        lacking = [name for name in needed if name not in values]
         raise TraceError(f"{where}: shape: {', '.join(lacking)} of {kernel} missing") from None
 
 
@@ -237,7 +251,7 @@ def _value(name: str, text: str, where: str) -> object:
     if name in _WORDS:
         choices = _WORDS[name]
         if choices is not None and text not in choices:
-            raise TraceError(f"{where}: shape: {name} {shown(text)} is none of {choices}")
+            raise TraceError(f"{where}: shape: {name} {shown(text)} is not one of {choices}")
         return text
     if name in ("causal", "cached"):
         if text not in _TRUTH:
@@ -247,3 +261,212 @@ def _value(name: str, text: str, where: str) -> object:
         return float(text)
     except ValueError:
         raise TraceError(f"{where}: shape: {name} {shown(text)} must be a number") from None
+
+
+Sizes = tuple[tuple[int, ...], ...]
+
+_TYPES = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "signed char": "int8",
+}
+_BYTES = {
+    **dict.fromkeys(("c10::BFloat16", "c10::Half", "short int"), 2.0),
+    **dict.fromkeys(("float", "int"), 4.0),
+    **dict.fromkeys(("double", "long int", "long"), 8.0),
+    **dict.fromkeys(("bool", "unsigned char", "signed char"), 1.0),
+    **{f"c10::Float8_{name}": 1.0 for name in ("e4m3fn", "e5m2", "e4m3fnuz")},
+}
+_TENSOR_CORE = re.compile(r"s1688|tf32|s16816.*f32|xmma.*tf32", re.IGNORECASE)
+"""In names of kernels that multiply 32-bit floats as TF32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What is known of the kernels of a trace.
+
+    Parameters
+    ----------
+    own
+        Shapes and their times.
+    shares
+        Share of the kernels' time by kind, in [0, 1]: of those with a shape ``matrix products``,
+        ``attention`` and ``element-wise``; ``communication``; and of the rest what the kernels'
+        names give (``matrix products without sizes``, ...) or ``other``.
+    """
+
+    own: OwnKernels
+    shares: Mapping[str, float]
+
+    @property
+    def known(self) -> float:
+        """Share of the time of computing kernels whose shapes are known."""
+        computing = 1.0 - self.shares.get(COMMUNICATION, 0.0)
+        shaped = sum(self.shares.get(kind, 0.0) for kind in (PRODUCTS, ATTENTION, STREAMED))
+        return shaped / computing if computing > 0 else 0.0
+
+
+PRODUCTS, ATTENTION, STREAMED = "matrix products", "attention", "element-wise"
+_KINDS: Mapping[type[Shape], str] = {Gemm: PRODUCTS, Attention: ATTENTION, Streaming: STREAMED}
+
+
+def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> Recognised:
+    """Learn times of kernels from recorded operators.
+
+    Parameters
+    ----------
+    operators
+        As :func:`traces.kineto.operators.recorded_operators` reads them, asked for
+        :data:`OPERATORS`.
+    source
+        Where they are from, for answers and messages.
+
+    Raises
+    ------
+    TraceError
+        If no operator has a shape that is recognised.
+    """
+    rows: list[tuple[Shape, float]] = []
+    time: dict[str, float] = defaultdict(float)
+    for operator in operators:
+        computing = [
+            kernel for kernel in operator.kernels if kind_by_name(kernel[0]) != COMMUNICATION
+        ]
+        seconds = sum(spent for _, spent in computing)
+        time[COMMUNICATION] += operator.seconds - seconds
+        shape = shape_of(operator) if seconds > 0 else None
+        if shape is None:
+            for name, spent in computing:
+                time[kind_by_name(name)] += spent
+        else:
+            time[_KINDS[type(shape)]] += seconds
+            rows.append((shape, seconds))
+    if not rows:
+        raise TraceError(
+            f"{source}: no operator with a shape that is known launched a kernel; record with"
+            " torch.profiler.profile(record_shapes=True)"
+        )
+    total = sum(time.values())
+    ordered = sorted(time.items(), key=lambda item: -item[1])
+    shares = {kind: spent / total for kind, spent in ordered if spent > 0}
+    return Recognised(OwnKernels(source, tuple(rows)), shares)
+
+
+def shape_of(operator: RecordedOperator) -> Shape | None:
+    """Return the shape of an operator's kernels; None if it is none that is known."""
+    make = _SHAPES.get(operator.name)
+    if make is None or len(operator.sizes) != len(operator.types):
+        return None
+    try:
+        return make(operator)
+    except (WorkloadError, IndexError, ValueError):
+        # Sizes that no such kernel has: another overload, or an empty tensor.
+        return None
+
+
+def _product(
+    left: int, right: int, *, transposed: bool = False
+) -> Callable[[RecordedOperator], Shape | None]:
+    """Make the reader of a product of the inputs at two places; both may have a batch in front."""
+
+    def make(operator: RecordedOperator) -> Shape | None:
+        left_sizes, right_sizes = operator.sizes[left], operator.sizes[right]
+        dtype = _recipe(operator, left)
+        if dtype is None or len(left_sizes) < 2 or len(right_sizes) < 2:
+            return None
+        inner, columns = right_sizes[-2:]
+        if transposed:
+            inner, columns = columns, inner
+        if left_sizes[-1] != inner:
+            return None
+        if len(right_sizes) == 2:
+            return Gemm(prod(left_sizes[:-1]), columns, inner, dtype)
+        return Gemm(left_sizes[-2], columns, inner, dtype, batch=prod(left_sizes[:-2]))
+
+    return make
+
+
+def _recipe(operator: RecordedOperator, operand: int) -> str | None:
+    """Recipe of a product; 32-bit floats may run as TF32, which the kernel's name gives."""
+    name = operator.types[operand]
+    if name != "float":
+        return _TYPES.get(name)
+    tensor_core = any(_TENSOR_CORE.search(kernel) for kernel, _ in operator.kernels)
+    return "tf32" if tensor_core else "fp32"
+
+
+def _attention(
+    first: int, causal: int, *, heads_first: bool, backward: bool = False
+) -> Callable[[RecordedOperator], Shape | None]:
+    """Make the reader of attention whose queries are at a place, and the mask's flag at another."""
+
+    def make(operator: RecordedOperator) -> Shape | None:
+        query, key = operator.sizes[first], operator.sizes[first + 1]
+        if len(query) != 4 or len(key) != 4 or operator.types[first] not in _TYPES:
+            return None
+        tokens, heads = (2, 1) if heads_first else (1, 2)
+        flag = operator.values[causal] if causal < len(operator.values) else ""
+        if flag not in ("True", "False"):
+            return None
+        return Attention(
+            query[0],
+            query[heads],
+            key[heads],
+            query[tokens],
+            key[tokens],
+            query[3],
+            causal=flag == "True",
+            direction="backward" if backward else "forward",
+            dtype=_TYPES[operator.types[first]],
+        )
+
+    return make
+
+
+def _streamed(operator: RecordedOperator) -> Shape | None:
+    """Read an element-wise operator: its inputs once, and an output as large as the largest."""
+    tensors = [
+        prod(sizes) * _BYTES[kind]
+        for sizes, kind in zip(operator.sizes, operator.types, strict=True)
+        if sizes and kind in _BYTES
+    ]
+    if not tensors or len(operator.kernels) != 1:
+        return None
+    written = 0.0 if operator.name == "aten::copy_" else max(tensors)
+    return Streaming(sum(tensors) + written)
+
+
+_SHAPES: Mapping[str, Callable[[RecordedOperator], Shape | None]] = {
+    "aten::mm": _product(0, 1),
+    "aten::addmm": _product(1, 2),
+    "aten::bmm": _product(0, 1),
+    "aten::baddbmm": _product(1, 2),
+    "aten::_scaled_mm": _product(0, 1),
+    "aten::linear": _product(0, 1, transposed=True),
+    "aten::_scaled_dot_product_flash_attention": _attention(0, 4, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention": _attention(0, 6, heads_first=True),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(0, 6, heads_first=True),
+    "aten::_flash_attention_forward": _attention(0, 8, heads_first=False),
+    "aten::_flash_attention_backward": _attention(1, 11, heads_first=False, backward=True),
+    "aten::_scaled_dot_product_flash_attention_backward": _attention(
+        1, 11, heads_first=True, backward=True
+    ),
+    **dict.fromkeys(
+        (
+            *("aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::sub", "aten::div"),
+            *("aten::copy_", "aten::gelu", "aten::silu", "aten::relu", "aten::sigmoid"),
+            *("aten::tanh", "aten::neg", "aten::exp", "aten::sqrt", "aten::div_", "aten::sub_"),
+            *("aten::masked_fill_", "aten::native_layer_norm", "aten::_softmax"),
+            *("aten::_fused_rms_norm", "aten::gelu_backward", "aten::silu_backward"),
+            *("FusedLayerNormAffineFunction", "ScaledUpperTriangMaskedSoftmax"),
+        ),
+        _streamed,
+    ),
+}
+"""How the shape of an operator follows from its inputs (PyTorch's native_functions.yaml)."""
+
+OPERATORS = frozenset(_SHAPES)
+"""Names of the operators whose shapes are known."""

@@ -1,8 +1,8 @@
 """Rows of measured kernels, as files have them, and which of them can be believed.
 
 Two layouts are read, as Parquet or CSV: that of aiconfigurator's collectors
-(github ai-dynamo/aiconfigurator, Apache-2.0), told by its columns, with times in ms; and a user's
-own table with the columns ``kernel``, ``shape`` and ``seconds``
+(github ai-dynamo/aiconfigurator, Apache-2.0), recognised by its columns, with times in ms; and a
+user's own table with the columns ``kernel``, ``shape`` and ``seconds``
 (:mod:`traces.generate.kernel_times.own`).
 """
 
@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import TraceError, WorkloadError
+from simulator.accelerators import Accelerator
+from simulator.support.errors import TraceError
 from simulator.workload import Floats
-from traces.generate.kernel_times.families import FAMILIES, Family
-from traces.generate.kernel_times.machines import Accelerator
+from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.shapes import PRECISIONS
-
-Key = tuple[str, str]
-"""A table: name of a family, and variant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +52,7 @@ class Reading:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read(*files: Path) -> Reading:
+def read_rows(*files: Path) -> Reading:
     """Read files of aiconfigurator's layout.
 
     Parameters
@@ -76,9 +73,10 @@ def read(*files: Path) -> Reading:
             parts.setdefault(key, []).append(rows)
     tables = {
         key: Rows(
-            np.concatenate([one.points for one in own]), np.concatenate([o.times for o in own])
+            np.concatenate([part.points for part in key_parts]),
+            np.concatenate([part.times for part in key_parts]),
         )
-        for key, own in parts.items()
+        for key, key_parts in parts.items()
     }
     return Reading(tables, left_out)
 
@@ -131,7 +129,7 @@ def _tables(columns: Columns, file: Path, left_out: Counter[str]) -> list[tuple[
     times = _times(columns, file)
     good = np.isfinite(times) & (times > 0) & np.isfinite(points).all(1) & (points > 0).all(1)
     left_out["no positive time or size"] += int((~good).sum())
-    found = []
+    tables = []
     for variant in np.unique(variants):
         named = str(variant).partition("/")[0].split(":")
         unknown = [recipe for recipe in named if recipe not in PRECISIONS]
@@ -139,8 +137,8 @@ def _tables(columns: Columns, file: Path, left_out: Counter[str]) -> list[tuple[
         if unknown:
             left_out[f"unknown type {unknown[0]!r}"] += int(chosen.sum())
         elif chosen.any():
-            found.append(((family, str(variant)), Rows(points[chosen], times[chosen])))
-    return found
+            tables.append(((family, str(variant)), Rows(points[chosen], times[chosen])))
+    return tables
 
 
 def _times(columns: Columns, file: Path) -> Floats:
@@ -197,11 +195,11 @@ def _stored(columns: Columns, arithmetic: str) -> NDArray[np.str_]:
     """Recipe of the cache, and that of the arithmetic behind it where it is not of 16 bits."""
     cache = _recipes(columns["kv_cache_dtype"])
     halves = ("bf16", "fp16")
-    own = _recipes(columns.get(arithmetic, np.array(["bf16"] * len(cache))))
+    arithmetics = _recipes(columns.get(arithmetic, np.array(["bf16"] * len(cache))))
     return np.array(
         [
-            kept if used in halves else f"{kept}:{used}"
-            for kept, used in zip(cache, own, strict=True)
+            stored if used in halves else f"{stored}:{used}"
+            for stored, used in zip(cache, arithmetics, strict=True)
         ],
         dtype=np.str_,
     )
@@ -274,7 +272,7 @@ HOST_TIMED = 50e-6
 """A kernel of next to no work ends within some 20 us; a table whose least takes this long timed
 the host that launches it (FP8 block products of vLLM under Python: 57 to 290 us)."""
 _LEAST_WORK, _NOISE = 0.1, 0.95
-"""Share of the rows with the least work, by which a host is told, and the quantile of their times
+"""Share of the rows with the least work, that show the host's time, and the quantile of their times
 above which time follows the work."""
 _LATE = 1.17
 """Times as long as a larger shape's, beyond which a row timed the host: kernels of a family differ
@@ -296,13 +294,13 @@ def believed(key: Key, rows: Rows, chip: Accelerator, left_out: Counter[str]) ->
         If the accelerator's peak at the recipe is not known.
     """
     family, variant = FAMILIES[key[0]], key[1]
-    kept = rows.times >= roofline(family, variant, rows.points, chip)
-    left_out["faster than peak or memory"] += int((~kept).sum())
+    plausible = rows.times >= roofline(family, variant, rows.points, chip)
+    left_out["faster than peak or memory"] += int((~plausible).sum())
     if variant == "fp8_block":
         whole = (rows.points[:, 1:] >= 128).all(axis=1)
-        left_out["less than one block to scale"] += int((kept & ~whole).sum())
-        kept &= whole
-    rows = rows[kept]
+        left_out["less than one block to scale"] += int((plausible & ~whole).sum())
+        plausible &= whole
+    rows = rows[plausible]
     if family.one_kernel and len(rows):
         flops, _ = family.work(variant, tuple(rows.points.T))
         least = rows.times[flops <= np.quantile(flops, _LEAST_WORK)]
@@ -325,22 +323,3 @@ def _delayed(rows: Rows) -> NDArray[np.bool_]:
         larger = rows.times[(rows.points >= point).all(axis=1)]
         delayed[number] = time > larger.min() * _LATE
     return delayed
-
-
-def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:
-    """Return the least time of shapes on an accelerator, s, at its full peak and bandwidth.
-
-    Raises
-    ------
-    WorkloadError
-        If the peak of the variant's recipe is not known.
-    """
-    own = PRECISIONS[family.recipe(variant)]
-    peak = chip.peak(own.peak)
-    if peak is None:
-        raise WorkloadError(
-            f"accelerator {chip.name}: its peak at {own.peak} is not known, which a kernel of"
-            f" {family.name} {variant} needs: give accelerator.peak.{own.peak}"
-        )
-    flops, traffic = family.work(variant, tuple(points.T))
-    return np.maximum(flops / peak, traffic / chip.memory_bandwidth)

@@ -11,9 +11,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from simulator.errors import WorkloadError
+from simulator.support.errors import WorkloadError
 from simulator.workload import Floats
-from traces.generate.kernel_times.rates import KernelWork
+from traces.generate.kernel_times.machines import KernelWork
 
 Direction = Literal["forward", "backward"]
 
@@ -141,8 +141,8 @@ class Attention:
             raise WorkloadError(f"Attention: window {self.window!r} must be positive")
         if self.causal and self.keys < self.queries:
             raise WorkloadError(
-                f"Attention: {self.queries:g} causal queries see {self.keys:g} keys, which must be"
-                " as many at least; use causal=False"
+                f"Attention: {self.queries:g} causal queries need at least as many keys, not"
+                f" {self.keys:g}; use causal=False"
             )
         precision(self.dtype)
         precision(self.cache_dtype)
@@ -179,7 +179,7 @@ class LatentAttention:
     def __post_init__(self) -> None:
         _positive(self, "batch", "heads", "queries", "keys")
         if self.keys < self.queries:
-            raise WorkloadError("LatentAttention: there must be as many keys as queries at least")
+            raise WorkloadError("LatentAttention: there must be at least as many keys as queries")
         precision(self.dtype)
         precision(self.cache_dtype)
 
@@ -275,8 +275,8 @@ def work_of(shape: Shape) -> KernelWork:
             return _latent_work(shape)
         case ExpertGemms():
             used = shape.experts if shape.distribution == "balanced" else 1.0
-            own = precision(shape.dtype)
-            work = expert_work(shape.rows, shape.hidden, shape.intermediate, used, own)
+            recipe = precision(shape.dtype)
+            work = expert_work(shape.rows, shape.hidden, shape.intermediate, used, recipe)
             factor = 2.0 if shape.direction == "backward" else 1.0
             return KernelWork(*(factor * float(part) for part in work))
         case Streaming():
@@ -286,9 +286,9 @@ def work_of(shape: Shape) -> KernelWork:
 Number = TypeVar("Number", float, Floats)
 
 
-def gemm_work(m: Number, n: Number, k: Number, own: Precision) -> tuple[Number, Number]:
+def gemm_work(m: Number, n: Number, k: Number, recipe: Precision) -> tuple[Number, Number]:
     """Return FLOPs and bytes of a matrix product; sizes may be arrays of one shape."""
-    operands = own.activation * m * k + own.weight * k * n + _OUTPUT_BYTES * m * n
+    operands = recipe.activation * m * k + recipe.weight * k * n + _OUTPUT_BYTES * m * n
     return 2.0 * m * n * k, operands
 
 
@@ -319,13 +319,13 @@ def latent_work(pairs: Number, tokens: Number) -> tuple[Number, Number]:
 
 
 def expert_work(
-    rows: Number, hidden: Number, intermediate: Number, used: Number, own: Precision
+    rows: Number, hidden: Number, intermediate: Number, used: Number, recipe: Precision
 ) -> tuple[Floats, Floats]:
     """Return FLOPs and bytes of gated experts; ``used``: how many there are, if used evenly."""
     flops = 6.0 * rows * hidden * intermediate
     read = np.minimum(used, np.maximum(1.0, rows))
-    weights = own.weight * 3.0 * read * hidden * intermediate
-    return np.asarray(flops), weights + rows * hidden * (own.activation + _OUTPUT_BYTES)
+    weights = recipe.weight * 3.0 * read * hidden * intermediate
+    return np.asarray(flops), weights + rows * hidden * (recipe.activation + _OUTPUT_BYTES)
 
 
 def _attention_work(shape: Attention) -> KernelWork:

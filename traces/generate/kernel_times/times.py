@@ -1,24 +1,25 @@
-"""How long kernels take on an accelerator, and how that is known."""
+"""How long kernels take on an accelerator, from which source, and with which error.
 
+``data/kernel_errors.csv`` has the errors of matrix products of measured tables that were left out,
+carried over, timed by the roofline, or compared by it (``python -m benchmarks.kernel_errors
+--write``).
+"""
+
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from simulator.errors import WorkloadError
-from traces.generate.kernel_times import packed
-from traces.generate.kernel_times.lookups import Lookup, Term, lookup
-from traces.generate.kernel_times.machines import (
-    MEASURED,
-    Accelerator,
-    relative_of,
-    table_of,
-)
+from simulator.accelerators import Accelerator
+from simulator.support.errors import WorkloadError
+from traces.generate.kernel_times.families import FAMILIES, Key
+from traces.generate.kernel_times.lookups import UNFUSED_PASSES, Lookup, Term, dense_time, lookup
+from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
 from traces.generate.kernel_times.own import OwnKernels, OwnKind, kind_of, kinds
-from traces.generate.kernel_times.published import UNFUSED_PASSES, dense_time
-from traces.generate.kernel_times.rates import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
-from traces.generate.kernel_times.rows import Key
 from traces.generate.kernel_times.shapes import (
     LAUNCHED,
     Attention,
@@ -27,7 +28,16 @@ from traces.generate.kernel_times.shapes import (
     precision,
     work_of,
 )
-from traces.generate.kernel_times.surface import Curves, Surface
+from traces.generate.kernel_times.tables import (
+    SHIPPED,
+    Curves,
+    Surface,
+    load_table,
+    nearest_relative,
+    shipped_machines,
+    shipped_table,
+    table_keys,
+)
 
 Origin = Literal["measured", "carried over", "roofline"]
 ORIGINS: tuple[Origin, ...] = ("measured", "carried over", "roofline")
@@ -115,31 +125,32 @@ class KernelTimes:
 
     def times(self, shapes: Iterable[Shape]) -> list[KernelTime]:
         """Return the times of kernels, as :meth:`time` does, many at once."""
-        asked = list(shapes)
-        new = [shape for shape in dict.fromkeys(asked) if shape not in self._known]
+        requested = list(shapes)
+        new = [shape for shape in dict.fromkeys(requested) if shape not in self._known]
         if new:
             tabled = self._tabled(new)
-            self._known.update({one: self._as_own(one, time) for one, time in tabled.items()})
-        return [self._known[shape] for shape in asked]
+            self._known.update({shape: self._as_own(shape, time) for shape, time in tabled.items()})
+        return [self._known[shape] for shape in requested]
 
     def _tabled(self, shapes: Sequence[Shape]) -> dict[Shape, KernelTime]:
         """Return times by tables and roofline."""
-        known: dict[Shape, KernelTime] = {}
+        times: dict[Shape, KernelTime] = {}
         for source in self.sources:
-            rest = [shape for shape in shapes if shape not in known]
-            said = {one: lookup(one, source.keys, self.chip.generation) for one in rest}
-            found = {one: own for one, own in said.items() if own is not None}
-            known |= self._looked_up(source, found)
-        return known | {one: self._by_roofline(one) for one in shapes if one not in known}
+            rest = [shape for shape in shapes if shape not in times]
+            lookups = {shape: lookup(shape, source.keys, self.chip.generation) for shape in rest}
+            answered = {shape: terms for shape, terms in lookups.items() if terms is not None}
+            times |= self._looked_up(source, answered)
+        return times | {shape: self._by_roofline(shape) for shape in shapes if shape not in times}
 
     def _as_own(self, shape: Shape, tabled: KernelTime) -> KernelTime:
         """Time by kernels of one's own, if there are any of the shape's kind."""
         if self.own is None:
             return tabled
-        if not self._own and any(self._computes(one) for one, _ in self.own.rows):
-            known = [row for row in self.own.rows if self._computes(row[0])]
-            expected = self._tabled([shape for shape, _ in known])
-            self._own.update(kinds(known, {one: time.seconds for one, time in expected.items()}))
+        if not self._own and any(self._computes(row[0]) for row in self.own.rows):
+            rows = [row for row in self.own.rows if self._computes(row[0])]
+            tabled_rows = self._tabled([row[0] for row in rows])
+            expected = {shape: time.seconds for shape, time in tabled_rows.items()}
+            self._own.update(kinds(rows, expected))
         kind = self._own.get(kind_of(shape))
         if kind is None:
             return tabled
@@ -149,15 +160,15 @@ class KernelTimes:
         )
 
     def _looked_up(
-        self, source: TableSource, found: Mapping[Shape, Lookup]
+        self, source: TableSource, lookups: Mapping[Shape, Lookup]
     ) -> dict[Shape, KernelTime]:
         """Evaluate lookups, one table after the other."""
-        shapes = list(found)
+        shapes = list(lookups)
         logarithms = np.zeros(len(shapes))
-        among = np.array([found[shape].exact for shape in shapes])
+        among = np.array([lookups[shape].exact for shape in shapes])
         by_key: dict[Key, list[tuple[int, Term]]] = {}
         for number, shape in enumerate(shapes):
-            for term in found[shape].terms:
+            for term in lookups[shape].terms:
                 by_key.setdefault(term.key, []).append((number, term))
         for key, rows in by_key.items():
             numbers = np.array([number for number, _ in rows])
@@ -169,16 +180,16 @@ class KernelTimes:
             among[numbers] &= inside
         # The last bits depend on how many are evaluated together.
         seconds = [float(f"{time:.12g}") for time in np.exp(logarithms)]
-        known = {}
+        times_by_shape = {}
         for shape, time, inside in zip(shapes, seconds, among.tolist(), strict=True):
             origin: Origin = source.origin if inside else "carried over"
-            scaled = time * found[shape].factor
+            scaled = time * lookups[shape].factor
             if isinstance(shape, Attention):
                 dense = dense_time(shape, self.chip)
                 origin = "carried over" if dense < scaled else origin
                 scaled = min(scaled, dense)
-            known[shape] = KernelTime(max(scaled, self.least(shape)), origin)
-        return known
+            times_by_shape[shape] = KernelTime(max(scaled, self.least(shape)), origin)
+        return times_by_shape
 
     def is_own(self, shape: Shape) -> bool:
         """Whether kernels of the shape's kind were measured on one's own machine."""
@@ -223,10 +234,10 @@ class KernelTimes:
         dtype = precision(shape.dtype).peak
         peak = self.chip.peak(dtype)
         if peak is None:
-            given = ", ".join(self.chip.peaks) or "none"
+            available = ", ".join(self.chip.peaks) or "none"
             raise WorkloadError(
                 f"accelerator {self.chip.name}: accelerator.peak.{dtype} is missing, and a kernel"
-                f" of {type(shape).__name__} in {shape.dtype} needs it (given: {given})"
+                f" of {type(shape).__name__} in {shape.dtype} needs it (given: {available})"
             )
         return peak
 
@@ -304,29 +315,97 @@ def shares(times: Iterable[KernelTime]) -> dict[Origin, float]:
 
 
 def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
-    table = table_of(chip)
+    table = shipped_table(chip)
     if table is not None:
-        file = packed.SHIPPED / f"{table}.npz"
-        tables = frozenset(packed.keys(file))
-        return (TableSource(tables, lambda key: packed.read_packed(file, key), "measured"),)
-    relative = relative_of(chip)
+        file = SHIPPED / f"{table}.npz"
+        tables = frozenset(table_keys(file))
+        return (TableSource(tables, lambda key: load_table(file, key), "measured"),)
+    relative = nearest_relative(chip)
     if relative is None:
         return ()
-    from traces.generate.kernel_times.carried import carried
+    from traces.generate.kernel_times.build import carry_over
 
-    file, known = packed.SHIPPED / f"{relative}.npz", MEASURED[relative]
-    keys = frozenset(key for key in packed.keys(file) if _has_peak(chip, key))
+    file, sheet = SHIPPED / f"{relative}.npz", shipped_machines()[relative]
+    # Tables of a recipe that the accelerator has no peak for are left to the roofline.
+    keys = frozenset(
+        (family, variant)
+        for family, variant in table_keys(file)
+        if chip.peak(precision(FAMILIES[family].recipe(variant)).peak) is not None
+    )
     return (
         TableSource(
-            keys,
-            lambda key: carried(key, packed.read_packed(file, key), known, chip),
-            "carried over",
+            keys, lambda key: carry_over(key, load_table(file, key), sheet, chip), "carried over"
         ),
     )
 
 
-def _has_peak(chip: Accelerator, key: Key) -> bool:
-    """Whether an accelerator computes in the recipe of a table."""
-    from traces.generate.kernel_times.families import FAMILIES
+KERNEL_ERRORS = Path(__file__).parent / "data" / "kernel_errors.csv"
+COMPARED = "compared"
+"""The ratio of a kernel's times on two accelerators, by their rooflines."""
 
-    return chip.peak(precision(FAMILIES[key[0]].recipe(key[1])).peak) is not None
+
+@dataclass(frozen=True, slots=True)
+class KernelError:
+    """Errors of products that are known alike: a line of ``kernel_errors.csv``.
+
+    ``median_pct`` and ``p90_pct`` (90th percentile) are of products, without sign; ``shared`` is
+    the standard deviation of the logarithm that those of one table are off by together.
+    """
+
+    known: str
+    tables: int
+    products: int
+    median_pct: float
+    p90_pct: float
+    shared: float
+
+
+@cache
+def kernel_error(origin: str) -> KernelError:
+    """Return the errors of kernels that are known so: an origin, or :data:`COMPARED`.
+
+    Raises
+    ------
+    KeyError
+        If there is no such way.
+
+    Examples
+    --------
+    >>> kernel_error("measured").shared < kernel_error("roofline").shared
+    True
+    """
+    return _errors()[origin]
+
+
+def shared_error(shares: Mapping[str, float]) -> float:
+    """Return the standard deviation of the logarithm of what kernels take together.
+
+    Kernels that are known alike are off together, and so, to be on the safe side, are the others:
+    shares of time times what each way was off.
+
+    Parameters
+    ----------
+    shares
+        Of the time of kernels, by how they are known; together 1, or nothing.
+
+    Examples
+    --------
+    >>> shared_error({}), shared_error({"measured": 1.0}) == kernel_error("measured").shared
+    (0.0, True)
+    """
+    return sum((share * kernel_error(origin).shared for origin, share in shares.items()), 0.0)
+
+
+@cache
+def _errors() -> Mapping[str, KernelError]:
+    with KERNEL_ERRORS.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(line for line in file if not line.startswith("#"))
+        return {
+            line["known"]: KernelError(
+                line["known"],
+                int(line["tables"]),
+                int(line["products"]),
+                *(float(line[name]) for name in ("median_pct", "p90_pct", "shared")),
+            )
+            for line in lines
+        }

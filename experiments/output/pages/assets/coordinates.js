@@ -114,7 +114,7 @@ twofold.coordinates = (element, study) => {
 
   const draw = () => {
     const begun = performance.now();
-    width = Math.max(scroll.clientWidth - 2, axes.length * 84);
+    width = Math.max(scroll.clientWidth - 2, axes.length * (axes.length > 5 ? 84 : 62));
     context = twofold.sharpen(canvas, width, TALL);
     context.fillStyle = twofold.colour("card");
     context.fillRect(0, 0, width, TALL);
@@ -125,7 +125,8 @@ twofold.coordinates = (element, study) => {
     drawLines(rows.filter((row) => onFront[row]), [twofold.colour("accent")], 1.4);
     if (state.chosen !== null) drawLines([state.chosen], [twofold.colour("bad")], 3);
     drawAxes();
-    note.textContent = rows.length < state.count ? `${rows.length.toLocaleString("en")} of ${state.count.toLocaleString("en")} points are drawn, the front among them` : "";
+    const sideways = width > scroll.clientWidth ? `scroll sideways: ${axes.length} axes. ` : "";
+    note.textContent = sideways + (rows.length < state.count ? `${rows.length.toLocaleString("en")} of ${state.count.toLocaleString("en")} points are drawn, the front among them` : "");
     element.dataset.lines = rows.length;
     element.dataset.took = performance.now() - begun;
   };

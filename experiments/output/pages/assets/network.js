@@ -46,8 +46,8 @@ twofold.network = (element, about, nodes, links) => {
     const { a, b, use } = links.columns;
     for (const link of [...state.order].reverse()) {
       const [x0, y0] = place(a.values[link]), [x1, y1] = place(b.values[link]);
-      const share = most ? use.values[link] / most : 0;
-      context.strokeStyle = link === state.hovered ? twofold.colour("accent") : shade(colours, Math.sqrt(share));
+      const share = Math.min(1, use.values[link]); // of the step, not of the busiest link: 6 % busy is nearly idle
+      context.strokeStyle = link === state.hovered ? twofold.colour("accent") : shade(colours, share);
       context.lineWidth = (link === state.hovered ? 3 : 0.8) + 2.4 * share;
       context.beginPath();
       context.moveTo(x0, y0);
@@ -156,8 +156,8 @@ twofold.network = (element, about, nodes, links) => {
     const button = (text, label, run) => twofold.make("button", { type: "button", title: label, "aria-label": label, onclick: run }, text);
     tools.replaceChildren(button("+", "zoom in", () => zoom(1.6)), button("−", "zoom out", () => zoom(1 / 1.6)), button("Fit", "show all", fit), twofold.make("span", { class: "hint" }, `${about.name} · Ctrl + wheel zooms, drag moves`));
     legend.replaceChildren(
-      twofold.make("span", {}, "idle"), twofold.make("i", { class: "ramp" }),
-      twofold.make("span", {}, most ? `busy ${(100 * most).toPrecision(3)} % of the step` : "nothing crossed any link"),
+      twofold.make("span", {}, "busy 0 %"), twofold.make("i", { class: "ramp" }), twofold.make("span", {}, "100 % of the step"),
+      twofold.make("span", {}, most ? `busiest link: ${(100 * most).toPrecision(3)} %` : "nothing crossed any link"),
       twofold.make("span", {}, twofold.make("i", { class: "round" }), "rank"), twofold.make("span", {}, twofold.make("i", { class: "square" }), "switch"),
     );
   };

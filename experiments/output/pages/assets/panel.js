@@ -28,14 +28,14 @@ twofold.panel = (element, study) => {
       made.style.width = `${Math.max(0, (100 * pct) / most)}%`;
       return made;
     };
-    return [twofold.make("h3", {}, "What twice of each resource would buy"),
+    return [twofold.make("h3", {}, "What twice of each resource would save"),
       table([["resource", ""], ["now", "number"], ["doubled", "number"], ["step saved", "number"], ["", "rest"]],
         known.map((row) => [row.resource, row.now, row.doubled, twofold.say(row.pct, "%"), bar(row.pct)])),
-      twofold.make("p", { class: "note" }, "By the analytic engine: calls as on an otherwise idle network.")];
+      twofold.make("p", { class: "note" }, "By the analytic engine, without contention.")];
   };
 
   const bill = (one) => {
-    if (!one.bill) return [twofold.make("h3", {}, "Bill"), twofold.make("p", { class: "note" }, "There is no bill of this network.")];
+    if (!one.bill) return [twofold.make("h3", {}, "Bill"), twofold.make("p", { class: "note" }, "This network has no bill of materials.")];
     const money = (value) => (value === null ? "no price" : twofold.say(value, "USD"));
     const power = (value) => (value === null ? "" : twofold.say(value, "W"));
     const missing = one.bill.missing.length ? twofold.make("p", { class: "note" }, `not known: ${one.bill.missing.join(", ")}`) : null;
@@ -47,7 +47,7 @@ twofold.panel = (element, study) => {
 
   const close = async (one, box) => {
     const line = twofold.make("div", { class: "timeline" }), net = twofold.make("div", { class: "network" });
-    const told = `${one.workload} on ${one.cluster}, ${one.ranks.toLocaleString("en")} ranks: step ${twofold.say(one.step_s, "s")}`;
+    const told = `${one.workload} on ${one.cluster}, ${one.ranks.toLocaleString("en")} ranks: step ${twofold.say(one.step_s, "s")}${one.saved}`;
     box.append(twofold.make("h3", { class: "workload" }, told),
       twofold.make("div", { class: "grid" }, twofold.make("div", {}, ...utilities(one)), twofold.make("div", {}, ...bill(one))),
       twofold.make("h3", {}, "Timeline of ranks"), one.folded ? twofold.make("p", { class: "note" }, one.folded) : "", line);
@@ -65,8 +65,8 @@ twofold.panel = (element, study) => {
     const title = twofold.make("h3", { tabindex: "-1", class: "title" }, `Point ${point.toLocaleString("en")}${study.onFront[point] ? ", on the front" : ""}`);
     const closer = twofold.make("button", { type: "button", onclick: shut }, "Close");
     const box = twofold.make("div", {});
-    const more = spec.directory ? `twofold report ${spec.directory} --point ${point}` : "report(..., points=...)";
-    const hint = details ? null : twofold.make("p", { class: "note" }, "Its bill, utilities and timeline are not in this page; ", twofold.make("code", {}, more), " puts them there.");
+    const more = spec.directory ? `twofold study ${spec.directory} --html FILE --point ${point}` : "report(..., points=...)";
+    const hint = details ? null : twofold.make("p", { class: "note" }, "This page lacks its bill, utilities and timeline; ", twofold.make("code", {}, more), " adds them.");
     element.replaceChildren(twofold.make("div", { class: "tools" }, title, closer, others(point)), values(point), ...(hint ? [hint] : []), box);
     element.dataset.open = point;
     for (const one of details ?? []) if (shownPoint === point) await close(one, box);

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.work import python_calls
-from simulator.errors import WorkloadError
+from simulator.accelerators import kernel_machines
+from simulator.support.errors import WorkloadError
 from traces.generate.kernel_times import (
     Accelerator,
     Attention,
@@ -22,9 +23,9 @@ from traces.generate.kernel_times import (
     shares,
     work_of,
 )
-from traces.generate.kernel_times.machines import MEASURED
+from traces.generate.kernel_times.tables import shipped_machines
 
-TIMES = {name: kernel_times(chip) for name, chip in MEASURED.items()}
+TIMES = {name: kernel_times(chip) for name, chip in shipped_machines().items()}
 H100 = TIMES["h100_sxm"]
 RELATIVES = {
     "H100-PCIe": Accelerator("H100-PCIe-80GB", {"bf16": 756e12, "fp8": 1513e12}, 2e12, "hopper"),
@@ -142,7 +143,7 @@ def test_no_kernel_is_faster_than_peak_and_memory_allow(name, shape):
 @given(shape=gemms())
 def test_asked_alone_or_with_others_the_time_is_the_same(shape):
     others = [shape, Gemm(64, 64, 64), Streaming(1e6), Attention(1, 8, 8, 512, 512, 128)]
-    fresh = KernelTimes(MEASURED["h100_sxm"], H100.sources)
+    fresh = KernelTimes(kernel_machines()["h100_sxm"], H100.sources)
     assert fresh.times(others)[0] == H100.time(shape)
 
 
@@ -214,7 +215,7 @@ def test_matrix_products_reach_the_share_of_peak_that_others_measured():
             for n in (4096, 8192, 16384)
             for k in (4096, 8192, 16384)
         ]
-        peak = MEASURED[name].peak("bf16")
+        peak = kernel_machines()[name].peak("bf16")
         best = max(
             work_of(shape).flops / one.seconds / peak
             for shape, one in zip(shapes, TIMES[name].times(shapes), strict=True)
@@ -250,7 +251,7 @@ def test_a_peak_that_is_missing_is_named():
         (lambda: Gemm(0, 1, 1), "m 0 must be a positive number"),
         (lambda: Gemm(1, 1, 1, "bfloat17"), "'bfloat17' is unknown; choose from"),
         (lambda: Gemm(math.nan, 1, 1), "must be a positive number"),
-        (lambda: Attention(1, 1, 1, 8, 4, 64), "which must be as many at least"),
+        (lambda: Attention(1, 1, 1, 8, 4, 64), "need at least as many keys"),
         (lambda: Attention(1, 1, 1, 8, 8, 64, window=0), "window 0 must be positive"),
         (lambda: Accelerator("x", {"bf16": -1.0}, 1.0), "peaks.bf16 -1.0 must be positive"),
     ],

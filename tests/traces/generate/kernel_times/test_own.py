@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import TraceError, WorkloadError
+from simulator.accelerators import kernel_machines
+from simulator.support.errors import TraceError, WorkloadError
 from traces.generate.kernel_times import (
     Attention,
     Gemm,
@@ -15,9 +16,8 @@ from traces.generate.kernel_times import (
     kernel_times,
     read_own,
 )
-from traces.generate.kernel_times.machines import MEASURED
 
-CHIP = MEASURED["h100_sxm"]
+CHIP = kernel_machines()["h100_sxm"]
 TABLED = kernel_times(CHIP)
 SLOWER = 1.3
 SHAPES = (Gemm(4096, 4096, 4096), Gemm(8192, 4096, 1024), Gemm(512, 8192, 8192))
@@ -94,12 +94,12 @@ def test_a_table_is_read(tmp_path):
         ("gemm,m=1 n=1 k=1,", r"line 3: seconds '' must be a positive number"),
         ("gemm,m=1 n=1,1", r"line 3: shape: k of gemm missing"),
         ("gemm,m=1 n=1 k=1 m=2,1", r"line 3: shape: 'm=2' is given twice"),
-        ("gemm,m=1 n=1 z=1,1", r"line 3: shape: 'z=1' is none of m, n, k"),
+        ("gemm,m=1 n=1 z=1,1", r"line 3: shape: 'z=1' is not one of m, n, k"),
         ("gemm,m=a n=1 k=1,1", r"line 3: shape: m 'a' must be a number"),
         ("gemm,m=0 n=1 k=1,1", r"line 3: shape: Gemm: m 0.0 must be a positive"),
         ("gemm,m=1 n=1 k=1 dtype=x,1", r"line 3: shape: precision 'x' is unknown"),
         ("attention,causal=perhaps,1", r"line 3: shape: causal 'perhaps' must be yes or no"),
-        ("attention,kind=fast,1", r"line 3: shape: kind 'fast' is none of"),
+        ("attention,kind=fast,1", r"line 3: shape: kind 'fast' is not one of"),
     ],
 )
 def test_a_row_that_cannot_be_is_named(tmp_path, row, said):

@@ -12,18 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from simulator.errors import TraceError
-from traces.generate.kernel_times import Attention, KernelTimes, packed
-from traces.generate.kernel_times.build import built, table
-from traces.generate.kernel_times.carried import carried
-from traces.generate.kernel_times.families import FAMILIES
-from traces.generate.kernel_times.machines import MEASURED, Accelerator, relative_of, table_of
-from traces.generate.kernel_times.rows import Rows, believed, read, roofline
-from traces.generate.kernel_times.smoothing import monotone
-from traces.generate.kernel_times.surface import Curves, Surface
+from simulator.accelerators import Accelerator, kernel_machines
+from simulator.support.errors import TraceError
+from traces.generate.kernel_times import Attention, KernelTimes
+from traces.generate.kernel_times.build import build_table, build_tables, carry_over, monotone
+from traces.generate.kernel_times.families import FAMILIES, roofline
+from traces.generate.kernel_times.rows import Rows, believed, read_rows
+from traces.generate.kernel_times.tables import (
+    Curves,
+    Surface,
+    load_table,
+    nearest_relative,
+    save_tables,
+    shipped_table,
+    table_keys,
+)
 from traces.generate.kernel_times.times import TableSource
 
-H100 = MEASURED["h100_sxm"]
+H100 = kernel_machines()["h100_sxm"]
 GEMM = ("gemm", "bf16")
 FINE = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 grids = st.tuples(st.integers(1, 6), st.integers(1, 6)).flatmap(
@@ -58,7 +64,7 @@ def test_in_one_dimension_it_is_the_mean_of_pools():
 
 def test_a_surface_has_its_points_and_their_efficiency_between_and_beyond():
     rows = products()
-    made = table(GEMM, rows, H100)
+    made = build_table(GEMM, rows, H100)
     times, inside = made.at(rows.points)
     assert times == pytest.approx(rows.times)
     assert inside.all()
@@ -77,7 +83,7 @@ def test_rows_left_out_are_predicted_and_hiccups_do_not_matter(seed):
     out = random.random(len(rows)) < 0.1
     late = random.random(len(rows)) < 0.03
     noisy = rows.times * random.lognormal(0.0, 0.02, len(rows)) * np.where(late, 3.0, 1.0)
-    made = table(GEMM, Rows(rows.points, noisy)[~out], H100)
+    made = build_table(GEMM, Rows(rows.points, noisy)[~out], H100)
     times, _ = made.at(rows.points[out])
     assert np.median(np.abs(times / rows.times[out] - 1.0)) < 0.03
 
@@ -86,7 +92,7 @@ def test_few_rows_tell_much_for_efficiency_changes_little():
     """A twentieth of the rows, so that every line has holes across the roofline's kinks."""
     rows = products(sizes=FINE)
     kept = np.random.default_rng(0).random(len(rows)) < 0.05
-    times, _ = table(GEMM, rows[kept], H100).at(rows.points)
+    times, _ = build_table(GEMM, rows[kept], H100).at(rows.points)
     assert np.median(np.abs(times / rows.times - 1.0)) < 0.03
 
 
@@ -95,7 +101,7 @@ def test_a_lone_hiccup_is_taken_out():
     late = rows.times.copy()
     inner = np.flatnonzero((rows.points == 1024).all(axis=1))
     late[inner] *= 3.0
-    times, _ = table(GEMM, Rows(rows.points, late), H100).at(rows.points)
+    times, _ = build_table(GEMM, Rows(rows.points, late), H100).at(rows.points)
     assert times == pytest.approx(rows.times, rel=0.3)
     assert np.median(np.abs(times / rows.times - 1.0)) < 1e-6
 
@@ -104,7 +110,7 @@ def test_larger_than_all_that_was_measured_keeps_the_efficiency():
     """A corner of the grid, too large to be measured, is filled in proportion."""
     rows = products(start=0.0)
     small = rows.points.prod(axis=1) < 4096.0**3
-    made = table(GEMM, rows[small], H100)
+    made = build_table(GEMM, rows[small], H100)
     assert isinstance(made, Surface)
     times, inside = made.at(np.array([[8192.0, 8192.0, 8192.0]]))
     assert times[0] == pytest.approx(2 * 8192.0**3 / (0.7 * 989e12), rel=0.1)
@@ -149,7 +155,7 @@ def test_a_table_of_curves_answers_for_its_shapes_and_near_them():
     shapes = [(0.5, 4096.0, 1536.0, 16.0), (1.0, 7168.0, 2048.0, 32.0)]
     points = np.array([(count, *shape) for shape in shapes for count in tokens])
     times = np.array([30, 60, 90, 700, 90, 200, 300, 2000]) * 1e-6
-    made = table(("experts", "bf16/balanced"), Rows(points, times), H100)
+    made = build_table(("experts", "bf16/balanced"), Rows(points, times), H100)
     assert isinstance(made, Curves)
     answered, inside = made.at(points)
     assert answered == pytest.approx(times)
@@ -162,26 +168,26 @@ def test_a_table_of_curves_answers_for_its_shapes_and_near_them():
 
 def test_what_is_packed_is_what_is_read(tmp_path):
     rows = products()
-    tables = {GEMM: table(GEMM, rows, H100)}
-    packed.write(tmp_path / "x.npz", tables)
-    (key,) = packed.keys(tmp_path / "x.npz")
+    tables = {GEMM: build_table(GEMM, rows, H100)}
+    save_tables(tmp_path / "x.npz", tables)
+    (key,) = table_keys(tmp_path / "x.npz")
     assert key == GEMM
-    again = packed.read_packed(tmp_path / "x.npz", key)
+    again = load_table(tmp_path / "x.npz", key)
     assert again.times == pytest.approx(tables[GEMM].times, abs=3e-4)
     assert (again.measured == tables[GEMM].measured).all()
     with pytest.raises(TraceError, match="no such file"):
-        packed.keys(tmp_path / "y.npz")
+        table_keys(tmp_path / "y.npz")
     (tmp_path / "z.npz").write_text("nothing")
     with pytest.raises(TraceError, match="no table of kernels"):
-        packed.keys(tmp_path / "z.npz")
+        table_keys(tmp_path / "z.npz")
 
 
 def test_carried_to_itself_a_table_stays_and_to_twice_the_machine_it_halves():
-    made = table(GEMM, products(start=5e-6), H100)
-    same = carried(GEMM, made, H100, H100)
+    made = build_table(GEMM, products(start=5e-6), H100)
+    same = carry_over(GEMM, made, H100, H100)
     assert same.times == pytest.approx(made.times)
     double = Accelerator("H100x2", {"bf16": 2 * 989e12}, 2 * 3.35e12, "hopper", 264)
-    moved = carried(GEMM, made, H100, double)
+    moved = carry_over(GEMM, made, H100, double)
     # Twice the multiprocessors have at twice the rows what each had at half of them.
     points = np.array([[4096.0, 4096.0, 4096.0]])
     least = roofline(FAMILIES["gemm"], "bf16", points, H100)
@@ -208,8 +214,8 @@ def test_an_accelerator_has_its_own_table_or_its_nearest_relatives(
     name, peaks, bandwidth, generation, own, relative
 ):
     chip = Accelerator(name, peaks, bandwidth, generation)
-    assert table_of(chip) == own
-    assert relative_of(chip) == relative
+    assert shipped_table(chip) == own
+    assert nearest_relative(chip) == relative
 
 
 def columns(**changed):
@@ -222,10 +228,10 @@ def columns(**changed):
 def test_a_collectors_table_is_read_in_both_forms(tmp_path, form):
     file = tmp_path / f"gemm_perf.{form}"
     (pa.csv.write_csv if form == "csv" else pa.parquet.write_table)(columns(), file)
-    reading = read(file)
+    reading = read_rows(file)
     assert list(reading.tables) == [GEMM]
     assert reading.tables[GEMM].times[0] == pytest.approx(5e-5)
-    assert built(reading.tables, H100, reading.left_out).keys() == {GEMM}
+    assert build_tables(reading.tables, H100, reading.left_out).keys() == {GEMM}
 
 
 def test_attention_in_eight_bits_is_a_table_of_its_own(tmp_path):
@@ -238,10 +244,10 @@ def test_attention_in_eight_bits_is_a_table_of_its_own(tmp_path):
     file = tmp_path / "context_attention_perf.parquet"
     times = [0.02 + 1e-8 * length**2 for length in lengths]
     pa.parquet.write_table(pa.table(filled | {"isl": lengths, "latency": times}), file)
-    tables = read(file).tables
+    tables = read_rows(file).tables
     assert list(tables) == [("prefill", "fp8:fp8/128/0")]
     assert (tables["prefill", "fp8:fp8/128/0"].points[:, 3] == 32).all()
-    made = built(tables, H100, Counter())
+    made = build_tables(tables, H100, Counter())
     source = TableSource(frozenset(made), lambda key: made[key], "measured")
     asked = Attention(1, 32, 32, 1024, 1024, 128, cached=True, cache_dtype="fp8", dtype="fp8")
     found = KernelTimes(H100, (source,)).time(asked)
@@ -253,7 +259,7 @@ def test_types_that_are_unknown_and_rows_without_a_time_are_counted(tmp_path):
     file = tmp_path / "gemm_perf.parquet"
     odd = columns(gemm_dtype=["bfloat16"] * 10 + ["posit8"] * 2, m=[0] + [8] * 11)
     pa.parquet.write_table(odd, file)
-    told = read(file).left_out
+    told = read_rows(file).left_out
     assert told["unknown type 'posit8'"] == 2
     assert told["no positive time or size"] == 1
 
@@ -262,9 +268,9 @@ def test_files_that_are_no_tables_are_named(tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
     with pytest.raises(TraceError, match=r"other\.csv: its columns are of no table"):
-        read(other)
+        read_rows(other)
     with pytest.raises(TraceError, match="no such file"):
-        read(tmp_path / "absent.parquet")
+        read_rows(tmp_path / "absent.parquet")
     (tmp_path / "bad.parquet").write_text("nothing")
     with pytest.raises(TraceError, match=r"bad\.parquet: cannot be read as a table"):
-        read(tmp_path / "bad.parquet")
+        read_rows(tmp_path / "bad.parquet")

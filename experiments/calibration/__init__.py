@@ -1,0 +1,1 @@
+"""A cluster fitted to what a trace or benchmark logs measured."""

@@ -1,0 +1,477 @@
+"""Calibration: what a trace shows of the network it ran on, put into the cluster.
+
+From each call that a trace shows, the waiting is taken away (from the last member's arrival on),
+and so is what other calls on the same links cost it (by replaying). What is left is compared with
+what the cluster's model says of the call alone, part by part: software, and latency and bytes of
+each tier. The multiples that fit best, per kind of collective, make the calibrated cluster.
+
+``--collective-cost`` chooses between the model, the model calibrated so, and what was measured.
+
+A fit finds the multiple of each part: non-negative, robust, and only what the rows can show. Least
+squares with no negative coefficient: Lawson and Hanson, *Solving Least Squares Problems*. A handful
+of columns is all that is fitted here; a library that has this takes a quarter of a second to
+import, and numba imports it, too, wherever it is installed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.costing.collective_costs import alone, by_model, by_trace
+from experiments.scenario.scenario import Scenario
+from simulator.engine.simulate import Costs
+from simulator.support.errors import CalibrationError, WhatIfError
+from simulator.support.names import one_of
+from simulator.support.quantities import format_quantity
+from simulator.workload import UNKNOWN, Call, Workload
+from topologies import Cluster
+from topologies.cluster.schema import Calibrated
+
+Floats = NDArray[np.float64]
+Row = tuple[float, Floats]
+"""How long a call took alone (s), and what of it each part should have taken (s)."""
+
+_MOST_OFF = 10.0
+"""How far off a step may be when replayed on the cluster that was fitted to it (%)."""
+SOFTWARE = "software"
+"""The part of a call's time that no link causes."""
+
+_TOLERANCE = 1e-11
+"""Of a column's gradient, relative to its length and the target's: less is rounding."""
+
+
+def nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """Return the ``x >= 0`` that minimises ``|matrix x - target|`` (1974, chapter 23).
+
+    ``matrix`` has shape ``(rows, columns)``.
+
+    Examples
+    --------
+    >>> nonnegative(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0])).tolist()
+    [2.0, 0.0]
+    """
+    columns = matrix.shape[1]
+    x = np.zeros(columns)
+    free = np.zeros(columns, dtype=bool)
+    length, size = np.linalg.norm(matrix, axis=0), np.linalg.norm(target)
+    gradient = matrix.T @ target
+    least = _TOLERANCE * length * size
+    for _ in range(3 * columns):
+        helps = np.where(free | (gradient <= least), -np.inf, gradient)
+        best = int(np.argmax(helps))
+        if helps[best] == -np.inf:
+            break
+        free[best] = True
+        x, free = _solved(matrix, target, x, free)
+        gradient = matrix.T @ (target - matrix @ x)
+    return np.where(x * length <= _TOLERANCE * size, 0.0, x)
+
+
+def _solved(
+    matrix: Floats, target: Floats, x: Floats, free: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Solve for the free columns; one that would be negative is held at 0, and it is done again."""
+    while True:
+        solution = np.zeros_like(x)
+        solution[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
+        negative = free & (solution <= 0)
+        if not negative.any():
+            return solution, free
+        reach = x[negative] / (x[negative] - solution[negative])
+        x = x + float(reach.min()) * (solution - x)
+        at_zero = negative & (x <= _TOLERANCE * np.abs(x).max(initial=0.0))
+        at_zero[np.flatnonzero(negative)[int(np.argmin(reach))]] = True
+        x, free = np.where(at_zero, 0.0, x), free & ~at_zero
+
+
+FEWEST = 3
+"""Calls of a kind below which nothing is fitted: two cannot contradict each other."""
+_SHARE = 0.1
+"""A part is fitted if it is at least this much of some call: less is lost in what is measured."""
+_ALMOST_ALL = 0.8
+"""... and where calls are all alike, at least this much: then what is off is its doing."""
+_APART = 0.1
+"""Parts are distinguishable if the smallest singular value of their shares is at least this."""
+_ROUNDS = 50
+_SETTLED = 1e-7
+_FLOOR = 1e-3
+"""Relative errors below this are rounding of stamps, and count as if they were this."""
+_ALIKE = "all calls are alike (one size, one kind of group)"
+_DRAWS = 200
+_LEVEL = 95.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FitRows:
+    """Calls of one kind: ``took`` (s), shape ``(rows,)``; ``parts`` (s), ``(rows, len(names))``."""
+
+    names: tuple[str, ...]
+    took: Floats
+    parts: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Multiples of the parts, shape ``(parts,)``: 1 where a part was not fitted.
+
+    ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls
+    better than 1. ``residual`` is predicted against measured,
+    ``predicted / took - 1``, by row; ``before`` the same with all multiples 1.
+    """
+
+    rows: FitRows
+    multiple: Floats
+    why_not: dict[str, str]
+    residual: Floats
+    before: Floats
+    met: bool = False
+
+    @property
+    def fitted(self) -> tuple[str, ...]:
+        """Names of the parts that were fitted."""
+        return tuple(name for name in self.rows.names if name not in self.why_not)
+
+
+def fit(rows: FitRows) -> Fit:
+    """Fit the multiples, weighting each call by its relative error.
+
+    Nothing is fitted where there are no more calls than parts to fit, since these always agree, and
+    where the calls would be met no better than without.
+    """
+    why_not = _refused(rows)
+    parameters = len(rows.names) - len(why_not)
+    if 0 < len(rows.took) <= parameters:
+        few = f"{len(rows.took)} calls for {parameters} parameters: a fit needs more calls"
+        why_not = dict.fromkeys(rows.names, few)
+    fitted = _fitted(rows, why_not)
+    before, after = (
+        float(np.median(np.abs(errors))) for errors in (fitted.before, fitted.residual)
+    )
+    if fitted.fitted and after > before + _FLOOR:
+        worse = f"no better than the cluster: {100 * after:.2f} % off, {100 * before:.2f} % without"
+        return replace(_fitted(rows, dict.fromkeys(rows.names, worse)), met=True)
+    return fitted
+
+
+def _fitted(rows: FitRows, why_not: dict[str, str]) -> Fit:
+    """Fit all parts of which nothing says why not."""
+    while True:
+        chosen = [column for column, name in enumerate(rows.names) if name not in why_not]
+        multiple = np.ones(len(rows.names))
+        multiple[chosen] = _robust(rows, chosen)
+        none_left = [
+            rows.names[column]
+            for column in chosen
+            if multiple[column] == 0.0 and rows.names[column].endswith("bandwidth")
+        ]
+        if not none_left:
+            break
+        why_not[none_left[0]] = "the calls took no longer for more bytes"
+    return Fit(
+        rows, multiple, why_not, _residual(rows, multiple), _residual(rows, np.ones_like(multiple))
+    )
+
+
+def interval(fitted: Fit, rng: "np.random.Generator") -> Floats:
+    """Bounds of each multiple, shape ``(2, parts)``: 95 % of fits to calls drawn with replacement.
+
+    Percentile bootstrap (Efron 1979), drawn among calls that are alike, so that no draw lacks a
+    size that distinguishes the parts.
+    """
+    rows = fitted.rows
+    chosen = [column for column, name in enumerate(rows.names) if name not in fitted.why_not]
+    draws = np.ones((_DRAWS, len(rows.names)))
+    group_of = _groups_of_calls(rows)
+    members = [np.flatnonzero(group_of == group) for group in range(group_of.max() + 1)]
+    for number in range(_DRAWS):
+        drawn = np.concatenate(
+            [rng.choice(rows_of_group, len(rows_of_group)) for rows_of_group in members]
+        )
+        again = FitRows(rows.names, rows.took[drawn], rows.parts[drawn])
+        draws[number, chosen] = _robust(again, chosen)
+    edges = [(100 - _LEVEL) / 2, (100 + _LEVEL) / 2]
+    return np.asarray(np.percentile(draws, edges, axis=0), dtype=np.float64)
+
+
+def _refused(rows: FitRows) -> dict[str, str]:
+    """Say of each part that the rows cannot show why not."""
+    if len(rows.took) < FEWEST:
+        return dict.fromkeys(rows.names, f"{len(rows.took)} calls: too few, it needs {FEWEST}")
+    share = rows.parts / rows.parts.sum(axis=1, keepdims=True)
+    largest = share.max(axis=0)
+    different = len(np.unique(np.round(share, 6), axis=0))
+    chosen: list[int] = []
+    why_not = {}
+    for column in sorted(range(len(rows.names)), key=lambda other_column: -largest[other_column]):
+        name = rows.names[column]
+        if largest[column] < _SHARE:
+            why_not[name] = f"at most {100 * largest[column]:.1f} % of a call's time"
+        elif chosen and different == 1:
+            why_not[name] = _ALIKE
+        elif not chosen and different == 1 and largest[column] < _ALMOST_ALL:
+            return dict.fromkeys(
+                rows.names,
+                "all calls are alike (one size, one kind of group): no part is nearly all",
+            )
+        elif not _told_apart(share[:, [*chosen, column]]):
+            others = ", ".join(rows.names[other_column] for other_column in chosen)
+            why_not[name] = f"indistinguishable from {others} with these sizes and groups"
+        else:
+            chosen.append(column)
+    return why_not
+
+
+def _told_apart(share: Floats) -> bool:
+    different = np.unique(np.round(share, 6), axis=0)
+    if len(different) < share.shape[1]:
+        return False
+    scaled = different / np.linalg.norm(different, axis=0)
+    return bool(np.linalg.svd(scaled, compute_uv=False)[-1] >= _APART)
+
+
+def _robust(rows: FitRows, chosen: Sequence[int]) -> Floats:
+    """Non-negative least absolute relative errors: half the calls took longer, half shorter.
+
+    What a call is held up by is never negative, so its times have a tail on one side, and squares
+    would follow it. NNLS (Lawson and Hanson 1974), iteratively reweighted (Schlossmacher 1973).
+    """
+    if not chosen:
+        return np.empty(0)
+    fixed = [column for column in range(len(rows.names)) if column not in chosen]
+    left = 1 - rows.parts[:, fixed].sum(axis=1) / rows.took
+    matrix = rows.parts[:, chosen] / rows.took[:, None]
+    weight = np.ones(len(rows.took))
+    before = np.full(len(chosen), np.inf)
+    for _ in range(_ROUNDS):
+        solution = nonnegative(matrix * weight[:, None], left * weight)
+        if np.abs(solution - before).max() <= _SETTLED:
+            break
+        before = solution
+        weight = 1 / np.sqrt(np.maximum(np.abs(left - matrix @ solution), _FLOOR))
+    return np.asarray(solution, dtype=np.float64)
+
+
+def _residual(rows: FitRows, multiple: Floats) -> Floats:
+    return np.asarray(rows.parts @ multiple / rows.took - 1, dtype=np.float64)
+
+
+def _groups_of_calls(rows: FitRows) -> NDArray[np.int64]:
+    """Give calls that should have taken the same one number."""
+    _, which = np.unique(rows.parts, axis=0, return_inverse=True)
+    return which.ravel()
+
+
+def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scenario:
+    """Cost calls by the model, after the cluster was fitted to what the trace shows.
+
+    ``others`` are further steps that were recorded of the job: a step has too few calls to show how
+    long they take from how they scatter.
+
+    Raises
+    ------
+    CalibrationError
+        If the trace shows nothing of any kind of collective.
+    """
+    fits = fit_steps(by_trace(scenario), others)
+    cluster = calibrated_cluster(scenario.cluster, fits, "fitted to this trace")
+    return by_model(replace(scenario, cluster=cluster))
+
+
+def fit_steps(scenario: Scenario, others: Iterable[Workload] = ()) -> dict[str, Fit]:
+    """Fit each kind to a step that is costed :func:`by_trace`, and to further recorded ones.
+
+    Raises
+    ------
+    CalibrationError
+        As :func:`by_calibration`.
+    """
+    step = scenario.workload.measured_end
+    more = (
+        workload
+        for workload in others
+        if len(workload.calls) and not np.array_equal(workload.measured_end, step)
+    )
+    return fit_kinds(
+        [scenario, *(by_trace(replace(scenario, workload=workload)) for workload in more)]
+    )
+
+
+def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
+    """Fit each kind of collective to steps of one job, costed :func:`by_trace`.
+
+    A kind that the cluster meets as well as any fit stays as it is.
+
+    Raises
+    ------
+    CalibrationError
+        As :func:`by_calibration`.
+    """
+    scenarios = list(scenarios)
+    fits = {kind: fit(rows) for kind, rows in rows_by_kind(scenarios).items()}
+    if not fits:
+        raise CalibrationError(f"nothing to calibrate with: {_why_none(scenarios)}")
+    if not any(fitted.fitted or fitted.met for fitted in fits.values()):
+        raise CalibrationError(nothing_fitted(fits))
+    return fits
+
+
+def nothing_fitted(fits: Mapping[str, Fit]) -> str:
+    """Say why no part of any kind was fitted."""
+    reasons = (f"{kind}: {next(iter(fitted.why_not.values()))}" for kind, fitted in fits.items())
+    return f"nothing can be calibrated ({'; '.join(reasons)})"
+
+
+def _why_none(scenarios: Iterable[Scenario]) -> str:
+    """Say why no call of these steps shows how long it takes by itself."""
+    sizes = np.concatenate([scenario.workload.calls.size for scenario in scenarios])
+    if not len(sizes):
+        return "no collectives in the step"
+    if np.isnan(sizes).all():
+        return "no collective's size is known"
+    return (
+        "of no collective of known size it is seen how long it takes alone (that takes all members "
+        "of its group, or many calls alike)"
+    )
+
+
+def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, FitRows]:
+    """Gather the calls of steps of one job, costed :func:`by_trace`, by kind, as rows to fit."""
+    tables: dict[str, list[Row]] = {}
+    names: tuple[str, ...] = ()
+    for scenario in scenarios:
+        costs = scenario.costs()
+        took = alone(scenario)
+        names = part_names(costs.topology.resources)
+        for index in range(len(took)):
+            call = scenario.workload.call_view(index)
+            if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
+                parts = call_parts(costs, call)
+                if parts.sum() > 0:
+                    tables.setdefault(call.kind, []).append((float(took[index]), parts))
+    return {kind: _rows(names, table) for kind, table in sorted(tables.items())}
+
+
+def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -> Cluster:
+    """Put what was fitted into the cluster; what was not stays as it was."""
+    calibration = dict(cluster.calibration)
+    sources = dict(cluster.sources)
+    for kind, fitted in fits.items():
+        if not fitted.fitted:
+            continue
+        before = calibration.get(kind, Calibrated())
+        values = dict(zip(fitted.rows.names, fitted.multiple.tolist(), strict=True))
+        fields = {name: values[name] for name in fitted.fitted}
+        calibration[kind] = merged(before, fields)
+        about = f"{source}: {len(fitted.rows.took)} calls"
+        sources |= {f"calibration.{kind}.{_field(name)}": about for name in fields}
+    return Cluster.model_validate(
+        cluster.model_copy(update={"calibration": calibration, "sources": sources})
+    )
+
+
+def check_replay(recorded: Scenario, measured: float, cluster: Cluster) -> None:
+    """Refuse a cluster on which the step that it was fitted to takes another time.
+
+    ``measured`` is how long the step took (s).
+
+    Raises
+    ------
+    CalibrationError
+        If the step, its calls costed by the model there, is more than 10 % off.
+    """
+    step = by_model(replace(recorded, cluster=cluster)).run().makespan
+    error = 100 * (step - measured) / measured if measured > 0 else 0.0
+    if abs(error) > _MOST_OFF:
+        times = format_quantity(step, "s"), format_quantity(measured, "s")
+        raise CalibrationError(
+            f"nothing is calibrated: on the cluster that fits the calls best the step takes "
+            f"{times[0]}, not {times[1]} ({error:+.1f} %, at most {_MOST_OFF:.0f} %): is this the "
+            "cluster it ran on?"
+        )
+
+
+def with_calibration(cluster: Cluster, calibration: Mapping[str, Calibrated]) -> Cluster:
+    """Another cluster, on which the library does as well, against its file, as it did on the first.
+
+    What the cluster's own file gives wins.
+    """
+    return cluster.model_copy(update={"calibration": {**calibration, **cluster.calibration}})
+
+
+def merged(before: Calibrated, fields: Mapping[str, float]) -> Calibrated:
+    """Multiply what is known by what was fitted on top of it."""
+    overhead, latency, bandwidth = before.overhead, dict(before.latency), dict(before.bandwidth)
+    for name, multiple in fields.items():
+        tier, _, what = name.rpartition(".")
+        if name == SOFTWARE:
+            overhead *= multiple
+        elif what == "latency":
+            latency[tier] = latency.get(tier, 1.0) * multiple
+        else:
+            bandwidth[tier] = bandwidth.get(tier, 1.0) / multiple
+    product = Calibrated(overhead=overhead, latency=latency, bandwidth=bandwidth)
+    return product.model_copy(update={"by_size": before.by_size}) if before.by_size else product
+
+
+def _field(name: str) -> str:
+    """Name a part as the cluster file does: ``bandwidth.scale_up``."""
+    tier, _, what = name.rpartition(".")
+    return "overhead" if name == SOFTWARE else f"{what}.{tier}"
+
+
+def part_names(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the parts of a call in the order of :func:`call_parts`."""
+    return SOFTWARE, *(f"{name}.{what}" for what in ("latency", "bandwidth") for name in resources)
+
+
+def call_parts(costs: Costs, call: Call) -> Floats:
+    """Split what the model says of a call on an idle network (s).
+
+    The software's part, then the latency of each resource of the topology, then the bytes on each.
+    """
+    resources = len(costs.topology.resources)
+    parts = np.zeros(1 + 2 * resources)
+    for load in costs.loads(call):
+        parts[0] += load.latency_of[-1]
+        parts[1 : 1 + resources] += load.latency_of[:-1]
+        if load.amount:
+            parts[1 + resources + costs.topology.resource[load.bottleneck]] += load.transfer
+    return parts
+
+
+def _rows(names: tuple[str, ...], table: list[Row]) -> FitRows:
+    """Make columns; parts that no call has are left out."""
+    parts = np.array([row for _, row in table])
+    used = np.flatnonzero(parts.any(axis=0))
+    took = np.array([took for took, _ in table])
+    return FitRows(tuple(names[column] for column in used), took, parts[:, used])
+
+
+CALIBRATED = "calibrated"
+COLLECTIVE_COSTS: dict[str, Callable[[Scenario], Scenario]] = {
+    "model": by_model,
+    "trace": by_trace,
+    CALIBRATED: by_calibration,
+}
+"""By name; each takes the scenario in which the trace was recorded."""
+
+
+def with_costs(scenario: Scenario, mode: str, others: Iterable[Workload] = ()) -> Scenario:
+    """Give the calls of a scenario their costs; ``scenario`` is where the trace was recorded.
+
+    ``others`` are further recorded steps, which only calibrating asks for.
+
+    Raises
+    ------
+    WhatIfError
+        If the mode has no such name.
+    """
+    if mode not in COLLECTIVE_COSTS:
+        raise WhatIfError(f"collective cost {one_of(mode, COLLECTIVE_COSTS)}")
+    if not len(scenario.workload.calls):
+        return scenario
+    if mode == CALIBRATED:
+        return by_calibration(scenario, others)
+    return COLLECTIVE_COSTS[mode](scenario)

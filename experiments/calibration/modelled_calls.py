@@ -1,0 +1,264 @@
+"""What a cluster's model says of calls that a benchmark timed, part by part."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
+from experiments.calibration.calibration import SOFTWARE, call_parts, part_names
+from experiments.scenario.scenario import Scenario
+from simulator.builder import WorkloadBuilder
+from simulator.costing.call_costs import Costs
+from simulator.support.errors import CalibrationError, TwofoldError
+from simulator.topology import SCALE_OUT
+from simulator.workload import Call, Group
+from topologies import Cluster
+from topologies.cluster.schema import Library
+
+Floats = NDArray[np.float64]
+
+_LIBRARIES = {"mpi": "none", "nccl": "nccl", "rccl": "rccl"}
+"""Name in a cluster file of the library that a log timed; MPI has no model of its own."""
+_BYTES_DECIDE = 0.9
+"""Messages sent at once show the bandwidth where bytes are this much of one message's time."""
+
+_UNIT = 30.0
+"""Calls further from the model than this, all of them, are in another unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelledCall:
+    """A measured call and what the model says of it alone: parts in s, by name.
+
+    ``domains`` are the scale-up domains its ranks lie in; ``algorithm`` and ``protocol`` are what
+    the library's model chose.
+    """
+
+    call: MeasuredCall
+    domains: int
+    parts: dict[str, float]
+    algorithm: str = ""
+    protocol: str = ""
+
+    @property
+    def time(self) -> float:
+        """What the model says it takes (s)."""
+        return sum(self.parts.values())
+
+
+def as_timed(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> tuple[Cluster, list[str]]:
+    """Return the cluster with the library that logs timed, and say what that changed."""
+    timed = next((_LIBRARIES[log.library] for log in logs if log.library), None)
+    current = cluster.library.name if cluster.library is not None else "none"
+    if timed in (None, current):
+        return cluster, []
+    version = None
+    library = Library(name=timed, version=version)
+    note = (
+        f"the logs timed {timed if timed != 'none' else 'MPI'}, not {current}: so does the cluster"
+    )
+    return cluster.model_copy(update={"library": library}), [note]
+
+
+def modelled(
+    calls: Sequence[MeasuredCall], cluster: Cluster, watch: Callable[[str], object] = lambda _: None
+) -> tuple[list[ModelledCall], list[str]]:
+    """Cost measured calls on a cluster, and say which cannot be.
+
+    Raises
+    ------
+    TwofoldError
+        If a job of so many ranks does not fit on the cluster, or no call of its kind is modelled.
+    """
+    sites: dict[tuple[int, int | None], Scenario] = {}
+    by_call: dict[tuple[int, int | None, str, float], ModelledCall] = {}
+    usable: list[ModelledCall] = []
+    notes: list[str] = []
+    for call in calls:
+        if call.kind == LINK:
+            answer, note = _link(call, cluster)
+        else:
+            key = call.ranks, call.nodes, call.kind, call.size
+            if key not in by_call:
+                watch(f"{call.kind} of {call.ranks} ranks")
+                by_call[key] = _modelled(call, cluster, sites)
+            answer, note = _informative(replace(by_call[key], call=call))
+        usable += [answer] if answer is not None else []
+        notes += [note] if note else []
+    return usable, list(dict.fromkeys(notes))
+
+
+def _modelled(
+    call: MeasuredCall, cluster: Cluster, sites: dict[tuple[int, int | None], Scenario]
+) -> ModelledCall:
+    """Cost a call where it ran; its row says what is wrong with that."""
+    site = call.ranks, call.nodes
+    try:
+        if site not in sites:
+            empty = WorkloadBuilder(job_ranks=call.ranks).build()
+            sites[site] = Scenario(empty, cluster, nodes=call.nodes)
+        return _costed(call, sites[site])
+    except TwofoldError as error:
+        raise type(error)(f"{call.location}: {error}") from error
+
+
+def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
+    members = tuple(range(call.ranks))
+    domains = len(np.unique(scenario.machine().domains))
+    costs = scenario.costs()
+    names = part_names(costs.topology.resources)
+    whole_call = Call(call.kind, Group(members), call.size)
+    if call.kind == "send_receive" and call.ranks > 2:
+        whole_call = _slowest_of_ring(call, costs)
+    values = call_parts(costs, whole_call)
+    plan = costs.carried(whole_call).plan
+    parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}
+    return ModelledCall(
+        call,
+        domains,
+        parts,
+        plan.schedule.algorithm if plan is not None else "",
+        plan.protocol if plan is not None else "",
+    )
+
+
+def _slowest_of_ring(call: MeasuredCall, costs: Costs) -> Call:
+    """Return the slowest message of a ring: ``sendrecv`` of nccl-tests on more than two ranks.
+
+    Every rank sends to the next, the last to the first; no two of them share a port one way.
+    """
+    ends = ((rank, (rank + 1) % call.ranks) for rank in range(call.ranks))
+    messages = (Call(call.kind, Group(pair), call.size) for pair in ends)
+    return max(messages, key=costs.idle_time)
+
+
+def _informative(answer: ModelledCall) -> tuple[ModelledCall | None, str]:
+    """Keep of a call what it shows; None and why where that is nothing."""
+    call = answer.call
+    if not answer.parts:
+        return None, f"{call.kind} of {call.ranks} ranks: the model says it takes no time"
+    if not call.streamed:
+        return answer, ""
+    bytes_of = {name: value for name, value in answer.parts.items() if name.endswith("bandwidth")}
+    if sum(bytes_of.values()) < _BYTES_DECIDE * answer.time:
+        return None, "streamed messages too small to show the bandwidth are left out"
+    return replace(answer, parts=bytes_of), ""
+
+
+def _link(call: MeasuredCall, cluster: Cluster) -> tuple[ModelledCall | None, str]:
+    """Hold a message from NIC to NIC against one NIC's wire."""
+    out = cluster.scale_out
+    if out is None:
+        raise CalibrationError(f"{call.location}: the cluster has no NICs (no scale_out)")
+    moving = {f"{SCALE_OUT}.bandwidth": call.size / (out.bandwidth * out.efficiency)}
+    if call.streamed:
+        return ModelledCall(call, call.ranks, moving), ""
+    if cluster.library is not None and cluster.library.name != "none":
+        return None, (
+            f"{call.location.rpartition(',')[0]}: a NIC's own latency is left out: a step of "
+            f"{cluster.library.name} across nodes takes its proxy besides, and both are one figure"
+        )
+    return ModelledCall(call, call.ranks, {f"{SCALE_OUT}.latency": out.latency, **moving}), ""
+
+
+def software_first(names: Iterable[str]) -> list[str]:
+    """Sort names of parts: software, latencies, bandwidths."""
+    return sorted(names, key=lambda name: (name != SOFTWARE, not name.endswith("latency"), name))
+
+
+def check_unit(calls: Sequence[ModelledCall]) -> None:
+    """Refuse calls that are all far from what the cluster could do.
+
+    Raises
+    ------
+    CalibrationError
+        If none is within 30 times.
+    """
+    off = np.log([answer.call.time / answer.time for answer in calls])
+    least = float(np.exp(np.abs(off).min(initial=np.inf)))
+    if len(off) and least > _UNIT and (np.all(off > 0) or np.all(off < 0)):
+        middle = float(np.exp(np.median(off)))
+        raise CalibrationError(
+            f"{calls[0].call.location}: calls took {middle:.3g} times as long as on this cluster "
+            f"(none within {_UNIT:.0f} times): is the unit of the times wrong, or the cluster "
+            "another?"
+        )
+
+
+def check_one_machine(calls: Sequence[ModelledCall]) -> None:
+    """Refuse large calls of one kind and group that jump from size to size, or from file to file.
+
+    The model takes the size out: on one machine measured over modelled time of 16 MiB and more
+    changes slowly, whether the model is right or not. Of random parts of the published tables none
+    zigzags by more than 1.24 in the median; two machines that are twice apart do by 1.4.
+
+    Raises
+    ------
+    CalibrationError
+        If rows zigzag by more than 1.3, or two files are more than 1.5 times apart, in the median.
+    """
+    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
+    for answer in calls:
+        if answer.call.size >= _LARGE:
+            curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
+    for curve in curves.values():
+        _check_files(curve)
+        for of_file in _by_file(curve).values():
+            _check_zigzag(sorted(of_file, key=lambda answer: answer.call.size))
+
+
+def _by_file(calls: Sequence[ModelledCall]) -> dict[str, list[ModelledCall]]:
+    by_file: dict[str, list[ModelledCall]] = defaultdict(list)
+    for answer in calls:
+        by_file[answer.call.location.rpartition(", ")[0]].append(answer)
+    return by_file
+
+
+def _check_files(curve: Sequence[ModelledCall]) -> None:
+    """Refuse files whose calls of one sort are far apart, each in the median."""
+    files = [of_file for of_file in _by_file(curve).values() if len(of_file) >= _FEWEST]
+    middle = sorted((float(np.median(_off(of_file))), of_file[0].call) for of_file in files)
+    if middle and middle[-1][0] - middle[0][0] > np.log(_FILES_APART):
+        (low, first), (high, second) = middle[0], middle[-1]
+        raise CalibrationError(
+            f"{second.location}: {second.kind} of {second.ranks} ranks takes "
+            f"{np.exp(high - low):.2f} times as long, for its size, as in {first.location}: "
+            "two machines are mixed; give the logs of one"
+        )
+
+
+def _check_zigzag(curve: Sequence[ModelledCall]) -> None:
+    """Refuse calls that are longer and shorter in turn than those next to them in size."""
+    sizes = np.unique([answer.call.size for answer in curve])
+    off = np.array(
+        [
+            np.median(_off([answer for answer in curve if answer.call.size == size]))
+            for size in sizes.tolist()
+        ]
+    )
+    if len(off) < _ZIGZAG_ROWS:
+        return
+    logs = np.log(sizes)
+    share = (logs[1:-1] - logs[:-2]) / (logs[2:] - logs[:-2])
+    between = (1 - share) * off[:-2] + share * off[2:]
+    ratio = float(np.exp(np.median(np.abs(off[1:-1] - between))))
+    if ratio > _ZIGZAG:
+        first = curve[0].call
+        raise CalibrationError(
+            f"{first.location}: from here on {first.kind} of {first.ranks} ranks is {ratio:.2f} "
+            "times longer and shorter in turn, from size to size in the median: rows of two "
+            "machines are mixed; give those of one"
+        )
+
+
+def _off(calls: Sequence[ModelledCall]) -> Floats:
+    """Logarithms of measured over modelled times."""
+    return np.log([answer.call.time / answer.time for answer in calls])
+
+
+_LARGE = 16 * 2.0**20
+_FEWEST, _ZIGZAG_ROWS = 3, 6
+_FILES_APART, _ZIGZAG = 1.5, 1.3

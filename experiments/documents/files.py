@@ -1,0 +1,410 @@
+"""What answers about files say: what a trace holds, what was written, metrics of a step."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.documents.step import (
+    about,
+    cause,
+    coverage_parts,
+    coverage_stats,
+    details,
+    path_section,
+    stats,
+    timeline_section,
+    trust,
+)
+from experiments.output.document import (
+    COLOURS,
+    Axis,
+    Block,
+    Chart,
+    Document,
+    FactList,
+    Row,
+    Section,
+    Series,
+    Stat,
+    Table,
+    Text,
+)
+from experiments.output.words import (
+    plural,
+    say_counts,
+    say_size,
+    say_step,
+    say_time,
+    shortened,
+    unit_of,
+)
+from simulator.support.quantities import format_quantity
+from simulator.workload import What
+
+if TYPE_CHECKING:
+    from collectives.traffic import TrafficWindow
+    from experiments.questions.clusters import PluginsReport
+    from experiments.questions.convert import ConvertReport
+    from experiments.questions.inspect_trace import InspectReport, ProgramReport
+    from experiments.questions.metrics import Metric, MetricsReport, Value
+    from experiments.questions.package import PackageReport
+    from traces.core.loaded import Coverage, Gap
+
+_NAME, _LANE = 28, 20
+"""Characters of the names of kernels and lanes, at most."""
+_OPERATORS = 8
+"""Names of operators that are shown, the most frequent."""
+_SHOWN = 10
+"""Files that are listed: a job of a thousand ranks has as many."""
+_DOMINANT = "dominant_kernel"
+"""A metric that is a name, and as long as those of C++ are."""
+_AT_THE_TOP = ("mfu", "tokens_per_second", "communication_overlap", "exposed_communication")
+"""Metrics that stand at the top of a page where they are known."""
+_RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
+"""How numbers that are no quantities are written, by their unit."""
+
+
+def inspect(report: "InspectReport") -> Document:
+    """Say what a trace holds, what of it can be used, and what is missing."""
+    coverage, loaded = report.coverage, report.loaded
+    steps = ", ".join(map(str, coverage.steps)) or "none marked"
+    spent = {name: f" ({say_time(seconds)})" for name, seconds in report.seconds.items()}
+    clocks = coverage.clock_offset.items()
+    rows = [
+        Row(
+            (
+                call.kind,
+                call.group,
+                "unknown" if call.size_bytes is None else f"{call.size_bytes:,.0f} B",
+                call.dtype,
+                f"{call.count:,}",
+                "unknown" if call.transfer_s is None else say_time(call.transfer_s),
+            )
+        )
+        for call in report.calls
+    ]
+    columns = ("collective", "|group", ">size", "dtype", ">count", ">transfer\n(median)")
+    ranks = f"{len(coverage.ranks):,} of {plural(coverage.ranks_in_job, 'rank')}"
+    step = say_step(loaded.measured_step)
+    length = "" if math.isnan(loaded.measured_step) else f", a step of {step}"
+    calls = plural(len(loaded.workload.calls), "call")
+    missing = []
+    if coverage.starts and coverage.starts_explained < 1:
+        missing.append(f"{100 * (1 - coverage.starts_explained):.2g} % of starts are unexplained")
+    if coverage.collectives_matched < coverage.collectives:
+        lost = coverage.collectives - coverage.collectives_matched
+        missing.append(f"{plural(lost, 'collective')} of {coverage.collectives:,} lack members")
+    if coverage.collectives and coverage.bytes_known < 1:
+        missing.append(f"the bytes of {100 * (1 - coverage.bytes_known):.2g} % are unknown")
+    return Document(
+        title=f"Trace: {loaded.trace}",
+        headline=f"{loaded.trace} has {ranks}{length}, {calls}.",
+        cause=f"Part of it cannot be used: {', '.join(missing)}." if missing else "",
+        facts={
+            "accelerator": loaded.accelerator or "not in the trace",
+            "steps": f"{steps}; this answer is about step {coverage.step}",
+            "measured step": say_time(loaded.measured_step),
+            "coverage": coverage_parts(coverage),
+            "starts": say_counts(coverage.starts),
+            "ops": ", ".join(
+                f"{n:,} {name}{spent.get(name, '')}" for name, n in report.ops.items()
+            ),
+            "events unused": say_counts(coverage.unused),
+            "clocks": "\n".join(f"rank {rank}: {say_time(off)} subtracted" for rank, off in clocks),
+            "skipped": "\n".join(_skipped(coverage)),
+            "notes": "\n".join(coverage.notes),
+        },
+        sections=(
+            Section("gaps", "Unexplained starts", [gaps(coverage.gaps)], wide=True),
+            Section("calls", "Collectives", [Table(columns, rows, keys=2)], wide=True),
+        ),
+        next_steps=("twofold utility … -c CLUSTER", "twofold replay … -c CLUSTER"),
+    )
+
+
+def gaps(worst: "Sequence[Gap]") -> Table:
+    """List the worst of the starts that nothing explains."""
+    rows = [
+        Row(
+            (
+                shortened(gap.name, _NAME),
+                str(gap.rank),
+                shortened(gap.lane, _LANE),
+                say_time(gap.time),
+                say_time(gap.length),
+                shortened(gap.behind, _NAME),
+            )
+        )
+        for gap in worst
+    ]
+    columns = ("|worst unexplained start", ">rank", "|lane", ">at", ">gap", "|came last")
+    return Table(columns, rows)
+
+
+def _skipped(coverage: "Coverage") -> Iterator[str]:
+    """Say which files were skipped, once per reason."""
+    reasons = dict.fromkeys(reason for _, reason in coverage.skipped)
+    for reason in reasons:
+        files = [Path(file).name for file, why in coverage.skipped if why == reason]
+        few = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+        yield f"{few}: {reason}"
+
+
+def program(report: "ProgramReport") -> Document:
+    """Say what an Execution Trace holds."""
+    file = report.summary_of_file
+    rows = [
+        Row(
+            (
+                call.collective,
+                call.group,
+                "" if call.ranks is None else str(call.ranks),
+                "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B",
+                call.dtype,
+                f"{call.count:,}",
+            )
+        )
+        for call in file.calls
+    ]
+    table = Table(("record", "|group", ">ranks", ">size", "dtype", ">count"), rows, keys=2)
+    return Document(
+        title=f"Program: {file.file}",
+        headline=f"{file.file} is an execution trace: {file.nodes:,} nodes without times.",
+        cause="To replay it, put torch.profiler's trace of the same run into the same directory.",
+        facts={
+            "schema": file.schema,
+            "nodes": f"{file.nodes:,} on {file.threads} threads",
+            "operators": ", ".join(f"{n:,} {name}" for name, n in file.operators[:_OPERATORS]),
+            "dependencies": f"{file.data_dependencies:,} through tensors",
+            "groups": f"{len(file.groups)}",
+            "unused": say_counts(file.unused),
+        },
+        sections=(Section("calls", "Collectives", [table], wide=True),),
+    )
+
+
+def convert(report: "ConvertReport") -> Document:
+    """Say what was read and what was written."""
+    workload = report.loaded.workload
+    counts = {
+        what.name.lower(): int((workload.own & (workload.what == what)).sum()) for what in What
+    }
+    rows = [Row((file.file, say_size(file.size_bytes))) for file in report.files]
+    return Document(
+        title=f"Conversion: {report.loaded.trace} as {report.form}",
+        headline=f"{plural(len(report.files), 'file')} written in the format {report.form}.",
+        facts={
+            "step": report.loaded.coverage.step,
+            "ranks": f"{len(workload.ranks):,} of {workload.job_ranks:,}",
+            "ops": say_counts({name: count for name, count in counts.items() if count}),
+            "calls": f"{len(workload.calls):,}",
+            "notes": "\n".join(report.notes),
+        },
+        sections=(Section("files", "Files", [Table(("|file", ">size"), rows, most=_SHOWN)]),),
+    )
+
+
+def package(report: "PackageReport") -> Document:
+    """Say what was written, and which keys of the card are still blank."""
+    rows = [Row((file.file, f"{file.bytes:,} B", file.source)) for file in report.files]
+    facts = {"blank": list(report.blank), "card": "\n".join(report.findings)}
+    foot = ""
+    if report.blank:
+        foot = "blank: keys of the card that neither trace nor cluster has; fill them in by hand"
+    blocks: list[Block] = [Table(("|file", ">size", "|from"), rows), FactList(facts), Text(foot)]
+    return Document(
+        title=f"Package: {report.directory}",
+        headline=f"{plural(len(report.files), 'file')} written to {report.directory}.",
+        sections=(Section("files", "Files", blocks),),
+    )
+
+
+def plugins(report: "PluginsReport") -> Document:
+    """Say what distributions add."""
+    rows = [
+        Row((row.adds, row.distribution, row.version, row.group, row.refused))
+        for row in report.rows
+    ]
+    columns = ("adds", "distribution", "version", "group", "|refused")
+    headline = f"{plural(len(rows), 'plugin')} installed."
+    if not rows:
+        headline = "No plugin is installed."
+    return Document(
+        title="Plugins",
+        headline=headline,
+        sections=(Section("plugins", "Plugins", [Table(columns, rows, keys=2)]),),
+    )
+
+
+def metrics(report: "MetricsReport") -> Document:
+    """Say the metrics of a step, measured beside simulated."""
+    base, loaded = report.base, report.loaded
+    rows = [
+        Row(
+            (
+                metric.metric.replace("_", " "),
+                metric.of,
+                say_metric(metric, metric.measured),
+                say_metric(metric, metric.simulated),
+            )
+        )
+        for metric in report.metrics
+        if metric.metric != _DOMINANT and not metric.unknown
+    ]
+    names = [metric for metric in report.metrics if metric.metric == _DOMINANT]
+    below = {
+        "dominant": "".join(str(name.measured or name.simulated or "") for name in names),
+        "not recorded": "\n".join(_not_recorded(report)),
+        "card": "\n".join(report.findings),
+        "notes": "\n".join(report.notes),
+    }
+    foot = (
+        "per rank; collective size: as nccl-tests defines it; volume: bytes through a rank's port"
+    )
+    table = Table(("metric", "|of", ">measured", ">simulated"), rows, keys=2, foot=foot)
+    published = [
+        Row((metric.metric.replace("_", " "), metric.published))
+        for metric in report.metrics
+        if metric.published and not metric.unknown
+    ]
+    names_of = Table(("metric", "CCL-Bench calls it"), published, caption="names", folded=True)
+    sections = [
+        Section("metrics", "Metrics", [table, FactList(below)], wide=True, long=True),
+        *_traffic(report),
+        Section("names", "Names in CCL-Bench", [names_of], terminal=False),
+    ]
+    if base is None:
+        return Document(
+            title=f"Metrics: {loaded.trace}",
+            headline=_metrics_headline(report),
+            sections=tuple(sections),
+            facts={},
+            stats=(
+                Stat("measured step", say_time(loaded.measured_step)),
+                *coverage_stats(loaded.coverage),
+                *_top(report),
+            ),
+            details={
+                "measured step": say_time(loaded.measured_step),
+                "coverage": coverage_parts(loaded.coverage),
+                "notes": "\n".join(loaded.coverage.notes),
+            },
+            next_steps=("twofold replay --metrics … -c CLUSTER",),
+        )
+    return Document(
+        title=f"Metrics: {about(base)}",
+        headline=_metrics_headline(report),
+        cause=cause(base.timeline),
+        trust=trust(base),
+        sections=(*sections, path_section(base.timeline), timeline_section(base.timeline)),
+        stats=(*stats(base), *_top(report)),
+        details=details(base),
+        next_steps=("twofold utility …", "twofold explain …", "--verbose"),
+    )
+
+
+def _of_step(report: "MetricsReport", name: str) -> "Metric | None":
+    """Return a metric of the whole step, if it is known."""
+    return next(
+        (
+            metric
+            for metric in report.metrics
+            if metric.metric == name and not metric.of and not metric.unknown
+        ),
+        None,
+    )
+
+
+def _value_words(metric: "Metric") -> str:
+    """Say a metric as it was measured, or where it was not, as simulated."""
+    value = metric.simulated if metric.measured is None else metric.measured
+    return say_metric(metric, value)
+
+
+def _metrics_headline(report: "MetricsReport") -> str:
+    step = _of_step(report, "step_time")
+    share = _of_step(report, "communication_fraction")
+    if step is None:
+        return "The trace has no metrics of this step."
+    word = "simulated" if step.measured is None else "measured"
+    sentence = f"The {word} step takes {_value_words(step)}"
+    return (
+        f"{sentence}."
+        if share is None
+        else f"{sentence}; ranks communicate during {_value_words(share)} of it."
+    )
+
+
+def _top(report: "MetricsReport") -> list[Stat]:
+    values = ((name, _of_step(report, name)) for name in _AT_THE_TOP)
+    return [
+        Stat(name.replace("_", " "), _value_words(value))
+        for name, value in values
+        if value is not None
+    ]
+
+
+def _not_recorded(report: "MetricsReport") -> Iterator[str]:
+    """Say what would record the metrics that the trace lacks, those alike together."""
+    metrics_by_reason: dict[str, dict[str, None]] = {}
+    for metric in report.metrics:
+        if metric.unknown and metric.note and not metric.of:
+            metrics_by_reason.setdefault(metric.note, {})[metric.metric.replace("_", " ")] = None
+    yield from (f"{', '.join(names)}: {note}" for note, names in metrics_by_reason.items())
+
+
+def say_metric(metric: "Metric", value: "Value") -> str:
+    """Say a value of a metric; a dash where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if metric.unit == "1":
+        return f"{100 * value:.2f} %"
+    if metric.unit in _RATIOS:
+        return _RATIOS[metric.unit].format(value)
+    return format_quantity(value, metric.unit)
+
+
+def _traffic(report: "MetricsReport") -> Iterator[Section]:
+    """Draw what a rank sends in each part of the step, measured and simulated, by call."""
+    simulated = math.nan if report.base is None else report.base.timeline.makespan
+    runs = (
+        ("measured", report.traffic["measured"], report.loaded.measured_step),
+        ("simulated", report.traffic["simulated"], simulated),
+    )
+    about = "Bytes on the wire in equal intervals of the step, mean over ranks."
+    for run, windows, step in runs:
+        if windows:
+            chart = _traffic_chart(windows, run, step)
+            yield Section(f"traffic-{run}", f"Traffic, {run}", [chart], about)
+
+
+def _traffic_chart(windows: "Sequence[TrafficWindow]", run: str, step: float) -> Chart:
+    """Draw bytes over the whole step (s); parts in which nothing is sent are not among them."""
+    by_call: dict[str, list[TrafficWindow]] = {}
+    for window in windows:
+        by_call.setdefault(f"{window.kind} {window.group}".strip(), []).append(window)
+    clock, second = unit_of(step)
+    series = [
+        Series(
+            "bars",
+            [clock * (window.start + window.end) / 2 for window in traffic],
+            [window.wire for window in traffic],
+            name,
+            colour=colour,
+            widths=[clock * (window.end - window.start) for window in traffic],
+        )
+        for (name, traffic), colour in zip(by_call.items(), cycle(COLOURS), strict=False)
+    ]
+    return Chart(
+        f"traffic-{run}-chart",
+        f"bytes on the wire over the step, {run}",
+        series,
+        Axis(f"time in the step [{second}]", span=(0.0, clock * step)),
+        Axis("bytes [B]", zero=True),
+        arranged="stack",
+        height=300,
+    )

@@ -1,0 +1,404 @@
+"""What answers about networks say: clusters, bills, collectives, topologies, calibrations."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.documents.step import about, cause, details, trust
+from experiments.documents.steps import routing_section
+from experiments.output.document import (
+    COLOURS,
+    Axis,
+    Block,
+    Chart,
+    Document,
+    Drawing,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+    Trust,
+)
+from experiments.output.words import percent, plural, say_size, say_time, unit_of
+from experiments.priors.network import say_prior
+from simulator.support.quantities import format_quantity
+from topologies.properties import links_by_resource
+
+if TYPE_CHECKING:
+    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
+    from experiments.questions.collective import CollectivePoint, CollectiveReport
+    from experiments.questions.collective_calls import CollectiveCallsReport
+    from experiments.questions.topology import TopologyReport
+
+
+def collective(report: "CollectiveReport") -> Document:
+    """Say how long a collective takes over sizes, and which algorithm the library takes."""
+    first, last, uneven = report.points[0], report.points[-1], report.imbalance
+    spread = any(point.input_bytes is not None for point in report.points)
+    is_measured = bool(report.baseline)
+    more = (">input", ">even", ">busiest costs") if spread else ()
+    columns = (
+        *more[:1],
+        *(">size", ">time"),
+        *more[1:],
+        *(">algbw", ">busbw"),
+        *((">measured", ">busbw", ">error") if is_measured else ()),
+        *("algorithm", "protocol"),
+    )
+    rows = []
+    for point in report.points:
+        of_spread = _of_spread(point) if spread else ()
+        cells = (
+            *of_spread[:1],
+            say_size(point.size_bytes),
+            say_time(point.time_s),
+            *of_spread[1:],
+            f"{point.algbw_GBps:.2f} GB/s",
+            f"{point.busbw_GBps:.2f} GB/s",
+            *(_of_baseline(point) if is_measured else ()),
+            point.algorithm,
+            point.protocol,
+        )
+        rows.append(Row(cells))
+    foot = "size, algbw and busbw as nccl-tests defines them; 1 GB is 1e9 B"
+    if spread:
+        foot += (
+            "; input: mean bytes sent by a rank; even: time if the same bytes were spread evenly"
+        )
+    facts = {}
+    if uneven is not None:
+        ratio = f"rank {uneven.rank} {uneven.way} {uneven.busiest_over_mean:.3g} times the mean"
+        facts["imbalance"] = f"{uneven.given}: {ratio}"
+    name = first.kind.replace("_", "-")
+    best = max(report.points, key=lambda point: point.busbw_GBps)
+    chart = _collective_chart(report, f"{name} of {first.ranks} ranks on {report.where}")
+    return Document(
+        title=f"Collective: {first.kind} of {first.ranks} ranks on {report.where}",
+        headline=(f"An {name}" if name[0] in "a" else f"A {name}")
+        + f" of {say_size(last.size_bytes)} among {first.ranks:,} ranks takes"
+        f" {say_time(last.time_s)}; busbw reaches {best.busbw_GBps:.4g} GB/s.",
+        trust=_network_trust(say_prior(report.network_prior)),
+        facts=facts,
+        details={"simulated with": f"engine {report.engine}"},
+        sections=(
+            Section("sizes", "Over the size", [chart, Table(columns, rows, foot=foot)], wide=True),
+            routing_section(report.routing),
+        ),
+    )
+
+
+def _network_trust(parts: Iterable[str]) -> Trust | None:
+    """Say how uncertain a network's figures are; None where nothing is known of that."""
+    text = ", ".join(parts)
+    return Trust(text, "fair") if text else None
+
+
+def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
+    """Say what a rank sends, the time evenly spread, and what the busiest port adds to it."""
+    if point.input_bytes is None or point.even_s is None:
+        return "", "", ""
+    more = point.time_s - point.even_s
+    sign = "+" if more >= 0 else "-"
+    return say_size(point.input_bytes), say_time(point.even_s), f"{sign}{say_time(abs(more))}"
+
+
+def _of_baseline(point: "CollectivePoint") -> tuple[str, ...]:
+    """Say what was measured of a size, and how far the model is off."""
+    if point.measured_s is None or point.error is None or point.measured_busbw_GBps is None:
+        return "", "", ""
+    speed = f"{point.measured_busbw_GBps:.2f} GB/s"
+    return say_time(point.measured_s), speed, percent(100 * point.error, signed=True)
+
+
+def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
+    """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
+    sizes = [point.size_bytes for point in report.points]
+    series = [
+        Series("line", sizes, [1e6 * point.time_s for point in report.points], "time"),
+        Series(
+            "line",
+            sizes,
+            [point.busbw_GBps for point in report.points],
+            "busbw",
+            colour="orange",
+            right=True,
+        ),
+    ]
+    if report.baseline:
+        known = [point.size_bytes for point in report.baseline]
+        took = [1e6 * point.time_s for point in report.baseline]
+        reached = [point.busbw_GBps for point in report.baseline]
+        series.append(Series("points", known, took, "time, measured", colour="sky"))
+        series.append(
+            Series("points", known, reached, "busbw, measured", colour="yellow", right=True)
+        )
+    return Chart(
+        "collective-chart",
+        title,
+        series,
+        Axis("size [B]", "log2"),
+        Axis("time [us]", "log"),
+        Axis("busbw [GB/s]", zero=True),
+    )
+
+
+def collective_calls(report: "CollectiveCallsReport") -> Document:
+    """Say how long calls take alone and beside each other, and where they meet."""
+    columns = (
+        *("|call", ">times", ">alone", ">together", ">slower", ">busbw alone", ">together"),
+        *(">start", ">end"),
+    )
+    rows = [
+        Row(
+            (
+                f"{call.number} {call.call}",
+                f"{call.times:,}",
+                say_time(call.alone_s),
+                say_time(call.mean_s),
+                f"x{call.slowdown:.3g}",
+                f"{call.alone_busbw_GBps:.2f} GB/s",
+                f"{call.busbw_GBps:.2f} GB/s",
+                say_time(call.start_s),
+                say_time(call.end_s),
+            )
+        )
+        for call in report.calls
+    ]
+    foot = "times are means over the repetitions; busbw as nccl-tests defines it"
+    blocks: list[Block] = [_calls_chart(report), Table(columns, rows, foot=foot)]
+    if report.effects:
+        blocks.append(_effects(report))
+    slowest = max(report.calls, key=lambda call: call.slowdown)
+    count = plural(len(report.calls), "call")
+    together = f"{count} on {report.where} take {say_time(report.makespan_s)}"
+    headline = (
+        f"{together}; call {slowest.number} ({slowest.call}) is slowed down most,"
+        f" by a factor of {slowest.slowdown:.4g}."
+    )
+    if slowest.slowdown < 1.0005:
+        headline = f"{together}; none slows another down."
+    return Document(
+        title=f"Collectives: {count} on {report.where}, engine {report.engine}",
+        headline=headline,
+        trust=_network_trust(say_prior(report.network_prior)),
+        sections=(Section("calls", "Calls", blocks, wide=True),),
+    )
+
+
+def _effects(report: "CollectiveCallsReport") -> Table:
+    rows = [
+        Row(
+            (
+                str(effect.call),
+                str(effect.beside),
+                f"x{effect.slowdown:.3g}",
+                f"{effect.links:,}",
+                f"{effect.link} ({effect.resource})" if effect.links else "none",
+                say_time(effect.busy_s) if effect.links else "",
+                say_time(effect.beside_busy_s) if effect.links else "",
+            )
+        )
+        for effect in report.effects
+    ]
+    columns = (
+        *("call", "beside", ">slower", ">links of both", "|busiest of them", ">busy with it"),
+        ">with the other",
+    )
+    return Table(columns, rows)
+
+
+def _calls_chart(report: "CollectiveCallsReport") -> Chart:
+    """Draw a lane for each call: its repetitions together, and hollow as long as alone."""
+    scale, unit = unit_of(report.makespan_s)
+    series = []
+    for number, call in enumerate(report.calls):
+        colour = COLOURS[number % len(COLOURS)]
+        spans = [span for span in report.spans if span.call == call.number]
+        name = f"{call.call} x{call.slowdown:.3g}"
+        starts = [scale * span.start_s for span in spans]
+        together = [scale * (span.end_s - span.start_s) for span in spans]
+        names = [f"{call.number} {name}"] * len(spans)
+        alone = [scale * call.alone_s] * len(spans)
+        series.append(Series("bars", together, names, colour=colour, starts=starts))
+        series.append(Series("bars", alone, names, colour="grey", hollow=True, starts=starts))
+    return Chart(
+        "calls-chart",
+        f"{len(report.calls)} calls on {report.where}",
+        series,
+        Axis(f"time [{unit}]; hollow: as long as alone", zero=True),
+        Axis(kind="names"),
+        height=90 + 50 * len(report.calls),
+    )
+
+
+def topology(report: "TopologyReport") -> Document:
+    """Say what a topology is made of, and what it carries."""
+    summary = report.rows[0]
+    bisection = "unknown"
+    if summary.bisection_bandwidth is not None:
+        bisection = format_quantity(summary.bisection_bandwidth, "B/s")
+    # Uplinks of a leaf or an edge may be wider than the cables of ranks that were asked for.
+    uniform = None not in report.cable and len(set(report.network.bandwidth.tolist())) <= 1
+    facts = {
+        "ranks": str(summary.ranks),
+        "nodes": str(summary.nodes),
+        "links": f"{summary.links}, one direction each",
+        **({"each cable": report.cables} if uniform else {}),
+        "diameter": f"{summary.diameter} links between ranks",
+        "bisection": f"{bisection} ({summary.bisection_from})",
+        "routing": report.routing,
+    }
+    carried = report.carried
+    headline = f"{summary.name}: {summary.ranks:,} ranks, bisection bandwidth {bisection}."
+    if carried is not None:
+        each = format_quantity(carried.per_rank, "B/s")
+        share = f"{100 * carried.of_capacity:.3g} % of capacity"
+        facts["throughput"] = f"{each} from every rank, {carried.traffic} traffic ({share})"
+        facts["full first"] = " -> ".join(carried.busiest)
+        headline += f" It carries {each} from every rank."
+    blocks: list[Block] = [Drawing(report.network)]
+    if not uniform:
+        rows = [
+            Row(
+                (
+                    tier.resource,
+                    f"{tier.links:,}",
+                    _ends(tier.least_bandwidth, tier.most_bandwidth, "B/s"),
+                    format_quantity(tier.total_bandwidth, "B/s"),
+                    _ends(tier.least_latency, tier.most_latency, "s"),
+                )
+            )
+            for tier in links_by_resource(report.network)
+        ]
+        columns = ("resource", ">links", ">bandwidth each", ">together", ">latency each")
+        blocks.append(Table(columns, rows, foot="links: one direction each"))
+    return Document(
+        title=f"Topology: {summary.name}",
+        headline=headline,
+        facts=facts,
+        sections=(Section("links", "Links", blocks),),
+    )
+
+
+def _ends(least: float, most: float, base: str) -> str:
+    """Say a number that many links have, or the least and the most."""
+    if least == most:
+        return format_quantity(most, base)
+    return f"{format_quantity(least, base)} to {format_quantity(most, base)}"
+
+
+def calibration(report: "CalibrationReport") -> Document:
+    """Say what was fitted to a trace, what was not and why, and how well it fits."""
+    fits = [
+        Row(
+            (
+                residual.kind,
+                f"{residual.calls:,}",
+                f"{residual.sizes:,}",
+                *map(percent, (residual.before_pct, residual.median_pct, residual.worst_pct)),
+            )
+        )
+        for residual in report.residuals
+    ]
+    columns = ("kind", ">calls", ">sizes", ">error\nof cluster", ">error\ncalibrated", ">worst")
+    foot = (
+        "bandwidth: of payload; software: mean time per call; errors: median over calls, without"
+        " waiting and contention"
+    )
+    fitted = [row for row in report.parameters if row.value is not None]
+    headline = f"{len(fitted)} of {plural(len(report.parameters), 'parameter')} fitted to the trace"
+    headline += f". {_largest_change(fitted)}" if fitted else ""
+    base = report.base
+    return Document(
+        title=f"Calibration: {about(base)}",
+        headline=f"{headline}.",
+        cause=cause(base.timeline),
+        trust=trust(base),
+        sections=(
+            Section(
+                "parameters", "Parameters", [_parameters(report.parameters, "trace")], wide=True
+            ),
+            Section("errors", "Errors", [Table(columns, fits, foot=foot)], wide=True),
+        ),
+        details=details(base),
+    )
+
+
+def _largest_change(fitted: "Sequence[Parameter]") -> str:
+    """Say which parameter a calibration changes most, by ratio."""
+    most = max(fitted, key=lambda row: abs(math.log(row.value / row.now)) if row.value else 0.0)
+    now, value = _value(most, most.now), _value(most, most.value)
+    if now == value:
+        return "All agree with the cluster file"
+    return f"The largest change is {most.kind} {most.parameter}, from {now} to {value}"
+
+
+def _parameters(rows: "Sequence[Parameter]", source: str) -> Table:
+    """List parameters as the cluster has them and as they were fitted, with their bounds."""
+    table = []
+    for row in rows:
+        bounds = ""
+        if row.value is not None and row.low is not None and row.high is not None:
+            bounds = f"{_value(row, row.now * row.low)} to {_value(row, row.now * row.high)}"
+        now, value = _value(row, row.now), _value(row, row.value)
+        table.append(Row((row.kind, row.parameter, now, value, bounds, row.note)))
+    columns = ("kind", "parameter", ">cluster", f">{source}", ">95 % bounds", "|note")
+    return Table(columns, table, keys=2)
+
+
+def _value(row: "Parameter", number: float | None) -> str:
+    if number is None:
+        return "unchanged" if row.value is None else ""
+    return format_quantity(number, "B/s" if row.parameter.endswith("bandwidth") else "s")
+
+
+def log_calibration(report: "LogCalibrationReport") -> Document:
+    """Say what logs gave and within what bounds, and how far off calls are, left out."""
+    from experiments.documents.validation import calls_charts
+
+    rows = [
+        Row(
+            (
+                entry.kind,
+                entry.sizes,
+                f"{entry.calls:,}",
+                *map(percent, (entry.cluster_median_pct, entry.fitted_median_pct)),
+                *map(percent, (entry.left_out_median_pct, entry.left_out_p90_pct)),
+            )
+        )
+        for entry in report.errors
+    ]
+    columns = (
+        *("kind", "sizes", ">calls", ">error\nof cluster", ">error\ncalibrated"),
+        *(">left out\nmedian", ">left out\n90th pct"),
+    )
+    foot = (
+        "errors: absolute, median over calls; left out: the call is predicted by a calibration"
+        " without it"
+    )
+    calls = [
+        (entry.kind, entry.nodes, entry.ranks, entry.size_bytes, entry.measured_s, entry.fitted_s)
+        for entry in report.calls
+    ]
+    logs = ", ".join(f"{log.path}: {log.calls:,} calls ({log.tool})" for log in report.logs)
+    headline = f"{report.base.name} was calibrated with {plural(len(report.calls), 'call')}"
+    if report.errors:
+        most = max(report.errors, key=lambda entry: entry.calls)
+        headline += (
+            f". Calls of {most.kind} that were left out of the fit are predicted with a median"
+            f" error of {percent(most.left_out_median_pct)}"
+        )
+    title = f"{report.base.name}, calibrated: lines fitted, points measured"
+    errors: list[Block] = [Table(columns, rows, keys=2, foot=foot), *map(Text, report.notes)]
+    return Document(
+        title=f"Calibration: {report.base.name} with benchmark logs",
+        headline=f"{headline}.",
+        cause=f"From {logs}.",
+        sections=(
+            Section(
+                "parameters", "Parameters", [_parameters(report.parameters, "logs")], wide=True
+            ),
+            Section("errors", "Errors", [*errors, *calls_charts(calls, title)], wide=True),
+        ),
+    )

@@ -1,0 +1,654 @@
+"""What answers of many changes of one step say: utilities, sweeps, curves, clusters, what-ifs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.documents.step import about, better, cause, details, stats, step_sections, trust
+from experiments.output.document import (
+    Axis,
+    Block,
+    Chart,
+    Document,
+    Doubt,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+)
+from experiments.output.words import NOTHING, say_gain, say_resource, say_step, say_time, unit_of
+from experiments.scenario.resources import RANKS, factor_means
+from simulator.analysis.metrics import exposed_communication
+from simulator.support.quantities import format_quantity
+
+if TYPE_CHECKING:
+    from experiments.baseline import Baseline
+    from experiments.points.compare import CompareReport
+    from experiments.points.curve import CurveReport
+    from experiments.points.report import Point
+    from experiments.points.sweep import SweepReport
+    from experiments.points.utility import UtilityReport
+    from experiments.points.what_if import WhatIfReport
+
+_ONE_NODE = {
+    "one node: no scale-out traffic": "the job fits into one node",
+    "one scale-up domain: no scale-out traffic": "the job fits into one scale-up domain",
+}
+"""Reasons why something is not used, as a table says them behind ``unused``."""
+_SOURCES = {
+    "scatter_pct": "how steps and calls of the trace scatter",
+    "prior_pct": "how uncertain the network's bandwidths and latencies are",
+    "prediction_pct": "how far such predictions were off on real runs",
+    "generated_pct": "how far generated steps like it were off",
+    "kernels_pct": "how uncertain kernel times are",
+}
+"""Sources of an interval, by the field of a point that has its half width."""
+
+
+def utility(report: "UtilityReport") -> Document:
+    """Say what more of each resource saves, the most first."""
+    base, factor = report.base, report.factor
+    answered = [row for row in report.points if row.utility_pct is not None]
+    word = "doubling" if factor == 2 else f"{factor:g} times"
+    table = _utility_table(report, answered)
+    section = Section(
+        "utilities", "Utilities", [_utility_chart(report, answered), table], wide=True
+    )
+    doubts = _doubts(
+        base,
+        [(row.gain_pct, row.interval_pct) for row in answered[:1]],
+        [row.warning for row in answered],
+    )
+    best = answered[0].resource if answered else ""
+    return Document(
+        title=f"Utility of {word}: {about(base)}",
+        headline=_utility_headline(report, answered),
+        cause=cause(base.timeline),
+        trust=trust(base, doubts=doubts),
+        sections=(section, *step_sections(base.timeline)),
+        stats=stats(base),
+        details=_details(base, answered, _bounds(answered)),
+        next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
+    )
+
+
+def _next(*commands: str) -> tuple[str, ...]:
+    return (*commands, "twofold explore …", "--verbose")
+
+
+def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> str:
+    """Name what saves most, then the most of what it is not: of the network, or of the ranks."""
+    step = f"the {say_step(report.base.timeline.makespan)} step"
+    if not answered:
+        return f"None of these resources affects {step}."
+    worst = min(answered, key=lambda row: row.gain_pct)
+    if report.factor < 1 and worst.gain_pct < 0:
+        return f"{better(worst.resource, report.factor)} {_effect(worst)} of {step}."
+    best = max(answered, key=lambda row: row.gain_pct)
+    if _saves_nothing(best):
+        return f"Nothing saves {NOTHING:g} % of {step}."
+    first = f"{better(best.resource, report.factor)} {_effect(best)} of {step}."
+    of_ranks = best.resource in RANKS
+    rest = [row for row in answered if (row.resource in RANKS) is not of_ranks]
+    return first + _second(rest, report.factor, "In" if of_ranks else "Outside")
+
+
+def _second(rest: Sequence["Point"], factor: float, side: str) -> str:
+    """Say in a sentence what the most is of the network, or of all but the network."""
+    if not rest:
+        return ""
+    most = max(rest, key=lambda row: row.gain_pct)
+    if _saves_nothing(most):
+        return f" Nothing {side.lower()} the network saves {NOTHING:g} %."
+    if most.interval_pct is not None and most.gain_pct < min(most.interval_pct, 1.0):
+        return f" {side} the network, no resource is certain to save anything."
+    phrase = better(most.resource, factor)
+    return f" {side} the network, {phrase[0].lower()}{phrase[1:]} {_effect(most)}."
+
+
+def _saves_nothing(row: "Point") -> bool:
+    return row.gain_pct + (row.interval_pct or 0.0) < NOTHING or row.gain_pct <= 0
+
+
+def _effect(row: "Point") -> str:
+    """Say what a resource saves, or costs, as a verb and a number."""
+    gain = say_gain(abs(row.gain_pct), row.interval_pct)
+    many = row.resource in RANKS or row.resource.endswith("nics_per_node")
+    verb = "save" if row.gain_pct >= 0 else "cost"
+    return f"{verb}{'' if many else 's'} {gain}"
+
+
+def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Table:
+    """Return a row for each resource, and one for all that are unused for the same reason."""
+    times = "twice" if report.factor == 2 else f"{report.factor:g} times"
+    bounded = any(map(_differs, answered))
+    extra = _PER_COLUMNS.get(report.per, ())
+    columns = (f"{times} the ...", "now", "then", "step", "saves", *extra)
+    columns += ("at most",) if bounded else ()
+    rows = []
+    for row in answered:
+        most = [_at_most(row)] if bounded else []
+        saved = say_gain(row.gain_pct, row.interval_pct)
+        cells = row.baseline, row.changed, say_step(row.step), saved
+        names = say_resource(row.resource), *cells, *_per(row, report.per), *most
+        rows.append(Row(names, row.utility_pct, row.note))
+    rows += [
+        Row((_names(names), *[""] * (len(columns) - 1)), span=f"unused: {reason}")
+        for reason, names in _unused(report.points).items()
+    ]
+    foot = "at most: an upper bound, whatever calls share links" if bounded else ""
+    if report.per:
+        foot += "; " if foot else ""
+        foot += "more cost, more power: of NICs, ports and cables that are added or replaced"
+    return Table(columns, rows, foot=foot, caption="utilities")
+
+
+_PER_COLUMNS = {"cost": (">more cost", ">per MUSD"), "power": (">more power", ">per kW")}
+"""Columns of what more of a resource costs or draws, and of the points that each unit buys."""
+
+
+def _per(row: "Point", per: str) -> tuple[str, ...]:
+    """Return the cells of those columns; a dash where no price is known."""
+    if not per:
+        return ()
+    base, unit = ("USD", 1e6) if per == "cost" else ("W", 1e3)
+    extra = row.extra_cost_usd if per == "cost" else row.extra_power_w
+    if extra is None:
+        return "-", "-"
+    each = f"{row.gain_pct / extra * unit:.3g} %" if extra else "-"
+    return format_quantity(extra, base), each
+
+
+def _differs(row: "Point") -> bool:
+    """Whether a bound says more than the utility itself, in the digits that are printed."""
+    return row.bound_pct is not None and say_gain(row.bound_pct) != say_gain(row.gain_pct)
+
+
+def _at_most(row: "Point") -> str:
+    return say_gain(row.bound_pct or 0.0) if _differs(row) else ""
+
+
+def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
+    """Group resources that cannot matter by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.utility_pct is None:
+            reasons.setdefault(_ONE_NODE.get(row.note, row.note), []).append(row.resource)
+    return reasons
+
+
+def _names(resources: Sequence[str]) -> str:
+    """Name resources; several of a tier by the tier."""
+    tiers = [resource.partition(".")[0] for resource in resources]
+    names = (
+        say_resource(tier if tiers.count(tier) > 1 or tier == "pcie" else resource)
+        for tier, resource in zip(tiers, resources, strict=True)
+    )
+    return ", ".join(dict.fromkeys(names))
+
+
+def _utility_chart(report: "UtilityReport", answered: Sequence["Point"]) -> Chart:
+    """Draw bars with their 95 % intervals, and what each can be at most."""
+    names = [say_resource(row.resource) for row in answered]
+    bars = Series(
+        "bars",
+        [row.gain_pct for row in answered],
+        names,
+        "utility ± 95 %",
+        errors=[row.interval_pct or 0.0 for row in answered],
+        labels=[say_gain(row.gain_pct, row.interval_pct) for row in answered],
+        hints=[f"step {say_time(row.step)}; {row.baseline} to {row.changed}" for row in answered],
+        colour=["blue" if row.gain_pct >= 0 else "orange" for row in answered],
+    )
+    bounded = [row for row in answered if row.bound_pct is not None]
+    marks = Series(
+        "marks",
+        [row.bound_pct for row in bounded],
+        [say_resource(row.resource) for row in bounded],
+        "at most",
+        colour="orange",
+    )
+    title = "utility of doubling" if report.factor == 2 else f"utility of {report.factor:g} times"
+    return Chart(
+        "utility-chart",
+        f"{_short(report.base)}: {title}",
+        [bars, marks] if bounded else [bars],
+        Axis("step time saved [%]", zero=True),
+        Axis(kind="names"),
+        height=74 + 34 * max(1, len(answered)),
+    )
+
+
+def _short(base: "Baseline") -> str:
+    """Name a trace and its cluster briefly, with what was changed before anything was asked."""
+    changes = f", with {', '.join(base.settings.what_ifs)}" if base.notes else ""
+    return f"{base.title}{changes}"
+
+
+def _bounds(answered: Sequence["Point"]) -> str:
+    assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
+    return "\n".join(f"if {assumption}" for assumption in assumed)
+
+
+def _doubts(
+    base: "Baseline", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
+) -> list[Doubt]:
+    """Return what makes these gains doubtful besides the replay."""
+    doubts = []
+    for gain, half_width in best:
+        width = half_width or 0.0
+        if width > max(abs(gain), 1.0):
+            doubts.append(
+                Doubt(
+                    f"the largest gain is uncertain: {say_gain(gain, width)}",
+                    "twofold calibrate … fits the network to measured calls",
+                )
+            )
+    parts = (part for text in warnings for part in text.split("; "))
+    hidden = dict.fromkeys(part for part in parts if part.startswith("hidden: "))
+    doubts += [Doubt(part.removeprefix("hidden: ")) for part in hidden]
+    if base.engine_check["warning"]:
+        doubts.append(Doubt(base.engine_check["warning"]))
+    return doubts
+
+
+def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> Any:
+    """Say how a step was simulated, and what intervals are made of."""
+    sources = [
+        source
+        for name, source in _SOURCES.items()
+        if any(getattr(point, name) is not None for point in points)
+    ]
+    more = {"± 95 %": ", ".join(sources) and f"from {', '.join(sources)}", "at most": bound}
+    return details(base, **more)
+
+
+def sweep(report: "SweepReport") -> Document:
+    """Say how the step follows a resource, over a range of it."""
+    base, points = report.base, report.points
+    table = _factor_table(report)
+    chart = _sweep_chart(report)
+    changed = [point for point in points if point.factor != 1]
+    best = max(points, key=lambda point: point.gain_pct)
+    return Document(
+        title=f"Sweep of {report.resource}: {about(base)}",
+        headline=_sweep_headline(report),
+        cause=cause(base.timeline),
+        trust=trust(
+            base, doubts=_doubts(base, [(best.gain_pct, best.interval_pct)], [report.warning])
+        ),
+        sections=(
+            Section("sweep", "Step over the resource", [chart, table], wide=True),
+            *step_sections(base.timeline),
+        ),
+        stats=stats(base),
+        details=_details(base, changed),
+        next_steps=_next(f"twofold sweep --curve … -r {report.resource}"),
+    )
+
+
+def _sweep_headline(report: "SweepReport") -> str:
+    """Say what the ends of the range make of the step."""
+    step = f"the {say_step(report.base.timeline.makespan)} step"
+    if report.note:
+        name = say_resource(report.resource)
+        return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
+    points = {point.factor: point for point in (report.points[-1], report.points[0])}.values()
+    ends = [point for point in points if point.factor != 1]
+    return _ends_headline(report.resource, ends, step)
+
+
+def _ends_headline(resource: str, ends: Sequence["Point"], step: str) -> str:
+    """Say in a sentence or two what each end of a range saves or costs."""
+    sentences: list[str] = []
+    for point in ends:
+        gain, width = point.gain_pct, point.interval_pct
+        phrase = better(resource, point.factor)
+        of_step = "" if sentences else f" of {step}"
+        if abs(gain) + (width or 0.0) < NOTHING:
+            sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
+        else:
+            many = resource in RANKS or resource.endswith("nics_per_node")
+            verb = f"{'save' if gain > 0 else 'cost'}{'' if many else 's'}"
+            sentences.append(f"{phrase} {verb} {say_gain(abs(gain), width)}{of_step}.")
+    return " ".join(sentences) or f"There is only one point, {step} as it is."
+
+
+def _factor_table(report: "SweepReport | CurveReport") -> Table:
+    rows = [
+        Row(
+            (
+                f"{point.factor:.4g}x",
+                point.value,
+                say_step(point.step),
+                say_gain(point.gain_pct, point.interval_pct),
+            ),
+            point.gain_pct,
+        )
+        for point in report.points
+    ]
+    name = say_resource(report.resource)
+    foot = "" if report.resource in RANKS else f"2x is {factor_means(report.resource)}"
+    return Table((f">{name}", ">value", ">step", ">saves"), rows, foot=foot, caption="points")
+
+
+def _sweep_chart(report: "SweepReport") -> Chart:
+    """Draw step time over the factor, from 0, so that a flat line looks flat."""
+    base, points = report.base, report.points
+    step, measured = base.timeline.makespan, base.loaded.measured_step
+    scale, unit = unit_of(max(point.step for point in points))
+    factors = [point.factor for point in points]
+    line = Series(
+        "line",
+        factors,
+        [scale * point.step for point in points],
+        "simulated step ± 95 %",
+        errors=[scale * (point.interval_pct or 0.0) / 100 * step for point in points],
+        labels=["" if point.factor == 1 else _signed(point.gain_pct) for point in points],
+        hints=[point.value for point in points],
+    )
+    series = [line]
+    if math.isfinite(measured) and measured > 0:
+        ends = [factors[0], factors[-1]]
+        level = [scale * measured] * 2
+        series.append(Series("rule", ends, level, "measured step", colour="grey", dashed=True))
+    values = report.resource not in RANKS
+    ticks = [
+        (point.factor, f"{point.factor:g}x" + (f"\n{point.value}" if values else ""))
+        for point in points
+    ]
+    return Chart(
+        "steps-chart",
+        f"{_short(base)}",
+        series,
+        Axis(f"{say_resource(report.resource)}, times as good", "log2", ticks),
+        Axis(f"step time [{unit}]", zero=True),
+        height=380,
+    )
+
+
+def _signed(gain: float) -> str:
+    text = say_gain(gain)
+    return f"+{text}" if gain > 0 and text[0].isdigit() else text
+
+
+def curve(report: "CurveReport") -> Document:
+    """Say where more of a resource stops to pay, and the whole curve up to there."""
+    base = report.base
+    lines = list(curve_lines(report))
+    section = Section(
+        "curve",
+        "Step over the resource",
+        [_curve_chart(report), _factor_table(report), *(Text(line) for line in lines)],
+        "Between the points, the step is interpolated linearly in 1/factor.",
+        wide=True,
+    )
+    doubts = _doubts(base, [], [report.warning])
+    return Document(
+        title=f"Curve of {report.resource}: {about(base)}",
+        headline=_curve_headline(report),
+        cause=cause(base.timeline),
+        trust=trust(base, doubts=doubts),
+        sections=(section, *step_sections(base.timeline)),
+        stats=stats(base),
+        details=_details(base, report.points),
+        next_steps=_next(f"twofold sweep … -r {report.resource}"),
+    )
+
+
+def _curve_headline(report: "CurveReport") -> str:
+    name, share = say_resource(report.resource), f"{report.threshold_pct:g} %"
+    step = f"the {say_step(report.base.timeline.makespan)} step"
+    if report.note:
+        return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
+    doubling = f"Doubling the {name}"
+    if report.break_even is None:
+        return f"{doubling} still saves more than {share} of {step} at the upper end of the range."
+    if report.break_even <= report.points[0].factor * (1 + 1e-9):
+        return f"{doubling} saves less than {share} of {step} anywhere in the range."
+    return (
+        f"{doubling} saves less than {share} of {step} beyond {report.break_even_value}"
+        f" ({report.break_even:.3g} times today's)."
+    )
+
+
+def curve_lines(report: "CurveReport") -> Iterator[str]:
+    """Say below the table how exact the points are."""
+    off = 100 * report.gap_s / (report.base.timeline.makespan or 1.0)
+    certified = {
+        "sampled": "calls share links, so the curve is checked halfway between points, not proved",
+        "convex": "proved: no call changes its algorithm, so the step is convex in 1/factor",
+        "monotone": "proved if no call gets slower as the resource gets better",
+        "none": "not proved: at some point more of the resource makes the step longer",
+    }
+    yield f"between the points, interpolated in 1/factor: within {off:.2g} % of the step"
+    yield certified[report.certificate]
+
+
+def _curve_chart(report: "CurveReport") -> Chart:
+    """Draw step time over the factor, with the band it lies in and the break-even."""
+    factors = np.array([point.factor for point in report.points])
+    steps = np.array([point.step for point in report.points])
+    scale, unit = unit_of(float(steps.max()))
+    fine = np.geomspace(factors[0], factors[-1], _FINE)
+    line = scale * np.interp(1 / fine, 1 / factors[::-1], steps[::-1])
+    series = [
+        Series(
+            "points",
+            factors.tolist(),
+            (scale * steps).tolist(),
+            "points",
+            hints=[f"{point.value}: {say_time(point.step)}" for point in report.points],
+        ),
+        Series("line", fine.tolist(), line.tolist(), "step"),
+    ]
+    if report.certificate in ("convex", "monotone"):
+        label = f"within {100 * report.gap_s / (steps.max() or 1.0):.1g} %"
+        width = [scale * report.gap_s] * len(fine)
+        series.append(Series("band", fine.tolist(), line.tolist(), label, errors=width))
+    if report.break_even is not None and report.break_even > factors[0] * (1 + 1e-9):
+        label = f"doubling saves < {report.threshold_pct:g} % beyond {report.break_even:.3g}x"
+        high = [0.0, float(scale * steps.max())]
+        series.append(
+            Series("rule", [report.break_even] * 2, high, label, colour="orange", dashed=True)
+        )
+    chosen = sorted({round(at * (len(factors) - 1) / 7) for at in range(8)})
+    ticks = [(float(factors[at]), f"{factors[at]:.3g}x") for at in chosen]
+    return Chart(
+        "steps-chart",
+        _short(report.base),
+        series,
+        Axis(f"{say_resource(report.resource)}, times as good", "log2", ticks),
+        Axis(f"step time [{unit}]", zero=True),
+        height=380,
+    )
+
+
+_FINE = 200
+"""Points of a bent line."""
+
+
+def compare(report: "CompareReport") -> Document:
+    """Say which cluster is fastest, and by how much."""
+    base, points = report.base, report.points
+    rows = [
+        Row(
+            (
+                point.cluster,
+                point.value,
+                say_step(point.step),
+                say_gain(point.gain_pct, point.interval_pct) if number else "",
+                say_step(point.exposed_communication_s),
+            ),
+            point.gain_pct if number else None,
+        )
+        for number, point in enumerate(points)
+    ]
+    foot = "Only the network differs: compute and host times are those of the trace."
+    columns = ("cluster", "|network", ">step", ">saves", ">exposed\ncommunication")
+    bars = [
+        (
+            point.cluster,
+            point.step,
+            point.exposed_communication_s,
+            point.gain_pct,
+            point.interval_pct,
+        )
+        for point in points
+    ]
+    table = Table(columns, rows, foot=foot, caption="clusters")
+    blocks: list[Block] = [_steps_chart(base, bars), table, *map(Text, report.notes)]
+    best = max(points, key=lambda point: point.gain_pct)
+    warnings = [point.warning for point in points]
+    doubts = _doubts(base, [(best.gain_pct, best.interval_pct)], warnings)
+    facts = _details(base, points[1:])
+    priors = "\n".join(f"{point.cluster}: {point.network_prior}" for point in points[1:])
+    return Document(
+        title=f"Comparison: {about(base)}",
+        headline=_compare_headline(report),
+        cause=cause(base.timeline),
+        trust=trust(base, doubts=doubts),
+        sections=(
+            Section("clusters", "Clusters", blocks, wide=True),
+            *step_sections(base.timeline),
+        ),
+        stats=stats(base),
+        details={**facts, "networks": priors},
+        next_steps=_next("twofold utility …"),
+    )
+
+
+def _compare_headline(report: "CompareReport") -> str:
+    points, first = report.points, report.points[0]
+    step = f"the {say_step(first.step)} step"
+    if len(points) == 1:
+        return f"The step takes {say_step(first.step)} on {first.cluster}."
+    best = min(points[1:], key=lambda point: point.step)
+    gain = say_gain(abs(best.gain_pct), best.interval_pct)
+    if gain.startswith("<") or not best.gain_pct:
+        return f"{best.cluster} takes as long as {first.cluster}: {gain} of {step}."
+    if best.gain_pct > 0:
+        return f"{best.cluster} saves {gain} of {step} on {first.cluster}."
+    also = "" if len(points) == 2 else ", the others more"
+    return f"{first.cluster} is fastest: {best.cluster} costs {gain} of {step}{also}."
+
+
+def _steps_chart(
+    base: "Baseline", steps: Sequence[tuple[str, float, float, float, float | None]]
+) -> Chart:
+    """Draw steps below each other, and the part of them that is exposed communication.
+
+    ``steps`` are names, steps, exposed communication (s), gains and half widths (%); the first is
+    what the others are compared with.
+    """
+    scale, unit = unit_of(max(step for _, step, *_ in steps))
+    names = [name for name, *_ in steps]
+    labels = [
+        f"{scale * step:.4g} {unit}\n({_signed(gain) if number else 'baseline'})"
+        for number, (_, step, _, gain, _) in enumerate(steps)
+    ]
+    whole = Series(
+        "bars",
+        [scale * step for _, step, *_ in steps],
+        names,
+        "simulated step ± 95 %",
+        errors=[scale * (width or 0.0) / 100 * base.timeline.makespan for *_, width in steps],
+        labels=labels,
+        hints=[say_gain(gain, width) for *_, gain, width in steps],
+    )
+    part = Series(
+        "bars",
+        [scale * exposed for _, _, exposed, *_ in steps],
+        names,
+        "of which exposed communication (mean)",
+        colour="orange",
+    )
+    return Chart(
+        "steps-chart",
+        f"{_short(base)}: step time and saving",
+        [whole, part],
+        Axis(f"step time [{unit}]", zero=True),
+        Axis(kind="names"),
+        height=90 + 40 * len(steps),
+    )
+
+
+def what_ifs(report: "WhatIfReport") -> Document:
+    """Say what each change makes of the step, in the order in which they were asked."""
+    base, points = report.base, report.points
+    rows = []
+    for point in points:
+        note = "; ".join(filter(None, (say_draws(point), point.note)))
+        exposed = say_step(point.exposed_communication_s)
+        gain = say_gain(point.gain_pct, point.interval_pct)
+        rows.append(Row((point.change, say_step(point.step), gain, exposed, note), point.gain_pct))
+    foot = "exposed communication: mean over ranks"
+    if any(point.draws for point in points):
+        foot += "; random faults: medians over draws"
+    if any("latency x" in point.change for point in points):
+        foot += "; latency x2 is twice the latency"
+    columns = ("|what if", ">step", ">saves", ">exposed\ncommunication", "|touches")
+    whole = base.timeline.makespan
+    bars = [
+        ("as it is", whole, exposed_communication(base.timeline), 0.0, None),
+        *(
+            (one.change, one.step, one.exposed_communication_s, one.gain_pct, one.interval_pct)
+            for one in points
+        ),
+    ]
+    table = Table(columns, rows, foot=foot, caption="changes")
+    best = max(points, key=lambda point: abs(point.gain_pct))
+    warnings = [point.warning for point in points]
+    facts = _details(base, points)
+    assumed = dict.fromkeys(line for point in points for line in point.assumptions.splitlines())
+    return Document(
+        title=f"What if: {about(base)}",
+        headline=_what_if_headline(report),
+        cause=cause(base.timeline),
+        trust=trust(base, doubts=_doubts(base, [(best.gain_pct, best.interval_pct)], warnings)),
+        sections=(
+            Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True),
+            *step_sections(base.timeline),
+        ),
+        stats=stats(base),
+        lead=tuple(f"Assumed: {line}" for line in assumed),
+        details={**facts, "assumed": "\n".join([*base.assumptions, *assumed])},
+        next_steps=_next("twofold utility …"),
+    )
+
+
+def _what_if_headline(report: "WhatIfReport") -> str:
+    """Name the change that matters most, and of several how many save and cost."""
+    points = report.points
+    step = f"the {say_step(report.base.timeline.makespan)} step"
+    best = max(points, key=lambda point: point.gain_pct)
+    if best.gain_pct <= 0 or say_gain(best.gain_pct, best.interval_pct).startswith("<"):
+        worst = min(points, key=lambda point: point.gain_pct)
+        gain = say_gain(abs(worst.gain_pct), worst.interval_pct)
+        if gain.startswith("<") or worst.gain_pct >= 0:
+            if len(points) > 1:
+                return f"None of {len(points)} changes saves or costs {NOTHING:g} % of {step}."
+            return f"“{worst.change}” saves or costs less than {NOTHING:g} % of {step}."
+        return f"“{worst.change}” costs {gain} of {step}{_of_all(points, 'the most of')}."
+    gain = say_gain(best.gain_pct, best.interval_pct)
+    return f"“{best.change}” saves {gain} of {step}{_of_all(points, 'the most of')}."
+
+
+def _of_all(points: Sequence["Point"], words: str) -> str:
+    return f", {words} {len(points)} changes" if len(points) > 1 else ""
+
+
+def say_draws(point: "Point") -> str:
+    """Say how a step is spread over draws; "" where nothing is drawn."""
+    if point.draws is None:
+        return ""
+    quantiles = {"p10": point.step_p10_s, "p90": point.step_p90_s, "worst": point.step_worst_s}
+    spread = ", ".join(
+        f"{name} {say_time(value)}" for name, value in quantiles.items() if value is not None
+    )
+    lost = f", of which {point.draws_cut_off} cut ranks off" if point.draws_cut_off else ""
+    draws = "1 draw" if point.draws == 1 else f"{point.draws} draws"
+    return f"{draws} with seed {point.seed}{lost}: {spread}"

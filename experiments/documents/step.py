@@ -1,0 +1,396 @@
+"""What answers about a step share: its cause, how far to trust it, how it was simulated."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.output.document import (
+    Bars,
+    Doubt,
+    Facts,
+    NetworkMap,
+    Section,
+    Stat,
+    Timeline,
+    Trust,
+)
+from experiments.output.words import percent, plural, say_resource, say_time
+from experiments.priors.doubts import MUCH, CommunicationError, shares_said
+from experiments.priors.network import say_prior
+from experiments.priors.steps import KernelPrior
+from experiments.scenario.resources import RANKS
+from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
+from simulator.workload import What
+from traces.core.loaded import Coverage, Loaded
+
+if TYPE_CHECKING:
+    from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
+    from simulator.timeline import Timeline as StepTimeline
+
+NEAR, FAR = 2.0, 5.0
+"""Errors of a replay (%) that are good, and those that speak against it."""
+_CALLS_OFF = 25.0
+"""Median error of calls (%) from which on a change of the network is doubtful."""
+_KNOWN_CAUSES = ("software", "copy")
+"""Parts of the path that no resource shortens, but that are explained."""
+_HOST = ("host", "launch")
+_CALLS = ("communication", "software", "drain")
+COLOURS = {
+    "compute": "blue",
+    "communication": "orange",
+    "scale_up": "orange",
+    "scale_out": "yellow",
+    "pcie": "sky",
+    "software": "pink",
+    "copy": "green",
+    "host": "of-host",
+}
+"""Colours of what is on the critical path; all else is grey."""
+
+
+def cause(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> str:
+    """Say in a sentence what the critical path of a step is mostly spent on.
+
+    Examples
+    --------
+    >>> from experiments.questions.replay import replay
+    >>> cause(replay("traces/samples/gpu-dp2-tp4", "dgx-a100").base.timeline)
+    'The GPUs are busy: kernels are 82 % of the critical path, communication is 18 %.'
+    """
+    path = critical_path(timeline) if path is None else path
+    spent = path_by_what(timeline, list(path))
+    total = sum(spent.values())
+    if not total:
+        return ""
+    tiers = (*timeline.topology.resources, *_CALLS)
+    shares = {
+        "host": sum(spent.get(name, 0.0) for name in _HOST),
+        "compute": spent.get("compute", 0.0),
+        "network": sum(spent.get(name, 0.0) for name in tiers),
+        "copy": spent.get("copy", 0.0),
+    }
+    shares["unexplained"] = total - sum(shares.values())
+    shares = {name: 100 * seconds / total for name, seconds in shares.items()}
+    most = max(shares, key=lambda name: shares[name])
+    share = f"{shares[most]:.0f} % of the critical path"
+    devices = "GPUs" if (timeline.workload.what == What.COMPUTE).any() else "ranks"
+    if most == "host":
+        begin = "The GPUs wait for the CPU: host code" if devices == "GPUs" else "Host code"
+        return f"{begin} is {share}."
+    if most == "compute":
+        communication = (
+            f", communication is {shares['network']:.0f} %" if shares["network"] >= 1 else ""
+        )
+        return f"The GPUs are busy: kernels are {share}{communication}."
+    if most == "network":
+        tier = max(tiers, key=lambda name: spent.get(name, 0.0))
+        where = "" if tier in _CALLS else f", most of it on {say_resource(tier)} links"
+        return f"The {devices} wait for the network: communication is {share}{where}."
+    if most == "copy":
+        return f"The {devices} wait for copies between host and device: these are {share}."
+    names = sorted(set(spent) - {*_HOST, "compute", "copy", *tiers}, key=lambda name: -spent[name])
+    return f"The trace does not explain {share} ({', '.join(names[:3])})."
+
+
+def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = True) -> Trust:
+    """Say how far an answer about a step is to be trusted, and what makes it doubtful.
+
+    Parameters
+    ----------
+    doubts
+        What makes this answer doubtful besides: the width of an interval, say.
+    network
+        Whether it depends on how well calls are modelled.
+    """
+    coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
+    parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
+    if error is not None:
+        parts.append(f"calls {error:.0f} % off")
+    text = f"{', '.join(parts)}; {base.doubts.pinned_pct:.0f} % of the path cannot change"
+    all_doubts = (*_doubts(base, network=network), *doubts)
+    if all_doubts:
+        return Trust(text, "poor", all_doubts)
+    off = 0.0 if base.error is None else 100 * abs(base.error)
+    is_fair = off > NEAR or (error or 0.0) > FAR or base.error is None
+    return Trust(text, "fair" if is_fair else "good")
+
+
+def _say_replay(base: "Baseline") -> str:
+    if base.error is not None:
+        return f"replay {round(100 * base.error, 1) + 0.0:+.1f} %"
+    prior = base.step_prior
+    if prior is None:
+        return "no measured step"
+    return f"generated steps like it were {prior['median_pct']:.0f} % off (median)"
+
+
+def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
+    """Yield what speaks against a replay, each with what would help."""
+    coverage = base.loaded.coverage
+    for warning in base.warnings:
+        yield Doubt(warning, "name the cluster of the recording with --cluster")
+    if base.error is not None and 100 * abs(base.error) > FAR:
+        yield Doubt(
+            f"the replay is {100 * abs(base.error):.0f} %"
+            f" {'longer' if base.error > 0 else 'shorter'} than the measured step",
+            "twofold inspect … lists the unexplained starts",
+        )
+    if len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
+        yield Doubt(
+            f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
+            "record all, or use --replicate if all do the same",
+        )
+    causes = {
+        name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
+    }
+    if sum(causes.values()) > MUCH:
+        names = ", ".join(list(causes)[:3])
+        yield Doubt(
+            f"{sum(causes.values()):.0f} % of the critical path is unexplained ({names}), so"
+            " savings may be larger",
+            "twofold inspect … lists the unexplained starts",
+        )
+    off = base.communication_error["median_absolute_pct"]
+    if network and off is not None and off > _CALLS_OFF:
+        yield Doubt(
+            f"modelled calls are {off:.0f} % off the measured ones (median)",
+            "twofold calibrate … fits the network to this trace",
+        )
+
+
+def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
+    """Say how a step was simulated, what of the trace could be used, and what is assumed."""
+    settings, loaded = base.settings, base.loaded
+    costs = f"collective costs from the {settings.collective_cost}"
+    simulated = say_time(base.replayed_step)
+    if base.error is not None:
+        simulated += f"   error {percent(100 * base.error, signed=True)}"
+    measured = "median step" if loaded.coverage.typical_of else "measured step"
+    shares = ", ".join(shares_said(base.doubts.pinned))
+    pinned = f"{base.doubts.pinned_pct:.1f} % of the critical path"
+    return {
+        "simulated with": f"{_engine(base)} · {costs}, {which_step(loaded)}",
+        "settings": "\n".join(_settings(settings)),
+        "slow-down": slow_down(base),
+        "folded": folded(base),
+        measured: say_time(loaded.measured_step),
+        "simulated step": simulated,
+        "transfers": list(_transfers(base.communication_error)),
+        "what if": "\n".join(what_ifs(base)),
+        "assumed": "\n".join(base.assumptions),
+        "changed step": say_time(base.timeline.makespan) if base.notes else "",
+        "network": network(base.network_prior),
+        "kernels": kernels(base.kernel_prior),
+        "cannot change": f"{pinned}: {shares}" if shares else pinned,
+        "coverage": coverage_parts(loaded.coverage),
+        "notes": "\n".join(loaded.coverage.notes),
+        **more,
+    }
+
+
+def which_step(loaded: Loaded) -> str:
+    """Say which step it is, and which steps it stands for."""
+    steps, number = loaded.coverage.typical_of, loaded.coverage.step
+    typical = f", with the typical lengths of {len(steps)} steps" if steps else ""
+    return "a generated step" if number == "generated" else f"step {number}{typical}"
+
+
+def _transfers(error: CommunicationError) -> Iterator[str]:
+    """Say how far modelled transfers are off the measured ones, in parts."""
+    if error["median_pct"] is None or error["median_absolute_pct"] is None:
+        if error["calls"] + error["not_compared"]:
+            yield error["note"]
+        return
+    size = f"absolute {error['median_absolute_pct']:.1f} %"
+    calls = plural(error["calls"], "call")
+    yield f"median error {_signed(error['median_pct'])}, {size}, over {calls}"
+    if len(error["kinds"]) > 1:
+        for kind in error["kinds"]:
+            yield f"{kind.kind} {_signed(kind.median_pct)} ({kind.calls:,})"
+    if error["not_compared"]:
+        yield f"{error['not_compared']:,} not comparable"
+
+
+def network(prior: "NetworkPriorAnswer") -> list[str]:
+    """Say how uncertain the network's figures are, in parts."""
+    parts = list(say_prior(prior["tiers"]))
+    if parts and prior["calls_told"]:
+        share = f"{prior['calls_told']:,} of {prior['calls']:,}"
+        which = "all calls" if prior["calls_told"] == prior["calls"] else f"{share} calls"
+        parts.append(f"{which} take their recorded times; only the effect of a change is uncertain")
+    return parts
+
+
+def kernels(prior: KernelPrior | None) -> list[str]:
+    """Say where the times of kernels are from, and how uncertain they are, in parts."""
+    if prior is None:
+        return []
+    shares = (f"{origin['known']} {origin['share_pct']:.0f} %" for origin in prior["origins"])
+    off = f"their sum ± {100 * math.expm1(prior['shared']):.0f} % (1 standard deviation)"
+    held_to = [f"as seen in {prior['held_to']}"] if prior["held_to"] else []
+    return [*shares, off, *held_to]
+
+
+def _signed(value: float) -> str:
+    """With a sign, which what rounds to nothing does not take from below: never -0.0."""
+    return f"{round(value, 1) + 0.0:+.1f} %"
+
+
+def better(resource: str, factor: float) -> str:
+    """Begin a sentence with a factor of a resource.
+
+    Examples
+    --------
+    >>> better("host", 2.0), better("scale_up.bandwidth", 0.5)
+    ('Twice as fast hosts', 'Half the scale-up bandwidth')
+    >>> better("scale_up.latency", 2.0), better("compute", 3.0)
+    ('Half the scale-up latency', '3 times as fast GPUs')
+    """
+    times = 1 / factor if resource.endswith("latency") else factor
+    part = round(1 / times)
+    of_ranks = resource in RANKS
+    if times in _TIMES:
+        words = _TIMES[times]
+    elif part > 2 and math.isclose(part * times, 1.0):
+        words = "A quarter" if part == 4 else f"1/{part}"
+        words += "" if of_ranks else " of"
+    else:
+        words = f"{times:.3g} times"
+    if of_ranks:
+        return f"{words} as fast {'hosts' if resource == 'host' else 'GPUs'}"
+    return f"{words} the {say_resource(resource)}"
+
+
+_TIMES = {2.0: "Twice", 0.5: "Half"}
+
+
+def where(base: "Baseline") -> str:
+    """Say on which cluster, and on how many nodes of it if that was asked for."""
+    return base.scenario.cluster.name + on_nodes(base.settings.nodes)
+
+
+def on_nodes(nodes: int | None) -> str:
+    """Say over how many nodes the ranks are spread; "" if they fill them."""
+    return "" if nodes is None else f", {plural(nodes, 'node')}"
+
+
+def about(base: "Baseline") -> str:
+    """Say which trace is simulated where."""
+    return f"{base.loaded.trace} on {where(base)}"
+
+
+def _settings(settings: "Settings") -> Iterator[str]:
+    """Say which settings are not the default, of those that are said nowhere else."""
+    if settings.algorithms:
+        yield f"algorithms {', '.join(settings.algorithms)}"
+    if settings.kernels is not None:
+        yield f"kernels by the rules of {settings.kernels}"
+    if settings.replicate:
+        yield "missing ranks are copies of recorded ones"
+
+
+def slow_down(base: "Baseline") -> str:
+    """Say how much longer kernels take beside a call, and who says so; "" if they do not."""
+    slope = base.slow_down
+    if slope is None:
+        return ""
+    source = "from --slow-down"
+    if slope.compared:
+        source = f"from the trace, {100 * slope.low:.0f} to {100 * slope.high:.0f} %"
+    return f"kernels take {100 * max(0.0, slope.slope):.1f} % longer beside a call ({source})"
+
+
+def folded(base: "Baseline") -> str:
+    """Say which ranks were simulated for all, or why all were if that was asked for."""
+    note = base.timeline.folded
+    return note if base.settings.fold or not note.startswith("nothing") else ""
+
+
+def what_ifs(base: "Baseline") -> list[str]:
+    """Say each change that was made before anything was asked, and what it touched."""
+    pairs = zip(base.settings.what_ifs, base.notes, strict=True)
+    return [f"{change} ({note})" for change, note in pairs]
+
+
+def _engine(base: "Baseline") -> str:
+    """Say which engine answered, and how far the SimPy model agrees."""
+    return f"engine {base.engine_check['note']}"
+
+
+def coverage_parts(coverage: Coverage) -> list[str]:
+    """Return the coverage line in its parts."""
+    parts = [f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"]
+    if coverage.kernels and not coverage.starts:
+        parts.append(f"{coverage.kernels:,} kernels")
+    elif coverage.kernels:
+        share = 100 * coverage.launches_paired / coverage.kernels
+        parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with launch")
+        parts.append(f"starts explained {100 * coverage.starts_explained:.4g} %")
+    if coverage.collectives:
+        matched = f"{coverage.collectives_matched:,} of {coverage.collectives:,}"
+        parts.append(f"{matched} collectives matched")
+        parts.append(f"bytes known {100 * coverage.bytes_known:.4g} %")
+    return parts
+
+
+def stats(base: "Baseline") -> tuple[Stat, ...]:
+    """Return the numbers at the top of a page: steps, error of the replay, coverage."""
+    numbers = [Stat("simulated step", say_time(base.timeline.makespan))]
+    if base.error is not None:
+        off = 100 * abs(base.error)
+        mood = "good" if off <= NEAR else "bad" if off > FAR else ""
+        numbers.append(Stat("measured step", say_time(base.loaded.measured_step)))
+        numbers.append(Stat("error of the replay", percent(100 * base.error, signed=True), mood))
+    transfers = base.communication_error["median_absolute_pct"]
+    if transfers is not None:
+        numbers.append(Stat("error of transfers, median", f"{transfers:.1f} %"))
+    return (*numbers, *coverage_stats(base.loaded.coverage))
+
+
+def coverage_stats(coverage: Coverage) -> tuple[Stat, ...]:
+    """Return how much of the job and of its calls the trace has."""
+    numbers = [Stat("ranks in the trace", f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,}")]
+    if coverage.starts:
+        numbers.append(Stat("starts explained", f"{100 * coverage.starts_explained:.4g} %"))
+    if coverage.collectives:
+        share = 100 * coverage.collectives_matched / coverage.collectives
+        numbers.append(Stat("collectives matched", f"{share:.4g} %"))
+        numbers.append(Stat("bytes known", f"{100 * coverage.bytes_known:.4g} %"))
+    return tuple(numbers)
+
+
+def path_section(
+    timeline: "StepTimeline", path: Sequence[Segment] | None = None, *, terminal: bool = False
+) -> Section:
+    """Show what the critical path is spent on, and whose communication is on it."""
+    path = critical_path(timeline) if path is None else path
+    by_what = path_by_what(timeline, list(path))
+    blocks = [Bars("critical path", by_what, COLOURS, stacked=True)]
+    if by_group := path_by_group(timeline, list(path)):
+        blocks.append(Bars("communication on it", by_group))
+    return Section("path", "The critical path", blocks, terminal=terminal)
+
+
+def step_sections(
+    timeline: "StepTimeline", path: Sequence[Segment] | None = None
+) -> tuple[Section, ...]:
+    """Show on a page where a step goes: its critical path, the timeline of ranks, the network."""
+    path = critical_path(timeline) if path is None else path
+    return (
+        path_section(timeline, path),
+        timeline_section(timeline, path),
+        network_section(timeline),
+    )
+
+
+def timeline_section(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> Section:
+    """Show on a page when every op ran."""
+    block = Timeline(timeline, path)
+    return Section("timeline", "Timeline of ranks", [block], wide=True, long=True, terminal=False)
+
+
+def network_section(timeline: "StepTimeline") -> Section:
+    """Show on a page how busy links were."""
+    words = "Utilisation of a link: the bytes that crossed it over what it could carry in the step."
+    blocks = [NetworkMap(timeline)]
+    return Section("network", "Network", blocks, words, wide=True, terminal=False)

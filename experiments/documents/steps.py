@@ -1,0 +1,500 @@
+"""What answers about one step say: replayed, explained, generated, what fills its memory."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments.documents.step import (
+    COLOURS,
+    about,
+    better,
+    cause,
+    details,
+    folded,
+    kernels,
+    network_section,
+    path_section,
+    stats,
+    step_sections,
+    timeline_section,
+    trust,
+    where,
+)
+from experiments.output.document import (
+    Axis,
+    Bars,
+    Chart,
+    Document,
+    Row,
+    Section,
+    Series,
+    Stat,
+    Table,
+    Text,
+)
+from experiments.output.words import percent, plural, say_step, say_time, shortened, unit_of
+from simulator.analysis.path_integral import CONTENTION
+from simulator.support.quantities import format_quantity
+
+if TYPE_CHECKING:
+    from experiments.questions.explain import ExplainReport, SavedPart, UtilityParts
+    from experiments.questions.generate import GenerationReport
+    from experiments.questions.memory import MemoryReport
+    from experiments.questions.replay import ReplayReport
+    from experiments.routing_notes import RoutingNotes
+    from simulator.analysis.attribution import PathPart, Stretch
+    from traces.generate.memory import StageMemory
+
+_SHOWN_RANKS, _PAGE_RANKS = 16, 256
+"""Ranks of a table, and of a page's."""
+_NAMES = 6
+"""Names of each use of time in the table; the rest is one row."""
+_STRETCHES = 20
+_NAME = 48
+"""Characters of a name in the table; those of C++ kernels run to hundreds."""
+_PARTS = 16
+"""Parts of a table; the rest is one row."""
+_DRAWN = 12
+"""Parts that a chart has; the rest is one bar."""
+
+
+def replay(report: "ReplayReport") -> Document:
+    """Say how long the replay takes against what was measured, rank by rank."""
+    base = report.base
+    step, error = say_time(base.replayed_step), base.error
+    headline = f"The simulated step takes {step}. There is no measured step to compare it with."
+    if error is not None:
+        off = percent(100 * abs(error))
+        compared = f"{off} {'longer' if error > 0 else 'shorter'} than"
+        if off == percent(0.0):
+            compared = "as long as"
+        headline = f"The replay takes {step}, {compared} the measured step."
+    scale, unit = unit_of(base.timeline.makespan)
+    rows = [
+        Row(
+            (
+                str(rank.rank),
+                _scaled(rank.measured_start_s, scale),
+                _scaled(rank.measured_end_s, scale),
+                _scaled(rank.simulated_end_s, scale),
+                "" if rank.error_pct is None else percent(rank.error_pct, signed=True),
+                _scaled(rank.compute_s, scale),
+                _scaled(rank.communication_s, scale),
+                _scaled(rank.exposed_communication_s, scale),
+                _scaled(rank.exposed_waiting_s, scale),
+            )
+        )
+        for rank in report.ranks
+    ]
+    columns = (
+        *(">rank", f">start\n[{unit}]", f">measured\nend [{unit}]", f">simulated\nend [{unit}]"),
+        *(">error", f">compute\n[{unit}]", f">commu-\nnication\n[{unit}]"),
+        *(f">exposed\n[{unit}]", f">waiting\n[{unit}]"),
+    )
+    foot = (
+        "compute and communication: simulated; exposed: communication while nothing computes;"
+        " waiting: for other ranks while nothing computes"
+    )
+    table = Table(columns, rows, foot=foot, caption="ranks", most=_SHOWN_RANKS)
+    return Document(
+        title=f"Replay: {about(base)}",
+        headline=headline,
+        cause=cause(base.timeline, report.path),
+        trust=trust(base),
+        sections=(
+            Section("ranks", "Ranks", [table], wide=True, long=True),
+            path_section(base.timeline, report.path, terminal=True),
+            routing_section(report.routing),
+            timeline_section(base.timeline, report.path),
+            network_section(base.timeline),
+        ),
+        stats=(
+            *stats(base),
+            Stat("exposed communication", say_time(report.exposed_communication_s)),
+        ),
+        details=details(base),
+        next_steps=("twofold utility …", "twofold explain …", "--verbose"),
+    )
+
+
+def routing_section(routing: "RoutingNotes") -> Section:
+    """Say how messages are routed, and where they collide."""
+    lines = [f"routing: {routing.policy}", *routing.lines()]
+    return Section("routing", "Routing", [Text(line) for line in lines])
+
+
+def _scaled(seconds: float | None, factor: float) -> str:
+    return "" if seconds is None else f"{round(factor * seconds, 3) + 0.0:.3f}"
+
+
+def explain(report: "ExplainReport") -> Document:
+    """Say what the step is spent on; or what makes up the utility of a resource."""
+    base = report.base
+    if report.saved is not None:
+        return _explain_saved(report, report.saved)
+    totals: dict[str, float] = {}
+    for part in report.parts:
+        totals[part.what] = totals.get(part.what, 0.0) + part.seconds
+    top = report.parts[0] if report.parts else None
+    headline = "The critical path is empty."
+    if top is not None:
+        share = 100 * top.seconds / (base.timeline.makespan or 1.0)
+        name = shortened(f"{top.what} {top.name}".strip(), 2 * _NAME)
+        headline = (
+            f"The largest part of the {say_step(base.timeline.makespan)} step is {name}:"
+            f" {share:.0f} % of the critical path."
+        )
+    parts = [(f"{part.what} {part.name}".strip(), part.seconds) for part in report.parts]
+    whole = Section(
+        "path",
+        "The critical path",
+        [
+            Bars("critical path", totals, COLOURS, stacked=True),
+            Bars("of it", _named(report.parts)),
+            signed_chart("parts-chart", f"{base.title}: critical path", parts, "critical path"),
+        ],
+        wide=True,
+        long=True,
+    )
+    mean = Section(
+        "mean",
+        "What a rank does on average",
+        [
+            Bars("average rank", report.mean),
+            Text("exposed: communication while nothing computes"),
+            Text(_slow_down(report)),
+        ],
+    )
+    return Document(
+        title=f"Explained: {about(base)}",
+        headline=headline,
+        cause=cause(base.timeline, report.path),
+        trust=trust(base),
+        sections=(
+            whole,
+            mean,
+            _stretches(report.stretches),
+            timeline_section(base.timeline, report.path),
+            network_section(base.timeline),
+        ),
+        stats=stats(base),
+        details=details(base),
+        next_steps=("twofold utility …", "twofold explain … --utility host", "--verbose"),
+    )
+
+
+def _slow_down(report: "ExplainReport") -> str:
+    """Say how much longer kernels take beside calls, as the trace shows it."""
+    slope = report.slow_down
+    if slope is None:
+        return report.slow_down_note
+    bounds = f"{100 * slope.low:+.0f} to {100 * slope.high:+.0f} %"
+    significant = slope.low > 0 or slope.high < 0
+    return (
+        f"slow-down by overlap: kernels take {100 * slope.slope:+.0f} % during communication"
+        f" ({bounds}; {'' if significant else 'not significant; '}from {slope.compared:,} kernels"
+        " that overlap differently on other ranks or in other steps)"
+    )
+
+
+def _named(parts: "Sequence[PathPart]") -> dict[str, float]:
+    """Say the largest names of each use of time, and the rest of it together."""
+    shares: dict[str, float] = {}
+    for what in dict.fromkeys(part.what for part in parts):
+        same_kind = [part for part in parts if part.what == what]
+        names = [
+            f"{what} · {shortened(part.name, _NAME)}" if part.name else what for part in same_kind
+        ]
+        if len(same_kind) > _NAMES + 1:
+            names[_NAMES:] = [f"{what} · {len(same_kind) - _NAMES} others"] * (
+                len(same_kind) - _NAMES
+            )
+        for name, part in zip(names, same_kind, strict=True):
+            shares[name] = shares.get(name, 0.0) + part.seconds
+    return shares
+
+
+def _stretches(path: "Sequence[Stretch]") -> Section:
+    """List the longest stretches of the critical path in order of time."""
+    scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
+    longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
+    rows = [
+        Row(
+            (
+                f"{scale * stretch.start_s:.3f}",
+                f"{scale * stretch.duration_s:.3f}",
+                str(stretch.rank),
+                stretch.lane,
+                stretch.what,
+                shortened(stretch.name, _NAME - 8),
+                f"{stretch.count:,}",
+            )
+        )
+        for stretch in sorted(longest, key=lambda stretch: stretch.start_s)
+    ]
+    times = f">start\n[{unit}]", f">time\n[{unit}]"
+    foot = ""
+    if len(path) > len(longest):
+        foot = (
+            f"the {len(longest)} longest of {len(path):,} stretches, in order of time;"
+            " --output csv has all"
+        )
+    table = Table((*times, ">rank", "|lane", "what", "|name", ">ops"), rows, foot=foot)
+    return Section("stretches", "The longest stretches of the critical path", [table], wide=True)
+
+
+def signed_chart(anchor: str, title: str, parts: Sequence[tuple[str, float]], what: str) -> Chart:
+    """Draw times (s) that add up to something below each other, the largest first."""
+    ordered = sorted((part for part in parts if part[1]), key=lambda part: -abs(part[1]))
+    shown, rest = ordered[:_DRAWN], ordered[_DRAWN:]
+    if rest:
+        shown.append((f"{len(rest)} others", sum(seconds for _, seconds in rest)))
+    scale, unit = unit_of(max((abs(seconds) for _, seconds in shown), default=1.0))
+    bars = Series(
+        "bars",
+        [scale * seconds for _, seconds in shown],
+        [name for name, _ in shown],
+        hints=[say_time(seconds) for _, seconds in shown],
+        colour=["blue" if seconds > 0 else "orange" for _, seconds in shown],
+    )
+    axis = Axis(f"{what} [{unit}]", zero=True)
+    height = 90 + 34 * max(1, len(shown))
+    return Chart(anchor, title, [bars], axis, Axis(kind="names"), height=height, legend=False)
+
+
+def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
+    """Take a utility apart: by cause, by module, by rank."""
+    base = report.base
+    change = f"{saved['baseline']} → {saved['changed']}"
+    parts = [
+        (" ".join(filter(None, (part.name or part.what, part.cause))), part.saved_s)
+        for part in saved["by_cause"]
+    ]
+    largest = max(saved["by_cause"], key=lambda part: part.saved_s, default=None)
+    headline = (
+        f"{better(saved['resource'], saved['factor'])} ({change}) saves"
+        f" {percent(saved['utility_pct'])} of the {say_step(saved['step_s'])} step."
+    )
+    why = ""
+    if largest is not None:
+        what = shortened(largest.name, _NAME) or largest.what
+        why = f"The largest part of it is {what}, {largest.cause}: {percent(largest.utility_pct)}."
+    foot = "parts add up to the utility; the ranks of a call share its saving equally"
+    if any(part.cause == CONTENTION for part in saved["by_cause"]):
+        foot += "; contention: time beyond that on an idle network"
+    causes = _saved_table(("by cause", "|of", "|why"), saved["by_cause"], saved)
+    tables = [causes]
+    if any(part.name for part in saved["by_module"]):
+        tables.append(_saved_table(("|by module",), saved["by_module"], saved))
+    tables.append(_saved_table((">by rank",), saved["by_rank"], saved, foot))
+    title = f"{base.title}: {saved['resource']} x{saved['factor']:g}"
+    chart = signed_chart("parts-chart", title, parts, "saved")
+    return Document(
+        title=f"Explained: {about(base)}",
+        headline=headline,
+        cause=why,
+        trust=trust(base),
+        sections=(
+            Section("parts", "What makes up the utility", [chart, *tables], wide=True, long=True),
+            *step_sections(base.timeline, report.path),
+        ),
+        facts={
+            "resource": f"{saved['resource']} {change}",
+            "step with it": say_time(saved["changed_step_s"]),
+        },
+        stats=stats(base),
+        details=details(base),
+        next_steps=("twofold utility …", f"twofold sweep … -r {saved['resource']}", "--verbose"),
+    )
+
+
+def _saved_table(
+    keys: Sequence[str], parts: "Sequence[SavedPart]", saved: "UtilityParts", foot: str = ""
+) -> Table:
+    """List parts, the largest first, and the rest of them together."""
+    parts = [part for part in parts if part.saved_s]
+    shown = parts if len(parts) <= _PARTS + 1 else parts[:_PARTS]
+    blank = [""] * (len(keys) - 1)
+    rows = [
+        Row(
+            (*_cells(part, len(keys)), say_time(part.saved_s), percent(part.utility_pct)),
+            part.utility_pct,
+        )
+        for part in shown
+    ]
+    rest = parts[len(shown) :]
+    if rest:
+        seconds = sum(part.saved_s for part in rest)
+        share = sum(part.utility_pct for part in rest)
+        name = f"{len(rest):,} others"
+        rows.append(Row((name, *blank, say_time(seconds), percent(share)), share))
+    whole = say_time(saved["step_s"] - saved["changed_step_s"])
+    rows.append(Row(("together", *blank, whole, percent(saved["utility_pct"]))))
+    return Table((*keys, ">saves", ">of the step"), rows, keys=len(keys), foot=foot)
+
+
+def _cells(part: "SavedPart", keys: int) -> list[str]:
+    if keys == 1:
+        return [shortened(part.name, 2 * _NAME) or "no module recorded"]
+    return [part.what, shortened(part.name, _NAME), part.cause]
+
+
+def generation(report: "GenerationReport") -> Document:
+    """Say how long a generated step takes, and what it computes and communicates."""
+    from traces.generate.model import parameters  # no other document needs what it imports
+
+    base, volumes, plan = report.base, report.volumes, report.plan
+    step = base.timeline.makespan
+    workload = base.loaded.workload
+    prior = report.steps_like_it
+    headline = (
+        f"The step takes {say_step(step)}: {report.tokens_per_second:,.0f} tokens a second, MFU"
+        f" {percent(100 * report.mfu)}."
+    )
+    likely = likely_words(report)
+    exchanged = [
+        Row((row.label, row.kind, f"{row.calls:,}", format_quantity(row.size_bytes, "B")))
+        for row in report.exchanged
+    ]
+    foot = "bytes: sizes as nccl-tests defines them, summed over the job's calls; 1 GB is 1e9 B"
+    table = Table(("group", "collective", ">calls", ">bytes"), exchanged, keys=2, foot=foot)
+    shares = sorted(report.kernel_times.items(), key=lambda part: -part[1])
+    origins = [Row((name, f"{100 * share:.1f} %"), 100 * share) for name, share in shares]
+    kernel_sources = Table(("times of kernels", ">share"), origins, metered=True)
+    memory = (
+        "not checked" if plan.memory is None else f"of {format_quantity(plan.memory.size, 'B')}"
+    )
+    paths = [Bars("critical path", report.path_by_what, COLOURS, stacked=True)]
+    if report.path_by_group:
+        paths.append(Bars("communication on it", report.path_by_group))
+    needed = format_quantity(report.memory.total, "B")
+    return Document(
+        title=f"Generated step: {plan.model.name} {plan.parallelism} on {where(base)}",
+        headline=headline,
+        cause=cause(base.timeline),
+        trust=trust(base),
+        facts={
+            "parameters": f"{parameters(plan.model) / 1e9:.4g} billion",
+            "ranks": f"{workload.job_ranks:,} ({len(workload):,} ops)",
+            "likely": likely,
+            "tokens": f"{volumes.tokens:,} a step",
+            "memory": f"{needed} on the fullest rank, {memory}",
+            "model FLOPs": f"{volumes.model_flops:.4g}",
+            "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",
+            "steps like it": prior_words(report),
+            "notes": "\n".join(base.loaded.coverage.notes),
+        },
+        sections=(
+            Section("exchanged", "What is exchanged", [table]),
+            Section("path", "The critical path", paths),
+            Section("kernels", "Where kernel times are from", [kernel_sources], terminal=False),
+            timeline_section(base.timeline),
+            network_section(base.timeline),
+        ),
+        stats=(
+            *stats(base),
+            Stat("MFU", percent(100 * report.mfu)),
+            Stat("exposed communication", say_time(report.exposed_communication_s)),
+        ),
+        lead=(f"Likely {likely}.",) if likely else (),
+        details={
+            **details(base, folded=report.folded or folded(base)),
+            "kernels": kernels(base.kernel_prior),
+            "errors": ""
+            if prior is None
+            else f"{prior['median_pct']:.1f} % for steps like it (median)",
+        },
+        next_steps=("twofold generate … --memory", "twofold utility PLAN …", "--verbose"),
+    )
+
+
+_FAR_OFF_PCT = 10.0
+"""A generated step is followed by a likely one where steps like it were off by more, most of them
+to one side."""
+
+
+def likely_words(report: "GenerationReport") -> str:
+    """Say what the step takes if it is off as steps like it were; "" where they were not."""
+    prior, likely = report.steps_like_it, report.likely_step_s
+    if prior is None or likely is None or abs(prior["signed_pct"]) < _FAR_OFF_PCT:
+        return ""
+    times = likely / report.base.timeline.makespan if report.base.timeline.makespan else 1.0
+    return f"{say_time(likely)}: steps like it took {times:.2f} times as long as simulated (median)"
+
+
+def prior_words(report: "GenerationReport") -> str:
+    """Say what measured steps like this one were off."""
+    prior = report.steps_like_it
+    if prior is None:
+        return "none was measured, so the error is unknown"
+    median, p90 = percent(prior["median_pct"]), percent(prior["p90_pct"])
+    sign = percent(prior["signed_pct"], signed=True)
+    return (
+        f"{prior['steps']:,} measured ({prior['like']}):\nmedian error {median}, 9 in 10 within"
+        f" {p90}, bias {sign}"
+    )
+
+
+def memory(report: "MemoryReport") -> Document:
+    """Say what fills the memory of the ranks of every pipeline stage."""
+    from traces.generate.model import parameters  # no other document needs what it imports
+
+    plan, most = report.plan, report.fullest
+    needed = format_quantity(most.total, "B")
+    on = f"a rank of stage {most.stage}" if len(report.stages) > 1 else "a rank"
+    room = None if plan.memory is None else format_quantity(plan.memory.size, "B")
+    headline = f"The step needs {needed} on {on}."
+    if room is not None:
+        word = "fits" if report.fits else "does not fit"
+        headline = f"The step {word}: it needs {needed} of {room} on {on}."
+    foot = (
+        "bytes of one rank when its memory is fullest; 1 GB is 1e9 B; whether the step fits does"
+        " not depend on what PyTorch's allocator reserves"
+    )
+    largest = max(most.parts, key=lambda name: most.parts[name])
+    share = percent(100 * most.parts[largest] / (most.total or 1.0))
+    return Document(
+        title=f"Memory: {plan.model.name} {plan.parallelism}",
+        headline=headline,
+        cause=f"Most of it is {largest.replace('_', ' ')}: {share}.",
+        facts={
+            "parameters": f"{parameters(plan.model) / 1e9:.4g} billion",
+            "ranks": f"{plan.parallelism.ranks:,}",
+            "step": f"{plan.run}",
+            "accelerator": room or "memory unknown, not checked",
+            "would fit": "\n".join(
+                f"{fix.change}: {format_quantity(fix.total_bytes, 'B')} on each of"
+                f" {plural(fix.ranks, 'rank')}"
+                for fix in report.would_fit
+            ),
+        },
+        sections=(Section("memory", "Memory", [_stage_table(report, foot)]),),
+    )
+
+
+def _stage_table(report: "MemoryReport", foot: str) -> Table:
+    """Return a row for each part, a column for some of the stages."""
+    shown = _shown_stages(report.stages)
+    alone = len(report.stages) == 1
+    heads = [">bytes", ">share"] if alone else [f">stage {stage.stage}" for stage in shown]
+
+    def row(name: str, sizes: Sequence[float], share: str = "") -> Row:
+        cells = (format_quantity(size, "B") for size in sizes)
+        return Row((name, *cells, *([share] if alone else [])))
+
+    rows = []
+    for name in report.stages[0].parts:
+        sizes = [stage.parts[name] for stage in shown]
+        if any(sizes):
+            share = percent(100 * sizes[0] / shown[0].total)
+            rows.append(row(name.replace("_", " "), sizes, share))
+    rows.append(row("total", [stage.total for stage in shown]))
+    if any(stage.cached for stage in shown):
+        rows.append(row("PyTorch reserves", [stage.reserved for stage in shown]))
+    return Table(("memory", *heads), rows, foot=foot)
+
+
+def _shown_stages(stages: "tuple[StageMemory, ...]") -> "list[StageMemory]":
+    """Return the stages that have a column: the first two, the fullest and the last."""
+    most = max(stages, key=lambda stage: stage.total).stage
+    numbers = {0, 1, most, len(stages) - 1} & set(range(len(stages)))
+    return [stages[number] for number in sorted(numbers)]

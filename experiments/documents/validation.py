@@ -1,0 +1,484 @@
+"""What validations say: predictions against measured steps, points and calls."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from math import log2
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from experiments.documents.step import on_nodes
+from experiments.output.document import (
+    COLOURS,
+    Axis,
+    Block,
+    Chart,
+    Document,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+)
+from experiments.output.words import percent, plural, say_resource, say_time, unit_of
+from experiments.settings import EVERY
+
+if TYPE_CHECKING:
+    from experiments.questions.validate import StepError, ValidationReport
+    from experiments.questions.validate_steps import StepPrediction, StepsReport
+    from experiments.validation.errors import ErrorSummary
+    from experiments.validation.predicted_points import PointError
+    from experiments.validation.step_pairs import PairErrors
+
+_MOST_REASONS = 20
+"""Rows that are refused, in the answer; JSON has all."""
+
+
+def validation(report: "ValidationReport") -> Document:
+    """Say the error of every step, trace by trace, or of every point or call, and the medians."""
+    if report.points:
+        return _points(report)
+    if report.calls:
+        return _calls(report)
+    sections: list[Section] = []
+    for (trace, cluster), same in groupby(report.steps, lambda row: (row.trace, row.cluster)):
+        title = f"{trace} on {cluster}{on_nodes(report.settings.nodes)}"
+        blocks: list[Block] = [Text(title, page=False), *_steps(list(same))]
+        sections.append(Section(f"steps-{len(sections)}", title, blocks, wide=True))
+    charts = [
+        _panel(trace, list(same), number)
+        for number, ((trace, _), same) in enumerate(
+            groupby(_answered(report), lambda step: (step.trace, step.cluster))
+        )
+    ]
+    if charts:
+        sections.append(Section("charts", "Steps", charts, wide=True, terminal=False))
+    error = report.median("model_pct")
+    others = {
+        "with its own transfers": report.median("trace_pct"),
+        "calibrated on the other steps": report.median("left_out_pct"),
+    }
+    return Document(
+        title="Validation: simulated against measured steps",
+        headline=_errors_headline(plural(len(report.steps), "step"), "replayed", error, others),
+        sections=tuple(sections),
+        facts={"errors": _spread_of_errors(report.error_summary)},
+        details={
+            "error": "simulated against measured, with the cluster's own bandwidths and latencies",
+            "own transfers": "each collective takes what it took in that step",
+            "calibrated": "network fitted to the trace's other steps",
+            "calls off by": "median error of their starts or of their ends, the larger of the two",
+            "transfer error": "median error of calls, counted from the last member's arrival",
+        },
+    )
+
+
+def _errors_headline(
+    count: str, verb: str, error: float | None, others: Mapping[str, float | None]
+) -> str:
+    """Say the median error of predictions, and of other ways to predict the same."""
+    if error is None:
+        return f"None of {count} can be compared."
+    also = [f"{percent(value)} {name}" for name, value in others.items() if value is not None]
+    more = f" ({', '.join(also)})" if also else ""
+    are = "is" if count.startswith("1 ") else "are"
+    return f"{count} {are} {verb} with a median absolute error of {percent(error)}{more}."
+
+
+def _spread_of_errors(summary: "ErrorSummary | None") -> str:
+    """Say how errors spread around the median, which is in the headline, and which is largest."""
+    if summary is None:
+        return "no prediction has a measurement to compare with"
+    inside = ""
+    if summary.intervals:
+        inside = f", {summary.inside} of {summary.intervals} inside their 95 % interval"
+    worst = ", ".join(
+        f"{percent(row.error_pct, signed=True)} {row.name}".strip() for row in summary.worst[:1]
+    )
+    bias = percent(summary.bias_pct, signed=True)
+    return f"9 in 10 within {percent(summary.p90_pct)}, bias {bias}{inside}; largest {worst}"
+
+
+def _answered(report: "ValidationReport") -> "list[StepError]":
+    return [step for step in report.steps if step.simulated_s and step.measured_s]
+
+
+def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
+    columns = (
+        *(">step", ">measured", ">simulated", ">error", ">own\ntransfers"),
+        *(">calibrated", ">calls\noff by", ">transfer\nerror", ">cannot\nchange"),
+        *(">matched", ">starts\nexplained"),
+    )
+    rows = [
+        Row(
+            (
+                step.step,
+                _time(step.measured_s) or "not measured",
+                _time(step.simulated_s),
+                *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
+                _time(_worse(step)),
+                _error(step.communication_error_pct),
+                "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
+                f"{step.collectives_matched:,}/{step.collectives:,}",
+                percent(100 * step.starts_explained),
+            )
+        )
+        for step in steps
+        if not step.note
+    ]
+    yield Table(columns, rows)
+    for step in steps:
+        if step.note:
+            which = "" if step.step == EVERY else f"step {step.step} "
+            yield Text(f"{which}cannot be replayed: {step.note}")
+
+
+def _panel(trace: str, steps: "Sequence[StepError]", number: int) -> Chart:
+    """Draw the steps of a trace, simulated and measured."""
+    places = list(range(len(steps)))
+    ticks = [(position, step.step) for position, step in zip(places, steps, strict=True)]
+    predicted = [step.simulated_s or 0.0 for step in steps]
+    measured = [step.measured_s or 0.0 for step in steps]
+    values = places, predicted, measured, [0.0] * len(steps)
+    return _compared(f"steps-{number}-chart", Path(trace).name, Axis("step", ticks=ticks), values)
+
+
+def _compared(anchor: str, title: str, axis: Axis, values: tuple[Sequence[float], ...]) -> Chart:
+    """Draw predicted times as a line and measured ones (s) with their scatter, from 0."""
+    places, predicted, measured, scatter = values
+    scale, unit = unit_of(max(*predicted, *measured))
+    lines = [
+        Series("line", list(places), [scale * time for time in predicted], "predicted"),
+        Series(
+            "points",
+            list(places),
+            [scale * time for time in measured],
+            "measured",
+            errors=[scale * time for time in scatter],
+            colour="orange",
+        ),
+    ]
+    return Chart(anchor, title, lines, axis, Axis(f"step time [{unit}]", zero=True))
+
+
+def _calls(report: "ValidationReport") -> Document:
+    """Say the errors of calls by kind and class of sizes."""
+    name, errors = report.clusters[0].name, report.call_errors
+    rows = [
+        Row(
+            (
+                error.kind,
+                error.sizes,
+                f"{error.calls:,}",
+                *map(percent, (error.median_pct, error.p90_pct, error.worst_pct)),
+            )
+        )
+        for error in errors
+    ]
+    table = Table(("kind", "sizes", ">calls", ">median", ">90th pct", ">worst"), rows, keys=2)
+    calls = [
+        (error.kind, error.nodes, error.ranks, error.size_bytes, error.measured_s, error.modelled_s)
+        for error in report.calls
+    ]
+    charts = calls_charts(calls, f"{name}: lines modelled, points measured")
+    worst = max(errors, key=lambda error: error.median_pct)
+    return Document(
+        title=f"Validation: {len(report.calls):,} calls on {name}",
+        headline=(
+            f"Of {plural(len(report.calls), 'call')} on {name}, {worst.kind} of {worst.sizes} is"
+            f" modelled worst: median error {percent(worst.median_pct)}."
+        ),
+        sections=(
+            Section("calls", "Calls", [table, *map(Text, report.notes), *charts], wide=True),
+        ),
+        facts={"errors": _spread_of_errors(report.error_summary)},
+        details={
+            "errors": "absolute, of modelled against measured time; --output csv lists every call"
+        },
+    )
+
+
+def calls_charts(
+    calls: Sequence[tuple[str, int | None, int, float, float, float]], title: str
+) -> list[Chart]:
+    """Draw times over sizes, a panel per number of ranks and nodes, a colour per kind.
+
+    Calls are their kind, nodes, ranks, size (B), measured and modelled time (s).
+    """
+    kinds = sorted({kind for kind, *_ in calls})
+    charts = []
+    for number, (nodes, ranks) in enumerate(sorted({(call[1] or 0, call[2]) for call in calls})):
+        series = []
+        for position, kind in enumerate(kinds):
+            same_size = sorted(
+                (size, 1e6 * measured, 1e6 * modelled)
+                for of, on, among, size, measured, modelled in calls
+                if (of, on or 0, among) == (kind, nodes, ranks) and size > 0
+            )
+            if same_size:
+                sizes, measured_us, modelled_us = (
+                    list(column) for column in zip(*same_size, strict=True)
+                )
+                colour, name = COLOURS[position % len(COLOURS)], kind.replace("_", "-")
+                series.append(Series("rule", sizes, modelled_us, name, colour=colour))
+                series.append(Series("points", sizes, measured_us, colour=colour))
+        where = f" on {plural(nodes, 'node')}" if nodes else ""
+        charts.append(
+            Chart(
+                f"calls-{number}-chart",
+                f"{ranks} ranks{where}" if len(calls) else title,
+                series,
+                Axis("size [B]", "log2"),
+                Axis("time [us]", "log"),
+            )
+        )
+    return charts
+
+
+def _points(report: "ValidationReport") -> Document:
+    """Say predictions against what was measured, recording by recording, and the medians."""
+    sections = [] if report.brief else list(_recorded_points(report))
+    summary = _recordings(report)
+    if len(summary.rows) > 1 or report.brief:
+        sections.append(Section("recordings", "Recordings", [summary], wide=True))
+    charts = list(_point_panels(report))
+    if charts:
+        sections.append(Section("charts", "Predictions", charts, wide=True, terminal=False))
+    others = {
+        "calibrated": report.median("calibrated_error_pct"),
+        "network only": report.median("network_only_error_pct"),
+    }
+    answered = sum(point.error_pct is not None for point in report.points)
+    count = plural(answered or len(report.points), "measured step")
+    headline = _errors_headline(count, "predicted", report.median("error_pct"), others)
+    if (points_apart := report.median("points_apart")) is not None:
+        headline += f" Savings are off by {points_apart:.1f} percentage points (median)."
+    return Document(
+        title="Validation: predicted against measured steps",
+        headline=headline,
+        cause="Nothing was fitted to the measured points.",
+        facts={"errors": _spread_of_errors(report.error_summary)},
+        sections=tuple(sections),
+        details={
+            "±": "median absolute deviation of measured steps",
+            "utility": "share of the step that the change saves, by measurement and by prediction",
+            "calibrated": "network fitted to the recording's calls",
+            "network only": "the second recording, with its calls predicted from the first",
+        },
+    )
+
+
+def _recorded_points(report: "ValidationReport") -> Iterator[Section]:
+    """Yield the points of each recording."""
+    with_calibration = any(point.calibrated_s is not None for point in report.points)
+    with_network = any(point.network_only_s is not None for point in report.points)
+    nodes = on_nodes(report.settings.nodes)
+    columns = ["what if", ">measured", ">predicted", ">error"]
+    columns += [">utility\nmeasured", ">\npredicted", ">points\napart"]
+    columns += [">error\ncalibrated"] if with_calibration else []
+    columns += [">error\nnetwork only"] if with_network else []
+    by_recording = groupby(report.points, lambda row: (row.trace, row.cluster))
+    for number, ((trace, cluster), same) in enumerate(by_recording):
+        points = list(same)
+        step = next((f", step {point.step}" for point in points if point.step), "")
+        title = f"Predicted from {trace} on {cluster}{nodes}{step}"
+        rows = []
+        for point in points:
+            if point.predicted_s is not None or point.network_only_s is not None:
+                cells = _point_cells(point)
+                rows.append(Row([cells[name] for name in columns]))
+        blocks: list[Block] = [Text(title, page=False), Table(columns, rows)]
+        blocks += _point_notes(points)
+        yield Section(f"points-{number}", title, blocks, wide=True)
+
+
+def _point_cells(point: "PointError") -> dict[str, str]:
+    """Say a point, by the name of the column."""
+    measured = _time(point.measured_s)
+    if point.measured_mad_s is not None and point.measured_s is not None:
+        factor, unit = unit_of(point.measured_s)
+        middle = f"{factor * point.measured_s:.4g}"
+        digits = len(middle.partition(".")[2])
+        measured = f"{middle} ± {factor * point.measured_mad_s:.{digits}f} {unit}"
+    return {
+        "what if": point.what_if or "as recorded",
+        ">measured": measured,
+        ">predicted": _time(point.predicted_s),
+        ">error": _error(point.error_pct),
+        ">utility\nmeasured": _share(point.utility_measured_pct),
+        ">\npredicted": _share(point.utility_predicted_pct),
+        ">points\napart": "" if point.points_apart is None else f"{point.points_apart:+.1f}",
+        ">error\ncalibrated": _error(point.calibrated_error_pct),
+        ">error\nnetwork only": _error(point.network_only_error_pct),
+    }
+
+
+def _point_notes(points: "Sequence[PointError]") -> Iterator[Text]:
+    """Say what could not be answered and why, each reason once."""
+    for note, same in groupby(points, lambda point: point.note):
+        if note:
+            names = [point.what_if or "as recorded" for point in same]
+            where = "" if len(names) == len(points) else f"{', '.join(names)}: "
+            yield Text(f"{where}{note}")
+
+
+def _recordings(report: "ValidationReport") -> Table:
+    """Return a row per recording: its median and worst error, and the utility of doubling."""
+    rows = []
+    for trace, same in groupby(report.points, lambda row: row.trace):
+        points = list(same)
+        plain = _median_and_worst([point.error_pct for point in points])
+        calibrated = _median_and_worst([point.calibrated_error_pct for point in points])
+        doubled = next((point for point in points if point.factor == 2), None)
+        utilities = ("", "")
+        if doubled is not None:
+            both = doubled.utility_measured_pct, doubled.utility_predicted_pct
+            utilities = _share(both[0]), _share(both[1])
+        answered = sum(point.error_pct is not None for point in points)
+        count = f"{answered}" if answered == len(points) else f"{answered} of {len(points)}"
+        rows.append(Row((trace.rpartition("/")[2], count, *plain, *calibrated, *utilities)))
+    columns = (
+        *("recording", ">points", ">median\nerror", ">worst", ">median\ncalibrated", ">worst"),
+        *(">doubling\nmeasured", ">\npredicted"),
+    )
+    return Table(columns, rows)
+
+
+def _median_and_worst(errors: "Sequence[float | None]") -> tuple[str, str]:
+    """Say the median without sign and the worst with it, "" where there is none."""
+    numbers = [error for error in errors if error is not None]
+    if not numbers:
+        return "", ""
+    return percent(median(map(abs, numbers))), percent(max(numbers, key=abs), signed=True)
+
+
+def _point_panels(report: "ValidationReport") -> Iterator[Chart]:
+    """Draw each recording's points, over the factor where each has one."""
+    answered = [row for row in report.points if row.predicted_s and row.measured_s]
+    by_recording = groupby(answered, lambda point: (point.trace, point.cluster))
+    for number, ((trace, _), same) in enumerate(by_recording):
+        points = sorted(same, key=lambda point: point.factor or 0.0)
+        factors = [point.factor for point in points if point.factor]
+        changed = {point.what_if.partition(" x")[0] for point in points if point.what_if}
+        by_factor = len(factors) == len(points) and len(changed) == 1
+        places = [log2(factor) for factor in factors] if by_factor else list(range(len(points)))
+        labels = [f"{point.factor:g}x" if by_factor else point.what_if for point in points]
+        title = f"{say_resource(''.join(changed))}\n(times as good)" if by_factor else "what if"
+        axis = Axis(title, ticks=list(zip(places, labels, strict=True)))
+        predicted = [point.predicted_s or 0.0 for point in points]
+        measured = [point.measured_s or 0.0 for point in points]
+        values = places, predicted, measured, [point.measured_mad_s or 0.0 for point in points]
+        yield _compared(f"points-{number}-chart", Path(trace).name, axis, values)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} %"
+
+
+def _worse(step: "StepError") -> float | None:
+    times = [time for time in (step.call_start_s, step.call_end_s) if time is not None]
+    return max(times, default=None)
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else say_time(seconds)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else percent(value, signed=True)
+
+
+def predicted_steps(report: "StepsReport") -> Document:
+    """Say predictions against measured training steps, step by step unless that is left out."""
+    sections: list[Section] = []
+    if not report.brief:
+        for source, same in groupby(report.steps, lambda step: step.source):
+            blocks: list[Block] = [Text(source or "steps", page=False), _of_source(list(same))]
+            anchor = f"source-{len(sections)}"
+            sections.append(Section(anchor, source or "steps", blocks, wide=True, long=True))
+    sections.append(Section("errors", "Errors", list(_errors(report)), wide=True))
+    refused = [step for step in report.steps if step.refused]
+    if refused:
+        lines = [Text(f"refused: {step.refused}") for step in refused[:_MOST_REASONS]]
+        if len(refused) > _MOST_REASONS:
+            more = len(refused) - _MOST_REASONS
+            lines.append(Text(f"and {more} more: --output json has all"))
+        sections.append(Section("refused", "Refused", lines))
+    errors = [abs(step.error_pct) for step in report.steps if step.error_pct is not None]
+    headline = f"None of {plural(len(report.steps), 'measured step')} could be predicted."
+    if errors:
+        headline = (
+            f"{plural(len(errors), 'measured step')} are predicted with a median absolute error of"
+            f" {percent(median(errors))}."
+        )
+    return Document(
+        title="Validation: predicted against measured training steps",
+        headline=headline,
+        facts={"errors": _spread_of_errors(report.error_summary)},
+        sections=tuple(sections),
+        details={
+            "error": "of the predicted step; medians and 90th percentiles are absolute",
+            "signed": "median of the signed errors",
+            "pairs": "error of the ratio of two steps that differ in one setting",
+        },
+    )
+
+
+def _of_source(steps: "Sequence[StepPrediction]") -> Table:
+    rows = [
+        Row(
+            (
+                step.id,
+                step.model,
+                step.cluster,
+                f"{step.gpus:,}",
+                step.parallelism,
+                _time(step.measured_step_s),
+                _time(step.predicted_step_s),
+                _error(step.error_pct),
+            )
+        )
+        for step in steps
+        if not step.refused
+    ]
+    columns = ("id", "model", "cluster", ">gpus", "|parallelism")
+    return Table((*columns, ">measured", ">predicted", ">error"), rows)
+
+
+def _errors(report: "StepsReport") -> Iterator[Block]:
+    rows = [
+        Row(
+            (
+                error.by,
+                error.value,
+                f"{error.steps:,}",
+                f"{error.refused:,}",
+                *(
+                    "" if value is None else percent(value)
+                    for value in (error.median_pct, error.p90_pct)
+                ),
+                _error(error.signed_pct),
+            )
+        )
+        for error in report.errors
+    ]
+    columns = ("by", "", ">steps", ">refused", ">median", ">90th pct", ">signed")
+    yield Table(columns, rows, keys=2)
+    if report.pairs:
+        yield _pairs("pairs that differ in", report.pairs)
+    for extended in report.linear:
+        yield Text(
+            f"{extended.source or 'steps'}: all {extended.series:,} series over the global batch"
+            f" are straight lines to 0.01 %, so its {extended.steps:,} steps were extrapolated, not"
+            " measured one by one"
+        )
+    if report.linear and report.pairs_without_linear:
+        yield _pairs("pairs without these", report.pairs_without_linear)
+
+
+def _pairs(title: str, pairs: "Sequence[PairErrors]") -> Table:
+    rows = [
+        Row((pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct)))
+        for pair in pairs
+    ]
+    return Table((title, ">pairs", ">median", ">90th pct"), rows)

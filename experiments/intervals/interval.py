@@ -1,0 +1,259 @@
+"""The 95 % interval of what a change saves: one record and one function for every question.
+
+Whoever asks what a change does to a step (``utility``, ``sweep``, ``curve``, ``compare``,
+``what-if``, a study's point, the page of sliders) has its interval from :func:`intervals`, so that
+one change of one step has one interval. It depends on the step, the change and the saving,
+and neither on the command nor on what else is asked with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import hypot, log
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from experiments.baseline import Baseline
+from experiments.evaluate.design_points import Answered, Asked, DesignPoints
+from experiments.intervals.bound import bounds, not_below
+from experiments.intervals.moves import by_sources, half_widths, moved_steps
+from experiments.intervals.scatter import Spread, scatter_half_widths, spread
+from experiments.priors.errors import OFF, WITHIN_90, WITHIN_95
+from experiments.priors.steps import StepPrior
+from experiments.scenario.change import Change, by_values
+from experiments.scenario.resources import utility_pct
+
+_DIGITS = 9
+"""Digits behind the point of a saving (in points of the step) that an interval depends on: engines
+that add the same times in another order have the same interval."""
+
+
+class IntervalColumns(TypedDict):
+    """Columns of rows of answers (:class:`Interval`)."""
+
+    scatter_pct: float | None
+    prior_pct: float | None
+    prediction_pct: float | None
+    generated_pct: float | None
+    kernels_pct: float | None
+    interval_pct: float | None
+    bound_pct: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What is open of a saving, by source: half the widths of 95 % intervals (points of the step).
+
+    ``scatter_pct`` is what steps and calls of the trace scatter by
+    (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
+    network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what such predictions
+    were off on real runs (:mod:`experiments.priors.errors`), ``generated_pct`` what steps generated
+    like it were off from measured ones (:mod:`experiments.priors.steps`), and ``kernels_pct`` what
+    follows from how the times of its kernels are known. None where a source does not apply. They
+    are independent, but ``generated_pct`` has the errors of kernels in it, so of the two the
+    greater counts.
+    ``bound_pct`` is what the change can save at most, whichever engine answers
+    (:mod:`experiments.intervals.bound`).
+    """
+
+    scatter_pct: float | None = None
+    prior_pct: float | None = None
+    prediction_pct: float | None = None
+    generated_pct: float | None = None
+    kernels_pct: float | None = None
+    bound_pct: float | None = None
+
+    @property
+    def interval_pct(self) -> float | None:
+        """Half the width of all sources together; None where none applies.
+
+        Examples
+        --------
+        >>> Interval(scatter_pct=3.0, prior_pct=4.0).interval_pct, Interval().interval_pct
+        (5.0, None)
+        >>> Interval(generated_pct=3.0, kernels_pct=4.0).interval_pct
+        4.0
+        """
+        steps = (width for width in (self.generated_pct, self.kernels_pct) if width is not None)
+        widths = self.scatter_pct, self.prior_pct, self.prediction_pct, max(steps, default=None)
+        applying = [width for width in widths if width is not None]
+        return hypot(*applying) if applying else None
+
+    def columns(self) -> "IntervalColumns":
+        """Return all widths and the bound by the names that rows of answers have for them."""
+        return {
+            "scatter_pct": self.scatter_pct,
+            "prior_pct": self.prior_pct,
+            "prediction_pct": self.prediction_pct,
+            "generated_pct": self.generated_pct,
+            "kernels_pct": self.kernels_pct,
+            "interval_pct": self.interval_pct,
+            "bound_pct": self.bound_pct,
+        }
+
+
+def interval(base: Baseline, answered: Answered) -> Interval:
+    """Return the interval of one change of a baseline's step; parameters as :func:`intervals`."""
+    return intervals(base, [answered])[0]
+
+
+def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
+    """Return the interval of each change of a baseline's step.
+
+    A change by lot, of which a draw is not like another, has only what depends on the saving.
+
+    Parameters
+    ----------
+    base
+        The step that is changed.
+    answered
+        Changes, each on its own, in any order.
+
+    Returns
+    -------
+    list of Interval
+        In the same order.
+
+    Raises
+    ------
+    TwofoldError
+        As :class:`experiments.evaluate.design_points.DesignPoints` does.
+    """
+    certain = {
+        str(number): point for number, point in enumerate(answered) if not point.change.is_drawn
+    }
+    shared = _Shared(base, certain) if certain else None
+    rows = []
+    for number, point in enumerate(answered):
+        saved = utility_pct(base.timeline.makespan, point.step)
+        by_saving = Interval(
+            prediction_pct=prediction_half_width(round(saved, _DIGITS)),
+            generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
+        )
+        name = str(number)
+        if shared is None or name not in certain:
+            rows.append(by_saving)
+            continue
+        prior, kernels = shared.moved[name]
+        rows.append(
+            replace(
+                by_saving,
+                scatter_pct=shared.scatter.get(name),
+                prior_pct=prior,
+                kernels_pct=kernels,
+                bound_pct=not_below(shared.bound.get(name), saved),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """What changes that are no draws have in common: the step is read and costed once for all."""
+
+    base: Baseline
+    points: Mapping[str, Answered]
+
+    @cached_property
+    def changes(self) -> dict[str, Change]:
+        """The changes; one that only gives the cluster other values is written as their multiples.
+
+        So a cluster file with twice the bandwidth is the change that doubles it, to the last bit.
+        """
+        return {
+            name: by_values(self.base.scenario, point.scenario) or point.change
+            for name, point in self.points.items()
+        }
+
+    @cached_property
+    def spread(self) -> tuple[Spread | None, tuple[Asked, ...]]:
+        """What the trace scatters by, and the changes of the steps on each of its clusters."""
+        trace_spread = spread(self.base)
+        designs = trace_spread.designs if trace_spread is not None else ()
+        return trace_spread, tuple(design.ask(self.changes) for design in designs)
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The changes of the baseline's step, costed with kernels at their lengths alone."""
+        on_sites = self.spread[1]
+        if on_sites and not self.base.scenario.slow_down:
+            return on_sites[0]
+        return DesignPoints(replace(self.base.scenario, slow_down=0.0)).ask(self.changes)
+
+    @cached_property
+    def scatter(self) -> dict[str, float]:
+        """What steps and calls of the trace scatter by."""
+        trace_spread, on_sites = self.spread
+        return {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)
+
+    @cached_property
+    def bound(self) -> dict[str, float]:
+        """What each change can save at most."""
+        engines = {name: point.engine for name, point in self.points.items()}
+        scenarios = {name: point.scenario for name, point in self.points.items()}
+        return bounds(self.base.timeline.makespan, self.asked, self.changes, engines, scenarios)
+
+    @cached_property
+    def moved(self) -> dict[str, tuple[float | None, float | None]]:
+        """What the priors of the network, and of kernels, leave open of each change."""
+        design, base = self.asked.design, self.base.scenario
+        is_timed = self.base.told_calls(design.base.workload)
+        lent = self.base.settings.collective_cost == "trace"
+        names = list(self.points)
+        sides = [(self.points[name].scenario, not self.changes[name].is_network) for name in names]
+        widths_of: dict[str, tuple[float | None, float | None]] = {}
+        for sources, numbers in by_sources(base, sides):
+            of_sources = [names[number] for number in numbers]
+            changes = [self.changes[name] for name in of_sources]
+            widths = half_widths(moved_steps(design, changes, sources, is_timed, lent=lent))
+            is_kernels = np.array([source.prior is None for source in sources], dtype=bool)
+            prior = np.sqrt((widths[~is_kernels] ** 2).sum(axis=0)).tolist()
+            kernels = np.sqrt((widths[is_kernels] ** 2).sum(axis=0)).tolist()
+            for name, network, of_kernels in zip(of_sources, prior, kernels, strict=True):
+                widths_of[name] = network, of_kernels if is_kernels.any() else None
+        return widths_of
+
+
+def prediction_half_width(saved_pct: float) -> float:
+    """Half the width of what predictions like it left open of a saving (points).
+
+    Parameters
+    ----------
+    saved_pct
+        Step time saved, in % of the baseline; below 0 where the step gets longer.
+
+    Examples
+    --------
+    >>> round(prediction_half_width(50.0), 2), prediction_half_width(0.0)
+    (6.03, 0.0)
+    """
+    ratio = 1 - saved_pct / 100
+    return 100 * OFF * ratio * abs(log(ratio)) if ratio > 0 else 0.0
+
+
+def _generated(prior: StepPrior | None, saved_pct: float) -> float | None:
+    return None if prior is None else generated_half_width(saved_pct, prior)
+
+
+def generated_half_width(saved_pct: float, prior: StepPrior) -> float:
+    """Half the width of what a generated step's error leaves open of a saving (points).
+
+    The time saved by a resource is known as it was; the step that it is a share of may be longer or
+    shorter by what steps like it were off. So the saving is to be divided by as much.
+
+    Parameters
+    ----------
+    saved_pct
+        Step time saved, in % of the generated step.
+    prior
+        Of :func:`experiments.priors.steps.step_prior`.
+
+    Examples
+    --------
+    >>> from experiments.priors.steps import step_prior
+    >>> prior = step_prior("none", "H100-SXM5-80GB", 8)
+    >>> generated_half_width(0.0, prior), generated_half_width(10.0, prior) > 1
+    (0.0, True)
+    """
+    return abs(saved_pct) * (WITHIN_95 / WITHIN_90) * prior["p90_pct"] / 100

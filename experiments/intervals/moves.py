@@ -1,0 +1,217 @@
+"""By how much a step, and a change of it, change where something uncertain is off.
+
+A *source* is one such thing: how long software and latency, or bytes, of calls take on a tier of a
+machine (:mod:`experiments.priors.network`), or how long kernels last
+(:mod:`experiments.priors.steps`). The step and its changes are passed over again with that longer,
+and again shorter, by 1.96 standard deviations of its logarithm, on both sides of the comparison
+where both depend on it: so what the two share cancels. Sources are independent, and what a saving
+moves by each adds as squares (GUM, JCGM 100:2008, section 5.1.2, its derivatives taken over the
+whole interval).
+
+A call whose time was recorded keeps it at the baseline, however its parts are: of it only what a
+change makes of it is uncertain. On another machine it was never measured, unless its measured time
+is what it costs there, too (``--collective-cost trace``).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.evaluate.design_points import Costed, DesignPoints
+from experiments.priors.errors import WITHIN_95
+from experiments.priors.network import NetworkPrior, prior_of, same_tier, with_parts
+from experiments.scenario.change import Change
+from experiments.scenario.scenario import Scenario
+from simulator.analytic.contraction import PARTS
+from simulator.analytic.longest_path import makespans
+from simulator.workload import Floats, What
+from topologies import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something of which only the errors of others like it are known.
+
+    ``deviation`` is the standard deviation of the logarithm that it is off by. ``prior`` says which
+    parts of calls it makes longer; None: kernels. ``of_base`` and ``of_changed`` say on which side
+    of a comparison it is: on both it is off by the same.
+    """
+
+    deviation: float
+    prior: NetworkPrior | None = None
+    of_base: bool = True
+    of_changed: bool = True
+
+
+def sources_of(base: Scenario, changed: Scenario, *, same_machine: bool) -> tuple[Source, ...]:
+    """List what is not known of a step and of what a change made of it.
+
+    Both sides share a tier where they are one machine, and where the files of two machines describe
+    it alike but for bandwidths, latencies and counts
+    (:func:`experiments.priors.network.same_tier`). The tiers of other machines are taken to err
+    independently, also where both are known from a data sheet. Kernels are the same on both sides;
+    those that a change takes to another accelerator have an error of their own besides.
+
+    Parameters
+    ----------
+    base, changed
+        The step before and after.
+    same_machine
+        Whether the change left the machine what it was, but for its values.
+    """
+    before, after = prior_of(base), prior_of(changed)
+    shared = {
+        tier
+        for tier in {prior["tier"] for prior in (*before, *after)}
+        if same_machine or same_tier(base.cluster, changed.cluster, tier)
+    }
+    passed = {prior["tier"] for prior in before}
+    sources = [
+        Source(prior["shared"], prior, of_changed=prior["tier"] in shared) for prior in before
+    ]
+    sources += [
+        Source(prior["shared"], prior, of_base=prior["tier"] in shared)
+        for prior in after
+        if prior["tier"] not in shared & passed
+    ]
+    more = changed.kernel_error - base.kernel_error
+    sources += [Source(base.kernel_error)] if base.kernel_error else []
+    sources += [Source(more, of_base=False)] if more else []
+    return tuple(sources)
+
+
+def moved_steps(
+    design: DesignPoints,
+    changes: Sequence[Change],
+    sources: Sequence[Source],
+    is_timed: NDArray[np.bool_],
+    *,
+    lent: bool = False,
+) -> Floats:
+    """Step times (s) as all is known, and where each source is off.
+
+    Parameters
+    ----------
+    design
+        The step without contention.
+    changes
+        What is asked about beside the step as it is.
+    sources
+        What may be off.
+    is_timed
+        Which calls' times were recorded, shape ``(calls,)``.
+    lent
+        Whether calls cost what was measured on other machines, too.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(1 + sources, 2, 1 + changes)``: first as known, then with each source 1.96
+        deviations longer and shorter; first the step as it is, then with each change.
+    """
+    every = [Change(), *changes]
+    nominal = tuple(design.costed(every))
+    usual = _base_costs(nominal)
+    steps = np.empty((1 + len(sources), 2, len(every)))
+    steps[0] = _steps(design, nominal, np.ones(len(is_timed)), Source(0.0), 1.0, lent=lent)
+    for row, source in enumerate(sources, 1):
+        for side, sign in enumerate((1, -1)):
+            times = exp(sign * WITHIN_95 * source.deviation)
+            costed, keeps = nominal, np.ones(len(is_timed))
+            if source.prior is not None:
+                costed = tuple(design.costed(every, _longer(design, source, times)))
+                moved = _base_costs(costed)
+                is_kept = is_timed & (moved > 0)
+                keeps[is_kept] = usual[is_kept] / moved[is_kept]
+            steps[row, side] = _steps(design, costed, keeps, source, times, lent=lent)
+    return steps
+
+
+def half_widths(steps: Floats) -> Floats:
+    """Return what each source leaves open of what each change saves.
+
+    Parameters
+    ----------
+    steps
+        Of :func:`moved_steps`.
+
+    Returns
+    -------
+    ndarray
+        Percentage points of the step, shape ``(sources, changes)``: the more of both sides.
+    """
+    base = steps[:, :, :1]
+    saved = 100 * (1 - steps[:, :, 1:] / np.where(base > 0, base, 1.0))
+    return np.asarray(np.abs(saved[1:] - saved[0]).max(axis=1), dtype=np.float64)
+
+
+def _longer(design: DesignPoints, source: Source, times: float) -> "_Longer":
+    if source.prior is None:
+        raise ValueError("kernels are no part of a cluster")
+    return _Longer(design.base.cluster, source, source.prior, times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Longer:
+    """Makes parts of calls ``times`` as long on the clusters of the sides that a source is on."""
+
+    base: Cluster
+    source: Source
+    prior: NetworkPrior
+    times: float
+
+    def __call__(self, cluster: Cluster) -> Cluster:
+        concerned = self.source.of_base if cluster is self.base else self.source.of_changed
+        return with_parts(cluster, self.prior, self.times) if concerned else cluster
+
+
+def _base_costs(costed: Sequence[Costed]) -> Floats:
+    """Time of each call of the step as it is (s): point 0."""
+    first = costed[0]
+    cost = np.append(first.cost[:, 0], 0.0)
+    return np.asarray(cost[first.rows[0]], dtype=np.float64)
+
+
+def _steps(
+    design: DesignPoints,
+    costed: Sequence[Costed],
+    kept_times: Floats,
+    source: Source,
+    times: float,
+    *,
+    lent: bool,
+) -> Floats:
+    """Step time of every change (s): ``kept_times`` multiplies the calls whose times are known."""
+    steps = np.empty(sum(len(group.points) for group in costed))
+    for group in costed:
+        points = group.of_step()
+        is_base = group.points == 0
+        scale = {part: by for part, by in points.scale.items() if (by != 1).any()}
+        if source.prior is None:
+            concerned = np.where(is_base, source.of_base, source.of_changed)
+            kernels = scale.get(What.COMPUTE, np.ones(len(concerned)))
+            scale[What.COMPUTE] = kernels * np.where(concerned, times, 1.0)
+        applies = is_base.any() or source.of_changed or lent
+        factor = points.factor
+        if applies and len(kept_times) == len(factor):
+            factor = factor * kept_times
+        graph = design.graph(group.steps[0], PARTS)
+        steps[group.points] = makespans(graph, replace(points, factor=factor, scale=scale))
+    return steps
+
+
+def by_sources(
+    base: Scenario, sides: Sequence[tuple[Scenario, bool]]
+) -> Iterator[tuple[tuple[Source, ...], list[int]]]:
+    """Group changes that depend on the same sources, by their numbers.
+
+    ``sides`` are the changed scenarios, each with whether its machine is the baseline's.
+    """
+    groups: dict[str, tuple[tuple[Source, ...], list[int]]] = {}
+    for number, (changed, same_machine) in enumerate(sides):
+        sources = sources_of(base, changed, same_machine=same_machine)
+        groups.setdefault(repr(sources), (sources, []))[1].append(number)
+    yield from groups.values()

@@ -1,0 +1,322 @@
+"""What an answer says, as plain data: a document knows no renderer, and a renderer no question.
+
+The answer comes first: a headline that answers in a sentence, its cause in another, the sections
+with their tables and charts, then how far to trust it and what to ask next. The terminal
+(:mod:`experiments.output.terminal`) prints tables, bars and texts; a page
+(:mod:`experiments.output.page`) has all of it; a figure (:mod:`experiments.output.figure`) draws
+the charts; JSON has ``headline``, ``cause`` and ``trust``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from experiments.output.columns import Columns
+    from simulator.analysis.critical_path import Segment
+    from simulator.timeline import Timeline as StepTimeline
+    from simulator.topology import Topology
+
+Grade = Literal["good", "fair", "poor"]
+Facts = Mapping[str, str | Sequence[str]]
+"""Names and what there is to say of each: a text, whose lines stay lines, or parts of a line.
+
+One without anything to say is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What makes an answer doubtful, and what would help: a command, an option, a recording."""
+
+    cause: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Say both in one line."""
+        return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
+
+
+class DoubtAnswer(TypedDict):
+    """A cause of poor trust and its remedy."""
+
+    cause: str
+    remedy: str
+
+
+class TrustAnswer(TypedDict):
+    """How far an answer is to be trusted: ``grade`` is good, fair or poor; ``doubts`` say why."""
+
+    grade: Grade
+    text: str
+    doubts: list[DoubtAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far an answer is to be trusted: ``text`` has the figures, ``doubts`` what is wrong."""
+
+    text: str
+    grade: Grade = "good"
+    doubts: tuple[Doubt, ...] = ()
+
+    def answer(self) -> TrustAnswer:
+        """Return it for JSON."""
+        doubts: list[DoubtAnswer] = [
+            {"cause": doubt.cause, "remedy": doubt.remedy} for doubt in self.doubts
+        ]
+        return {"grade": self.grade, "text": self.text, "doubts": doubts}
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A number at the top of a page; ``mood`` is ``good``, ``bad`` or "" for neither."""
+
+    name: str
+    value: str
+    mood: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: texts, a bar behind them (%), and a note beside the bar.
+
+    ``span`` is a text in place of all columns but the keys; ``selects`` is what a button of the
+    row selects on a page of many points.
+    """
+
+    cells: Sequence[str]
+    bar: float | None = None
+    note: str = ""
+    span: str = ""
+    selects: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: the names of its columns, and rows of as many texts.
+
+    The name of a column of numbers begins with ``>``, that of one whose text may be wrapped with
+    ``|``. The first ``keys`` columns name a row. ``foot`` says what the columns mean, in two lines
+    at most. A terminal lists the first ``most`` rows, and says how many more there are. ``folded``
+    tables are closed on a page until somebody opens them, and ``metered`` ones show their bars.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    keys: int = 1
+    foot: str = ""
+    caption: str = ""
+    most: int | None = None
+    folded: bool = False
+    metered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Times (s) that add up to a whole, with their shares of it, the largest first."""
+
+    title: str
+    parts: Mapping[str, float]
+    colours: Mapping[str, str] = field(default_factory=dict)
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis: its title, and whether values are numbers, their logarithm, or names.
+
+    ``ticks`` are places with their labels; ``zero`` says that the axis begins at 0 at the latest.
+    """
+
+    title: str = ""
+    kind: Literal["linear", "log2", "log", "names"] = "linear"
+    ticks: Sequence[tuple[float, str]] = ()
+    zero: bool = False
+    span: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values of a chart, drawn in one way.
+
+    ``errors`` are half widths; ``labels`` stand at points, ``hints`` show under a pointer.
+    ``colour`` is a name of :data:`COLOURS`, or one for each value. Bars lie where the y axis has
+    names. ``starts`` are where bars begin, 0 if not given; ``widths`` are those of upright bars.
+    """
+
+    kind: Literal["bars", "line", "points", "marks", "band", "rule"]
+    x: Sequence[Any]
+    y: Sequence[Any]
+    name: str = ""
+    errors: Sequence[float] = ()
+    labels: Sequence[str] = ()
+    hints: Sequence[str] = ()
+    colour: str | Sequence[str] = "blue"
+    dashed: bool = False
+    hollow: bool = False
+    starts: Sequence[float] = ()
+    widths: Sequence[float] = ()
+    right: bool = False
+
+
+COLOURS = ("blue", "orange", "green", "pink", "yellow", "sky")
+"""Colours by turns, by the names that themes of pages have for them; grey is for what is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart as Plotly and Matplotlib draw it: series over two axes, ``right`` a second y axis.
+
+    ``arranged`` says how bars of several series stand: over each other, beside or on each other.
+    ``height`` is that on a page, in pixels. ``page`` and ``paper`` say where it is drawn.
+    """
+
+    anchor: str
+    title: str
+    series: Sequence[Series]
+    x: Axis = Axis()
+    y: Axis = Axis()
+    right: Axis | None = None
+    arranged: Literal["overlay", "group", "stack"] = "overlay"
+    height: int = 340
+    legend: bool = True
+    page: bool = True
+    paper: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """When every op of a step ran; ``path`` is its critical path, found where it is not given."""
+
+    timeline: "StepTimeline"
+    path: "Sequence[Segment] | None" = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkMap:
+    """A network with the utilisation of its links during a step."""
+
+    timeline: "StepTimeline"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """A bare network, which a figure draws."""
+
+    network: "Topology"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Something that a script of pages draws: ``kind`` is one of ``twofold.views``.
+
+    ``tables`` are the data of the page by their ids; ``names`` are what the script calls some.
+    """
+
+    anchor: str
+    kind: str
+    spec: Mapping[str, Any]
+    tables: Mapping[str, "Columns"] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deferred:
+    """A view that is made when a page is: it takes long, and only pages show it."""
+
+    make: Callable[[], View]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph; ``page`` and ``terminal`` say where it stands."""
+
+    text: str
+    page: bool = True
+    terminal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FactList:
+    """Names and what there is to say of each."""
+
+    facts: Facts
+
+
+Block = Table | Bars | Chart | Timeline | NetworkMap | Drawing | View | Deferred | Text | FactList
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a document: blocks of one subject; a page has a card of each.
+
+    ``anchor`` is its id, ``about`` a sentence for the page. A ``wide`` card has the whole width, a
+    ``long`` one may be broken when it is printed.
+    """
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block]
+    about: str = ""
+    wide: bool = False
+    long: bool = False
+    terminal: bool = True
+    page: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer.
+
+    Parameters
+    ----------
+    title
+        What was asked, about what: ``Utility of doubling: TRACE on CLUSTER``.
+    headline, cause
+        The answer in a sentence, and why it is so in another.
+    trust
+        How far to trust it; None where nothing was simulated.
+    sections
+        Tables, bars, charts, timelines, networks and texts.
+    facts
+        What there is to know besides, above the sections.
+    stats, lead
+        Numbers at the top of a page, and sentences below its headline.
+    details
+        How it was simulated: below the answer, where details are asked for.
+    next_steps
+        What to ask next: commands, with ``…`` for the same trace and cluster.
+    """
+
+    title: str
+    headline: str
+    cause: str = ""
+    trust: Trust | None = None
+    sections: tuple[Section, ...] = ()
+    facts: Facts = field(default_factory=dict)
+    stats: tuple[Stat, ...] = ()
+    lead: tuple[str, ...] = ()
+    details: Facts = field(default_factory=dict)
+    next_steps: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return what kind of answer it is: the title up to its colon."""
+        return self.title.partition(":")[0]
+
+    @property
+    def warning(self) -> tuple[Doubt, ...]:
+        """Return what makes the answer doubtful."""
+        return () if self.trust is None else self.trust.doubts
+
+    def blocks(self, *kinds: type[Any]) -> list[Any]:
+        """Return all blocks of some kinds, in order."""
+        return [
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, kinds)
+        ]

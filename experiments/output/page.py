@@ -1,0 +1,313 @@
+"""Documents as pages: one file with everything in it that opens without a network.
+
+Also Plotly is in it (packed: a third of its size), and data as columns. The page forbids itself
+the network, and every script but its own by their hashes (``Content-Security-Policy``): text of a
+trace could not run even if it were taken for markup, and the templates escape all of it.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from experiments.files import check_output
+from experiments.output.charts import plotly as drawn
+from experiments.output.columns import packed
+from experiments.output.document import (
+    Bars,
+    Block,
+    Chart,
+    Deferred,
+    Document,
+    FactList,
+    NetworkMap,
+    Row,
+    Section,
+    Table,
+    Text,
+    Timeline,
+    View,
+)
+from experiments.output.encoding import jsonable
+from experiments.output.links import busiest, by_resource, links_drawn
+from experiments.output.slices import ranks_drawn
+from experiments.output.words import say_time
+from simulator.analysis.critical_path import critical_path
+from simulator.support.errors import OutputError, pip_install
+from simulator.support.quantities import format_quantity
+
+SCRIPTS = (
+    "base",
+    "timeline",
+    "network",
+    "charts",
+    "points",
+    "front",
+    "coordinates",
+    "panel",
+    "study",
+)
+"""Our scripts, in the order in which they stand; the last ones need those before."""
+ENDINGS = (".html", ".htm")
+"""Endings by which browsers know a page."""
+_FOLDER = Path(__file__).with_name("pages")
+_INSIDE_A_QUANTITY = re.compile(r"(?<=\d) (?=[%±]|[A-Za-z]{1,4}(?:/s)?(?![A-Za-z]))|(?<=±) (?=\d)")
+"""Spaces before a unit of up to four letters, and around the sign of an interval."""
+_ENDS = ("</script", "</style", "<!--")
+"""What would end the element that a script or a style stands in."""
+_LABELLED = 9.0
+"""Parts of a bar that have room for their names (%)."""
+
+
+def page(document: Document, head: Mapping[str, Any]) -> str:
+    """Return the page of a document; ``head`` is what its answer begins with.
+
+    Raises
+    ------
+    OutputError
+        If Plotly is not installed.
+    """
+    sections = [section for section in document.sections if section.page]
+    if any(document.details.values()):
+        about = "How the step was simulated, how much of the trace was used, and what is assumed."
+        trust = Section("trust", "Error and coverage", [FactList(document.details)], about)
+        sections.insert(min(len(sections), 2), trust)
+    shown = [
+        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_silent(block)])
+        for one in sections
+    ]
+    blocks: list[Any] = [block for section in shown for block in section.blocks]
+    maybe = (block.view if isinstance(block, _Network) else block for block in blocks)
+    views = [block for block in maybe if isinstance(block, View)]
+    charts = any(view.kind == "chart" for view in views)
+    library = plotly() if charts else None
+    scripts = [asset(f"{name}.js") for name in SCRIPTS]
+    scripts.append("twofold.start();")
+    theme = asset("theme.js")
+    hashed = [theme, *scripts, *([library.decode()] if library else [])]
+    tables = {name: packed(columns) for view in views for name, columns in view.tables.items()}
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            document=document,
+            head=head,
+            sections=shown,
+            hashes=[_sha256(text) for text in hashed],
+            theme=_ours(theme),
+            style=_ours(asset("theme.css")),
+            scripts=[_ours(text) for text in scripts],
+            library=None if library is None else _base64(library),
+            data={**tables, "views": [_view(view) for view in views]},
+        )
+    )
+
+
+def check_page(path: Path) -> None:
+    """Refuse a page that cannot be written before minutes are spent on what it shows.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written, its ending is not ``.html``, or Plotly is not installed.
+    """
+    check_output(path, ENDINGS)
+    plotly()
+
+
+def asset(name: str) -> str:
+    """Return a script or style of ours, as it ships."""
+    return (_FOLDER / "assets" / name).read_text("utf-8")
+
+
+@cache
+def plotly() -> bytes:
+    """Return Plotly's script as its Python package has it.
+
+    Raises
+    ------
+    OutputError
+        If it is not installed.
+    """
+    try:
+        return (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    except (ImportError, OSError) as error:
+        raise OutputError(f"pages need Plotly: {pip_install('plotly')}") from error
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"unbroken": _unbroken, "column": _column, "json": _json}
+    environment.globals["kind_of"] = lambda block: type(block).__name__
+    return environment
+
+
+def _unbroken(text: str) -> str:
+    """Keep a number, its interval and its unit on one line: its spaces become ones that hold."""
+    return _INSIDE_A_QUANTITY.sub("\N{NO-BREAK SPACE}", text)
+
+
+def _column(name: str) -> dict[str, str]:
+    """Return the name of a column, and the class of its cells."""
+    return {"name": name.lstrip(">|"), "class": "number" if name.startswith(">") else ""}
+
+
+def _json(value: object) -> Markup:
+    """Return a value as JSON that ends no element."""
+    text = json.dumps(jsonable(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _ours(text: str) -> Markup:
+    """Return a script or style of ours as it is.
+
+    Raises
+    ------
+    ValueError
+        If it would end the element it stands in.
+    """
+    if any(end in text.lower() for end in _ENDS):
+        raise ValueError("what is written as it is must not end its element")
+    return Markup(text)
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+@cache
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
+
+
+def _view(view: View) -> dict[str, Any]:
+    """Say of a view what the page's scripts need to draw it."""
+    return {
+        "at": view.anchor,
+        "kind": view.kind,
+        "spec": view.spec,
+        "tables": dict(view.names),
+        "charts": view.kind == "chart",
+    }
+
+
+def _is_silent(block: Block) -> bool:
+    """Whether a page says nothing of a block."""
+    return (
+        (isinstance(block, Text) and not block.page)
+        or (isinstance(block, Chart) and not block.page)
+        or (isinstance(block, Table) and not block.rows)
+    )
+
+
+def _shown(block: Block) -> Any:
+    """Return a block as the templates have it: what is drawn is a view."""
+    match block:
+        case Chart():
+            return View(block.anchor, "chart", drawn(block), style="chart")
+        case Timeline():
+            path = critical_path(block.timeline) if block.path is None else block.path
+            slices = ranks_drawn(block.timeline, path)
+            tables, names = {"timeline-slices": slices.slices}, {"slices": "timeline-slices"}
+            return View("timeline-view", "timeline", slices.about, tables, names, "timeline")
+        case NetworkMap():
+            return _network(block)
+        case Bars():
+            return _Shares(block)
+        case Deferred():
+            return block.make()
+        case _:
+            return block
+
+
+class _Shares:
+    """Times with their shares of the sum, the largest first, and the widths of their bars."""
+
+    def __init__(self, bars: Bars) -> None:
+        total = sum(bars.parts.values()) or 1.0
+        most = max(bars.parts.values(), default=1.0) or 1.0
+        ordered = sorted(bars.parts.items(), key=lambda part: -part[1])
+        self.title, self.stacked = bars.title, bars.stacked
+        self.rows = [
+            {
+                "name": name,
+                "time": say_time(seconds),
+                "share": f"{100 * seconds / total:.1f}",
+                "of_most": f"{100 * max(0.0, seconds) / most:.1f}",
+                "colour": bars.colours.get(name, "grey") if bars.colours else "blue",
+                "is_labelled": 100 * seconds / total >= _LABELLED,
+            }
+            for name, seconds in ordered
+        ]
+
+
+class _Network:
+    """A network that is drawn if it is small enough, and tables of its links."""
+
+    def __init__(self, view: View | None, tables: Sequence[Table], note: str) -> None:
+        self.view, self.tables, self.note = view, tables, note
+
+
+def _network(block: NetworkMap) -> _Network:
+    timeline = block.timeline
+    tiers = [
+        Row(
+            (
+                tier.resource,
+                f"{tier.links:,}",
+                format_quantity(tier.bytes, "B"),
+                _busy(tier.mean),
+                _busy(tier.most),
+            )
+        )
+        for tier in by_resource(timeline)
+    ]
+    links = [
+        Row(
+            (
+                f"{link.source} → {link.target}",
+                link.resource,
+                format_quantity(link.bytes, "B"),
+                format_quantity(link.bandwidth, "B/s") if link.bandwidth < float("inf") else "",
+                _busy(link.use),
+            )
+        )
+        for link in busiest(timeline)
+    ]
+    tables = [
+        Table(("resource", ">links", ">bytes", ">busy, mean", ">busy, most"), tiers),
+        Table(
+            ("link", "resource", ">bytes", ">bandwidth", ">busy"),
+            links,
+            caption="the busiest links",
+            folded=True,
+        ),
+    ]
+    picture = links_drawn(timeline)
+    if picture is None:
+        return _Network(None, tables, f"{timeline.topology.ranks:,} ranks are too many to draw.")
+    data = {"network-nodes": picture.nodes, "network-links": picture.links}
+    names = {"nodes": "network-nodes", "links": "network-links"}
+    view = View("network-view", "network", picture.about, data, names, "network")
+    return _Network(view, tables, "")
+
+
+def _busy(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,219 @@
+"""What the timeline of ranks is drawn from: slices of measured and simulated ops, and the path.
+
+Rows are lanes (host threads and streams) of a rank, measured above simulated; the first row is the
+critical path. A slice is a part of an op: in a call, waiting for others is told from moving.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.output.columns import Column, Columns
+from simulator.analysis.critical_path import Segment
+from simulator.timeline import RunTimes, Timeline, measured
+from simulator.workload import Floats, What
+
+MOST_SLICES = 120_000
+"""Slices of a timeline: as many ranks are drawn as have so many, the slowest among them."""
+MOST_RANKS = 128
+CLASSES = ("host", "compute", "copy", "communication", "waiting", "gap")
+"""What slices are; each has a colour."""
+_OF_OPS = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}
+_OF_PATH = {
+    "host": "host",
+    "compute": "compute",
+    "copy": "copy",
+    "communication": "communication",
+    "drain": "communication",
+    "absent ranks": "waiting",
+}
+"""Classes of what is on the critical path; all else is a gap."""
+_LONGEST_NAME = 160
+"""Characters of an op's name: those of C++ kernels run to thousands."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """A timeline as pages draw it: ``about`` is JSON, ``slices`` the table that it speaks of.
+
+    ``about`` has ``span_s``, ``tick_s`` (the unit of ``start`` and ``length``), ``classes``, and
+    ``rows``: of each a ``label``, ``rank`` (None of the path), ``run`` (``path``, ``measured`` or
+    ``simulated``) and whether it is a ``host`` thread. ``left_out`` says which ranks are not in it.
+    """
+
+    about: dict[str, Any]
+    slices: Columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slices:
+    """Slices of one or more rows (s)."""
+
+    row: NDArray[np.int64]
+    start: Floats
+    end: Floats
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+
+
+def ranks_drawn(
+    timeline: Timeline,
+    path: Sequence[Segment] = (),
+    most: int = MOST_SLICES,
+    *,
+    recorded: bool = True,
+) -> Ranks:
+    """Make what a page draws of a simulated step, beside what was measured of it.
+
+    Parameters
+    ----------
+    timeline
+        A simulated step.
+    path
+        Its critical path; empty draws none.
+    most
+        How many slices there may be, about.
+    recorded
+        Whether what was measured is drawn, too: of a step elsewhere it means nothing.
+    """
+    runs: dict[str, RunTimes] = {"simulated": timeline}
+    recorded_times = measured(timeline.workload) if recorded else None
+    if recorded_times is not None and len(timeline.workload):
+        runs = {"measured": recorded_times, **runs}
+    chosen = _chosen(timeline, most // len(runs))
+    rows: list[dict[str, Any]] = []
+    parts = list(_path_slices(timeline, path, rows))
+    for rank in chosen:
+        for run, times in runs.items():
+            parts += _rank_slices(times, rank, run, rows)
+    names, codes = _names(timeline.workload.names, [part.name for part in parts])
+    span = max([timeline.makespan, *(float(part.end.max()) for part in parts if len(part.end))])
+    tick = max(span, 1e-9) / (1 << 31)
+    about = {
+        "span_s": span,
+        "tick_s": tick,
+        "classes": list(CLASSES),
+        "rows": rows,
+        "left_out": _left_out(timeline, chosen),
+    }
+    return Ranks(about, _table(parts, codes, names, tick))
+
+
+def _chosen(timeline: Timeline, most: int) -> list[int]:
+    """Return ranks that are drawn: all, or evenly as many as there is room for, and the slowest."""
+    workload = timeline.workload
+    ranks = list(workload.ranks)
+    each = max(1.0, 1.3 * len(workload) / max(1, len(ranks)))
+    room = int(max(1, min(MOST_RANKS, most / each, len(ranks))))
+    if room >= len(ranks) or not len(timeline.end):
+        return ranks
+    slowest = int(workload.rank[int(np.argmax(timeline.end))])
+    even = np.linspace(0, len(ranks) - 1, room).round().astype(int)
+    chosen = dict.fromkeys([slowest, *(ranks[position] for position in even.tolist())])
+    return sorted(list(chosen)[:room])
+
+
+def _left_out(timeline: Timeline, chosen: Sequence[int]) -> str:
+    """Say which ranks are not drawn; "" if all are."""
+    total = len(timeline.workload.ranks)
+    if len(chosen) == total:
+        return ""
+    return f"{len(chosen)} of {total:,} ranks are drawn: evenly, the slowest among them"
+
+
+def _path_slices(
+    timeline: Timeline, path: Sequence[Segment], rows: list[dict[str, Any]]
+) -> Iterator[_Slices]:
+    if not path:
+        return
+    rows.append({"label": "critical path", "rank": None, "run": "path", "host": False})
+    ops = np.array([path_op.op for path_op in path], np.int64)
+    classes = [CLASSES.index(_OF_PATH.get(path_op.what, "gap")) for path_op in path]
+    yield _Slices(
+        np.zeros(len(path), np.int64),
+        np.array([path_op.start for path_op in path]),
+        np.array([path_op.end for path_op in path]),
+        np.array(classes, np.int64),
+        timeline.workload.name[ops].astype(np.int64),
+    )
+
+
+def _rank_slices(
+    times: RunTimes, rank: int, run: str, rows: list[dict[str, Any]]
+) -> Iterator[_Slices]:
+    """Yield the lanes of a rank, host threads first."""
+    workload = times.workload
+    ops = np.flatnonzero(workload.rank == rank)
+    lanes = np.unique(workload.lane[ops]).tolist()
+    host = {
+        lane: bool((workload.what[ops[workload.lane[ops] == lane]] == What.HOST).any())
+        for lane in lanes
+    }
+    for lane in sorted(lanes, key=lambda lane: (not host[lane], lane)):
+        row = len(rows)
+        label = workload.lanes[lane]
+        rows.append({"label": label, "rank": int(rank), "run": run, "host": host[lane]})
+        yield _lane_slices(times, ops[workload.lane[ops] == lane], row)
+
+
+def _lane_slices(times: RunTimes, ops: NDArray[np.intp], row: int) -> _Slices:
+    """Return the slices of ops on one lane, in order of their starts."""
+    workload = times.workload
+    start, end = times.start[ops], times.end[ops]
+    kinds = np.array([CLASSES.index(_OF_OPS.get(What(w), "communication")) for w in range(6)])
+    kind = kinds[workload.what[ops]]
+    call = workload.call[ops]
+    in_call = call >= 0
+    moves = start.copy()
+    moves[in_call] = np.clip(times.call_start[call[in_call]], start[in_call], end[in_call])
+    waits = moves > start
+    starts = np.concatenate([start[waits], moves])
+    ends = np.concatenate([moves[waits], end])
+    of = np.concatenate([np.flatnonzero(waits), np.arange(len(ops))])
+    waiting = np.arange(len(of)) < np.count_nonzero(waits)
+    order = np.argsort(starts, kind="stable")
+    order = order[ends[order] > starts[order]]
+    of = of[order]
+    return _Slices(
+        np.full(len(of), row, np.int64),
+        starts[order],
+        ends[order],
+        np.where(waiting[order], CLASSES.index("waiting"), kind[of]),
+        workload.name[ops[of]].astype(np.int64),
+    )
+
+
+def _names(
+    names: Sequence[str], used: Sequence[NDArray[np.int64]]
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names that are in use, shortened, and where each name is among them."""
+    used_names = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
+    codes = np.zeros(max(len(names), 1), np.int64)
+    codes[used_names] = np.arange(len(used_names))
+    return [_shortened(names[name]) for name in used_names.tolist()], codes
+
+
+def _shortened(name: str) -> str:
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _table(
+    parts: Sequence[_Slices], codes: NDArray[np.int64], names: Sequence[str], tick: float
+) -> Columns:
+    def joined(field: str, kind: type[Any]) -> NDArray[Any]:
+        arrays = [getattr(part, field) for part in parts]
+        return np.concatenate([*arrays, np.zeros(0, kind)]).astype(kind)
+
+    start = np.round(joined("start", np.float64) / tick).astype(np.int64)
+    end = np.round(joined("end", np.float64) / tick).astype(np.int64)
+    return {
+        "row": Column(joined("row", np.int64)),
+        "start": Column(np.maximum(start, 0), sums=True),
+        "length": Column(np.maximum(end - start, 0)),
+        "class": Column(joined("kind", np.int64)),
+        "name": Column(codes[joined("name", np.int64)], levels=names),
+    }

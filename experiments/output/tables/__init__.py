@@ -1,1 +1,0 @@
-"""Reports as tables, for people; ``printing`` finds the function of a report."""

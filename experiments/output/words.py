@@ -1,0 +1,120 @@
+"""Numbers in words: times, sizes, shares, gains with their uncertainty, resources."""
+
+import math
+from collections.abc import Mapping
+
+from simulator.support.quantities import format_quantity
+
+NOTHING = 0.1
+"""Percent of a step below which a gain is not worth a number."""
+_COMMON = ("void ", "at::native::", "(anonymous namespace)::")
+_NAMES = {
+    "scale_up.size": "scale-up domain",
+    "scale_out.nics_per_node": "NICs per node",
+    "pcie.bandwidth": "PCIe bandwidth",
+    "scale_up": "scale-up",
+    "scale_out": "scale-out",
+    "pcie": "PCIe",
+}
+
+
+def say_time(seconds: float) -> str:
+    """Say a time with the unit that fits; NaN was not measured."""
+    return "not measured" if math.isnan(seconds) else format_quantity(seconds, "s")
+
+
+def say_step(seconds: float) -> str:
+    """Say a step to three significant digits, as an answer does.
+
+    Examples
+    --------
+    >>> say_step(0.63412), say_step(12.0)
+    ('634 ms', '12 s')
+    """
+    return "not measured" if math.isnan(seconds) else say_time(float(f"{seconds:.3g}"))
+
+
+def say_size(size: float) -> str:
+    """Say a size as nccl-tests' users do, in powers of two where it is one."""
+    for prefix, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 2**power and size % 2**power == 0:
+            return f"{size / 2**power:g} {prefix}"
+    return f"{size:,.0f} B"
+
+
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Choose a unit for times up to this one: how many of it a second has, and its name."""
+    return next(
+        ((factor, unit) for factor, unit in ((1.0, "s"), (1e3, "ms")) if seconds * factor >= 1),
+        (1e6, "us"),
+    )
+
+
+def percent(value: float, *, signed: bool = False) -> str:
+    """Say a percentage with two decimals; what rounds to nothing has no sign of its own."""
+    rounded = round(value, 2) + 0.0
+    return f"{rounded:+.2f} %" if signed else f"{rounded:.2f} %"
+
+
+def say_gain(gain: float, half_width: float | None = None) -> str:
+    """Say a gain (%) and the half width of its 95 % interval, with the digits that mean something.
+
+    Examples
+    --------
+    >>> say_gain(40.9, 21.99), say_gain(7.39, 1.24), say_gain(0.161, 0.04), say_gain(0.04, 0.01)
+    ('41 ± 22 %', '7.4 ± 1.2 %', '0.16 ± 0.04 %', '< 0.1 %')
+    >>> say_gain(36.44), say_gain(0.0), say_gain(-155.8, 41.85)
+    ('36.4 %', '0 %', '-156 ± 42 %')
+    """
+    width = half_width or 0.0
+    if gain == 0 and not width:
+        return "0 %"
+    if abs(gain) + width < NOTHING:
+        return f"< {NOTHING:g} %"
+    decimals = _decimals(width) if width else 1
+    rounded = f"{round(gain, decimals) + 0.0:.{decimals}f}"
+    if not width or not round(width, decimals):
+        return f"{rounded} %"
+    return f"{rounded} ± {width:.{decimals}f} %"
+
+
+def _decimals(width: float) -> int:
+    """Return how many decimals an uncertainty has: one digit of it counts, two if it begins by 1.
+
+    From 10 on it is whole, and never has more than two decimals.
+    """
+    exponent = math.floor(math.log10(width))
+    return min(2, max(0, -exponent + (width < 2 * 10.0**exponent and exponent < 1)))
+
+
+def say_resource(resource: str) -> str:
+    """Say a resource, or a tier of the network, as a sentence does.
+
+    Examples
+    --------
+    >>> say_resource("scale_up.size"), say_resource("scale_up.bandwidth"), say_resource("pcie")
+    ('scale-up domain', 'scale-up bandwidth', 'PCIe')
+    """
+    if resource in _NAMES:
+        return _NAMES[resource]
+    tier, _, rest = resource.partition(".")
+    return f"{_NAMES.get(tier, tier)} {rest.replace('_', ' ')}".strip()
+
+
+def say_counts(counts: Mapping[str, int]) -> str:
+    """Say how many there are of each, the most first."""
+    parts = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{number:,} {name}" for name, number in parts)
+
+
+def plural(number: int, noun: str) -> str:
+    """Say a number of things: ``1 call``, ``2,000 calls``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def shortened(name: str, most: int) -> str:
+    """Leave out what C++ kernels have in common, and cut what is too long in the middle."""
+    for common in _COMMON:
+        name = name.replace(common, "")
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 3]}...{name[-half:]}"

@@ -1,0 +1,148 @@
+"""The same step on several clusters and topologies; the first is where it was recorded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Unpack
+
+from experiments.baseline import Settings, baseline
+from experiments.calibration.calibration import with_calibration
+from experiments.evaluate.design_points import Changing, simulated
+from experiments.evaluate.parallel import exposed_outcome
+from experiments.output.document import Document
+from experiments.points.report import INTERVAL, Columns, Point, PointsAnswer, PointsReport, saved_by
+from experiments.priors.doubts import touched
+from experiments.priors.network import prior_of, say_prior
+from experiments.provenance import ClusterIdentity, identity
+from experiments.question import question
+from experiments.scenario.change import Change
+from experiments.scenario.cluster import moved_to
+from experiments.settings import SettingsOptions, Watch
+from simulator.analysis.metrics import exposed_communication
+from simulator.support.errors import ClusterError
+from simulator.support.quantities import format_quantity
+from topologies import Cluster, load_cluster, place, with_topology
+from topologies.cluster.bare import unspecified
+from topologies.cluster.kinds import describe
+
+_COLUMNS = Columns(
+    "ComparePoint",
+    (
+        *("cluster", "value", "step_s", "utility_pct", "exposed_communication_s", "engine"),
+        *("warning", *INTERVAL, "network_prior"),
+    ),
+)
+
+
+class CompareAnswer(PointsAnswer):
+    """A step on several clusters, in the order they were given.
+
+    ``notes`` say what bare networks among them leave open.
+    """
+
+    clusters: list[ClusterIdentity]
+    notes: list[str]
+    points: Annotated[list[dict[str, Any]], _COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CompareReport(PointsReport):
+    """Clusters in the order they were given."""
+
+    schema: ClassVar[str] = "twofold/compare/1"
+    columns: ClassVar[Columns] = _COLUMNS
+
+    clusters: tuple[Cluster, ...] = ()
+
+    def answer(self) -> CompareAnswer:
+        """Return the JSON answer."""
+        return {
+            **self.of_baseline(),
+            "clusters": [identity(cluster) for cluster in self.clusters],
+            "notes": list(self.notes),
+            "points": self.rows(),
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What bare networks among the others leave open, and which settings are not of them."""
+        nodes = self.base.settings.nodes
+        notes = [note for cluster in self.clusters[1:] for note in unspecified(cluster)]
+        if nodes is not None:
+            notes += [
+                f"{cluster.name} has no nodes: --nodes {nodes} does not apply to it"
+                for cluster in self.clusters[1:]
+                if cluster.is_one_graph
+            ]
+        return tuple(notes)
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import points  # numbers need none of it
+
+        return points.compare(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        steps = [f"{point.cluster} {format_quantity(point.step, 's')}" for point in self.points]
+        return f"{Path(self.base.loaded.trace).name}: {', '.join(steps)}"
+
+
+@question("compare")
+def compare(
+    trace: Path | str,
+    clusters: Sequence[Cluster | Path | str],
+    *,
+    topologies: Sequence[str] = (),
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> CompareReport:
+    """Simulate a step on several clusters, and on the first with other scale-up topologies.
+
+    Compute and host times stay as they were recorded: this compares networks. The first cluster is
+    the one the trace was recorded on; ``topologies`` are ``TIER=TOPOLOGY``, such as
+    ``scale_up=ring``, and change it alone.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; ClusterError for a topology or cluster that
+        cannot be built.
+    """
+    if not clusters:
+        raise ClusterError("nothing to compare: name a cluster")
+    loaded = [load_cluster(name) if not isinstance(name, Cluster) else name for name in clusters]
+    base = baseline(trace, loaded[0], settings, watch)
+    first = base.recorded.cluster
+    nodes = place(first, base.recorded.ranks, base.settings.nodes).nodes
+    candidates = [
+        first,
+        *(with_calibration(cluster, first.calibration) for cluster in loaded[1:]),
+        *(with_topology(first, change, nodes) for change in topologies),
+    ]
+    scenarios = [base.scenario, *(base.on(cluster) for cluster in candidates[1:])]
+    changes = [
+        Changing(cluster.name, Change(parts=(moved_to(scenario),)), (scenario,))
+        for cluster, scenario in zip(candidates[1:], scenarios[1:], strict=True)
+    ]
+    answered = simulated(base, changes, watch, exposed_outcome)
+    timeline = base.timeline
+    recorded = Point(step_s=timeline.makespan, utility_pct=0.0, engine=timeline.engine)
+    exposed = [exposed_communication(timeline)]
+    exposed += [answer.outcomes[0].exposed_communication for answer in answered]
+    saved = [recorded, *saved_by(base, answered)]
+    points = [
+        replace(
+            point,
+            cluster=cluster.name,
+            value=describe(scenario.cluster),
+            exposed_communication_s=seconds,
+            warning=base.doubts.of(*touched(base.scenario, scenario)),
+            network_prior=" · ".join(say_prior(prior_of(scenario))),
+        )
+        for point, cluster, scenario, seconds in zip(
+            saved, candidates, scenarios, exposed, strict=True
+        )
+    ]
+    return CompareReport(base, tuple(points), tuple(candidates))

@@ -1,0 +1,202 @@
+"""The report of many changes of one step: a row for each change, and the columns of a command.
+
+``utility``, ``sweep``, ``curve``, ``compare`` and ``what-if`` differ in how they choose changes and
+in which columns they print.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, get_type_hints
+
+from typing_extensions import TypedDict
+
+from experiments.baseline import Baseline, BaselineAnswer
+from experiments.evaluate.design_points import Answered
+from experiments.intervals.interval import Interval, intervals
+from experiments.provenance import Head
+from experiments.report import Report, Rows
+from experiments.scenario.resources import (
+    amount_of,
+    factor_means,
+    not_used,
+    unit_of,
+    utility_pct,
+    value_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One change of a step, and what it saves.
+
+    Times are in seconds. ``step_s`` is the step with the change and ``utility_pct`` what that
+    saves, 100 (T_base - T_changed) / T_base, in percent of step time (CCL-Bench 1.0, arXiv
+    2605.06544); both are None where the resource cannot matter, and ``note`` says why. ``gain_pct``
+    is the same as ``utility_pct``, and 0 there. ``engine`` is the one that answered.
+
+    ``interval_pct`` is half the width of the saving's 95 % interval, and ``scatter_pct`` to
+    ``kernels_pct`` are its parts (:class:`experiments.intervals.interval.Interval`); ``bound_pct``
+    is what the change can save at most if what ``bound_assumes`` says is so. ``warning`` says what
+    makes the saving doubtful (:mod:`experiments.priors.doubts`), "" where nothing does.
+    ``assumptions`` are taken for granted, one sentence a line.
+
+    Of a resource that is ``factor`` times as good, ``value`` is what it is then as text, and
+    ``value_number`` as a number in ``unit`` ("1": a multiple), None where there is none;
+    ``baseline`` and ``changed`` are its value before and after, ``baseline_value`` and
+    ``changed_value`` as numbers. ``factor_means`` says what a factor of 2 is: of a latency it is
+    the half. ``extra_cost_usd`` and ``extra_power_w`` are what more of the resource adds to the
+    cluster's bill, None where no price says so. Of a cluster, ``value`` says what it is, and
+    ``network_prior`` how uncertain its figures are.
+
+    Of a change by lot (``1% of links down``) ``step_s``, and all that follows from it, is the
+    median over ``draws`` draws of ``seed``; ``step_p10_s``, ``step_p90_s`` and ``step_worst_s`` are
+    their 10th and 90th percentile (interpolated between neighbours) and the longest. A draw that
+    cuts ranks off is counted in ``draws_cut_off`` and is in none of the times.
+    """
+
+    resource: str = ""
+    cluster: str = ""
+    change: str = ""
+    factor: float = 1.0
+    value: str = ""
+    baseline: str = ""
+    changed: str = ""
+    step_s: float | None = None
+    utility_pct: float | None = None
+    exposed_communication_s: float = 0.0
+    note: str = ""
+    warning: str = ""
+    assumptions: str = ""
+    engine: str = ""
+    scatter_pct: float | None = None
+    prior_pct: float | None = None
+    prediction_pct: float | None = None
+    generated_pct: float | None = None
+    kernels_pct: float | None = None
+    interval_pct: float | None = None
+    bound_pct: float | None = None
+    bound_assumes: str = ""
+    network_prior: str = ""
+    extra_cost_usd: float | None = None
+    extra_power_w: float | None = None
+    factor_means: str = ""
+    value_number: float | None = None
+    baseline_value: float | None = None
+    changed_value: float | None = None
+    unit: str = ""
+    draws: int | None = None
+    seed: int | None = None
+    draws_cut_off: int | None = None
+    step_p10_s: float | None = None
+    step_p90_s: float | None = None
+    step_worst_s: float | None = None
+
+    @property
+    def gain_pct(self) -> float:
+        """What is saved of the step (%); 0 where the resource cannot matter."""
+        return self.utility_pct or 0.0
+
+    @property
+    def step(self) -> float:
+        """The step with the change (s); 0 where the resource cannot matter."""
+        return self.step_s or 0.0
+
+
+INTERVAL = (
+    *("scatter_pct", "prior_pct", "prediction_pct", "generated_pct", "kernels_pct"),
+    *("interval_pct", "bound_pct"),
+)
+"""Columns of an interval, in the order of most commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of points that a command prints, in order.
+
+    ``title`` names a row in the JSON Schema. ``may_be_unused`` says whether there are rows of
+    resources that cannot matter, which have no step.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    may_be_unused: bool = False
+
+    def row(self, point: Point) -> dict[str, Any]:
+        """Return a point as a command prints it."""
+        return {name: getattr(point, name) for name in self.names}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Describe the rows to pydantic, which makes the JSON Schema of answers."""
+        simulated = {"step_s": float, "utility_pct": float, "gain_pct": float}
+        types = get_type_hints(Point) | ({} if self.may_be_unused else simulated)
+        row = TypedDict(self.title, {name: types[name] for name in self.names})  # type: ignore[misc]
+        row.__doc__ = Point.__doc__
+        return handler(list[row])
+
+
+class PointsAnswer(Head, BaselineAnswer):
+    """What the answers about changes of a step begin with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PointsReport(Report):
+    """What changes of one step save, a row for each."""
+
+    columns: ClassVar[Columns]
+
+    base: Baseline
+    points: tuple[Point, ...]
+
+    def of_baseline(self) -> PointsAnswer:
+        """Return what the JSON answer says of the step and how it was asked."""
+        return {**self.head(self.base.recorded.cluster, self.base.settings), **self.base.answer()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the JSON answer."""
+        return [self.columns.row(point) for point in self.points]
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return self.columns.names, self.points
+
+
+def saved_by(
+    base: Baseline, answered: Sequence[Answered], rows: Sequence[Interval] | None = None
+) -> list[Point]:
+    """Return what each change of a step saves, with its interval.
+
+    ``rows`` are the intervals, if they are not those of :func:`intervals`.
+    """
+    whole = base.timeline.makespan
+    return [
+        Point(
+            step_s=change.step,
+            utility_pct=utility_pct(whole, change.step),
+            engine=change.engine,
+            **interval.columns(),
+        )
+        for change, interval in zip(answered, rows or intervals(base, answered), strict=True)
+    ]
+
+
+def of_factor(base: Baseline, point: Point, resource: str, factor: float) -> Point:
+    """Add to a point which factor of which resource it is."""
+    return replace(
+        point,
+        resource=resource,
+        factor=factor,
+        factor_means=f"2: {factor_means(resource)}",
+        value=value_of(base.scenario, resource, factor),
+        value_number=amount_of(base.scenario, resource, factor),
+        unit=unit_of(resource),
+    )
+
+
+def without_effect(base: Baseline, resource: str, factor: float) -> str:
+    """Why the resource ``factor`` times as good changes nothing, in words; "" if it may.
+
+    A smaller domain can make traffic between domains where there was none.
+    """
+    if resource == "scale_up.size" and factor < 1:
+        return ""
+    return not_used(base.timeline, base.scenario, resource)

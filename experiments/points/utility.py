@@ -1,0 +1,288 @@
+"""The main job: what twice of each resource would buy.
+
+How much a resource can be worth at most is bounded by the least that the changed step can take
+(:mod:`simulator.analytic.bounds`): that holds for every engine, and for whatever the library makes
+of the changed network.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Unpack
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.evaluate.design_points import Changing, DesignPoints, simulated
+from experiments.evaluate.parallel import spent
+from experiments.intervals.bound import BOUND_ASSUMES, bounds
+from experiments.output.document import Document
+from experiments.points.report import (
+    Columns,
+    Point,
+    PointsAnswer,
+    PointsReport,
+    saved_by,
+    without_effect,
+)
+from experiments.question import question
+from experiments.scenario.resources import (
+    RANKS,
+    amount_of,
+    better,
+    check_resource,
+    check_resources,
+    every_resource,
+    extra_parts,
+    improve,
+    unit_of,
+    value_of,
+)
+from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import check_factor
+from experiments.settings import SettingsOptions, Watch
+from simulator.support.errors import WhatIfError
+from simulator.support.names import one_of
+from simulator.support.quantities import format_quantity
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+
+_TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
+"""How the resources of links are called in a sentence."""
+_SHIFTED = 0.25
+"""Another tier holds back if it takes up this share of the time that a better one freed."""
+_COLUMNS = Columns(
+    "Utility",
+    (
+        *("resource", "baseline", "changed", "step_s", "utility_pct", "note", "interval_pct"),
+        *("scatter_pct", "prior_pct", "prediction_pct", "generated_pct", "kernels_pct"),
+        *("bound_pct", "bound_assumes", "engine", "warning", "extra_cost_usd", "extra_power_w"),
+        *("baseline_value", "changed_value", "unit"),
+    ),
+    may_be_unused=True,
+)
+
+
+class UtilityAnswer(PointsAnswer):
+    """What ``factor`` times of each resource buys, the greatest first."""
+
+    factor: float
+    utilities: Annotated[list[dict[str, Any]], _COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UtilityReport(PointsReport):
+    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each."""
+
+    schema: ClassVar[str] = "twofold/utility/1"
+    columns: ClassVar[Columns] = _COLUMNS
+
+    factor: float
+    per: str = ""
+
+    @property
+    def utilities(self) -> tuple[Point, ...]:
+        """The points, as the JSON answer calls them."""
+        return self.points
+
+    def answer(self) -> UtilityAnswer:
+        """Return the JSON answer."""
+        return {**self.of_baseline(), "factor": self.factor, "utilities": self.rows()}
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import points  # numbers need none of it
+
+        return points.utility(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        simulated = [row for row in self.points if row.utility_pct is not None]
+        gains = [f"{row.resource} {row.utility_pct:.2f} %" for row in simulated[:3]]
+        more = ["…"] if len(simulated) > len(gains) else []
+        step = format_quantity(self.base.timeline.makespan, "s")
+        return f"{self.base.title}: {', '.join([f'step {step}', *gains, *more])}"
+
+
+@question("utility")
+def utility(  # noqa: PLR0913 - the options of the command
+    trace: Path | str,
+    cluster: Where = None,
+    *,
+    factor: float = 2.0,
+    resources: Sequence[str] | str = (),
+    per: str = "",
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> UtilityReport:
+    """Ask what ``factor`` times of each resource would buy.
+
+    Parameters
+    ----------
+    trace, cluster
+        As :func:`experiments.baseline.baseline` takes them.
+    factor
+        How many times as good each resource is; 2 is half of a latency.
+    resources
+        Which, all if there are none.
+    per
+        ``cost`` or ``power`` puts first what buys most for a dollar, or a watt, more; resources
+        without a price come after.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
+        that is not positive, or if ``per`` is neither.
+    """
+    if per and per not in PER:
+        raise WhatIfError(f"per {one_of(per, PER)}")
+    resources = (resources,) if isinstance(resources, str) else resources
+    named = tuple(dict.fromkeys(map(check_resource, resources)))
+    check_factor(factor)
+    base = baseline(trace, cluster, settings, watch, resources=named)
+    rows = utilities(base, factor, named, watch)
+    if per:
+        rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
+    return UtilityReport(base, tuple(rows), factor, per)
+
+
+def utilities(
+    base: Baseline,
+    factor: float = 2.0,
+    resources: Sequence[str] = (),
+    watch: Watch = lambda _: None,
+) -> list[Point]:
+    """Ask a step that has been replayed what ``factor`` times of each resource would buy.
+
+    Returns
+    -------
+    list of Point
+        The greatest first; of all resources if none are named.
+
+    Raises
+    ------
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run`.
+    """
+    prepared = {
+        name: _prepared(base, name, factor)
+        for name in resources or every_resource(base.scenario.cluster)
+    }
+    simulated = {name: case for name, case in prepared.items() if isinstance(case, Scenario)}
+    rows = {name: case for name, case in prepared.items() if isinstance(case, Point)}
+    rows |= _simulated(base, simulated, factor, watch)
+    return sorted(
+        (_with_values(base, rows[name], factor) for name in prepared),
+        key=lambda row: inf if row.utility_pct is None else -row.utility_pct,
+    )
+
+
+def _prepared(base: Baseline, resource: str, factor: float) -> Point | Scenario:
+    """Return the scenario to be simulated, or a row without a step if it changes nothing."""
+    reason = without_effect(base, resource, factor)
+    if reason:
+        changed = value_of(base.scenario, resource, factor)
+        return Point(resource=resource, changed=changed, note=reason)
+    try:
+        return improve(base.scenario, resource, factor)
+    except WhatIfError as error:
+        return Point(resource=resource, note=str(error))
+
+
+def _simulated(
+    base: Baseline, scenarios: Mapping[str, Scenario], factor: float, watch: Watch
+) -> dict[str, Point]:
+    """Simulate a step with each resource ``factor`` times as good."""
+    changes = [Changing(name, better(name, factor), (scenarios[name],)) for name in scenarios]
+    answered = simulated(base, changes, watch)
+    spent_now = spent(base.timeline)
+    rows = {}
+    for name, answer, row in zip(scenarios, answered, saved_by(base, answered), strict=True):
+        notes = _limited_by(spent_now, answer.outcomes[0].spent, name), _unsized(base, name)
+        extra = extra_parts(base.scenario, name, factor)
+        rows[name] = replace(
+            row,
+            resource=name,
+            changed=value_of(base.scenario, name, factor),
+            note="; ".join(filter(None, notes)),
+            warning=base.doubts.of(name),
+            bound_assumes="" if row.bound_pct is None else BOUND_ASSUMES,
+            extra_cost_usd=extra and extra.cost,
+            extra_power_w=extra and extra.power,
+        )
+    return rows
+
+
+def _with_values(base: Baseline, row: Point, factor: float) -> Point:
+    """Add what the resource is now, and the values as numbers."""
+    return replace(
+        row,
+        baseline=value_of(base.scenario, row.resource),
+        baseline_value=amount_of(base.scenario, row.resource),
+        changed_value=amount_of(base.scenario, row.resource, factor) if row.changed else None,
+        unit=unit_of(row.resource),
+    )
+
+
+def _for_each(utility: float | None, extra: float | None) -> float | None:
+    """Points of utility for each unit that is added; None where nothing is."""
+    return None if utility is None or not extra else utility / extra
+
+
+PER: dict[str, Callable[[Point], float | None]] = {
+    "cost": lambda row: _for_each(row.utility_pct, row.extra_cost_usd),
+    "power": lambda row: _for_each(row.utility_pct, row.extra_power_w),
+}
+"""What utility may be asked per: points for a dollar, and for a watt, that is added."""
+
+
+def _unsized(base: Baseline, resource: str) -> str:
+    """Say how many calls have no known size, so that no network makes them faster; "" if none."""
+    if resource in RANKS:
+        return ""
+    unknown = np.isnan(base.scenario.workload.calls.size)
+    if not unknown.any():
+        return ""
+    return (
+        f"{np.count_nonzero(unknown):,} of {len(unknown):,} calls of unknown size: "
+        "as measured on any network"
+    )
+
+
+def _limited_by(before: dict[str, float], after: dict[str, float], resource: str) -> str:
+    """Say which tier that was no limit before limits calls now; "" if none does.
+
+    Twice the NICs' bandwidth buys less where PCIe cannot feed them.
+    """
+    changed = resource.partition(".")[0]
+    freed = before.get(changed, 0.0) - after.get(changed, 0.0)
+    new = {tier: after[tier] for tier in after if tier != changed and not before.get(tier, 0.0)}
+    if changed not in before or freed <= 0 or not new:
+        return ""
+    slowest = max(new, key=lambda tier: new[tier])
+    name = _TIER_NAMES.get(slowest, slowest)
+    return f"limited by {name}" if new[slowest] > _SHIFTED * freed else ""
+
+
+def most_utility(
+    base: Scenario, *, factor: float = 2.0, resources: Sequence[str] = ()
+) -> dict[str, float]:
+    """Upper bound on the utility of each resource (% of the simulated step).
+
+    Resources of which the cluster has none, or cannot have ``factor`` times as much, are left out.
+
+    Raises
+    ------
+    WhatIfError
+        If a resource is unknown, or the factor cannot be.
+    TwofoldError
+        As :meth:`experiments.scenario.scenario.Scenario.run`.
+    """
+    names = tuple(map(check_resource, resources)) or every_resource(base.cluster)
+    check_resources(names, base.cluster)
+    check_factor(factor)
+    changes = {name: better(name, factor) for name in names}
+    costed = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
+    return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))

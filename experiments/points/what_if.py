@@ -1,0 +1,196 @@
+"""What-ifs beyond doubling: any change that can be written, each on its own, against the step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Unpack
+
+import numpy as np
+
+from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.evaluate.design_points import Changing, simulated
+from experiments.evaluate.parallel import Outcome, exposed_outcome
+from experiments.output.document import Document
+from experiments.points.report import INTERVAL, Columns, Point, PointsAnswer, PointsReport, saved_by
+from experiments.priors.doubts import touched
+from experiments.question import question
+from experiments.scenario.change import Change, Changed
+from experiments.scenario.language import parse_change
+from experiments.settings import SettingsOptions, Watch
+from simulator.support.errors import DisconnectedError, WhatIfError
+
+_COLUMNS = Columns(
+    "WhatIfPoint",
+    (
+        *("change", "step_s", "gain_pct", "exposed_communication_s", "note", "warning"),
+        *("assumptions", "draws", "seed", "draws_cut_off", "step_p10_s", "step_p90_s"),
+        *("step_worst_s", *INTERVAL),
+    ),
+)
+
+
+class WhatIfAnswer(PointsAnswer):
+    """Changes of a step, each on its own, in the order they were given."""
+
+    points: Annotated[list[dict[str, Any]], _COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WhatIfReport(PointsReport):
+    """Changes in the order they were given."""
+
+    schema: ClassVar[str] = "twofold/what-if/1"
+    columns: ClassVar[Columns] = _COLUMNS
+
+    def answer(self) -> WhatIfAnswer:
+        """Return the JSON answer."""
+        return {**self.of_baseline(), "points": self.rows()}
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import points  # numbers need none of it
+
+        return points.what_ifs(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        gains = [f"{point.change} {point.gain_pct:+.2f} %" for point in self.points[:3]]
+        more = ["…"] if len(self.points) > len(gains) else []
+        return f"{self.base.title}: {', '.join([*gains, *more])}"
+
+
+@question("what_if")
+def what_ifs(  # noqa: PLR0913 - the options of the command
+    trace: Path | str,
+    cluster: Where,
+    changes: Sequence[str] | str,
+    *,
+    draws: int | None = None,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> WhatIfReport:
+    """Simulate a step with each of several changes, each written as text.
+
+    :func:`experiments.scenario.language.parse_change` reads them.
+
+    Parameters
+    ----------
+    trace, cluster
+        As :func:`experiments.baseline.baseline` takes them.
+    changes
+        What to change, one answer each.
+    draws
+        How often parts are drawn of a change by lot (``1% of links down``); :data:`DRAWS` if it is
+        not given. Draw ``k`` of a seed is the same wherever it is asked for.
+    seed
+        Of all draws whose change is written without one; 0 if it is not given.
+    settings, watch
+        As :func:`experiments.baseline.baseline` takes them.
+
+    Returns
+    -------
+    WhatIfReport
+        A point for each change, in order.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, or
+        that names nothing in the step, and for draws where nothing is drawn, before any is
+        simulated; DisconnectedError where ranks are cut off, of a change by lot in every draw.
+    """
+    if not changes:
+        raise WhatIfError("say what to change, such as 'compute x0.5'")
+    changes = (changes,) if isinstance(changes, str) else changes
+    parsed = [parse_change(text) for text in changes]
+    _check_draws(parsed, draws, seed)
+    base = baseline(trace, cluster, settings, watch)
+    applied = [_apply(base, change, draws or DRAWS, seed or 0) for change in parsed]
+    changing = [
+        Changing(case.change.text, case.change, tuple(draw.scenario for draw in case.draws))
+        for case in applied
+    ]
+    answered = simulated(base, changing, watch, exposed_outcome)
+    points = [
+        _described(base, point, case, answer.outcomes)
+        for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=True)
+    ]
+    return WhatIfReport(base, tuple(points))
+
+
+DRAWS = 20
+"""Draws of a change by lot, unless more or fewer are asked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Applied:
+    """What a change makes of the step: one scenario, or one of each draw that cuts no rank off."""
+
+    change: Change
+    draws: tuple[Changed, ...]
+    seed: int = 0
+    cut_off: int = 0
+
+
+def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None) -> None:
+    """Refuse numbers of draws that mean nothing.
+
+    Raises
+    ------
+    WhatIfError
+        Naming the option.
+    """
+    if draws is not None and draws < 1:
+        raise WhatIfError(f"{draws} draws are too few; ask for 1 or more")
+    if seed is not None and seed < 0:
+        raise WhatIfError(f"seed {seed} is negative; 0 or more are seeds")
+    options = [name for name, value in (("draws", draws), ("seed", seed)) if value is not None]
+    if options and not any(change.is_drawn for change in changes):
+        raise WhatIfError(
+            f"{' and '.join(options)} have no effect unless a change is drawn at random, as in"
+            " '1% of links down'"
+        )
+
+
+def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:
+    """Apply a change, or every draw of it."""
+    if not change.is_drawn:
+        return _Applied(change, (change.apply(base.scenario),))
+    scenarios, cut_off = [], None
+    for draw in range(draws):
+        try:
+            scenarios.append(change.drawn(seed, draw).apply(base.scenario))
+        except DisconnectedError as error:
+            cut_off = cut_off or error
+    if cut_off is not None and not scenarios:
+        raise cut_off
+    return _Applied(change, tuple(scenarios), change.seed(seed), draws - len(scenarios))
+
+
+def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[Outcome]) -> Point:
+    """Add to a point what the change is, what it touched, and how the draws differ."""
+    first = case.draws[0]
+    exposed = [outcome.exposed_communication for outcome in outcomes]
+    point = replace(
+        point,
+        change=case.change.text,
+        exposed_communication_s=float(np.median(exposed)),
+        note=first.note,
+        warning=base.doubts.of(*touched(base.scenario, first.scenario)),
+        assumptions="\n".join(first.assumptions),
+    )
+    if not case.change.is_drawn:
+        return point
+    steps = np.array([outcome.makespan for outcome in outcomes])
+    return replace(
+        point,
+        note=f"first draw: {first.note}" if len(outcomes) > 1 else first.note,
+        draws=len(outcomes) + case.cut_off,
+        seed=case.seed,
+        draws_cut_off=case.cut_off,
+        step_p10_s=float(np.quantile(steps, 0.1)),
+        step_p90_s=float(np.quantile(steps, 0.9)),
+        step_worst_s=float(steps.max()),
+    )

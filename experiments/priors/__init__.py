@@ -1,0 +1,1 @@
+"""What machines, kernels and steps like it were off by, known before a trace is read."""

@@ -1,0 +1,327 @@
+"""How far off the network's model may be on a cluster, by how the cluster's figures are known.
+
+A cluster file says of each tier whether it was measured, fitted, is of the generation of a fitted
+one, or is a data sheet's (:mod:`topologies.cluster.fabrics`). Of a tier that was measured it has
+the errors; of the others ``held_out.csv`` has those that such machines had when they were held out
+(:mod:`experiments.priors.errors`).
+
+What it does to a step: parts of calls are longer or shorter by what such machines were off,
+software and latencies by the error of small calls, bytes by that of large ones
+(:func:`with_parts`, :mod:`experiments.intervals.moves`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import expm1, log1p
+from typing import TYPE_CHECKING
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from experiments.calibration.calibration import SOFTWARE, merged
+from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
+from experiments.scenario.scenario import Scenario
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+from simulator.workload import KINDS, UNKNOWN
+from topologies import Cluster
+from topologies.cluster.fabrics import (
+    DATA_SHEET,
+    FITTED,
+    MEASURED,
+    SAME_GENERATION,
+    CallErrors,
+    HowKnown,
+    TierErrors,
+)
+from topologies.cluster.schema import Calibrated
+
+if TYPE_CHECKING:
+    from experiments.calibration.calibration import Fit
+    from experiments.calibration.log_fitting import LogFit
+
+SMALL, LARGE = "small", "large"
+SPLIT = 2.0**20
+"""Bytes (S of nccl-tests) from which a call is large. A node's latency lasts as long as its links
+take for 1 to 16 MiB: below, software and latency decide, above it more and more the bytes."""
+
+
+class NetworkPrior(TypedDict):
+    """How far off calls of some kinds over one tier may be, before anything was measured.
+
+    ``kinds`` are those of the step that it is said of. ``known`` says how the cluster's figures are
+    known, ``machines`` which the errors are of: calls took ``median_pct`` longer or shorter than
+    modelled in the median, ``p90_pct`` at the 90th percentile. ``shared`` is the standard deviation
+    of the logarithm that calls of one kind and group are off by together, which is what intervals
+    are made of.
+    """
+
+    tier: str
+    known: str
+    kinds: list[str]
+    sizes: str
+    median_pct: float
+    p90_pct: float
+    shared: float
+    machines: list[str]
+
+
+def prior(cluster: Cluster, tiers: Sequence[str], kinds: Iterable[str]) -> list[NetworkPrior]:
+    """Say how far off calls of some kinds over some tiers of a cluster may be, small ones first.
+
+    Parameters
+    ----------
+    cluster
+        Its ``known`` says how its figures are known.
+    tiers
+        ``scale_up``, ``scale_out``, or both: those that calls pass.
+    kinds
+        Of those calls. Kinds that were not measured where others were are known as before.
+    """
+    named_kinds = sorted(set(kinds) - {UNKNOWN})
+    return [
+        _prior(cluster.known, tier, sizes, group)
+        for tier in tiers
+        for group in _groups(cluster.known, tier, named_kinds)
+        for sizes in (SMALL, LARGE)
+    ]
+
+
+def _groups(known: HowKnown, tier: str, kinds: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Part kinds by how they are known on a tier: measured ones, and others."""
+    how = getattr(known, tier)
+    if how != MEASURED:
+        groups = [(how, kinds)]
+    else:
+        errors = _errors(known, tier)
+        timed = [kind for kind in kinds if kind in (errors.kinds or kinds)]
+        groups = [
+            (MEASURED, timed),
+            (errors.others, [untimed for untimed in kinds if untimed not in timed]),
+        ]
+    return ((how, group) for how, group in groups if group)
+
+
+def _errors(known: HowKnown, tier: str) -> TierErrors:
+    return next(errors for name, errors in known.errors.items() if name == tier)
+
+
+def _prior(known: HowKnown, tier: str, sizes: str, group: tuple[str, list[str]]) -> NetworkPrior:
+    how, kinds = group
+    if how == MEASURED:
+        call_errors: CallErrors = getattr(_errors(known, tier), sizes)
+        errors = Errors(
+            (),
+            0,
+            100 * call_errors.median,
+            100 * call_errors.p90,
+            0.0,
+            log1p(call_errors.median) / WITHIN_50,
+        )
+    else:
+        errors = like(how, tier, sizes)
+    return {
+        "tier": tier,
+        "known": how,
+        "kinds": kinds,
+        "sizes": sizes,
+        "median_pct": errors.median_pct,
+        "p90_pct": errors.p90_pct,
+        "shared": errors.shared,
+        "machines": list(errors.machines),
+    }
+
+
+def like(how: str, tier: str, sizes: str) -> Errors:
+    """Return the errors that calls had on machines that are known so."""
+    return read_errors(HELD_OUT)[how, tier, sizes]
+
+
+def prior_of(scenario: Scenario) -> list[NetworkPrior]:
+    """Say how far off the calls of a step may be where it runs; empty if none moves anything."""
+    # Calls of unknown kind are numbered behind KINDS: no measurement says how far off they are.
+    numbers = np.unique(scenario.workload.calls.kind).tolist()
+    kinds = [KINDS[number] for number in numbers if number < len(KINDS)]
+    return prior(scenario.cluster, tiers_of(scenario), kinds)
+
+
+def spread_of(known: HowKnown, part: str) -> float:
+    """Return how far a part of calls may be off, all kinds alike: a deviation of its logarithm.
+
+    ``part`` is named as :func:`experiments.calibration.calibration.part_names` does. It is never
+    less than 5 %, as machines of one kind differ from each other.
+    """
+    tier, _, what = part.rpartition(".")
+    side = SCALE_OUT if tier in (SCALE_OUT, PCIE) else SCALE_UP
+    how = getattr(known, side)
+    if how == MEASURED:  # what it was calibrated by before is replaced
+        how = _errors(known, side).others
+    return max(_LEAST, like(how, side, LARGE if what == "bandwidth" else SMALL).shared)
+
+
+_LEAST = 0.05
+
+
+def tiers_of(scenario: Scenario) -> tuple[str, ...]:
+    """Return the tiers that calls of a step pass: inside domains, between them, or both."""
+    domains = scenario.machine().domains
+    inside = across = False
+    for at in np.unique(scenario.workload.calls.group).tolist():
+        ranks = np.array(scenario.workload.groups[at].ranks, dtype=np.int32)
+        different = len(np.unique(domains[ranks]))
+        across |= different > 1
+        inside |= different < len(ranks)
+    return (*((SCALE_UP,) if inside else ()), *((SCALE_OUT,) if across else ()))
+
+
+_VALUES = frozenset({"bandwidth", "latency", "size", "nics_per_node"})
+"""Fields of a tier that a change multiplies; with others of them it is the same technology."""
+
+
+def same_tier(left: Cluster, right: Cluster, tier: str) -> bool:
+    """Whether what one machine's calls are off by on a tier, another machine's are, too.
+
+    So it is taken to be where both files describe the tier, and the library that uses it, alike but
+    for bandwidths, latencies and counts.
+
+    Parameters
+    ----------
+    left, right
+        The machines.
+    tier
+        ``scale_up`` or ``scale_out``.
+    """
+
+    def described(cluster: Cluster) -> list[object]:
+        parts = cluster.model_dump(include={tier, "pcie", "wiring", "library", "host"})
+        errors = cluster.known.errors.get(tier)  # type: ignore[call-overload]
+        provenance = getattr(cluster.known, tier), errors, cluster.accelerator.generation
+        return [_without_values(parts), provenance, cluster.calibration]
+
+    return described(left) == described(right)
+
+
+def _without_values(part: object) -> object:
+    if isinstance(part, dict):
+        return {name: _without_values(value) for name, value in part.items() if name not in _VALUES}
+    return list(map(_without_values, part)) if isinstance(part, list | tuple) else part
+
+
+def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
+    """Say tier by tier how its figures are known, and what the worse class of sizes was off by."""
+    for small, large in zip(priors[::2], priors[1::2], strict=True):
+        tier, how = small["tier"].replace("_", "-"), _HOW[small["known"]]
+        median = max(small["median_pct"], large["median_pct"])
+        p90 = max(small["p90_pct"], large["p90_pct"])
+        split = sum(prior_of_tier["tier"] == small["tier"] for prior_of_tier in priors) > 2
+        which = f"; {', '.join(small['kinds'])}" if split else ""
+        yield f"{tier} {how}: prior ± {median:.0f} % (9 in 10 within {p90:.0f} %{which})"
+
+
+_HOW = {
+    MEASURED: "measured",
+    FITTED: "of a fitted family",
+    SAME_GENERATION: "of a fitted generation",
+    DATA_SHEET: "by its data sheet",
+}
+
+
+def with_parts(cluster: Cluster, tier_prior: NetworkPrior, times: float) -> Cluster:
+    """Return the cluster with those parts of calls longer that a prior is said of.
+
+    Small calls tell the latency of a tier, and inside domains the software as well; large ones the
+    bandwidth. The port between a rank and its NICs goes with ``scale_out``, in a wired node with
+    ``scale_up``. Which algorithm runs does not depend on it.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    tier_prior
+        Of :func:`prior`.
+    times
+        How many times as long those parts take.
+    """
+    tier, sizes = tier_prior["tier"], tier_prior["sizes"]
+    with_pcie = SCALE_UP if cluster.wiring is not None else SCALE_OUT
+    what = "latency" if sizes == SMALL else "bandwidth"
+    fields = {f"{name}.{what}": times for name in (tier, *((PCIE,) * (tier == with_pcie)))}
+    if sizes == SMALL and tier == SCALE_UP:
+        fields[SOFTWARE] = times
+    before = cluster.calibration
+    scaled = {kind: merged(before.get(kind, Calibrated()), fields) for kind in tier_prior["kinds"]}
+    return cluster.model_copy(update={"calibration": {**before, **scaled}})
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A call that was measured: on which tier, of which kind, small or large, how far off.
+
+    ``log`` is the logarithm of measured over modelled time by a model that has not seen it.
+    """
+
+    tier: str
+    kind: str
+    sizes: str
+    log: float
+
+
+def left_out_calls(fit: "LogFit") -> Iterator[Told]:
+    """Yield the calls of logs, each beside a calibration that has not seen it."""
+    calls = fit.calls
+    for at in np.flatnonzero(~calls.bare).tolist():
+        yield Told(
+            SCALE_OUT if calls.domains[at] > 1 else SCALE_UP,
+            str(calls.kind[at]),
+            SMALL if calls.size[at] < SPLIT else LARGE,
+            -log1p(float(fit.left_out[at])),
+        )
+
+
+def residual_calls(fits: "Mapping[str, Fit]") -> Iterator[Told]:
+    """Yield the calls of a trace beside the calibration with it, which has few parameters.
+
+    Their sizes are not kept: small are those whose bytes take less than half of their time. Errors
+    are wider by what fitted parameters take of them (degrees of freedom).
+    """
+    for kind, fit in fits.items():
+        names, count = fit.rows.names, len(fit.rows.took)
+        bytes_take, across = np.zeros(count), np.zeros(count)
+        for name, part in zip(names, fit.rows.parts.T, strict=True):
+            bytes_take += part * name.endswith("bandwidth")
+            across += part * name.startswith(SCALE_OUT)
+        large = bytes_take > fit.rows.parts.sum(axis=1) / 2
+        wider = np.sqrt(count / max(count - len(fit.fitted), 1))
+        for at, off in enumerate(np.log1p(fit.residual).tolist()):
+            tier, sizes = SCALE_OUT if across[at] else SCALE_UP, LARGE if large[at] else SMALL
+            yield Told(tier, kind, sizes, -wider * off)
+
+
+def measured_by(known: HowKnown, calls: Iterable[Told]) -> HowKnown:
+    """Return how a cluster is known after calls were measured on it.
+
+    Kinds and tiers that were not, and a class of sizes with fewer than three calls, keep the errors
+    they had.
+    """
+    table: dict[str, list[Told]] = {}
+    for call in calls:
+        table.setdefault(call.tier, []).append(call)
+    data = known.model_dump(exclude_unset=True)
+    for tier, calls_of_tier in table.items():
+        how = getattr(known, tier)
+        others = _errors(known, tier).others if how == MEASURED else how
+        errors = {}
+        for sizes in (SMALL, LARGE):
+            logs = np.abs([call.log for call in calls_of_tier if call.sizes == sizes])
+            before = _prior(known, tier, sizes, (how, []))
+            median, p90 = before["median_pct"] / 100, before["p90_pct"] / 100
+            if len(logs) >= _FEWEST:
+                median, p90 = (expm1(float(np.quantile(logs, at))) for at in (0.5, 0.9))
+            errors[sizes] = CallErrors(median=round(median, 4), p90=round(p90, 4))
+        kinds = tuple(sorted({call.kind for call in calls_of_tier}))
+        tier_errors = TierErrors(**errors, kinds=kinds, others=others)
+        data |= {tier: MEASURED, "errors": {**data.get("errors", {}), tier: tier_errors}}
+    return HowKnown.model_validate(data)
+
+
+_FEWEST = 3
+"""Calls of a class of sizes below which they say nothing of how far off others are."""

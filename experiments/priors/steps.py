@@ -1,0 +1,204 @@
+"""How far off generated steps and their kernels may be: what those that were measured were off by.
+
+``step_errors.csv`` beside this has the errors of ``twofold validate`` on a table of measured
+training steps, by framework, accelerator and number of accelerators. A generated answer says what
+steps like it had: those of its framework on its accelerator at its size, else at any size, else on
+any accelerator.
+
+Each way of knowing a kernel's time has the error that products of measured tables had
+(:mod:`traces.generate.kernel_times.times`). Where measured steps of the same framework on the same
+accelerator tell that steps were off by less, those count: whole steps cannot be nearer than their
+kernels all together.
+"""
+
+from collections.abc import Mapping
+from math import log
+
+from typing_extensions import TypedDict
+
+from experiments.priors.errors import STEP_ERRORS, WITHIN_90, Errors, read_errors
+from simulator.accelerators import model
+
+SIZES = (8, 64, 512, 4096)
+"""Accelerators up to which a class of sizes goes."""
+ANY = ""
+"""Stands for every accelerator, or every size."""
+
+
+class StepPrior(TypedDict):
+    """What steps like a generated one were off: ``like`` says what they have in common with it."""
+
+    like: str
+    steps: int
+    median_pct: float
+    p90_pct: float
+    signed_pct: float
+
+
+def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None:
+    """Return the errors of measured steps like one that is generated.
+
+    Parameters
+    ----------
+    framework
+        As the plan names it.
+    accelerator
+        Name of the cluster's accelerator.
+    ranks
+        How many of them.
+
+    Returns
+    -------
+    StepPrior or None
+        None where nothing like it was ever measured.
+
+    Examples
+    --------
+    >>> step_prior("none", "H100-SXM5-80GB", 8)["like"]
+    'framework none on H100, 1-8 ranks'
+    >>> step_prior("vllm", "H100-SXM5-80GB", 8) is None
+    True
+    """
+    table, family = read_errors(STEP_ERRORS), model(accelerator)
+    for key in ((family, size_class(ranks)), (family, ANY), (ANY, ANY)):
+        errors = table.get((framework, *key))
+        if errors is not None:
+            return {
+                "like": _class_name(errors),
+                "steps": errors.count,
+                "median_pct": errors.median_pct,
+                "p90_pct": errors.p90_pct,
+                "signed_pct": errors.bias_pct,
+            }
+    return None
+
+
+def steps_on(framework: str, accelerator: str) -> Errors | None:
+    """Return the errors of measured steps of a framework on an accelerator, whatever their size.
+
+    None where none was measured there.
+
+    Examples
+    --------
+    >>> steps_on("maxtext", "TPU v5p") is None, steps_on("vllm", "TPU v5p") is None
+    (False, True)
+    """
+    return read_errors(STEP_ERRORS).get((framework, model(accelerator), ANY))
+
+
+def likely_step(step: float, prior: StepPrior) -> float:
+    """Return what a generated step would take if it is off as the median of steps like it (s).
+
+    Parameters
+    ----------
+    step
+        As generated (s).
+    prior
+        Of :func:`step_prior`.
+
+    Examples
+    --------
+    >>> prior = step_prior("none", "H100-SXM5-80GB", 8)
+    >>> likely_step(1.0, prior | {"signed_pct": -50.0})
+    2.0
+    """
+    return step / (1 + prior["signed_pct"] / 100)
+
+
+def size_class(ranks: int) -> str:
+    """Return the class of sizes of so many accelerators.
+
+    Examples
+    --------
+    >>> size_class(8), size_class(9), size_class(16384)
+    ('1-8', '9-64', '4097 and more')
+    """
+    least = 1
+    for most in SIZES:
+        if ranks <= most:
+            return f"{least}-{most}"
+        least = most + 1
+    return f"{least} and more"
+
+
+def _class_name(errors: Errors) -> str:
+    framework, accelerator, size = errors.key
+    where = f" on {accelerator}" if accelerator else ""
+    ranks = f", {size} ranks" if size else ""
+    return f"framework {framework}{where}{ranks}"
+
+
+class KernelOrigin(TypedDict):
+    """Kernels that are known alike: ``share_pct`` of the kernels' time, and what such were off.
+
+    ``median_pct`` and ``p90_pct`` are of kernels one by one; ``shared`` is the standard deviation
+    of the logarithm that they are off by together.
+    """
+
+    known: str
+    share_pct: float
+    median_pct: float
+    p90_pct: float
+    shared: float
+
+
+class KernelPrior(TypedDict):
+    """How far off the time of all kernels may be, as far as no recording says it.
+
+    ``shared`` is the standard deviation of its logarithm. ``origins`` are of a generated step;
+    ``held_to`` says which measured steps count instead, "" where none do.
+    """
+
+    shared: float
+    held_to: str
+    origins: list[KernelOrigin]
+
+
+def kernel_prior(
+    shares: Mapping[str, float], framework: str | None, accelerator: str
+) -> KernelPrior:
+    """Say how far off the kernels of a generated step may be.
+
+    Parameters
+    ----------
+    shares
+        Of their time by how it is known; empty of a recorded step.
+    framework
+        That the step was generated for; None of a recorded one, and of serving.
+    accelerator
+        Name of the cluster's.
+
+    Examples
+    --------
+    >>> recorded = kernel_prior({}, None, "H100-SXM5-80GB")
+    >>> recorded["shared"], recorded["origins"]
+    (0.0, [])
+    >>> kernel_prior({"roofline": 1.0}, None, "H100-SXM5-80GB")["shared"] > 0.3
+    True
+    """
+    if not shares:  # a recorded step: tables of kernels are not loaded for it
+        return {"shared": 0.0, "held_to": "", "origins": []}
+    from traces.generate.kernel_times.times import kernel_error, shared_error
+
+    shared, held_to = shared_error(shares), ""
+    steps = None if framework is None else steps_on(framework, accelerator)
+    if steps is not None and steps.p90_pct < 100:
+        most = -log(1 - steps.p90_pct / 100) / WITHIN_90
+        if most < shared:
+            shared = max(most, kernel_error("measured").shared)
+            of = "without a framework" if framework == "none" else f"of {framework}"
+            held_to = f"{steps.count} measured steps {of} on {steps.key[1]}"
+    return {
+        "shared": shared,
+        "held_to": held_to,
+        "origins": [
+            {
+                "known": origin,
+                "share_pct": 100 * share,
+                "median_pct": kernel_error(origin).median_pct,
+                "p90_pct": kernel_error(origin).p90_pct,
+                "shared": kernel_error(origin).shared,
+            }
+            for origin, share in shares.items()
+        ],
+    }

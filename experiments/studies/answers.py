@@ -1,0 +1,306 @@
+"""Step times of points: what a worker computes, many numbers of a site at once.
+
+The answer of a point does not depend on which others are asked with it, on the worker or on the
+order: ``analytic`` points of a site are asked beside one that names every number, so that the step
+is always contracted alike, to the last bit (``tests/experiments/studies/test_answers.py``).
+
+A *source* is one thing that is not known: how long calls of a tier take on a machine, how long
+kernels last on an accelerator, what the model misses of a program. Points that depend on the same
+thing have the same source, so they are longer or shorter together, each by its own measure.
+
+=============  ====================================================  ===============================
+source         how far off                                           common to points
+=============  ====================================================  ===============================
+calls          the prior of the network, tier by tier, of small and  of one machine: accelerator and
+               of large calls (:mod:`experiments.priors.network`)     cluster
+kernels        tables and rooflines                                  of one accelerator
+               (:mod:`experiments.priors.steps`)
+steps          what measured steps like a generated one were off,    of one plan and accelerator
+               beyond its kernels
+               (:mod:`experiments.priors.steps`)
+prediction     how far off predicted changes of recorded steps were  of one recorded workload
+               (:mod:`experiments.priors.errors`)
+=============  ====================================================  ===============================
+
+Errors of generated steps are taken to differ from plan to plan. Those of alike plans may be alike,
+and then a front is kept more often than is said.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.libraries.planners import parse_rule
+from experiments.baseline import costed
+from experiments.costing.slowdown import beside_exchanges
+from experiments.evaluate.design_points import DesignPoints
+from experiments.evaluate.generated_steps import representatives, whole
+from experiments.intervals.moves import Source, moved_steps
+from experiments.priors.errors import OFF, WITHIN_90, WITHIN_95
+from experiments.priors.network import prior_of
+from experiments.priors.steps import step_prior
+from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
+from experiments.scenario.change import changed as with_changes
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import FOLDING, Scenario
+from experiments.settings import Settings
+from experiments.studies.placed import Answer, Base, Chunk, Move, Numbers, Site, digest
+from simulator.support.errors import StudyError, TwofoldError
+from simulator.workload import What
+from topologies import resource_values
+from traces.generate.generate import as_loaded
+from traces.generate.plan import plan_text
+
+_KEPT = 4
+"""Sites that a worker keeps, the latest: each has a network and a contracted step."""
+
+
+def _refused(error: TwofoldError) -> Answer:
+    return Answer(math.nan, refused=str(error))
+
+
+@dataclass(eq=False)
+class Answerer:
+    """Answers chunks; what sites share is kept from one to the next."""
+
+    bases: Sequence[Base]
+    _scenarios: "OrderedDict[tuple[str, str], Scenario]" = field(default_factory=OrderedDict)
+    _studies: "OrderedDict[str, DesignPoints]" = field(default_factory=OrderedDict)
+
+    def answers(self, chunk: Chunk) -> list[Answer]:
+        """Return a chunk's answers in order; an error is one of the point that it belongs to."""
+        try:
+            scenario = self._scenario(chunk.site, chunk.engine)
+            if chunk.engine == "analytic":
+                chunk_answers = self._together(chunk, scenario)
+            else:
+                chunk_answers = [_alone(scenario, numbers) for numbers in chunk.points]
+            return self._with_moves(chunk, chunk_answers) if chunk.uncertain else chunk_answers
+        except TwofoldError as error:
+            return [_refused(error)] * len(chunk.points)
+
+    def _with_moves(self, chunk: Chunk, answers: list[Answer]) -> list[Answer]:
+        """Say of each answer what leaves it open, without contention."""
+        possible = [index for index, answer in enumerate(answers) if not answer.refused]
+        if not possible:
+            return answers
+        scenario = self._scenario(chunk.site, "analytic")
+        of_points = moves(
+            self.bases[chunk.site.index],
+            chunk.site,
+            self._design(chunk.site, scenario),
+            every_number(scenario),
+            [chunk.points[index] for index in possible],
+        )
+        for index, point_moves in zip(possible, of_points, strict=True):
+            answers[index] = replace(answers[index], moves=point_moves)
+        return answers
+
+    def _scenario(self, site: Site, engine: str) -> Scenario:
+        key = site.key, engine
+        if key not in self._scenarios:
+            self._scenarios[key] = scenario_at(self.bases[site.index], site, engine)
+            if len(self._scenarios) > _KEPT:
+                self._scenarios.popitem(last=False)
+        self._scenarios.move_to_end(key)
+        return self._scenarios[key]
+
+    def _together(self, chunk: Chunk, scenario: Scenario) -> list[Answer]:
+        """Ask all points in one pass; where one of them cannot be, each alone."""
+        study, every = self._design(chunk.site, scenario), every_number(scenario)
+        changes = [Change(parts=numbers) for numbers in chunk.points]
+        try:
+            steps = study.steps([every, *changes])[1:].tolist()
+        except TwofoldError:
+            return [_one_of(study, scenario, numbers) for numbers in chunk.points]
+        work = working(scenario)
+        return [
+            _answer(step, work, numbers) for step, numbers in zip(steps, chunk.points, strict=True)
+        ]
+
+    def _design(self, site: Site, scenario: Scenario) -> DesignPoints:
+        """Return the site's step as many are asked of it without contention."""
+        if site.key not in self._studies:
+            self._studies[site.key] = DesignPoints(scenario)
+            if len(self._studies) > _KEPT:
+                self._studies.popitem(last=False)
+        self._studies.move_to_end(site.key)
+        return self._studies[site.key]
+
+
+def _one_of(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:
+    try:
+        change = Change(parts=numbers)
+        step = float(study.steps([every_number(scenario), change])[1])
+        return _answer(step, working(scenario), numbers)
+    except TwofoldError as error:
+        return _refused(error)
+
+
+def working(scenario: Scenario) -> dict[What, float]:
+    """Say how long kernels, and copies, of a rank last together (s), in the mean over ranks."""
+    workload = scenario.workload
+    return {
+        part: float(workload.duration[workload.part == part].sum()) / max(len(workload.ranks), 1)
+        for part in (What.COMPUTE, What.COPY)
+    }
+
+
+def _answer(step: float, work: dict[What, float], numbers: Numbers) -> Answer:
+    """Put a step together with how long accelerators work in it."""
+    busy = dict(work)
+    for number in numbers:
+        if isinstance(number, Scaled) and number.part in busy:
+            busy[number.part] *= number.times / number.over
+    return Answer(step, min(step, math.fsum(busy.values())))
+
+
+def _alone(scenario: Scenario, numbers: Numbers) -> Answer:
+    try:
+        parts = tuple(number for number in numbers if number.times != number.over)
+        step = Change(parts=parts).apply(scenario).scenario.run().makespan
+        return _answer(step, working(scenario), numbers)
+    except TwofoldError as error:
+        return _refused(error)
+
+
+def every_number(scenario: Scenario) -> Change:
+    """Return a change of all numbers of links and ops that a scenario has."""
+    links = [name for name in resource_values(scenario.cluster) if is_of_links(name)]
+    parts = [Scaled(part, over=2.0) for part in (What.COMPUTE, What.HOST, What.COPY)]
+    return Change(parts=(*parts, *(Multiplied(name, times=2.0) for name in links)))
+
+
+def scenario_at(base: Base, site: Site, engine: str) -> Scenario:
+    """Make what is simulated at a site.
+
+    Raises
+    ------
+    TwofoldError
+        If the step does not fit on the cluster, or has nothing that a what-if names.
+    """
+    settings = replace(site.settings, engine=engine)
+    if site.plan is not None:
+        scenario = _generated(site, settings)
+    elif base.scenario is not None:
+        forced = tuple(parse_rule(rule) for rule in settings.algorithms)
+        nodes = None if site.cluster.is_one_graph else settings.nodes
+        scenario = replace(
+            base.scenario, cluster=site.cluster, engine=engine, nodes=nodes, forced=forced
+        )
+    else:
+        raise StudyError(f"{base.name}: neither recorded nor planned")
+    return with_changes(scenario, map(parse_change, settings.what_ifs))[0]
+
+
+def _generated(site: Site, settings: Settings) -> Scenario:
+    """Generate a plan's step: as few replicas as stand for all, where the engine can fold."""
+    if site.plan is None:
+        raise StudyError(f"{site.workload}: has no plan")
+    if settings.engine in FOLDING and not settings.what_ifs:
+        step = representatives(site.plan, site.cluster, settings)
+    else:
+        step = whole(site.plan)
+    loaded = as_loaded(step.workload, step.plan, step.kernel_times)
+    return beside_exchanges(costed(loaded, site.cluster, settings), loaded.generated_by)
+
+
+def moves(
+    base: Base,
+    site: Site,
+    design: DesignPoints,
+    every_number_change: Change,
+    points: Sequence[Numbers],
+) -> list[tuple[Move, ...]]:
+    """Say what leaves the steps of points open.
+
+    Parameters
+    ----------
+    base, site
+        Of the points.
+    design
+        The site's step, without contention.
+    every_number_change
+        A change that names every number, so that answers depend on no other point.
+    points
+        What differs between them.
+    """
+    scenario = design.base
+    changes = [every_number_change, *(Change(parts=numbers) for numbers in points)]
+    tiers = prior_of(scenario)
+    sources = [Source(prior["shared"], prior) for prior in tiers]
+    steps = moved_steps(design, changes, sources, _timed_calls(base, scenario))[:, :, 2:]
+    logs = np.log(steps[1:] / steps[:1, :1])
+    machine = f"{scenario.cluster.accelerator.name} {site.cluster.name.partition(' (')[0]}"
+    names = [
+        f"calls {machine} {tier['tier']} {tier['sizes']} {' '.join(tier['kinds'])}"
+        for tier in tiers
+    ]
+    of_points: list[list[Move]] = [[] for _ in points]
+    for name, (longer, shorter) in zip(names, logs.tolist(), strict=True):
+        for point_moves, *logs_of_point in zip(of_points, longer, shorter, strict=True):
+            point_moves.append(Move(name, *logs_of_point))
+    point_steps = design.steps(changes)[1:]
+    kernels = _kernels(design, every_number_change, points, point_steps)
+    every = [
+        [*point_moves, *slower, *_steps(site, slower), *_prediction(base, step)]
+        for point_moves, slower, step in zip(of_points, kernels, point_steps.tolist(), strict=True)
+    ]
+    return [
+        tuple(move for move in point_moves if move.longer or move.shorter) for point_moves in every
+    ]
+
+
+def _timed_calls(base: Base, scenario: Scenario) -> NDArray[np.bool_]:
+    """Say which calls' times were recorded: those of the cluster that it was recorded on."""
+    calls = len(scenario.workload.calls)
+    recorded = base.scenario is not None and base.scenario.cluster == scenario.cluster
+    if base.told is None or not recorded or len(base.told) != calls:
+        return np.zeros(calls, dtype=np.bool_)
+    return base.told
+
+
+def _kernels(
+    design: DesignPoints,
+    every_number_change: Change,
+    points: Sequence[Numbers],
+    steps: NDArray[np.float64],
+) -> list[list[Move]]:
+    """Say what the kernels' error does to each point; nothing where all last as recorded."""
+    error = design.base.kernel_error
+    if not error:
+        return [[] for _ in points]
+    name = f"kernels {design.base.cluster.accelerator.name}"
+    sides = []
+    for side in (WITHIN_95, -WITHIN_95):
+        slower = Scaled(What.COMPUTE, times=math.exp(side * error))
+        every = [every_number_change, *(Change(parts=(*numbers, slower)) for numbers in points)]
+        sides.append(np.log(design.steps(every)[1:] / steps).tolist())
+    return [[Move(name, longer, shorter)] for longer, shorter in zip(*sides, strict=True)]
+
+
+def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
+    """Say what generated steps are off beyond their kernels."""
+    if site.plan is None:
+        return []
+    accelerator = site.cluster.accelerator.name
+    prior = step_prior(site.plan.run.framework, accelerator, site.ranks)
+    if prior is None:
+        return []
+    whole = WITHIN_95 * math.log1p(prior["p90_pct"] / 100) / WITHIN_90
+    of_kernels = max((max(abs(move.longer), abs(move.shorter)) for move in kernels), default=0.0)
+    rest = math.sqrt(max(whole**2 - of_kernels**2, 0.0))
+    plan = digest([plan_text(site.plan), repr(site.plan.imbalance)])[:16]
+    return [Move(f"steps {prior['like']} {plan}", rest, -rest)]
+
+
+def _prediction(base: Base, step: float) -> list[Move]:
+    """Say what the model may miss of a recorded step that is changed: a share of its logarithm."""
+    if base.step is None or not base.step > 0 or not step > 0:
+        return []
+    off = OFF * math.log(step / base.step)
+    return [Move(f"prediction {base.name}", off, -off)]

@@ -1,0 +1,624 @@
+"""What a study says: its front, all points to filter, what refused others, points in detail."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.output.columns import Column, Columns
+from experiments.output.document import (
+    Axis,
+    Block,
+    Chart,
+    Deferred,
+    Document,
+    FactList,
+    Grade,
+    Row,
+    Section,
+    Series,
+    Stat,
+    Table,
+    Text,
+    Trust,
+    View,
+)
+from experiments.output.links import links_drawn
+from experiments.output.slices import ranks_drawn
+from experiments.output.words import percent, say_gain, say_time
+from experiments.studies.figures import figure_of, say_figure
+from experiments.studies.results import PointDetails, Results
+from experiments.studies.robust import DRAWS
+from simulator.analysis.critical_path import critical_path
+from simulator.support.quantities import format_quantity
+
+if TYPE_CHECKING:
+    from experiments.studies.cache import CacheReport
+    from experiments.studies.dimensions import Dimension
+    from experiments.studies.study import PointRow, StudyReport
+
+_SHOWN = 20
+"""Points of the front that are listed; the best of each objective always are."""
+_MUCH = 5.0
+"""Per cent by which engines differ before the answer says what that means."""
+_SLICES = 12_000
+"""Slices of the timeline of a point: a page has a dozen points."""
+_REASONS, _PAGE_REASONS = 8, 40
+"""Reasons why points cannot be that a table lists, and a page distinguishes; the rest are one."""
+_OTHERS = "other reasons"
+_TIMES = "x"
+"""Unit of a dimension that multiplies."""
+
+
+def study(report: "StudyReport") -> Document:
+    """Say what there is to choose from."""
+    outcome, file = report.explored.found, report.study.file
+    sections = [_explore(report)]
+    if outcome.thresholds:
+        sections.append(_thresholds(report))
+    elif outcome.sensitivity:
+        sections.append(_sensitivity(report))
+    else:
+        sections.append(_front(report))
+    if report.explored.chosen:
+        sections.append(_chosen(report))
+    if report.refused:
+        sections.append(_refused(report))
+    lead = [_sentence(file.description)] if file.description else []
+    lead += [*_best(report), *([_sentence(say_free(report))] if report.free else [])]
+    return Document(
+        title=f"Study: {file.name}",
+        headline=_headline(report),
+        cause=_sentence(say_free(report)) if report.free else "",
+        trust=_trust(report),
+        facts=_facts(report),
+        sections=(*sections, _question(report)),
+        stats=tuple(_stats(report)),
+        lead=(*lead, *report.notes),
+        next_steps=() if report.directory is None else (f"twofold report {report.directory}",),
+    )
+
+
+def _headline(report: "StudyReport") -> str:
+    """Say what there is to choose from."""
+    goals, front, search = report.study.ways, report.front, report.study.file.search
+    count = f"{len(report.explored.results):,} points"
+    if report.explored.found.thresholds:
+        loss = search.loss or "2 %"
+        return f"Of {count}, the least {search.over} that costs at most {loss} of the step."
+    if report.explored.found.sensitivity:
+        index = report.explored.found.sensitivity[0]
+        most = max(range(len(index.dimensions)), key=lambda at: index.total[at])
+        share = percent(100 * index.total[most])
+        return f"{index.dimensions[most]} explains {share} of the variance of {index.objective}."
+    if not front:
+        return f"None of {count} is feasible."
+    name = next(iter(goals))
+    if len(goals) == 1:
+        best = front[0]
+        values = _values(report, best.values)
+        return f"The best of {count} has {name} {_say(report, name, best)}: {values}."
+    first, last = (_say(report, name, row) for row in (front[0], front[-1]))
+    are = "is" if len(front) == 1 else "are"
+    reach = f"with {name} from {first} to {last}" if len(front) > 1 else f"with {name} {first}"
+    return f"{len(front):,} of {count} {are} worth choosing, {reach}."
+
+
+def _best(report: "StudyReport") -> Iterator[str]:
+    """Say the best of each objective."""
+    rows = {row.point: row for row in report.front}
+    for name, number in report.explored.best.items():
+        row = rows[number]
+        others = [f"{way} {_say(report, way, row)}" for way in report.study.ways if way != name]
+        in_others = f" ({', '.join(others)})" if others else ""
+        word = "Least" if report.study.ways[name] == "min" else "Most"
+        values = _values(report, row.values)
+        yield f"{word} {name}: {_say(report, name, row)}{in_others}, point {number:,}: {values}."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
+
+
+def say_free(report: "StudyReport") -> str:
+    """Say which dimensions no bill follows."""
+    return (
+        f"no bill follows {', '.join(report.free)}: with cost or power the front has the "
+        "best of what is free; make that an objective, or let cluster vary"
+    )
+
+
+def _say(report: "StudyReport", name: str, row: "PointRow") -> str:
+    return _value(report, name, row.objectives[name])
+
+
+def _value(report: "StudyReport", name: str, value: float) -> str:
+    """Say a value of a figure, a quantile of one, or a dimension."""
+    if (figure := figure_of(name)) is not None:
+        return say_figure(value, figure.unit)
+    return _dimension(report, name).say(value)
+
+
+def _dimension(report: "StudyReport", name: str) -> "Dimension":
+    return next(dimension for dimension in report.study.dimensions if dimension.name == name)
+
+
+def _values(report: "StudyReport", values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{dimension.name} {dimension.say(values[dimension.name])}"
+        for dimension in report.study.dimensions
+        if len(dimension.levels) != 1
+    )
+
+
+def _confirmed(report: "StudyReport") -> list[float]:
+    """Return by how much the engine that confirms differs (%), in order of the size."""
+    return sorted(abs(point.longer_pct) for point in report.explored.confirmed if not point.refused)
+
+
+def _trust(report: "StudyReport") -> Trust:
+    """Say how far replays are off, and how far another engine differs on the front."""
+    errors = [workload["baseline_error_pct"] for workload in report.workloads]
+    measured = [error for error in errors if error is not None]
+    parts = []
+    if measured:
+        parts.append(f"replays {max(measured, key=abs):+.1f} % off at most")
+    generated = sum(not workload["recorded"] for workload in report.workloads)
+    if generated:
+        parts.append(f"{generated} of {len(report.workloads)} workloads generated")
+    offs = _confirmed(report)
+    if offs:
+        confirm = report.study.confirm
+        parts.append(f"{confirm} differs by {percent(offs[-1])} at most on the front")
+    is_off = any(abs(error) > _MUCH for error in measured) or (bool(offs) and offs[-1] > _MUCH)
+    grade: Grade = "fair" if is_off or not measured else "good"
+    return Trust(", ".join(parts) or "nothing was measured", grade)
+
+
+def _facts(report: "StudyReport") -> dict[str, str]:
+    explored, results = report.explored, report.explored.results
+    counts = explored.counts
+    workloads = []
+    for workload in report.workloads:
+        error = workload["baseline_error_pct"]
+        source = "generated" if not workload["recorded"] else "recorded"
+        if error is not None:
+            source += f", replayed {percent(error, signed=True)} off"
+        workloads.append(f"{workload['workload']} (weight {workload['weight']:g}, {source})")
+    facts = {
+        "workloads": "\n".join(workloads),
+        "points": f"{len(results):,} by {report.study.file.search.method}, "
+        f"{int(results.feasible.sum()):,} feasible, {len(explored.front):,} on the front",
+        "answers": f"{counts.computed:,} computed, {counts.stored:,} from the directory, "
+        f"{counts.cached:,} from the cache",
+        "engine": report.study.settings.engine,
+    }
+    if len(report.study.goals) > 1:
+        facts["hypervolume"] = f"{explored.hypervolume:.6g}"
+    if offs := _confirmed(report):
+        facts["confirmed by"] = (
+            f"{report.study.confirm}: {len(offs)} points of the front, step off by "
+            f"{percent(offs[len(offs) // 2])} in the median, {percent(offs[-1])} at most"
+        )
+    if report.directory is not None:
+        facts["directory"] = str(report.directory)
+    return facts
+
+
+def _stats(report: "StudyReport") -> Iterator[Stat]:
+    results = report.explored.results
+    yield Stat("points", f"{len(results):,}")
+    yield Stat("feasible", f"{int(results.feasible.sum()):,}")
+    yield Stat("on the front", f"{len(report.explored.front):,}")
+    yield Stat("search", report.study.file.search.method)
+    errors = [workload["baseline_error_pct"] for workload in report.workloads]
+    measured = [error for error in errors if error is not None]
+    if measured:
+        worst = max(measured, key=abs)
+        mood = "good" if abs(worst) <= 2 else "bad" if abs(worst) > _MUCH else ""
+        yield Stat("error of the replay", percent(worst, signed=True), mood)
+    generated = sum(not workload["recorded"] for workload in report.workloads)
+    if generated:
+        yield Stat("workloads generated", f"{generated:,} of {len(report.workloads):,}")
+    if offs := _confirmed(report):
+        yield Stat(f"{report.study.confirm} differs on the front, most", percent(offs[-1]))
+
+
+def _front(report: "StudyReport") -> Section:
+    """List the front: the best of each objective first, then along the first objective."""
+    objectives, is_drawn = report.study.ways, bool(report.explored.kept)
+    dimensions = [
+        dimension
+        for dimension in report.study.dimensions
+        if dimension.name not in objectives and len(dimension.levels) != 1
+    ]
+    again = [report.study.confirm] if report.explored.confirmed else []
+    columns = (
+        ">point",
+        *(f">{name} ({goal})" for name, goal in objectives.items()),
+        *([">kept"] if is_drawn else []),
+        *(f">{name}" for name in again),
+        *(f"{'>' if axis.is_number else ''}{axis.name}" for axis in dimensions),
+        "best in",
+    )
+    rows = [
+        Row(
+            (
+                str(point.point),
+                *(_say(report, name, point) for name in objectives),
+                *([percent(point.kept_pct or 0.0)] if is_drawn else []),
+                *(_again(point) for _ in again),
+                *(axis.say(point.values[axis.name]) for axis in dimensions),
+                ", ".join(point.best_of),
+            )
+        )
+        for point in _listed(report.front)
+    ]
+    foot = "front: no feasible point is as good in all objectives and better in one"
+    if is_drawn:
+        foot += f"; kept: on the front in so many of {DRAWS} draws of what is uncertain"
+    blocks: list[Block] = [Table(columns, rows, foot=foot)]
+    if (more := len(report.front) - len(rows)) > 0:
+        blocks.append(Text(f"and {more:,} more points of the front: -o json has all"))
+    offs = _confirmed(report)
+    if report.study.settings.engine == "analytic" and offs and offs[-1] > _MUCH:
+        blocks.append(
+            Text(
+                f"{report.study.confirm} differs by more than {_MUCH:g} %: the analytic engine has"
+                " no contention; with 'settings: {engine: flow}' all points do"
+            )
+        )
+    return Section("front", "The front", [*blocks, _chart(report)], page=False)
+
+
+def _chart(report: "StudyReport") -> Chart:
+    """Draw a study's feasible points over two objectives, or over their numbers, and the front."""
+    results, goals = report.explored.results, report.study.goals
+    columns = [(_axis(report, goal.column), results.column(goal.column)) for goal in goals[:2]]
+    if len(columns) == 1:
+        columns.insert(0, ("point", np.arange(len(results), dtype=np.float64)))
+    (across, x), (up, y) = columns
+    front = sorted(report.explored.front, key=lambda number: float(x[number]))
+    shown = results.feasible
+    series = [
+        Series("points", x[shown].tolist(), y[shown].tolist(), "feasible", colour="grey"),
+        Series("line", x[front].tolist(), y[front].tolist(), "front"),
+    ]
+    return Chart("front-chart", report.study.file.name, series, Axis(across), Axis(up))
+
+
+def _axis(report: "StudyReport", name: str) -> str:
+    """Return the title of an axis: an objective with its unit."""
+    figure = figure_of(name)
+    units = {dimension.name: dimension.unit for dimension in report.study.dimensions}
+    unit = units.get(name, "") if figure is None else figure.unit
+    return f"{name} [{unit}]" if unit else name
+
+
+def _listed(front: "Sequence[PointRow]") -> "list[PointRow]":
+    """Take points evenly along the front, the best of each objective among them."""
+    if len(front) <= _SHOWN:
+        return list(front)
+    step = (len(front) - 1) / (_SHOWN - 1)
+    places = {round(step * number) for number in range(_SHOWN)}
+    return [point for position, point in enumerate(front) if position in places or point.best_of]
+
+
+def _again(point: "PointRow") -> str:
+    if point.confirmed_step_s is None:
+        return ""
+    return f"{say_time(point.confirmed_step_s)} ({percent(point.longer_pct or 0.0, signed=True)})"
+
+
+def _chosen(report: "StudyReport") -> Section:
+    """Say which point would be chosen by each quantile of what is drawn."""
+    rows = [
+        Row(
+            (
+                choice.objective,
+                choice.quantile,
+                _value(report, choice.objective, choice.value),
+                f"{choice.point:,}",
+            )
+        )
+        for choice in report.explored.chosen
+    ]
+    about = (
+        f"The best point by each quantile of {DRAWS} draws of what is uncertain of networks, "
+        "kernels and predictions."
+    )
+    columns = ("least or most of", "quantile", ">value", ">point")
+    return Section("chosen", "Robust choices", [Table(columns, rows, keys=2)], about)
+
+
+def _thresholds(report: "StudyReport") -> Section:
+    """Say the least value that keeps the loss, for each combination of the others."""
+    search = report.study.file.search
+    over = str(search.over)
+    others = [dimension for dimension in report.study.dimensions if dimension.name != over]
+    searched = _dimension(report, over)
+    rows = []
+    for row in report.thresholds:
+        least = "none" if row["least"] is None else searched.say(row["least"])
+        rows.append(
+            Row(
+                (
+                    *(dimension.say(row["values"][dimension.name]) for dimension in others),
+                    f"{least} or less" if row["at_end"] else least,
+                    "" if row["step_s"] is None else say_time(row["step_s"]),
+                    "" if row["best_step_s"] is None else say_time(row["best_step_s"]),
+                )
+            )
+        )
+    columns = (*(axis.name for axis in others), f">least {over}", ">step", ">step at best")
+    loss = search.loss or "2 %"
+    foot = (
+        f"least: the step is at most {loss} longer than at the best end; to"
+        f" {search.tolerance or '1 %'} of the value"
+    )
+    about = f"The least {over} whose step is at most {loss} longer than at the best end."
+    table = Table(columns, rows, keys=max(1, len(others)), foot=foot)
+    return Section("thresholds", "Thresholds", [table], about)
+
+
+def _sensitivity(report: "StudyReport") -> Section:
+    """Say what share of each objective's variance a dimension explains."""
+    rows = [
+        Row(
+            (
+                index.objective,
+                index.dimensions[at],
+                percent(100 * index.first[at]),
+                percent(100 * index.total[at]),
+            ),
+            100 * index.total[at],
+        )
+        for index in report.explored.found.sensitivity
+        for at in sorted(range(len(index.dimensions)), key=lambda at: -index.total[at])
+    ]
+    foot = "Sobol' indices: shares of the variance over the box; estimates, which may be off"
+    columns = ("objective", "dimension", ">alone", ">with interactions")
+    table = Table(columns, rows, keys=2, foot=foot, metered=True)
+    return Section("sensitivity", "Sensitivity", [table])
+
+
+def _refused(report: "StudyReport") -> Section:
+    """Say what refused points; a button of the page shows those that a reason refused."""
+    total = sum(refusal["points"] for refusal in report.refused) or 1
+    rows = [
+        Row(
+            (refusal["reason"], f"{refusal['points']:,}"),
+            100 * refusal["points"] / total,
+            selects=refusal["reason"],
+        )
+        for refusal in report.refused[:_PAGE_REASONS]
+    ]
+    blocks: list[Block] = [Table(("|refused by", ">points"), rows, most=_REASONS, metered=True)]
+    if (more := len(report.refused) - _PAGE_REASONS) > 0:
+        blocks.append(Text(f"and {more:,} other reasons: column refused_by of the results"))
+    about = "Points that cannot be, by the first constraint that they do not meet."
+    return Section("refused", "Refused points", blocks, about)
+
+
+def _question(report: "StudyReport") -> Section:
+    """Say on a page what was asked: space, constraints, objectives, search."""
+    file, explored, search = report.study.file, report.explored, report.study.file.search
+    trials = f", {search.trials:,} trials, seed {search.seed}" if search.trials else ""
+    facts: dict[str, str | Sequence[str]] = {
+        "objectives": [f"{name}: {goal}" for name, goal in report.study.ways.items()],
+        "constraints": list(file.constraints) or ["none"],
+        "space": [
+            f"{dimension.name}: {_levels(dimension)}" for dimension in report.study.dimensions
+        ],
+        "search": f"{search.method}{trials}",
+        "engine": report.study.settings.engine,
+    }
+    if len(report.study.ways) > 1:
+        worst = [
+            _value(report, name, value)
+            for name, value in zip(report.study.ways, explored.reference, strict=True)
+        ]
+        facts["hypervolume"] = f"{explored.hypervolume:.6g}, up to {', '.join(worst)}"
+    return Section("question", "What was asked", [FactList(facts)], terminal=False)
+
+
+def _levels(dimension: "Dimension") -> str:
+    if dimension.span is not None:
+        ends = [dimension.say(dimension.span.low), dimension.say(dimension.span.high)]
+        return f"{' to '.join(ends)}, any value"
+    shown = [dimension.say(level) for level in dimension.levels]
+    if len(shown) > 8:
+        return f"{shown[0]} to {shown[-1]}, {len(shown):,} values"
+    return ", ".join(shown)
+
+
+def _explore(report: "StudyReport") -> Section:
+    """Draw on a page the front, parallel coordinates, filters, the table, a point in detail."""
+    about = (
+        "Every point; those on the front are better than all others in something. Filter, drag "
+        "along an axis of the parallel coordinates, choose a point for its bill, utilities and "
+        "timeline."
+    )
+    view = Deferred(lambda: _view(report))
+    return Section("points-card", "Points", [view], about, wide=True, long=True, terminal=False)
+
+
+def _view(report: "StudyReport") -> View:
+    columns = _point_columns(report)
+    tables: dict[str, Columns] = {"points": columns}
+    spec = {
+        "columns": _column_specs(report, columns),
+        "objectives": dict(report.study.ways),
+        "front": list(report.explored.front),
+        "best": dict(report.explored.best),
+        "confirmed": {
+            str(point.point): [point.step, point.longer_pct] for point in report.explored.confirmed
+        },
+        "kept": {str(row.point): row.kept_pct for row in report.front if row.kept_pct is not None},
+        "engine": report.study.settings.engine,
+        "confirm": report.study.confirm,
+        "details": _details(report, tables),
+        "directory": None if report.directory is None else str(report.directory),
+    }
+    return View("study-view", "study", spec, tables, {"points": "points"}, "study")
+
+
+def _point_columns(report: "StudyReport") -> dict[str, Column]:
+    """Make the columns of all points: dimensions, figures, and what refused them."""
+    results = report.explored.results
+    columns: dict[str, Column] = {}
+    for index, dimension in enumerate(report.study.dimensions):
+        columns[dimension.name] = _dimension_column(results, dimension, index)
+    for name in results.figures:
+        if name not in columns:
+            figure = figure_of(name)
+            columns[name] = Column(results.column(name), "" if figure is None else figure.unit)
+    if len(results.workloads) > 1:
+        steps = np.array([results.steps(number) for number in range(len(results))])
+        for index, name in enumerate(results.workloads):
+            columns[f"step_s {name}"] = Column(steps[:, index], "s")
+    named = {refusal["reason"] for refusal in report.refused[:_PAGE_REASONS]} | {""}
+    refused = [why if why in named else _OTHERS for why in results.refused]
+    columns["refused_by"] = Column(refused)
+    return columns
+
+
+def _dimension_column(results: Results, dimension: "Dimension", index: int) -> Column:
+    coordinates = results.coordinates_of(index)
+    if not dimension.is_number:
+        codes = coordinates.astype(np.int64)
+        return Column(codes, levels=[str(level) for level in dimension.levels])
+    unit = "" if dimension.unit == _TIMES else dimension.unit
+    if dimension.span is None:
+        levels = np.array(dimension.levels, dtype=np.float64)
+        coordinates = levels[coordinates.astype(np.intp)]
+    return Column(coordinates, unit)
+
+
+def _column_specs(
+    report: "StudyReport", columns: Mapping[str, Column]
+) -> list[dict[str, str | bool | None]]:
+    """Say of each column what it is."""
+    dimensions = {dimension.name: dimension for dimension in report.study.dimensions}
+    goals = report.study.ways
+    specs: list[dict[str, str | bool | None]] = []
+    for name in columns:
+        if name == "refused_by":
+            continue
+        about = "a dimension of the space" if name in dimensions else "step time of a workload"
+        figure = figure_of(name) if name in report.explored.results.figures else None
+        if figure is not None and name not in dimensions:
+            about = figure.about
+        goal: str | None = goals.get(name)
+        spread = name in dimensions or name in goals or _varies(columns[name])
+        specs.append(
+            {
+                "name": name,
+                "kind": "dimension" if name in dimensions else "figure",
+                "goal": goal,
+                "about": about,
+                "shown": spread and not (name in dimensions and len(dimensions[name].levels) == 1),
+            }
+        )
+    return specs
+
+
+def _varies(column: Column) -> bool:
+    values = np.asarray(column.values, dtype=np.float64)
+    known = values[np.isfinite(values)]
+    return bool(len(known)) and bool((known != known[0]).any())
+
+
+def _details(report: "StudyReport", tables: dict[str, Columns]) -> dict[str, list[dict[str, Any]]]:
+    """Make of each point that was looked at closely what its panel shows."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    each = max(2000, _SLICES * 12 // max(12, len(report.details)))
+    for point in report.details:
+        of_point = panels.setdefault(str(point.point), [])
+        of_point.append(_panel(point, f"point-{point.point}-{len(of_point)}", each, tables))
+    return panels
+
+
+def _panel(point: PointDetails, key: str, most: int, tables: dict[str, Columns]) -> dict[str, Any]:
+    timeline = point.timeline
+    drawn = ranks_drawn(timeline, critical_path(timeline), most, recorded=False)
+    tables[f"{key}-slices"] = drawn.slices
+    panel: dict[str, Any] = {
+        "workload": point.workload,
+        "cluster": point.cluster,
+        "ranks": point.ranks,
+        "step_s": timeline.makespan,
+        "folded": "" if timeline.folded.startswith("nothing") else timeline.folded,
+        "utilities": [
+            {
+                "resource": row.resource,
+                "now": row.now,
+                "doubled": row.doubled,
+                "pct": row.utility_pct,
+                "note": row.note,
+            }
+            for row in point.utilities
+        ],
+        "saved": _saved(point),
+        "bill": _bill(point),
+        "timeline": drawn.about,
+        "slices": f"{key}-slices",
+        "network": None,
+    }
+    network = links_drawn(timeline)
+    if network is not None:
+        tables[f"{key}-nodes"], tables[f"{key}-links"] = network.nodes, network.links
+        panel["network"] = network.about
+        panel["nodes"], panel["links"] = f"{key}-nodes", f"{key}-links"
+    return panel
+
+
+def _saved(point: PointDetails) -> str:
+    """Say what a point saves of the recorded step; "" of a plan, which was not recorded."""
+    if point.saved_pct is None or point.interval is None:
+        return ""
+    saved = say_gain(point.saved_pct, point.interval.interval_pct)
+    return f", saves {saved} of the recorded step"
+
+
+def _bill(point: PointDetails) -> dict[str, Any] | None:
+    """Make the lines of a point's bill, and what they add up to."""
+    bill = point.bill
+    if bill is None:
+        return None
+    missing = bill.missing
+    lines = [
+        {
+            "part": line.part,
+            "what": line.what,
+            "count": line.count,
+            "price": line.piece.price,
+            "cost": line.cost,
+            "power": None if line.power is None else line.power[1],
+            "source": line.piece.price_source,
+        }
+        for line in bill.lines
+    ]
+    has_prices = not any(field.startswith("prices.") for field in missing)
+    has_power = not any(field.startswith("power.") for field in missing)
+    return {
+        "lines": lines,
+        "cost": bill.cost if has_prices else None,
+        "power": bill.active_power if has_power else None,
+        "missing": list(missing),
+    }
+
+
+def cache(report: "CacheReport") -> Document:
+    """Say what is in the cache."""
+    usage = report.usage
+    most = format_quantity(usage.limit, "B")
+    facts = {
+        "cache": str(usage.folder),
+        "answers": f"{usage.entries:,}",
+        "size": f"{format_quantity(usage.bytes, 'B')} of at most {most}",
+    }
+    if report.removed:
+        facts["removed"] = f"{report.removed:,} answers"
+    headline = f"{usage.entries:,} answers are in {usage.folder}."
+    return Document("Cache of studies", headline, facts=facts)

@@ -1,0 +1,87 @@
+"""Where chunks of points are answered: here, in several processes, or by a cluster of machines.
+
+An executor takes chunks as they are needed and yields ``(number, answers)`` as they are done, in
+any order; what workloads hold is shipped once per worker. That of clusters is
+:mod:`experiments.studies.dask_cluster`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import islice
+
+from experiments.evaluate.workers import worker_pool
+from experiments.studies.answers import Answerer
+from experiments.studies.placed import Answer, Base, Chunk
+from simulator.support.errors import StudyError
+
+Done = tuple[int, list[Answer]]
+Run = Callable[[Iterable[Chunk]], Iterator[Done]]
+"""Answers chunks; yields each one's number and answers when it is done."""
+Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
+"""Given workloads, what answers chunks until the context ends."""
+_AHEAD = 2
+"""Chunks per worker that are handed out before answers are awaited, so that none is idle."""
+
+
+def executor_of(workers: int, dask: str | None, note: Callable[[str], None]) -> Executor:
+    """Return what answers chunks: this process, so many of this machine, or a Dask cluster.
+
+    Raises
+    ------
+    StudyError
+        If both workers and a cluster are given, or no worker.
+    """
+    if workers < 1:
+        raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
+    if dask is None:
+        return here if workers == 1 else partial(processes, workers=workers)
+    if workers > 1:
+        raise StudyError("--workers are processes of this machine: leave them out with --dask")
+    from experiments.studies.dask_cluster import dask_cluster, local_workers
+
+    local_workers(dask)
+    return partial(dask_cluster, address=dask, note=note)
+
+
+@contextmanager
+def here(bases: Sequence[Base]) -> Iterator[Run]:
+    """Answer chunks in this process, one after the other."""
+    answerer = Answerer(bases)
+    yield lambda chunks: ((chunk.number, answerer.answers(chunk)) for chunk in chunks)
+
+
+@contextmanager
+def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
+    """Answer chunks in processes of this machine; they start when the first chunk comes.
+
+    Raises
+    ------
+    StudyError
+        If a worker was killed.
+    """
+    try:
+        with worker_pool(Answerer(bases), workers) as submit:
+            yield lambda chunks: _streamed(submit, iter(chunks), workers * _AHEAD)
+    except BrokenProcessPool as error:
+        raise StudyError(
+            "a worker was killed, perhaps for want of memory: what was done is kept; run the same "
+            "command again, with fewer workers"
+        ) from error
+
+
+def _streamed(
+    submit: "Callable[..., Future[list[Answer]]]", chunks: Iterator[Chunk], ahead: int
+) -> Iterator[Done]:
+    """Keep so many chunks handed out, and yield what is done."""
+    number_of: dict[Future[list[Answer]], int] = {}
+    for chunk in islice(chunks, ahead):
+        number_of[submit(Answerer.answers, chunk)] = chunk.number
+    while number_of:
+        done, _ = wait(number_of, return_when=FIRST_COMPLETED)
+        for future in sorted(done, key=number_of.__getitem__):
+            yield number_of.pop(future), future.result()
+            for chunk in islice(chunks, 1):
+                number_of[submit(Answerer.answers, chunk)] = chunk.number

@@ -1,1 +1,0 @@
-"""Where points are computed: here, by processes of this machine, or by workers of Dask."""

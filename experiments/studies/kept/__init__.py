@@ -1,1 +1,0 @@
-"""Studies read back from their directories, and points of them looked at closely."""

@@ -1,1 +1,0 @@
-"""One point of a study: where it is, what it answers, what that leaves open, by which code."""

@@ -1,0 +1,417 @@
+"""A study as its directory has it, finished or not: read back without simulating its points."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from experiments.baseline import by_engine
+from experiments.evaluate.design_points import Answered, DesignPoints
+from experiments.intervals.interval import interval
+from experiments.provenance import InputFile, Inputs, hashed, version
+from experiments.question import question
+from experiments.scenario.change import Change, by_values
+from experiments.scenario.cluster import moved_to
+from experiments.scenario.language import parse_change
+from experiments.scenario.resources import better, every_resource, not_used, utility_pct, value_of
+from experiments.scenario.scenario import Scenario
+from experiments.settings import Watch
+from experiments.studies.answers import scenario_at
+from experiments.studies.declaration import Declaration, read_study
+from experiments.studies.explore import Chosen, Confirmed, Counts, Explored, Explorer, judged
+from experiments.studies.placed import Base, Placed, code_identity
+from experiments.studies.results import PointDetails, PointUtility, Results, results_of
+from experiments.studies.search import METHODS, Found
+from experiments.studies.sites import Sites
+from experiments.studies.store import (
+    DRAWN,
+    INDEX,
+    INPUTS,
+    ORIGIN,
+    RESULTS,
+    STUDY,
+    answers_in,
+    read_results,
+    reported,
+)
+from experiments.studies.study import StudyReport, WorkloadAnswer, read_workloads
+from simulator.support.errors import StudyError, TwofoldError
+from simulator.timeline import Timeline
+from topologies.cluster.bill import Bill
+
+DETAILS = 12
+"""Points that a report looks at closely, beside those that are named."""
+_FOUND_BY_ORDER = ("bisect", "sensitivity")
+"""Methods that find something besides the points."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a study read when its points were computed: files with paths from its folder."""
+
+    version: str = "unknown"
+    source: str = ""
+    files: tuple[InputFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What draws told: of each point of the front how often it stays there, and who is chosen."""
+
+    front: tuple[int, ...]
+    kept: tuple[float, ...]
+    chosen: tuple[Chosen, ...]
+
+
+_Kind = TypeVar("_Kind")
+
+
+@question("report")
+def report(
+    directory: Path | str,
+    *,
+    points: Sequence[int] | int = (),
+    details: int = DETAILS,
+    folder: Path | str | None = None,
+    watch: Watch = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> StudyReport:
+    """Read a study back from its directory, finished or not, and look closely at some points.
+
+    Points are not computed again. Those that are looked at closely (:attr:`StudyReport.details`:
+    bill, utilities, timeline) are simulated anew from the study's traces and plans; where these
+    are not as they were, or are gone, details are left out, and ``notes`` say why.
+
+    Parameters
+    ----------
+    directory
+        Of a study.
+    points
+        Numbers of points to look at closely, besides ``details``.
+    details
+        How many points of the front to look at closely, the best of each objective first.
+    folder
+        From which the study takes its paths; where its file was, if not given.
+    watch, note
+        As for :func:`experiments.studies.study.study`.
+
+    Returns
+    -------
+    StudyReport
+        As the study returned it; ``to_html`` makes a page of it.
+
+    Raises
+    ------
+    StudyError
+        If it is no study's directory, has no results yet, no feasible point, or no point of a
+        number.
+    """
+    folder_of_study = Path(directory)
+    declared = replace(_declared(folder_of_study), folder=_folder(folder_of_study, folder))
+    stored = _inputs(folder_of_study)
+    numbers = [points] if isinstance(points, int) else list(points)
+    notes: list[str] = []
+    results = results_of(
+        declared.dimensions,
+        declared.names,
+        read_results(folder_of_study),
+        [goal.column for goal in declared.goals if goal.quantile],
+    )
+    if not results.feasible.any():
+        raise StudyError(f"{folder_of_study}: none of its {len(results):,} points is feasible")
+    outcome = _outcome(declared, results, notes)
+    explored = judged(declared, results, outcome, Counts(0, len(results), 0))
+    chosen = chosen_points(explored, details, numbers)
+    bases, workloads = _workloads(declared, stored, notes, watch)
+    if bases:
+        explored = replace(
+            explored, confirmed=_confirmed(declared, bases, folder_of_study, explored)
+        )
+    if any(goal.quantile for goal in declared.goals):
+        explored = _with_drawn(explored, folder_of_study, notes)
+    for sentence in notes:
+        note(sentence)
+    close = tuple(details_of(declared, bases, results, chosen, watch)) if bases else ()
+    return StudyReport(
+        declared,
+        explored,
+        tuple(workloads),
+        folder_of_study,
+        details=close,
+        notes=tuple(notes),
+        read=stored.files,
+        inputs=Inputs(files=tuple(_files(declared, stored, folder_of_study))),
+    )
+
+
+def _with_drawn(explored: Explored, directory: Path, notes: list[str]) -> Explored:
+    """Add what draws say of the points, if it is there and of these points."""
+    path = directory / DRAWN
+    of_draws = _decoded(path, _Drawn) if path.is_file() else None
+    if of_draws is None or of_draws.front != explored.front:
+        notes.append(
+            "how often points stay on the front, and which each quantile chooses, is known when "
+            "twofold study has ended"
+        )
+        return explored
+    return replace(explored, kept=of_draws.kept, chosen=of_draws.chosen)
+
+
+def _declared(directory: Path) -> Declaration:
+    if not (directory / STUDY).is_file():
+        what = "is no study's directory" if directory.is_dir() else "is no directory"
+        raise StudyError(f"{directory}: {what}: name the one that study -d wrote")
+    return read_study(directory / STUDY)
+
+
+def _folder(directory: Path, folder: Path | str | None) -> Path:
+    """Return the folder from which the study takes its paths."""
+    if folder is not None:
+        return Path(folder)
+    origin = directory / ORIGIN
+    return directory / _text(origin).strip() if origin.is_file() else directory
+
+
+def _inputs(directory: Path) -> _Inputs:
+    path = directory / INPUTS
+    return _decoded(path, _Inputs) if path.is_file() else _Inputs()
+
+
+def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
+    """Read JSON that the study wrote."""
+    try:
+        return msgspec.json.decode(_text(path), type=kind)
+    except msgspec.DecodeError as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+
+
+def _files(declared: Declaration, stored: _Inputs, directory: Path) -> Iterator[Path]:
+    """Yield what is read: files of the directory, and those that it names."""
+    yield from (directory / name for name in (STUDY, INPUTS, ORIGIN, INDEX, DRAWN))
+    yield from (directory / RESULTS).glob("*.parquet")
+    yield from (declared.folder / file["path"] for file in stored.files)
+
+
+def _text(path: Path) -> str:
+    """Read a file that the study wrote."""
+    try:
+        with reported(path.parent):
+            return path.read_text("utf-8")
+    except UnicodeError as error:
+        raise StudyError(f"{path}: cannot be read: it is not UTF-8 text") from error
+
+
+def _workloads(
+    declared: Declaration, stored: _Inputs, notes: list[str], watch: Watch
+) -> tuple[list[Base], list[WorkloadAnswer]]:
+    """Read traces and plans if they are as they were; else note what is not."""
+    notes += _other_program(stored)
+    if changed := _changed(declared, stored):
+        notes.append(f"{changed}: points are not examined, nor is the replay's error given")
+        return [], _without_errors(declared)
+    try:
+        return read_workloads(declared, watch)
+    except TwofoldError as error:
+        notes.append(f"points are not examined: {error}")
+        return [], _without_errors(declared)
+
+
+def _other_program(stored: _Inputs) -> list[str]:
+    if stored.source in ("", code_identity()):
+        return []
+    return [
+        f"points were computed by twofold {stored.version} of other source than this one "
+        f"({version()}): what is looked at closely may differ from them"
+    ]
+
+
+def _changed(declared: Declaration, stored: _Inputs) -> str:
+    """Say which input is gone or other than it was; "" if none is."""
+    if not stored.files:
+        return "the study's inputs are unknown" if not (declared.folder).is_dir() else ""
+    for file in stored.files:
+        path = declared.folder / file["path"]
+        if not path.is_file():
+            return f"{path} is gone (name the study's folder with --folder)"
+        if hashed([path])[0]["sha256"] != file["sha256"]:
+            return f"{path} is not as it was when points were computed"
+    return ""
+
+
+def _without_errors(declared: Declaration) -> list[WorkloadAnswer]:
+    """Say of workloads what is known without reading them."""
+    return [
+        {
+            "workload": name,
+            "weight": entry.weight,
+            "recorded": entry.trace is not None,
+            "measured_step_s": None,
+            "baseline_error_pct": None,
+        }
+        for name, entry in zip(declared.names, declared.file.workloads, strict=True)
+    ]
+
+
+def _outcome(declared: Declaration, results: Results, notes: list[str]) -> Found:
+    """Let a search go over its points again: what it found besides follows from them."""
+    name = declared.file.search.method
+    if name not in _FOUND_BY_ORDER:
+        return Found()
+    method, at = METHODS[name](declared), 0
+    try:
+        batch = next(method)
+        while at + len(batch) <= len(results):
+            rows = [results.row(number) for number in range(at, at + len(batch))]
+            at += len(batch)
+            batch = method.send(rows)
+    except StopIteration as end:
+        outcome: Found = end.value or Found()
+        return outcome
+    notes.append(f"the study is not finished: {name} has no result yet")
+    return Found()
+
+
+def _confirmed(
+    declared: Declaration, bases: Sequence[Base], directory: Path, explored: Explored
+) -> tuple[Confirmed, ...]:
+    """Return what the engine that confirms has answered, as the directory has it."""
+    if declared.confirm is None:
+        return ()
+    explorer = Explorer(declared, bases, run=lambda _: iter(()), known=answers_in(directory))
+    explorer.results = explored.results
+    return explorer.confirmed_before(explored.front)
+
+
+_TWICE = 2.0
+
+
+def chosen_points(explored: Explored, most: int, named: Sequence[int] = ()) -> tuple[int, ...]:
+    """Choose points to be looked at: those named, the best of each objective, some of the front.
+
+    Parameters
+    ----------
+    explored
+        What the study found.
+    most
+        How many there may be beside those that are named.
+    named
+        Numbers of points.
+
+    Raises
+    ------
+    StudyError
+        If there is no point of a number.
+    """
+    count = len(explored.results)
+    for number in named:
+        if not 0 <= number < count:
+            raise StudyError(f"there is no point {number:,}: points are 0 to {count - 1:,}")
+    if not most:
+        return tuple(dict.fromkeys(named))
+    best = list(dict.fromkeys(explored.best.values()))[:most]
+    along = sorted(explored.front)
+    room = min(len(along), max(0, most - len(best)))
+    even = [along[round(step * (len(along) - 1) / max(1, room - 1))] for step in range(room)]
+    return tuple(dict.fromkeys([*named, *best, *even]))
+
+
+def details_of(
+    study: Declaration,
+    bases: Sequence[Base],
+    results: Results,
+    points: Sequence[int],
+    watch: Watch = lambda _: None,
+) -> Iterator[PointDetails]:
+    """Look at points closely: simulate each once more, and with twice of each resource.
+
+    Parameters
+    ----------
+    study
+        Whose points they are.
+    bases
+        Its workloads.
+    results
+        All its points.
+    points
+        Numbers of those that are looked at. Of one that cannot be simulated there is nothing.
+    watch
+        Called with what is about to be done; returns where its progress goes.
+
+    Yields
+    ------
+    PointDetails
+        For each point its workloads.
+    """
+    sites = Sites(study, bases)
+    progress = watch("points in detail")
+    for done, number in enumerate(points):
+        for index in range(len(bases)):
+            try:
+                placed = sites.placed(index, results.values(number))
+                yield _details(number, bases[index], placed, study.settings.engine)
+            except TwofoldError:  # what refuses it is said in the results
+                continue
+        if progress is not None:
+            progress(done + 1, len(points))
+
+
+def _details(number: int, base: Base, placed: Placed, engine: str) -> PointDetails:
+    site = scenario_at(base, placed.site, engine)
+    numbers = tuple(number for number in placed.numbers if number.times != number.over)
+    scenario = Change(parts=numbers).apply(site).scenario
+    timeline = scenario.run()
+    saved, uncertainty = None, None
+    if base.baseline is not None:
+        recorded = by_engine(base.baseline, engine)
+        where = by_values(recorded.scenario, site) or Change(parts=(moved_to(site),))
+        for text in placed.site.settings.what_ifs:
+            where |= parse_change(text)
+        change = replace(where, parts=(*where.parts, *numbers))
+        step = timeline.makespan
+        saved = utility_pct(recorded.timeline.makespan, step)
+        uncertainty = interval(recorded, Answered(change, scenario, step, timeline.engine))
+    return PointDetails(
+        number,
+        base.name,
+        scenario.cluster.name,
+        placed.site.ranks,
+        _bill(placed),
+        tuple(_utilities(replace(scenario, engine="analytic"), timeline)),
+        timeline,
+        saved,
+        uncertainty,
+    )
+
+
+def _bill(placed: Placed) -> Bill | None:
+    try:
+        return placed.bill
+    except TwofoldError:
+        return None
+
+
+def _utilities(scenario: Scenario, timeline: Timeline) -> list[PointUtility]:
+    """Double every resource in one pass over the step, and say which cannot matter."""
+    points = DesignPoints(replace(scenario, slow_down=0.0))
+    base = float(points.steps([Change()])[0])
+    rows = [
+        _utility(points, scenario, timeline, name, base)
+        for name in every_resource(scenario.cluster)
+    ]
+    return sorted(rows, key=lambda row: -1e9 if row.utility_pct is None else row.utility_pct)[::-1]
+
+
+def _utility(
+    points: DesignPoints, scenario: Scenario, timeline: Timeline, name: str, base: float
+) -> PointUtility:
+    now = value_of(scenario, name)
+    if reason := not_used(timeline, scenario, name):
+        return PointUtility(name, now, "", None, None, reason)
+    try:
+        step = float(points.steps([better(name, _TWICE)])[0])
+        doubled = value_of(scenario, name, _TWICE)
+    except TwofoldError as error:
+        return PointUtility(name, now, "", None, None, str(error))
+    return PointUtility(name, now, doubled, step, utility_pct(base, step))

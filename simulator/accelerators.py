@@ -1,0 +1,378 @@
+"""Accelerators: one data sheet each, and the one place that reads their names.
+
+``accelerators.yaml`` beside this has the sheets, each number with its source. The same product is
+``H100-SXM5-80GB`` in a cluster file, ``NVIDIA H100 80GB HBM3`` to its driver, ``nvidia_h100`` on a
+workload card and ``h100_sxm`` in aiconfigurator's tables: :func:`named` maps all of them to the
+sheets that they can mean, :func:`accelerator` to the only one, or refuses.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from simulator.support.errors import ClusterError, WorkloadError
+from simulator.support.names import nearest
+from simulator.support.quantities import parse_quantity
+from simulator.support.yaml_text import parse_yaml
+
+GENERATIONS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("pascal", "volta", "ampere", "ada", "hopper", "blackwell"),
+    "amd": ("cdna1", "cdna2", "cdna3", "cdna4"),
+    "google": ("tpu",),
+}
+"""Generations of each vendor's accelerators, the oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An accelerator by its name and its data sheet.
+
+    Parameters
+    ----------
+    name
+        As a cluster file has it: ``H100-SXM5-80GB``.
+    peaks
+        Peak rate of dense matrix products (FLOP/s) by type: ``bf16``, ``fp8``, ``fp4``.
+    memory_bandwidth
+        To and from its memory (B/s).
+    generation
+        ``ampere``, ``hopper``, ...; "" where it is not known.
+    multiprocessors
+        Streaming multiprocessors that kernels are spread over; None where it is not known.
+    kernel_table
+        Name of its table of measured kernels; "" where it has none.
+
+    Raises
+    ------
+    WorkloadError
+        If a rate is not positive.
+    """
+
+    name: str
+    peaks: Mapping[str, float] = field(hash=False)
+    memory_bandwidth: float
+    generation: str = ""
+    multiprocessors: int | None = None
+    kernel_table: str = ""
+
+    def __post_init__(self) -> None:
+        rates = {f"peaks.{dtype}": peak for dtype, peak in self.peaks.items()}
+        for rate_name, rate in (rates | {"memory_bandwidth": self.memory_bandwidth}).items():
+            if not rate > 0:
+                raise WorkloadError(
+                    f"accelerator {self.name}: {rate_name} {rate!r} must be positive"
+                )
+
+    def peak(self, dtype: str) -> float | None:
+        """Return the peak rate (FLOP/s) at a type, None where the sheet does not give it.
+
+        fp16 and bf16 stand for each other, as on every accelerator here.
+        """
+        sibling = {"fp16": "bf16", "bf16": "fp16"}.get(dtype, dtype)
+        return self.peaks.get(dtype, self.peaks.get(sibling))
+
+    @property
+    def model(self) -> str:
+        """The product without board, memory and power: ``A100``, ``TPU v5e``."""
+        return re.split("[-_]", self.name.strip(), maxsplit=1)[0]
+
+
+@cache
+def sheets() -> Mapping[str, Mapping[str, Any]]:
+    """Return the data sheets by the accelerator's name, quantities as text with units."""
+    text = (files("simulator") / "accelerators.yaml").read_text("utf-8")
+    table = parse_yaml(text, "simulator/accelerators.yaml", ClusterError)
+    assert isinstance(table, dict)  # noqa: S101 - the file ships with the package
+    return table
+
+
+@cache
+def accelerators() -> Mapping[str, Accelerator]:
+    """Return every accelerator that has a data sheet, by name.
+
+    Examples
+    --------
+    >>> accelerators()["A100-SXM4-80GB"].memory_bandwidth
+    2039000000000.0002
+    """
+    return {
+        name: Accelerator(
+            name,
+            _rates(sheet.get("peak", {})),
+            parse_quantity(sheet["memory_bandwidth"], "B/s"),
+            sheet["generation"],
+            sheet.get("multiprocessors"),
+            sheet.get("kernels", {}).get("table", ""),
+        )
+        for name, sheet in sheets().items()
+    }
+
+
+@cache
+def kernel_machines() -> Mapping[str, Accelerator]:
+    """Return, by the name of a kernel table, the rates by which the table was reduced.
+
+    A table holds what kernels took as multiples of what these rates allow, so they stay with the
+    table where a sheet says something newer.
+    """
+    machines = {}
+    for name, sheet in sheets().items():
+        if "kernels" in sheet:
+            kernels, chip = sheet["kernels"], accelerators()[name]
+            bandwidth = kernels.get("memory_bandwidth", sheet["memory_bandwidth"])
+            machines[kernels["table"]] = replace(
+                chip,
+                peaks={**chip.peaks, **_rates(kernels.get("peak", {}))},
+                memory_bandwidth=parse_quantity(bandwidth, "B/s"),
+            )
+    return machines
+
+
+def _rates(peaks: Mapping[str, str]) -> dict[str, float]:
+    return {dtype: parse_quantity(rate, "FLOP/s") for dtype, rate in peaks.items()}
+
+
+# --- names
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """What a product's name says: its model, and where it says so, board, memory and power."""
+
+    family: str
+    number: str
+    suffix: str
+    board: str
+    memory: str
+    power: str
+
+
+_MODEL = re.compile(r"\b(GB|GH|MI|RTX ?(?:PRO ?)?|TPU ?V?|[ABHLPTV])(\d+)( LITE\b|[A-Z]*)")
+_BOARD = re.compile(r"\b(SXM|PCI|NVL)")
+_MEMORY = re.compile(r"\b(\d+) ?G(?:I?B)?\b")
+_POWER = re.compile(r"\b(\d+) ?W\b")
+_SHORTEST_PREFIX = 3
+"""Characters that the beginning of a name needs to stand for it."""
+
+
+@cache
+def _parsed(text: str) -> _Name | None:
+    """Read a product's name; None where it holds no model."""
+    plain = re.sub(r"[ _-]+", " ", text.upper())
+    model = _MODEL.search(plain)
+    if model is None:
+        return None
+    family, number, suffix = (part.replace(" ", "") for part in model.groups())
+    rest = plain[model.end() :]
+    board, memory, power = (pattern.search(rest) for pattern in (_BOARD, _MEMORY, _POWER))
+    return _Name(
+        "TPUV" if family == "TPU" else family,  # Google writes TPU7x, and TPU v6e
+        number,
+        "E" if suffix == "LITE" else suffix,
+        *(match.group(1) if match else "" for match in (board, memory, power)),
+    )
+
+
+def named(text: str) -> tuple[Accelerator, ...]:
+    """Return the accelerators that a name can mean; none where it is of no data sheet.
+
+    Spellings that the table gives come first, then what model, board, memory and power the name
+    holds, then the beginning of a name. What a name leaves open stays open; parts at less power
+    than is usual are meant only where their power or memory is named.
+
+    Parameters
+    ----------
+    text
+        As a profiler, nvidia-smi, rocm-smi, a card or a person writes it.
+
+    Examples
+    --------
+    >>> [chip.name for chip in named("NVIDIA H100 80GB HBM3")]
+    ['H100-SXM5-80GB']
+    >>> [chip.name for chip in named("nvidia_h100")]
+    ['H100-SXM5-80GB', 'H100-PCIe-80GB', 'H100-NVL-94GB']
+    >>> named("ARTEMIS")
+    ()
+    """
+    return _named(text.strip())
+
+
+@cache
+def _named(text: str) -> tuple[Accelerator, ...]:
+    spelt = _letters(text.partition(":")[0])  # gfx942:sramecc+:xnack-
+    exact = tuple(
+        chip
+        for name, chip in accelerators().items()
+        if spelt in {_letters(spelling) for spelling in (name, *sheets()[name]["names"])}
+    )
+    if exact or not spelt:
+        return exact
+    wanted = _parsed(text)
+    if wanted is None:
+        begins = [
+            chip
+            for name, chip in accelerators().items()
+            if len(spelt) >= _SHORTEST_PREFIX and _letters(name).startswith(spelt)
+        ]
+        return tuple(begins)
+    candidates = {
+        chip: product
+        for name, chip in accelerators().items()
+        if (product := _parsed(name)) is not None
+        and (product.family, product.number) == (wanted.family, wanted.number)
+    }
+    if wanted.suffix or any(not product.suffix for product in candidates.values()):
+        candidates = {
+            chip: product for chip, product in candidates.items() if product.suffix == wanted.suffix
+        }
+    return tuple(chip for chip, product in candidates.items() if _fits(wanted, product))
+
+
+def _fits(wanted: _Name, product: _Name) -> bool:
+    """Whether a product has the board, memory and power that a name holds."""
+    if any(
+        told and has and told != has
+        for told, has in (
+            (wanted.board, product.board),
+            (wanted.memory, product.memory),
+            (wanted.power, product.power),
+        )
+    ):
+        return False
+    return not product.power or bool(wanted.power or wanted.memory)
+
+
+def accelerator(text: str) -> Accelerator:
+    """Return the accelerator that a name means.
+
+    Variants that compute alike and differ in the size of their memory alone count as one.
+
+    Parameters
+    ----------
+    text
+        As :func:`named` takes it.
+
+    Raises
+    ------
+    ClusterError
+        If no data sheet is of this name, or several are that compute differently.
+
+    Examples
+    --------
+    >>> accelerator("a100_80gb_pcie").name
+    'A100-PCIe-80GB'
+    >>> accelerator("H100")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    simulator.support.errors.ClusterError: accelerator 'H100' may be H100-SXM5-80GB, ...
+    """
+    candidates = named(text)
+    if not candidates:
+        close = nearest(text, accelerators())
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise ClusterError(
+            f"{text!r} is not an accelerator with a data sheet; {hint}"
+            f"choose from {', '.join(accelerators())}"
+        )
+    if len({(*sorted(chip.peaks.items()), chip.memory_bandwidth) for chip in candidates}) > 1:
+        *most, last = (chip.name for chip in candidates)
+        raise ClusterError(
+            f"accelerator {text!r} may be {', '.join(most)} or {last}: write one of these names"
+        )
+    return candidates[0]
+
+
+def models(text: str) -> frozenset[str]:
+    """Return the models that a name can mean, whatever board and memory: ``{"A100"}``.
+
+    A model without a data sheet is named as its name has it; empty where a name holds none.
+
+    Examples
+    --------
+    >>> sorted(models("Tesla V100-SXM2-32GB")), sorted(models("NVIDIA A10")), models("GPU")
+    (['V100'], ['A10'], frozenset())
+    """
+    candidates = named(text)
+    if candidates:
+        return frozenset(chip.model for chip in candidates)
+    parsed = _parsed(text)
+    if parsed is None:
+        return frozenset()
+    same_number = [
+        chip.model
+        for chip in accelerators().values()
+        if (own := _parsed(chip.name)) is not None
+        and (own.family, own.number, own.suffix) == (parsed.family, parsed.number, parsed.suffix)
+    ]
+    return frozenset(same_number or [f"{parsed.family}{parsed.number}{parsed.suffix}"])
+
+
+def model(text: str) -> str:
+    """Return the model that a name means; the name itself where it means none or several.
+
+    Examples
+    --------
+    >>> model("A100-SXM4-80GB"), model("NVIDIA H100 80GB HBM3"), model("TPU v5 lite")
+    ('A100', 'H100', 'TPU v5e')
+    """
+    candidates = models(text)
+    return next(iter(candidates)) if len(candidates) == 1 else text.strip()
+
+
+def same_accelerator(first: str, second: str) -> bool:
+    """Whether two names can be of one accelerator, as far as both say.
+
+    Examples
+    --------
+    >>> same_accelerator("nvidia_a100", "NVIDIA A100-SXM4-80GB")
+    True
+    >>> same_accelerator("nvidia_a100_40gb", "A100-SXM4-80GB")
+    False
+    >>> same_accelerator("tpu_v6e", "TPU v4")
+    False
+    """
+    candidates = {chip.name for chip in named(first)}
+    if candidates:
+        return any(chip.name in candidates for chip in named(second))
+    return not named(second) and _parsed(first) == _parsed(second) is not None
+
+
+def rates_within(chip: Accelerator, sheet: Accelerator, tolerance: float) -> bool:
+    """Whether an accelerator's rates are another's, each to a fraction of it.
+
+    Types that only one of them gives are not compared.
+    """
+    pairs = [(chip.memory_bandwidth, sheet.memory_bandwidth)]
+    pairs += [
+        (peak, sheet.peaks[dtype]) for dtype, peak in chip.peaks.items() if dtype in sheet.peaks
+    ]
+    return all(abs(rate / of_sheet - 1.0) <= tolerance for rate, of_sheet in pairs)
+
+
+def multiprocessor_count(chip: Accelerator) -> int | None:
+    """Return how many multiprocessors an accelerator has; None where that is not known.
+
+    Where it does not say it, they are those of the data sheets that its name can mean, of several
+    that with the nearest memory bandwidth.
+    """
+    if chip.multiprocessors is not None:
+        return chip.multiprocessors
+    counted = [sheet for sheet in named(chip.name) if sheet.multiprocessors is not None]
+    if not counted:
+        return None
+    closest = min(
+        counted, key=lambda sheet: abs(sheet.memory_bandwidth / chip.memory_bandwidth - 1.0)
+    )
+    return closest.multiprocessors
+
+
+def vendor(generation: str) -> str:
+    """Return the maker of a generation: ``nvidia``, ``amd``, ``google``; "" of others."""
+    return next((name for name, order in GENERATIONS.items() if generation in order), "")
+
+
+def _letters(name: str) -> str:
+    """Leave letters and digits, in lower case."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())

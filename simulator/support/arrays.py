@@ -1,0 +1,70 @@
+"""Types of arrays, and rows of different lengths in one array (compressed sparse rows, CSR).
+
+Row ``r`` of such an array is ``entries[offset[r]:offset[r + 1]]``; ``offset`` is one longer than
+there are rows, begins with 0 and ends with the number of entries.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+"""Indices of ops, calls, ranks, nodes and links: a step has fewer than 2^31 of each."""
+Longs = NDArray[np.int64]
+"""Offsets into edges and hops, counts, and keys of two indices in one."""
+Mask = NDArray[np.bool_]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+
+def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:
+    """Where each row begins, given how many entries the rows have; and where the last one ends.
+
+    Examples
+    --------
+    >>> offsets([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+    """
+    length = lengths if isinstance(lengths, np.ndarray) else np.fromiter(lengths, dtype=np.int64)
+    offset = np.zeros(len(length) + 1, dtype=np.int64)
+    np.cumsum(length, out=offset[1:])
+    return offset
+
+
+def offsets_by_row(row: NDArray[Any], rows: int) -> Longs:
+    """Where each of ``rows`` rows begins when entries are sorted by ``row``, the row of each.
+
+    Examples
+    --------
+    >>> offsets_by_row(np.array([2, 0, 2, 0, 2]), 3).tolist()
+    [0, 2, 2, 5]
+    """
+    return offsets(np.bincount(row, minlength=rows))
+
+
+def entries_of(offset: Longs, rows: NDArray[Any]) -> Longs:
+    """Return the indices of the entries of some rows, row after row, in the order given.
+
+    Examples
+    --------
+    >>> entries_of(offsets([2, 1, 3]), np.array([2, 0])).tolist()
+    [3, 4, 5, 0, 1]
+    """
+    length = np.diff(offset)[rows]
+    ends = offsets(length)
+    # Counts on within a row, and jumps to the row's own begin where the next one starts.
+    entries: Longs = np.arange(ends[-1]) + np.repeat(offset[rows] - ends[:-1], length)
+    return entries
+
+
+def row_of_entries(offset: NDArray[np.integer[Any]]) -> Longs:
+    """Return the row that each entry belongs to.
+
+    Examples
+    --------
+    >>> row_of_entries(offsets([2, 0, 3])).tolist()
+    [0, 0, 2, 2, 2]
+    """
+    return np.repeat(np.arange(len(offset) - 1), np.diff(offset))

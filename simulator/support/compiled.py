@@ -1,0 +1,252 @@
+"""Hot loops: loops over arrays that take too long in Python, compiled by Numba.
+
+A hot loop is a function that ``numba.njit(cache=True)`` compiles for the types it is first called
+with; Numba keeps the machine code beside the source, or in the user's cache directory. All that is
+here besides is that Numba, which takes a third of a second to import, is imported when a loop is
+first called, that the user is told when there is something to compile, and that what was kept and
+cannot be read is compiled anew. A module of loops that imports Numba itself would be plainer still,
+but it would have to be a second module beside each room that has loops: their named tuples and
+their callers are used where no loop is called.
+
+A loop that other loops call is compiled for them once more, without a way in from Python and for
+the types of its annotations alone. That is half to two thirds of the time of compiling: a tuple of
+eighty arrays that Python hands over is taken apart, checked and put together again field by field.
+
+Private of Numba's are ``_numba_type_``, by which a loop finds another before either is compiled,
+and ``_cache`` and ``_load_overload``, by which code is read without what it was compiled with: a
+warm ``twofold utility`` takes 1.4 s of processor time by them and 1.7 s with ``cache=True``.
+
+Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
+does: after a change to a loop that others call run ``make clean`` or delete ``*.nbi``.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property, update_wrapper
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+    overload,
+)
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numba.core.types import Type
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOPS: "list[HotLoop[..., Any]]" = []
+"""The hot loops of all modules imported so far."""
+
+READ_ONLY = "read-only"
+"""Marks, in ``Annotated``, an array given to a loop that is read-only: to Numba another type."""
+
+_NUMBERS: dict[Any, str] = {int: "int64", float: "float64", bool: "boolean", np.uint64: "uint64"}
+
+_COMPILING = "compiling hot loops (first use after installation)"
+
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
+"""Division by zero gives what C gives. There is no way in from C: nobody needs it.
+
+Without Numba's reference counts, which a loop that takes named tuples of arrays would keep at every
+step, it is two to three times as fast; it must allocate nothing then: its results and scratch are
+arrays it is given, and Numba refuses another."""
+
+
+class HotLoop(Generic[P, R]):
+    """A function that Numba compiles when it is first called."""
+
+    def __init__(self, function: Callable[P, R], *, nan_free: bool):
+        self.function = function
+        self.fastmath: set[str] = {"nnan", "nsz"} if nan_free else set()
+        update_wrapper(self, function)
+        LOOPS.append(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the machine code."""
+        result: R = self.dispatcher(*args, **kwargs)
+        return result
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What Numba makes of the function."""
+        _keep_nothing_in_a_folder_named_tilde()
+        from numba import njit
+
+        _report_compilation()
+        dispatcher: Any = njit(**_OPTIONS, fastmath=self.fastmath)(self.function)
+        try:
+            dispatcher._cache = _kept_code(self.function)  # what cache=True does with Numba's own
+        except RuntimeError:  # no directory that it could be kept in can be written
+            _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
+        return dispatcher
+
+    @cached_property
+    def inner(self) -> Any:
+        """What Numba makes of the function for other loops, of the types of its annotations.
+
+        It cannot be called from Python. To take a tuple of eighty arrays apart and check each takes
+        ten times as long to compile as the loop itself. Of other types than the annotated ones
+        (integers of 32 bits, literals) it would be compiled once more for each.
+        """
+        from numba import njit
+
+        options = {**_OPTIONS, "fastmath": self.fastmath, "no_cpython_wrapper": True}
+        return njit(signature(self.function), **options)(self.function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Type as Numba asks for it when a loop calls another."""
+        return self.inner._numba_type_
+
+
+@overload
+def hot_loop(function: Callable[P, R]) -> HotLoop[P, R]: ...
+@overload
+def hot_loop(*, nan_free: bool) -> Callable[[Callable[P, R]], HotLoop[P, R]]: ...
+def hot_loop(function: Callable[P, R] | None = None, *, nan_free: bool = False) -> Any:
+    """Mark a hot loop; one that is ``nan_free`` meets neither NaN nor negative zero.
+
+    The maxima of that are one instruction each.
+    """
+    if function is None:
+        return lambda function: HotLoop(function, nan_free=nan_free)
+    return HotLoop(function, nan_free=nan_free)
+
+
+def signature(function: Callable[..., Any]) -> "tuple[Type, ...]":
+    """Types of the parameters of a hot loop, from its annotations."""
+    annotations = function.__annotations__.items()
+    return tuple(_type(annotation) for name, annotation in annotations if name != "return")
+
+
+def _type(annotation: Any) -> "Type":
+    from numba import types
+
+    if annotation in _NUMBERS:
+        number: types.Type = getattr(types, _NUMBERS[annotation])
+        return number
+    if get_origin(annotation) is tuple:
+        return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
+    if fields := getattr(annotation, "_fields", ()):
+        parts = [_type(annotation.__annotations__[field]) for field in fields]
+        whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]
+        return whole
+    return _array(annotation)
+
+
+def _array(annotation: Any) -> "Type":
+    """Type of a contiguous array: ``NDArray[dtype]``, ``ndarray[tuple[int, int], dtype]``.
+
+    Of records ``Annotated[NDArray[np.void], dtype]``.
+    """
+    from numba import from_dtype, types
+
+    leaves = _leaves(annotation)
+    records: list[Any] = [leaf for leaf in leaves if isinstance(leaf, np.dtype)]
+    (dtype,) = records or [
+        leaf for leaf in leaves if isinstance(leaf, type) and issubclass(leaf, np.generic)
+    ]
+    dimensions = max(1, leaves.count(int))
+    return types.Array(from_dtype(np.dtype(dtype)), dimensions, "C", readonly=READ_ONLY in leaves)
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """List what an annotation is made of, whatever NumPy's own names for it are in this version."""
+    if get_origin(annotation) is Annotated:
+        inner, *marks = get_args(annotation)
+        return [*_leaves(inner), *marks]
+    parts = get_args(annotation)
+    return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
+
+
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    TypeError,
+    ValueError,
+    UnpicklingError,
+)
+"""What reading a pickle raises if it is damaged, or names a type that has another name now."""
+
+
+def _kept_code(function: Callable[..., Any]) -> Any:
+    """Return Numba's cache for a loop, but one that reads less and drops what cannot be read.
+
+    Numba imports all that it compiles with before it reads what it kept, which takes longer than
+    all else it does at a start and may bring in SciPy. What is kept here is complete: it has what
+    it calls in it, and without reference counts it calls nothing of Numba's runtime. A loop that
+    must be compiled after all has its compiler import the same. A release of Numba that has no such
+    method reads as it always does.
+
+    Numba reads all of an index before it looks whether it is still that of the source. After an
+    upgrade in place the index may name types that are gone.
+    """
+    from numba.core.caching import FunctionCache
+
+    read = getattr(FunctionCache, "_load_overload", FunctionCache.load_overload)
+
+    class KeptCode(FunctionCache):
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            try:
+                return read(self, sig, target_context)
+            except OSError:  # another process writes it: on Windows a file is then locked
+                return None
+            except _UNREADABLE:
+                self.flush()  # type: ignore[no-untyped-call]
+                return None
+
+    return KeptCode(function)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _tell_once(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+@cache
+def _keep_nothing_in_a_folder_named_tilde() -> None:
+    """Give Numba no cache directory of a user without a home, which it would call ``~``."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ.setdefault("XDG_CACHE_HOME", os.devnull)
+
+
+@cache
+def _report_compilation() -> None:
+    """Have Numba say when it compiles: on a terminal a line that counts, elsewhere one line."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        compiled: ClassVar[set[str]] = set()
+
+        def on_start(self, event: Any) -> None:
+            self.compiled.add(event.data["dispatcher"].__qualname__)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{_COMPILING}: {len(self.compiled)} of at most {len(LOOPS)}")
+                sys.stderr.flush()
+            else:
+                _tell_once(f"{_COMPILING}: at most {len(LOOPS)}")
+
+        def on_end(self, event: Any) -> None:
+            if sys.stderr.isatty():
+                sys.stderr.write("\r\033[K")
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]

@@ -1,0 +1,108 @@
+"""Every error this project raises on purpose.
+
+::
+
+    TwofoldError
+    ├── QuantityError     text that is not a number with a unit
+    ├── TraceError        a trace file: names file, event, field and what to do
+    ├── WorkloadError     a graph of ops that contradicts itself
+    ├── TopologyError     a network that cannot be built, or a path that does not exist
+    │   └── DisconnectedError  faults cut ranks off from the others: names them
+    ├── ScheduleError     an algorithm that does not compute its collective
+    ├── ClusterError      a cluster description, or a job that does not fit on it
+    ├── WhatIfError       a question that the job or the cluster cannot be asked
+    ├── SettingsError     a setting that is unknown, or has a value that it cannot have
+    ├── CalibrationError  a trace that cannot tell what it is asked about the network
+    ├── StudyError        a study file, or a directory that holds another study
+    ├── PluginError       what another distribution adds, and cannot be used
+    ├── OutputError       an output that cannot be written
+    └── DeadlockError     nothing can happen any more and ops are pending: names who waits
+
+The command line turns any of them into one line on stderr and exit status 1.
+"""
+
+
+def shown(value: object) -> str:
+    """Write a value that is wrong, so that it fits in a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+class TwofoldError(Exception):
+    """The root of the tree in the module docstring."""
+
+
+class QuantityError(TwofoldError, ValueError):
+    """Text that is not a number with an accepted unit.
+
+    It is a ``ValueError`` besides, so that pydantic reports the field it stands in.
+    """
+
+
+class TraceError(TwofoldError):
+    """A trace that cannot be used: the message names file, event and field."""
+
+
+class WorkloadError(TwofoldError):
+    """A workload that contradicts itself."""
+
+
+class TopologyError(TwofoldError):
+    """A topology that cannot be built, or two nodes without a path."""
+
+
+class DisconnectedError(TopologyError):
+    """Faults of a network cut ranks off from the others."""
+
+
+class ScheduleError(TwofoldError):
+    """A schedule that does not compute its collective."""
+
+
+class ClusterError(TwofoldError):
+    """A cluster description that is wrong, or too small for the job."""
+
+
+class WhatIfError(TwofoldError):
+    """A what-if that does not apply: an unknown resource, a factor that is not positive."""
+
+
+class SettingsError(TwofoldError):
+    """A setting that is unknown, or a value it cannot have: says what is accepted."""
+
+
+class CalibrationError(TwofoldError):
+    """A trace that cannot tell what it is asked about the network it ran on."""
+
+
+class StudyError(TwofoldError):
+    """A study that is written wrongly, has no point, or is not the one in a directory."""
+
+
+class PluginError(TwofoldError):
+    """What another distribution adds to this one cannot be used: names that distribution."""
+
+
+class OutputError(TwofoldError):
+    """An output file that cannot be written."""
+
+
+class DeadlockError(TwofoldError):
+    """Nothing can happen any more and ops are pending."""
+
+
+def pip_install(*libraries: str) -> str:
+    """Write the command that installs libraries, for a message that says they are missing.
+
+    It names the libraries and not an extra of this distribution, which no package index has: a
+    stranger who registers its name there would be installed.
+
+    Examples
+    --------
+    >>> pip_install("starlette", "uvicorn")
+    'pip install starlette uvicorn'
+    >>> pip_install("dask[distributed]")
+    "pip install 'dask[distributed]'"
+    """
+    words = (f"'{library}'" if "[" in library else library for library in libraries)
+    return f"pip install {' '.join(words)}"

@@ -1,0 +1,72 @@
+"""Names as people write them: another spelling of a known name, and which one was meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_MOST = 3
+"""Names that are proposed for a part of theirs; for a misprint it is one."""
+_LEAST_PART = 3
+"""Characters that a part of a name needs to stand for it: ``h100`` for ``hgx-h100``."""
+
+
+def same_name(text: str, candidates: Iterable[str]) -> str | None:
+    """Return the known name that a text spells, or None if that is none or several.
+
+    Case, ``-``, ``_``, dots and spaces make no other name.
+
+    Examples
+    --------
+    >>> same_name("All-Reduce", ["all_reduce", "reduce"]), same_name("h100", ["hgx-h100"])
+    ('all_reduce', None)
+    """
+    names = list(candidates)
+    if text in names:
+        return text
+    matches = [name for name in names if _letters(name) == _letters(text)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def nearest(text: str, candidates: Iterable[str]) -> list[str]:
+    """Return the known names that a text is a part of, else the one that it is a misprint of.
+
+    Examples
+    --------
+    >>> nearest("h100", ["dgx-a100", "hgx-h100"]), nearest("scaleup.bandwith", ["scale_up.bandwidth"])
+    (['hgx-h100'], ['scale_up.bandwidth'])
+    """  # noqa: E501
+    spelt = {_letters(name): name for name in candidates}
+    letters = _letters(text)
+    parts = [
+        candidate for candidate in spelt if len(letters) >= _LEAST_PART and letters in candidate
+    ]
+    close = parts or get_close_matches(letters, spelt, n=1)
+    return [spelt[candidate] for candidate in close[:_MOST]]
+
+
+def did_you_mean(text: str, candidates: Iterable[str]) -> str:
+    """Ask for the nearest names, with a blank for what follows; "" if none is near.
+
+    Examples
+    --------
+    >>> did_you_mean("analytical", ["flow", "analytic"])
+    'did you mean analytic? '
+    """
+    names = nearest(text, candidates)
+    return f"did you mean {' or '.join(names)}? " if names else ""
+
+
+def one_of(text: str, candidates: Iterable[str]) -> str:
+    """Say that a text is none of the names: which was meant, and which there are.
+
+    Examples
+    --------
+    >>> one_of("quick", ["flow", "analytic"])
+    "'quick' is not one of flow, analytic"
+    """
+    names = list(candidates)
+    return f"{text!r} is not one of {', '.join(names)}; {did_you_mean(text, names)}".rstrip("; ")
+
+
+def _letters(name: str) -> str:
+    """Leave letters and digits, in lower case."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -1,0 +1,191 @@
+"""YAML as this project reads it: plain values within bounds, and what is wrong is one line.
+
+A file may be a stranger's. Refused are a key given twice, where the standard loader keeps the last;
+aliases, which expand without end; depth; endless numbers; tags that make objects.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.support.errors import TraceError, TwofoldError
+
+_DEEPEST = 32
+_LONGEST_NUMBER = 40
+"""Characters: Python's integers have no end, and PyYAML's base 60 takes quadratic time."""
+_LONGEST_COMPLAINT = 300
+_PREFIX = "tag:yaml.org,2002:"
+_NUMBERS = (f"{_PREFIX}int", f"{_PREFIX}float")
+_TIME = f"{_PREFIX}timestamp"
+_PLAIN = {f"{_PREFIX}{kind}" for kind in ("null", "bool", "str", "seq", "map")}
+_PLAIN |= {*_NUMBERS, _TIME}
+"""Tags of what there is a value for."""
+
+
+def parse_yaml(
+    text: str | bytes, source: Path | str, wrong: type[TwofoldError] = TraceError
+) -> object:
+    """Turn YAML text into dicts, lists and scalars; ``source`` is what errors call it.
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if it is not YAML, or goes beyond the bounds of this module; names
+        the line and column.
+
+    Examples
+    --------
+    >>> parse_yaml("nodes: 8", "cluster.yaml")
+    {'nodes': 8}
+    >>> parse_yaml("nodes: !!int x", "a.yaml")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    simulator.support.errors.TraceError: a.yaml: line 1, column 8: not YAML...'x' is no int
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        value: object = yaml.load(text.removeprefix("\ufeff"), Loader=_Loader)
+    except UnicodeError as error:
+        raise wrong(f"{source}: not YAML that can be used: it is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        (line, column), problem = _where_and_what(error, text if isinstance(text, str) else "")
+        complaint = " ".join(problem.split())[:_LONGEST_COMPLAINT]
+        raise wrong(
+            f"{source}: line {line}, column {column}: not YAML that can be used: {complaint}"
+        ) from error
+    return value
+
+
+Keys = tuple[int | str, ...]
+"""Keys and indices that lead to a value, from the outermost in."""
+Place = tuple[int, int]
+"""Line and column of a file, both counted from 1."""
+
+
+def places(text: str) -> dict[Keys, Place]:
+    r"""Return where each value of YAML text begins; one of a table at its key.
+
+    Parameters
+    ----------
+    text
+        What :func:`parse_yaml` has accepted.
+
+    Returns
+    -------
+    dict
+        Line and column by the keys and indices that lead to the value; ``()`` is the whole.
+
+    Examples
+    --------
+    >>> places("space:\n  compute: [1, 2]")["space", "compute", 1]
+    (2, 16)
+    """
+    node = _Loader(text.removeprefix("\ufeff")).get_single_node()
+    return {} if node is None else dict(_places(node, (), _position(node)))
+
+
+def place_of(path: Keys, positions: Mapping[Keys, Place]) -> Place:
+    """Return where a value is, or what would hold it: of a field that is missing, its table."""
+    while path and path not in positions:
+        path = path[:-1]
+    return positions.get(path, (1, 1))
+
+
+def _places(node: yaml.Node, path: Keys, at: Place) -> Iterator[tuple[Keys, Place]]:
+    yield path, at
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _places(value, (*path, str(key.value)), _position(key))
+    if isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _places(value, (*path, index), _position(value))
+
+
+def _position(node: yaml.Node) -> Place:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _where_and_what(error: yaml.YAMLError, text: str) -> tuple[Place, str]:
+    """Return where an error of PyYAML is, and what it says."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        parts = [part for part in (error.context, error.problem) if part]
+        at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        return at, ", ".join(parts)
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        at = before.count("\n") + 1, error.position - before.rfind("\n")
+        return at, f"unacceptable character #x{ord(text[error.position]):04x}"
+    return (1, 1), str(error)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which refuses in time what would cost memory, time or a value.
+
+    Where PyYAML has libyaml, that parses: four times as fast. What it parsed is still put together
+    here, since libyaml's own way of that overflows the stack where a file nests without end.
+    """
+
+    depth = 0
+
+    def __init__(self, stream: str | bytes) -> None:
+        super().__init__(stream)
+        if yaml.__with_libyaml__:
+            parser = yaml.CSafeLoader(stream)
+            for name in ("check_event", "peek_event", "get_event"):
+                setattr(self, name, getattr(parser, name))
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        """Count depth while nodes are made; PyYAML recurses, and would expand aliases later."""
+        if self.check_event(yaml.AliasEvent):
+            raise _refused("aliases are not accepted: write the value out", self.peek_event())  # type: ignore[no-untyped-call]
+        if self.depth >= _DEEPEST:
+            raise _refused(f"nested deeper than {_DEEPEST} levels", self.peek_event())  # type: ignore[no-untyped-call]
+        self.depth += 1
+        node = super().compose_node(parent, index)  # type: ignore[arg-type]
+        self.depth -= 1
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS:
+            _check_length(node)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        """Make a value of a node; PyYAML trusts a value to be what its tag says."""
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f": {error}" if isinstance(error, ValueError) and node.tag == _TIME else ""
+            kind = node.tag.removeprefix(_PREFIX)
+            raise _refused(f"{str(node.value)[:80]!r} is no {kind}{why}", node) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        """Refuse a key given twice, where the standard loader keeps the last."""
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _refused(f"field {key.value[:80]!r} is given twice", key)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _check_length(number: yaml.ScalarNode) -> None:
+    if len(number.value) > _LONGEST_NUMBER:
+        raise _refused(f"a number of {len(number.value)} characters", number)
+
+
+def _refuse_tag(_: _Loader, node: yaml.Node) -> None:
+    tag = node.tag.replace(_PREFIX, "!!")
+    raise _refused(f"the tag {tag} is not accepted: write a plain value", node)
+
+
+def _refused(problem: str, at: Any) -> yaml.MarkedYAMLError:
+    """Make an error of what is wrong with a node or an event."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
+
+
+_Loader.yaml_constructors = {
+    tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN
+}
+_Loader.add_constructor(None, _refuse_tag)

@@ -1,0 +1,200 @@
+"""Transfers that are alike, whatever calls meet: one of them stands for all.
+
+The transfers, ranks and links of some calls are coloured: a transfer by what it moves, by its ends
+and its links; a rank by its transfers; a link by its bandwidth and by what passes it; and so on to
+the fixed point (colour refinement). In the *equitable partition* that this gives, transfers of one
+colour start and end together whenever their calls begin, since whatever they wait for, and whatever
+shares their links, has the same colours for each of them. That holds for any of the calls under
+way, at any times: to leave some out takes colours away, and splits none.
+
+So a call keeps one transfer, rank and link of each colour; what a transfer puts on the link is what
+all of its colour put there. A ring on one switch is then a transfer per step. With fewer transfers
+fewer steps need to be taken at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
+from simulator.transfers.crowd import Program
+from simulator.transfers.program import strided
+from simulator.transfers.state import Ints
+
+
+def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Program]:
+    """Keep one of what is alike in calls that may meet.
+
+    Parameters
+    ----------
+    programs
+        What the calls do, each once, on the links of one network.
+    kinds
+        Of the links, which have the same numbers if they are of one kind
+        (:attr:`simulator.costing.likeness.Likeness.classes`), shape ``(links,)``.
+
+    Returns
+    -------
+    list of Program
+        In the same order. In any mixture of them everything takes as long as in the same mixture
+        of ``programs``, on this network and on all others of its graph on which links of one kind
+        have the same numbers; they must not be mixed with others.
+    """
+    everything = _Everything.of(programs, kinds)
+    flow, rank, link = everything.coloured()
+    first_link = _first(link)
+    return [
+        _kept(program, flow[flows], rank[ranks], link, first_link)
+        for program, flows, ranks in zip(
+            programs, _slices(everything.flows), _slices(everything.ranks), strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Everything:
+    """All programs side by side: their ranks and flows are numbered one after the other.
+
+    ``flows`` and ``ranks`` are where those of each program begin, and their number. The colours
+    are those at the start.
+    """
+
+    flows: Ints
+    ranks: Ints
+    source: Ints
+    target: Ints
+    use_flow: Ints
+    use_link: Ints
+    weight: Hashes
+    flow_colour: Hashes
+    rank_colour: Hashes
+    link_colour: Hashes
+
+    @staticmethod
+    def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_Everything":
+        flows = np.cumsum([0, *(len(program.source) for program in programs)])
+        ranks = np.cumsum([0, *(program.ranks for program in programs)])
+        starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
+        return _Everything(
+            flows=flows,
+            ranks=ranks,
+            source=_joined([program.source + rank for program, _, rank in starts]),
+            target=_joined([program.target + rank for program, _, rank in starts]),
+            use_flow=_joined([_flow_of_use(program) + flow for program, flow, _ in starts]),
+            use_link=_joined([program.link for program in programs]),
+            weight=mixed(rounded(np.concatenate([program.weight for program in programs]))),
+            flow_colour=np.concatenate(
+                [_what_it_moves(program, kinds, number) for number, program in enumerate(programs)]
+            ),
+            rank_colour=mixed(np.repeat(np.arange(len(programs)), np.diff(ranks))),
+            link_colour=mixed(kinds.astype(np.int64)),
+        )
+
+    def coloured(self) -> tuple[Ints, Ints, Ints]:
+        """Colours of all flows, ranks and links at the fixed point."""
+
+        def split(flow: Hashes, rank: Hashes, link: Hashes) -> tuple[Hashes, ...]:
+            passed = summed(mixed(link[self.use_link], self.weight), self.use_flow, len(flow))
+            flow = mixed(flow, rank[self.source], rank[self.target], passed)
+            ends = summed(mixed(flow), self.source, len(rank))
+            ends += summed(mixed(flow, flow), self.target, len(rank))
+            rank = mixed(rank, ends)
+            passing = summed(mixed(flow[self.use_flow], self.weight), self.use_link, len(link))
+            return flow, rank, mixed(link, passing)
+
+        flow, rank, link = refined((self.flow_colour, self.rank_colour, self.link_colour), split)
+        return numbered(flow), numbered(rank), numbered(link)
+
+
+def _what_it_moves(program: Program, kinds: NDArray[np.integer], number: int) -> Hashes:
+    """Colours of a program's flows at the start: run, bytes, and what the latency adds up from."""
+    run, ways = program.run, program.ways
+    own = np.full_like(run, number)
+    start = mixed(own, run, program.amount, program.latency, *program.latency_of.T)
+    if ways is None:
+        return start
+    passed = mixed(kinds[ways.routes.link], rounded(ways.routes.share))
+    return mixed(start, summed(passed, ways.routes.message, len(run)))
+
+
+def _flow_of_use(program: Program) -> Ints:
+    return np.repeat(np.arange(len(program.source)), np.diff(program.offset))
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _slices(begin: Ints) -> list[slice]:
+    return [slice(first, last) for first, last in pairwise(begin.tolist())]
+
+
+def _first(colour: Ints) -> Ints:
+    """Return, of each, the first of its colour."""
+    _, first, number = np.unique(colour, return_index=True, return_inverse=True)
+    return np.asarray(first[number.ravel()], dtype=np.int64)
+
+
+def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints) -> Program:
+    """Return a program with one of each colour; ``link`` has the colours of the whole network."""
+    flows, flow_class = _firsts(flow)
+    ranks, rank_class = _firsts(rank)
+    ways = program.ways
+    if len(flows) == len(flow) or ways is None:
+        return program
+    on_first = first_link[program.link] == program.link
+    of, on = flow_class[_flow_of_use(program)[on_first]], program.link[on_first]
+    pair, pair_of_use = np.unique(of * (len(link) + 1) + on, return_inverse=True)
+    hops = np.bincount(pair // (len(link) + 1), minlength=len(flows))
+    weight, share = (
+        np.bincount(pair_of_use.ravel(), each[on_first], len(pair)).astype(np.float64)
+        for each in (program.weight, ways.share)
+    )
+    row_offset, row_flow = _rows(program, flow_class, ranks)
+    kept = Program(
+        ranks=len(ranks),
+        source=rank_class[program.source[flows]],
+        target=rank_class[program.target[flows]],
+        latency=program.latency[flows],
+        amount=program.amount[flows],
+        latency_of=program.latency_of[flows],
+        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        link=pair % (len(link) + 1),
+        weight=weight,
+        row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
+        repeats=program.repeats,
+        stride=program.stride,
+        row_offset=row_offset,
+        row_flow=row_flow,
+        transfers=0,
+        ways=ways.of(flows, share, compared=True),
+    )
+    return strided(kept)
+
+
+def _firsts(colour: Ints) -> tuple[Ints, Ints]:
+    """Return the first of each colour in their order, and which of these each is like.
+
+    The order in which things stand in a program, whatever the colours are called.
+    """
+    _, first, which = np.unique(colour, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[which.ravel()]
+
+
+def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
+    """In each run, the classes of flows of the first rank of each class."""
+    row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
+    entries = [
+        np.unique(flow_class[program.row_flow[first:last]])
+        for first, last in zip(
+            program.row_offset[row].tolist(), program.row_offset[row + 1].tolist(), strict=True
+        )
+    ]
+    offset = np.cumsum([0, *map(len, entries)], dtype=np.int64)
+    return offset, np.concatenate([np.empty(0, dtype=np.int64), *entries])

@@ -1,0 +1,358 @@
+"""The compiled loop of :mod:`simulator.transfers.crowd`: arrays, and what becomes of them.
+
+Each rank takes its steps in order; a transfer starts when both its ends have ended all that they
+send and receive in the steps before, waits its latency, and then moves its bytes at a max-min fair
+share of its links (:func:`simulator.engine.max_min.max_min_rates`). When one joins or leaves, rates
+are found again for those to whom that matters.
+
+Nothing is allocated here: :class:`simulator.transfers.crowd.Crowd` makes room.
+"""
+
+import numpy as np
+
+from simulator.support.compiled import hot_loop
+from simulator.transfers.fair_shares import account, expect, share
+from simulator.transfers.state import (
+    ACTIVE,
+    BLOCK,
+    DIRTY,
+    IDLE,
+    MOVES,
+    OVER,
+    STALE,
+    WAITS,
+    Ints,
+    State,
+)
+from simulator.workload import Floats
+
+_SLACK = 1e-12
+"""A flow that would end within this many seconds, or this fraction of the clock, is over.
+
+Must exceed the spacing of floats around the clock (1.1e-13 s at 1000 s), or time stands still. A
+picosecond is much where bytes move within some: there the fraction is less.
+"""
+
+
+@hot_loop
+def advance(s: State, until: float) -> bool:
+    """Go on until a call is over, or to the last event that is not after ``until``."""
+    book = s.book
+    while True:
+        if book.tally[DIRTY]:
+            share(s)
+        coming = _next(s)
+        book.clock[1] = coming  # infinite where nothing is under way
+        if not coming <= until:
+            return False
+        book.clock[0] = max(coming, book.clock[0])
+        _settle(s)
+        if book.tally[OVER]:
+            return True
+
+
+@hot_loop
+def _next(s: State) -> float:
+    """Return when something happens next to any flow (s)."""
+    book = s.book
+    active = book.tally[ACTIVE]
+    for number in range(book.tally[STALE]):
+        block = book.stale[number]
+        book.is_stale[block] = 0
+        first = block * BLOCK
+        book.soonest[block] = _least(book.coming, first, min(first + BLOCK, active))
+    book.tally[STALE] = 0
+    return _least(book.soonest, 0, (active + BLOCK - 1) // BLOCK)
+
+
+@hot_loop(nan_free=True)
+def _least(values: Floats, first: int, last: int) -> float:
+    """Return the least of some values that stand together, in several lanes at a time."""
+    least = np.inf
+    for index in range(first, last):
+        least = min(least, values[index])
+    return least
+
+
+@hot_loop
+def _list_due(s: State) -> int:
+    """List the flows that begin to move or end at this instant; return how many.
+
+    They are in the order in which they stand in their calls, so that of transfers that end together
+    the last is the same whatever calls came and went before.
+    """
+    flows, book = s.flows, s.book
+    now, many, active = book.clock[0], 0, book.tally[ACTIVE]
+    soon = now + _SLACK * min(1.0, now)
+    for block in range((active + BLOCK - 1) // BLOCK):
+        if not book.soonest[block] <= soon:
+            continue
+        for index in range(block * BLOCK, min((block + 1) * BLOCK, active)):
+            if book.coming[index] <= soon:
+                flow = book.active[index]
+                # Ends may come a rounding early, the end of a latency not: bytes begin in order.
+                if flows[flow].doing == MOVES or flows[flow].wakes <= now:
+                    book.due[many] = flow
+                    many += 1
+    _sort(book.due, many)
+    return many
+
+
+@hot_loop
+def _sort(values: Ints, count: int) -> None:
+    """Sort the first ``count`` in place (Shell, Communications of the ACM 2:7, 1959)."""
+    gap = count // 2
+    while gap > 0:
+        for index in range(gap, count):
+            value, slot = values[index], index
+            while slot >= gap and values[slot - gap] > value:
+                values[slot] = values[slot - gap]
+                slot -= gap
+            values[slot] = value
+        gap = 1 if gap == 2 else gap * 5 // 11
+
+
+@hot_loop
+def _settle(s: State) -> None:
+    """Let begin and end what does at this instant."""
+    flows, book = s.flows, s.book
+    many = _list_due(s)
+    for number in range(many):
+        flow = book.due[number]
+        if flows[flow].doing == MOVES:
+            account(s, flow)
+            _leave(s, flow)
+            _over(s, flow)
+        elif flows[flow].remaining == 0.0:
+            _over(s, flow)
+        else:
+            _join(s, flow)
+
+
+@hot_loop
+def _over(s: State, flow: int) -> None:
+    """End a transfer: its two ranks go on, unless it was the last of its call."""
+    flows, ranks, calls, book = s.flows, s.ranks, s.calls, s.book
+    _retire(s, flow)
+    call, source, target = flows[flow].call, flows[flow].source, flows[flow].target
+    # What starts by this end waited for it: its time so far is theirs.
+    for part in range(len(book.before)):
+        book.before[part] = s.spent[flow, part]
+    calls[call].left -= 1
+    if calls[call].left == 0:
+        for part in range(len(book.before)):
+            s.call_spent[call, part] = book.before[part]
+        book.over[book.tally[OVER]] = call
+        book.tally[OVER] += 1
+        return
+    ranks[source].pending -= 1
+    if target != source:
+        ranks[target].pending -= 1
+    _go_on(s, source, 0.0)
+    if target != source:
+        _go_on(s, target, 0.0)
+
+
+@hot_loop
+def _go_on(s: State, rank: int, delay: float) -> None:
+    """Take a rank to the first step in which it still waits for something, if it may.
+
+    What starts by that does so ``delay`` (s) from now.
+    """
+    ranks, calls, runs, rows, flows = s.ranks, s.calls, s.runs, s.rows, s.flows
+    call = ranks[rank].call
+    while ranks[rank].pending == 0 and ranks[rank].run < calls[call].last_run:
+        run = ranks[rank].run
+        # A rank stands before its first run (``first_run - 1``) until the call begins.
+        row = -1 if run < calls[call].first_run else runs[run].row + ranks[rank].local
+        if (
+            row >= 0
+            and rows[row].first < rows[row].last
+            and (ranks[rank].segment + 1 < runs[run].segments)
+        ):
+            ranks[rank].segment += 1
+        else:
+            run += 1
+            ranks[rank].run = run
+            ranks[rank].segment = 0
+            if run == calls[call].last_run:
+                return
+            row = runs[run].row + ranks[rank].local
+        ranks[rank].pending = rows[row].last - rows[row].first
+        for entry in range(rows[row].first, rows[row].last):
+            flow = s.entries[entry]
+            source, target = flows[flow].source, flows[flow].target
+            peer = target if source == rank else source
+            # Whoever comes second starts the transfer.
+            if ranks[peer].run == run and ranks[peer].segment == ranks[rank].segment:
+                _start(s, flow, run, ranks[rank].segment, delay)
+
+
+@hot_loop
+def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
+    flows, book = s.flows, s.book
+    steps = s.runs[run].stride
+    steps = min(steps, s.runs[run].repeats - segment * steps)
+    times = steps * s.calls[flows[flow].call].factor
+    flows[flow].doing = WAITS
+    flows[flow].wakes = book.clock[0] + delay + flows[flow].latency * times
+    flows[flow].remaining = flows[flow].amount * times
+    for part in range(len(book.before)):
+        s.spent[flow, part] = book.before[part] + s.latency_of[flow, part] * times
+    _activate(s, flow, flows[flow].wakes)
+
+
+@hot_loop
+def _activate(s: State, flow: int, coming: float) -> None:
+    """Put a flow on the list of the active ones."""
+    book = s.book
+    s.flows[flow].place = book.tally[ACTIVE]
+    book.active[book.tally[ACTIVE]] = flow
+    expect(s, book.tally[ACTIVE], coming)
+    book.tally[ACTIVE] += 1
+
+
+@hot_loop
+def _join(s: State, flow: int) -> None:
+    """Put a flow on its links."""
+    flows, uses, wires = s.flows, s.uses, s.wires
+    flows[flow].doing = MOVES
+    flows[flow].since = s.book.clock[0]
+    flows[flow].rate = 0.0
+    flows[flow].held_by = -1
+    flows[flow].end = np.inf
+    expect(s, flows[flow].place, np.inf)
+    for use in range(flows[flow].first, flows[flow].last):
+        # In front of the list of the link: a doubly linked one, through the records of uses.
+        head = wires[uses[use].link].head
+        uses[use].before, uses[use].after = -1, head
+        if head >= 0:
+            uses[head].before = use
+        wires[uses[use].link].head = use
+        _soil(s, uses[use].link)
+
+
+@hot_loop
+def _leave(s: State, flow: int) -> None:
+    """Take a flow from its links; only who is left there has something to share."""
+    flows, uses, wires = s.flows, s.uses, s.wires
+    for use in range(flows[flow].first, flows[flow].last):
+        before, after = uses[use].before, uses[use].after
+        if before >= 0:
+            uses[before].after = after
+        else:
+            wires[uses[use].link].head = after
+        if after >= 0:
+            uses[after].before = before
+        if wires[uses[use].link].head >= 0:
+            _soil(s, uses[use].link)
+
+
+@hot_loop
+def _soil(s: State, link: int) -> None:
+    wires, tally = s.wires, s.book.tally
+    if not wires[link].is_dirty:
+        wires[link].is_dirty = 1
+        wires[tally[DIRTY]].dirty = link
+        tally[DIRTY] += 1
+
+
+@hot_loop
+def begin(s: State, call: int, delay: float) -> None:
+    """Send every rank of a call into its first step, ``delay`` (s) from now."""
+    calls, book = s.calls, s.book
+    for part in range(len(book.before)):
+        book.before[part] = s.call_spent[call, part]
+    for rank in range(calls[call].first_rank, calls[call].last_rank):
+        _go_on(s, rank, delay)
+
+
+@hot_loop
+def reset(s: State, call: int, factor: float) -> None:
+    """Set the ranks of a call before their first step."""
+    ranks, calls = s.ranks, s.calls
+    for rank in range(calls[call].first_rank, calls[call].last_rank):
+        ranks[rank].run = calls[call].first_run - 1
+        ranks[rank].segment = 0
+        ranks[rank].pending = 0
+    calls[call].left = calls[call].transfers
+    calls[call].factor = factor
+
+
+@hot_loop
+def move_in(s: State, call: int, old: State, old_call: int) -> None:
+    """Take over a like call that is under way in another state, in the middle of what it does."""
+    first, last = s.calls[call].first_flow, s.calls[call].last_flow
+    shift = old.calls[old_call].first_flow - first
+    for flow in range(first, last):
+        s.flows[flow].doing = old.flows[flow + shift].doing
+        s.flows[flow].wakes = old.flows[flow + shift].wakes
+        s.flows[flow].remaining = old.flows[flow + shift].remaining
+        s.flows[flow].rate = old.flows[flow + shift].rate
+        s.flows[flow].since = old.flows[flow + shift].since
+        s.flows[flow].end = old.flows[flow + shift].end
+        s.flows[flow].held_by = old.flows[flow + shift].held_by
+        for part in range(len(s.book.before)):
+            s.spent[flow, part] = old.spent[flow + shift, part]
+    _move_ranks(s, call, old, old_call)
+    for part in range(len(s.book.before)):
+        s.call_spent[call, part] = old.call_spent[old_call, part]
+    s.calls[call].left = old.calls[old_call].left
+    s.calls[call].factor = old.calls[old_call].factor
+    rejoin(s, first, last)
+
+
+@hot_loop
+def _move_ranks(s: State, call: int, old: State, old_call: int) -> None:
+    shift = old.calls[old_call].first_rank - s.calls[call].first_rank
+    runs = s.calls[call].first_run - old.calls[old_call].first_run
+    for rank in range(s.calls[call].first_rank, s.calls[call].last_rank):
+        s.ranks[rank].run = old.ranks[rank + shift].run + runs
+        s.ranks[rank].segment = old.ranks[rank + shift].segment
+        s.ranks[rank].pending = old.ranks[rank + shift].pending
+
+
+@hot_loop
+def rejoin(s: State, first: int, last: int) -> None:
+    """Put flows that came with their state on the lists they belong to."""
+    flows, uses, wires = s.flows, s.uses, s.wires
+    for flow in range(first, last):
+        if flows[flow].doing == IDLE:
+            continue
+        if flows[flow].doing == WAITS:
+            _activate(s, flow, flows[flow].wakes)
+            continue
+        _activate(s, flow, flows[flow].end)
+        for use in range(flows[flow].first, flows[flow].last):
+            head = wires[uses[use].link].head
+            uses[use].before, uses[use].after = -1, head
+            if head >= 0:
+                uses[head].before = use
+            wires[uses[use].link].head = use
+            _soil(s, uses[use].link)
+
+
+@hot_loop
+def abandon(s: State, first: int, last: int) -> None:
+    """Take flows off the lists that they are on, in the middle of what they do."""
+    flows = s.flows
+    for flow in range(first, last):
+        if flows[flow].doing == IDLE:
+            continue
+        if flows[flow].doing == MOVES:
+            _leave(s, flow)
+        _retire(s, flow)
+
+
+@hot_loop
+def _retire(s: State, flow: int) -> None:
+    """Take a flow out of the active ones."""
+    flows, book = s.flows, s.book
+    book.tally[ACTIVE] -= 1
+    # The last of the list takes its place; the end of the list then has nothing to expect.
+    last = book.active[book.tally[ACTIVE]]
+    book.active[flows[flow].place] = last
+    expect(s, flows[flow].place, book.coming[book.tally[ACTIVE]])
+    expect(s, book.tally[ACTIVE], np.inf)
+    flows[last].place = flows[flow].place
+    flows[flow].doing = IDLE

@@ -1,0 +1,121 @@
+"""No utility is above the bound beside it: any job, cluster, resource, factor and engine."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from collectives.libraries.planners import parse_rule
+from experiments.points.utility import BOUND_ASSUMES, most_utility, utility
+from experiments.scenario.resources import RESOURCES, improve, utility_pct
+from experiments.scenario.scenario import Scenario
+from helpers.places import ROOT
+from helpers.strategies import ENGINES, SCHEDULES, workloads
+from simulator.support.errors import TwofoldError
+from topologies import load_cluster
+
+CLUSTERS = [
+    load_cluster(name)
+    for name in (
+        "dgx-a100",
+        "dgx-v100",
+        "hgx-h100",
+        "perlmutter",
+        "a100-mesh-4",
+        "mi300x-8",
+        "mi250x-frontier",
+        "l40s-pcie-8",
+        "gb200-nvl72",
+        "tpu-v5e",
+        ROOT / "traces" / "live" / "net250.yaml",
+    )
+]
+"""Switches, meshes and tori; NCCL, RCCL and no library; NICs of their own, shared, and none."""
+KINDS = tuple(SCHEDULES)
+RULES = ((), ("all_reduce=tree",), ("all_reduce=ring", "all_gather=direct"))
+
+
+@st.composite
+def scenarios(draw):
+    """A random step on a cluster, one rank to a node or more, its kernels slowed down or not."""
+    ranks = draw(st.integers(2, 8))
+    cluster = draw(st.sampled_from(CLUSTERS))
+    nodes = draw(st.sampled_from([None, 2, ranks]))
+    return Scenario(
+        draw(workloads(ranks, items=14, kinds=draw(st.sampled_from([KINDS, KINDS[:4]])))),
+        cluster,
+        nodes=nodes,
+        forced=tuple(map(parse_rule, draw(st.sampled_from(RULES)))),
+        slow_down=draw(st.sampled_from([0.0, 0.0, 0.0, 0.3])),
+        fold=draw(st.sampled_from([False, None, True])),
+    )
+
+
+def holds(scenario, resource, factor):
+    """Ask for a utility and its bound, and compare them.
+
+    What ends within 1e-12 s is over (``_SLACK`` of :mod:`simulator.transfers.loop`): a call of
+    many segments may be sooner by that much in each.
+    """
+    try:
+        step = scenario.run().makespan
+        changed = improve(scenario, resource, factor).run().makespan
+    except TwofoldError:
+        assume(False)
+    assume(step > 0)
+    bound = most_utility(scenario, factor=factor, resources=[resource])[resource]
+    least = step * (1 - bound / 100)
+    assert changed >= least - 1e-9 * step - 1e-10
+    return utility_pct(step, changed), bound
+
+
+asked = st.sampled_from(RESOURCES)
+factors = st.sampled_from([0.5, 1.3, 2.0, 2.0, 4.0, 1000.0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=40)
+@given(scenario=scenarios(), resource=asked, factor=factors)
+def test_no_utility_is_above_its_bound(engine, scenario, resource, factor):
+    holds(replace(scenario, engine=engine), resource, factor)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=2000)
+@given(scenario=scenarios(), resource=asked, factor=factors)
+def test_no_utility_is_above_its_bound_in_2000_scenarios(engine, scenario, resource, factor):
+    holds(replace(scenario, engine=engine), resource, factor)
+
+
+@pytest.mark.parametrize("engine", ["flow", "analytic"])
+def test_a_bound_is_printed_with_what_it_assumes_and_not_below_the_utility(engine):
+    live = ROOT / "traces" / "live"
+    report = utility(live / "ddp-cpu-2", live / "net250.yaml", engine=engine)
+    for row in report.utilities:
+        if row.bound_pct is not None:
+            assert row.bound_assumes == BOUND_ASSUMES
+            assert row.utility_pct <= row.bound_pct + 1e-9
+    assert sum(row.bound_pct is not None for row in report.utilities) == 5
+
+
+def test_where_buckets_share_a_link_the_bound_counts_the_link():
+    """Half the latency saves next to nothing of a step that waits for bytes, and at most so."""
+    live = ROOT / "traces" / "live"
+    (row,) = utility(
+        live / "ddp-cpu-2", live / "net250.yaml", resources="scale_out.latency"
+    ).utilities
+    assert row.bound_pct < 0.2
+
+
+def test_where_nothing_meets_a_bound_is_the_utility():
+    report = utility(ROOT / "traces" / "samples" / "gpu-dp2-tp4", "dgx-a100")
+    gains = {
+        row.resource: row.utility_pct for row in report.utilities if row.utility_pct is not None
+    }
+    assert len(gains) == 4
+    for row in report.utilities:
+        if row.resource in gains:
+            assert gains[row.resource] <= row.bound_pct <= gains[row.resource] + 1e-7

@@ -1,0 +1,394 @@
+"""What answers say that they do not know: pinned shares, errors of calls, other hardware."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import twofold as tf
+from experiments.baseline import Settings, replayed
+from experiments.output.terminal import Amount, print_document
+from experiments.points.utility import UtilityReport, _prepared, _simulated
+from experiments.priors.doubts import Doubts, communication_error, hardware_warning, touched
+from experiments.scenario.language import parse_change
+from experiments.scenario.scenario import Scenario
+from helpers.places import SAMPLES, SHARED
+from simulator.builder import WorkloadBuilder
+from simulator.workload import UNEXPLAINED_HOST, CallRow, What
+from topologies import load_cluster
+from topologies.cluster.schema import AcceleratorTable
+from traces.core.loaded import Coverage, Loaded
+
+CLUSTER = load_cluster("dgx-a100")
+GPU, CPU = str(SAMPLES / "gpu-dp2-tp4"), str(SAMPLES / "gloo-ddp-4")
+SIZE = 2.0**26
+
+
+def doubled(base, resources):
+    """Rows of what twice of each resource buys, without bounds and intervals."""
+    prepared = {name: _prepared(base, name, 2.0) for name in resources}
+    return list(_simulated(base, prepared, 2.0, lambda _: None).values())
+
+
+def builder_of(ranks=2):
+    return WorkloadBuilder(job_ranks=ranks)
+
+
+def add_call(builder, transfer, *, members=(0, 1), start=0.0, after=(), **sort):
+    """A call of two ranks that start together, measured to take ``transfer`` (s)."""
+    number = len(builder._calls)
+    kind, size = sort.get("kind", "all_reduce"), sort.get("size", SIZE)
+    row = CallRow(kind, builder.group((0, 1), "dp"), number, size, transfer=transfer)
+    call, made = builder.call(row), []
+    for rank in members:
+        measured = start, start + transfer
+        made.append(
+            builder.op(
+                What.COLLECTIVE,
+                rank=rank,
+                lane="stream 20",
+                name="nccl",
+                duration=0.0,
+                call=call,
+                measured=measured,
+            )
+        )
+    for source, target in zip(after, made, strict=False):
+        builder.edge(source, target)
+    return made
+
+
+def base_of(workload, cluster=CLUSTER, accelerator="", **settings):
+    """A baseline of a step that was put together by hand."""
+    coverage = Coverage(
+        "1", (1,), workload.ranks, workload.job_ranks, 0, 0, 0, 0, 0, {}, {}, {}, (), ()
+    )
+    ends = np.nan_to_num(workload.measured_end, nan=1.0)
+    loaded = Loaded("by hand", workload, coverage, float(ends.max()), {}, {}, accelerator)
+    return replayed(lambda _: loaded, cluster, Settings(**settings))
+
+
+def asked(base, *resources):
+    return {row.resource: row for row in doubled(base, resources)}
+
+
+def printed(base, *resources, width=120):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    rows = doubled(base, resources)
+    document = UtilityReport(base, tuple(rows), 2.0).document()
+    print_document(console, document, Amount.VERBOSE)
+    return console.file.getvalue()
+
+
+# --- pinned share
+
+
+def pinned_chain(silence, work=1.0):
+    builder = builder_of(1)
+    ops = [
+        builder.op(What.HOST, rank=0, lane="main", name=name, duration=seconds)
+        for name, seconds in (("aten::mm", work), (UNEXPLAINED_HOST, silence))
+    ]
+    builder.edge(*ops)
+    return builder.build()
+
+
+def test_the_pinned_share_is_in_the_answer_by_cause():
+    answer = base_of(pinned_chain(3.0)).answer()
+    assert answer["pinned_pct"] == pytest.approx(75)
+    assert answer["pinned_by_cause_pct"] == {UNEXPLAINED_HOST: pytest.approx(75)}
+
+
+def test_much_pinned_time_is_said_in_the_rows_it_touches():
+    row = asked(base_of(pinned_chain(3.0)), "host")["host"]
+    assert row.utility_pct == pytest.approx(12.5)
+    assert row.warning == "may be more: 75 % of the path is unexplained (unexplained host)"
+    assert "savings may be larger" in " ".join(printed(base_of(pinned_chain(3.0)), "host").split())
+
+
+def test_little_pinned_time_is_said_in_the_head_only():
+    base = base_of(pinned_chain(0.1))
+    assert asked(base, "host")["host"].warning == ""
+    text = printed(base, "host")
+    assert "cannot change   9.1 % of the critical path: unexplained host 9.1 %" in text
+    assert "savings may be larger" not in text
+
+
+def test_copies_are_pinned_but_make_nothing_doubtful():
+    builder = builder_of(1)
+    ops = [
+        builder.op(what, rank=0, lane="s", name="x", duration=1.0)
+        for what in (What.COMPUTE, What.COPY)
+    ]
+    builder.edge(*ops)
+    base = base_of(builder.build())
+    assert dict(base.doubts.pinned) == {"copy": pytest.approx(50)}
+    assert asked(base, "compute")["compute"].warning == ""
+
+
+def test_calls_of_unknown_size_make_the_network_doubtful_and_not_the_ranks():
+    builder = builder_of()
+    work = [
+        builder.op(What.COMPUTE, rank=rank, lane="s", name="gemm", duration=0.1) for rank in (0, 1)
+    ]
+    first = add_call(builder, 0.5, size=np.nan, after=work)
+    add_call(builder, 0.01, after=first)
+    rows = asked(base_of(builder.build()), "compute", "scale_up.bandwidth")
+    assert "unknown calls" in rows["scale_up.bandwidth"].warning
+    assert rows["compute"].warning == ""
+
+
+# --- exposed communication that buys nothing
+
+
+def beside(delay):
+    """A call of known size, and a kernel behind a gap that lasts as long on rank 0."""
+    builder = builder_of()
+    heads = [
+        builder.op(What.COMPUTE, rank=rank, lane="s", name="gemm", duration=1e-3) for rank in (0, 1)
+    ]
+    calls = add_call(builder, 1e-3, after=heads)
+    last = builder.op(What.COMPUTE, rank=0, lane="s", name="gemm", duration=1e-3)
+    builder.edge(calls[0], last)
+    builder.edge(heads[0], last, lag=delay)
+    return builder.build()
+
+
+def test_exposed_communication_that_buys_nothing_is_said_and_not_printed_bare():
+    base = base_of(beside(delay=5e-3).with_calls(size=np.array([8 * SIZE])))
+    rows = asked(base, "scale_up.bandwidth", "scale_up.latency", "compute")
+    for name in ("scale_up.bandwidth", "scale_up.latency"):
+        assert rows[name].utility_pct == pytest.approx(0.0, abs=1e-6)
+        assert "hidden: " in rows[name].warning
+        assert "exposed communication on scale_up" in rows[name].warning
+    assert "hidden" not in rows["compute"].warning
+    document = UtilityReport(base, tuple(doubled(base, ["scale_up.bandwidth"])), 2.0).document()
+    assert any("exposed communication on scale_up" in doubt.cause for doubt in document.warning)
+
+
+def test_a_little_exposed_communication_is_nothing_to_wonder_at():
+    rows = asked(base_of(beside(delay=5e-3)), "scale_up.bandwidth")
+    assert rows["scale_up.bandwidth"].utility_pct == pytest.approx(0.0, abs=1e-6)
+    assert "hidden" not in rows["scale_up.bandwidth"].warning
+
+
+def test_exposed_communication_that_pays_is_not_doubted():
+    base = base_of(beside(delay=0.0).with_calls(size=np.array([SIZE * 8])))
+    rows = asked(base, "scale_up.bandwidth")
+    assert rows["scale_up.bandwidth"].utility_pct > 10
+    assert rows["scale_up.bandwidth"].warning == ""
+
+
+# --- modelled against measured transfers
+
+
+def modelled(size=SIZE, kind="all_reduce"):
+    """What the model says of one call (s)."""
+    builder = builder_of()
+    add_call(builder, 1.0, size=size, kind=kind)
+    timeline = Scenario(builder.build(), CLUSTER).run()
+    return float(timeline.call_end[0] - timeline.call_start[0])
+
+
+def test_the_error_of_calls_is_the_median_per_kind_and_over_all():
+    builder, cost = builder_of(), modelled()
+    before = ()
+    for number, ratio in enumerate((0.5, 1.0, 2.0, 4.0, 4.0)):
+        before = add_call(builder, cost / ratio, start=float(number), after=before)
+    gather = modelled(kind="all_gather")
+    add_call(builder, gather / 3.0, kind="all_gather", start=9.0, after=before)
+    found = base_of(builder.build()).communication_error
+    assert found["calls"] == 6
+    assert found["not_compared"] == 0
+    assert found["median_pct"] == pytest.approx(150, rel=1e-3)
+    kinds = {one.kind: (one.calls, one.median_pct) for one in found["kinds"]}
+    assert kinds["all_reduce"] == (5, pytest.approx(100, rel=1e-3))
+    assert kinds["all_gather"] == (1, pytest.approx(200, rel=1e-3))
+    assert list(kinds) == ["all_reduce", "all_gather"]
+
+
+def test_errors_of_both_signs_do_not_cancel_in_the_median_without_sign():
+    builder, cost, before = builder_of(), modelled(), ()
+    for number, ratio in enumerate((0.5, 1.5)):
+        before = add_call(builder, cost / ratio, start=float(number), after=before)
+    found = base_of(builder.build()).communication_error
+    assert found["median_pct"] == pytest.approx(0, abs=0.2)
+    assert found["median_absolute_pct"] == pytest.approx(50, rel=1e-2)
+
+
+def test_calls_that_cannot_be_compared_are_counted():
+    builder = builder_of()
+    before = add_call(builder, modelled())
+    before = add_call(builder, 1e-3, size=np.nan, start=1.0, after=before)
+    add_call(builder, 1e-3, members=(0,), start=2.0, after=before)
+    found = base_of(builder.build()).communication_error
+    assert (found["calls"], found["not_compared"]) == (1, 2)
+    assert found["median_pct"] == pytest.approx(0, abs=0.2)
+
+
+def test_costs_from_the_trace_are_no_test_of_the_network():
+    builder = builder_of()
+    add_call(builder, 3 * modelled())
+    base = base_of(builder.build(), collective_cost="trace")
+    assert base.error == pytest.approx(0, abs=1e-6)
+    assert base.communication_error["median_pct"] is None
+    assert "no test of the network" in base.communication_error["note"]
+    assert "transfers       set to what was measured: no test of the network" in printed(
+        base, "scale_up.bandwidth"
+    )
+
+
+def test_what_was_not_measured_has_no_error():
+    builder = builder_of()
+    found = communication_error(Scenario(builder.build(), CLUSTER).run(), "model")
+    assert (found["calls"], found["median_pct"], found["note"]) == (0, None, "no call was measured")
+
+
+def test_a_what_if_does_not_change_the_error_of_the_replay():
+    plain = tf.replay(GPU, "dgx-a100", nodes=1).base
+    changed = tf.replay(GPU, "dgx-a100", nodes=1, what_ifs=("scale_up.bandwidth x0.5",)).base
+    assert plain.communication_error == changed.communication_error
+    assert plain.timeline.makespan < changed.timeline.makespan
+
+
+# --- hardware
+
+
+@pytest.mark.parametrize(
+    ("recorded", "cluster"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-40GB"),
+        ("NVIDIA A100-PG509-200", "A100-SXM4-80GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("AMD Instinct MI250X / MI250", "MI250X GCD"),
+        ("AMD Radeon Graphics", "MI250X GCD"),
+        ("gfx942:sramecc+:xnack-", "MI300X"),
+        ("TPU v6 Lite", "TPU v6e"),
+        ("TPU v5", "TPU v5p"),
+        ("TPU v7x", "TPU7x"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell Server Edition"),
+        ("NVIDIA A100-SXM4-80GB", "what we have"),
+    ],
+)
+def test_the_same_model_is_the_same_whatever_its_memory(recorded, cluster):
+    generation = {"MI250X GCD": "cdna2", "MI300X": "cdna3"}.get(cluster)
+    chip = AcceleratorTable(name=cluster, generation=generation)
+    assert hardware_warning(recorded, pinned_chain(1.0), chip, "here") == ""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "cluster"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "V100-SXM2"),
+        ("NVIDIA H100 80GB HBM3", "H200-SXM-141GB"),
+        ("NVIDIA A10", "A100-SXM4-40GB"),
+        ("NVIDIA L4", "L40S"),
+        ("NVIDIA B300 SXM6 AC", "B200-SXM-180GB"),
+        ("NVIDIA B200", "GB200"),
+        ("gfx90a:sramecc+:xnack-", "MI300X"),
+        ("TPU v5 lite", "TPU v5p"),
+        ("ARTEMIS", "H100-SXM5-80GB"),
+        ("NVIDIA A100-SXM4-80GB", "cpu"),
+        ("NVIDIA A100-SXM4-80GB", "TPU7x"),
+        ("NVIDIA A100-SXM4-80GB", "RTX PRO 6000 Blackwell Server Edition"),
+        ("NVIDIA GeForce RTX 4090", "RTX PRO 6000 Blackwell Server Edition"),
+    ],
+)
+def test_another_model_is_said(recorded, cluster):
+    generation = {"MI300X": "cdna3"}.get(cluster)
+    chip = AcceleratorTable(name=cluster, generation=generation)
+    said = hardware_warning(recorded, pinned_chain(1.0), chip, "here")
+    assert said.startswith(f"recorded on {recorded}, not on {cluster}: ")
+    assert "only the network is here's" in said
+
+
+def measured_host():
+    builder = builder_of(1)
+    builder.op(What.HOST, rank=0, lane="main", name="mm", duration=1.0, measured=(0.0, 1.0))
+    return builder.build()
+
+
+def test_a_trace_without_a_device_is_not_of_a_cluster_with_accelerators():
+    chip = AcceleratorTable(name="H100-SXM5-80GB")
+    assert "on a host without" in hardware_warning("", measured_host(), chip, "here")
+    assert hardware_warning("", measured_host(), AcceleratorTable(name="cpu"), "here") == ""
+    generated = replace(measured_host(), measured_start=np.array([np.nan]))
+    assert hardware_warning("", generated, chip, "here") == ""
+
+
+def test_the_sample_of_a100_says_so_on_v100_and_not_on_a100():
+    on_v100, on_a100 = (tf.replay(GPU, name).record() for name in ("dgx-v100", "dgx-a100"))
+    assert on_v100["warnings"][0].startswith("recorded on NVIDIA A100-SXM4-80GB, not on V100-SXM2")
+    assert on_a100["warnings"] == []
+    assert on_v100["communication_error_pct"] > 20
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not at hand")
+def test_megatron_on_v100_is_no_longer_right_without_a_word():
+    base = tf.replay(SHARED / "traces" / "megatron-tp8-a100", "dgx-v100").base
+    assert abs(base.error) < 1e-3
+    assert base.communication_error["median_pct"] > 50
+    assert base.warnings
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not at hand")
+def test_no_resource_makes_a_real_step_shorter_than_what_is_pinned():
+    """But for software, of which another network may let the library choose less."""
+    from benchmarks.pinned import CLUSTERS, TRACES, floor
+    from experiments.baseline import baseline
+
+    for trace in ("kineto/cuda_event_sync_multi_stream.json.gz", "live/pp_s2.0"):
+        where = CLUSTERS[trace]
+        base = baseline(TRACES / trace, TRACES / where if "yaml" in where else where)
+        pinned = base.doubts.pinned_pct - base.doubts.pinned.get("software", 0.0)
+        assert pinned > 5
+        assert floor(base) >= pinned / 100 * base.timeline.makespan * 0.98
+
+
+# --- what the answers say
+
+
+@pytest.mark.parametrize("trace", [GPU, CPU])
+def test_every_answer_about_a_trace_says_it(trace):
+    fast = {"engine": "analytic"}
+    answers = (
+        tf.replay(trace, CLUSTER, **fast),
+        tf.utility(trace, CLUSTER, **fast),
+        tf.sweep(trace, CLUSTER, "host", factors=[1, 2], **fast),
+        tf.curve(trace, CLUSTER, "host"),
+        tf.compare(trace, [CLUSTER, "hgx-h100"], **fast),
+        tf.what_if(trace, CLUSTER, ["host x0.5"], **fast),
+        tf.explain(trace, CLUSTER, **fast),
+        tf.metrics(trace, CLUSTER, **fast),
+    )
+    for answer in answers:
+        record = json.loads(answer.to_json())
+        assert 0 <= record["pinned_pct"] <= 100
+        assert sum(record["pinned_by_cause_pct"].values()) == pytest.approx(record["pinned_pct"])
+        assert record["communication_error_pct"] == record["communication_error"]["median_pct"]
+        shown = re.sub("<[^>]*>", "", answer._repr_html_())
+        assert re.search(r"trust  (good|fair|poor): replay .*\d % of the path cannot change", shown)
+
+
+def test_changes_say_which_resources_they_touch():
+    scenario = tf.replay(GPU, CLUSTER).base.scenario
+    for text, found in (
+        ("scale_up.bandwidth x2", ("scale_up.bandwidth",)),
+        ("scale_up.latency = 1 us", ("scale_up.latency",)),
+        ("compute x0.5", ("compute",)),
+        ("rank 0 host x0.5 and scale_up.bandwidth x2", ("scale_up.bandwidth", "host")),
+        ("all_reduce bytes x0.5", ()),
+    ):
+        after = parse_change(text).apply(scenario).scenario
+        assert touched(scenario, after) == found, text
+
+
+def test_doubts_of_nothing_are_none():
+    timeline = SimpleNamespace(makespan=0.0)
+    assert Doubts(None, timeline).hidden == {}

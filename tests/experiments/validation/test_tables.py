@@ -1,0 +1,54 @@
+"""Tables of what was measured are told apart by their columns, and their errors are summed up."""
+
+import pytest
+
+from experiments.validation.errors import Prediction, error_summary
+from experiments.validation.tables import table_kind
+from helpers.places import ROOT, SAMPLES
+
+NCCL = """# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5
+#
+#                                                              out-of-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("trace,cluster,resource,factor,measured_step_s\n", "what-ifs"),
+        ("id,model,cluster,tp,sequence,global_batch,step_s\n", "steps"),
+        ("kind,nodes,ranks,size_bytes,time_us\n", "collectives"),
+        (NCCL, "collectives"),
+        ("name: dgx-a100\n", None),
+        ('{"traceEvents": []}', None),
+        ("", None),
+    ],
+)
+def test_a_file_is_known_by_its_content(tmp_path, text, kind):
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert table_kind(file) == kind
+
+
+def test_traces_and_what_is_not_there_are_no_tables(tmp_path):
+    assert table_kind(SAMPLES / "gpu-dp2-tp4") is None
+    assert table_kind(f"{SAMPLES / 'gpu-dp2-tp4'}@dgx-a100") is None
+    assert table_kind(tmp_path / "gone.csv") is None
+    assert table_kind(ROOT / "traces" / "live" / "pairs.csv") == "what-ifs"
+
+
+def test_a_summary_has_median_percentile_bias_coverage_and_the_worst_rows():
+    errors = [-10.0, -4.0, 2.0, 1.0, 30.0]
+    rows = [Prediction(f"row {error:g}", error, abs(error) < 5) for error in errors]
+    summary = error_summary(rows)
+    assert (summary.rows, summary.median_pct, summary.bias_pct) == (5, 4.0, 1.0)
+    assert summary.p90_pct == pytest.approx(22.0)
+    assert (summary.inside, summary.intervals) == (3, 5)
+    assert [row.name for row in summary.worst] == ["row 30", "row -10", "row -4"]
+
+
+def test_rows_without_an_interval_have_no_coverage_and_no_row_no_summary():
+    assert error_summary([Prediction("a", 1.0)]).intervals == 0
+    assert error_summary([]) is None

@@ -1,0 +1,260 @@
+"""Hot loops: Numba is not imported before one is called, and says so when it compiles."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.cli.compile_ahead import every_loop, keep_bytecode
+from helpers.places import ROOT
+from simulator.support.compiled import hot_loop, signature
+from simulator.workload import Floats
+from traces.chakra.write import save_chakra
+from traces.load import load
+
+COMPILED = "compiling hot loops (first use after installation): at most 1\n"
+
+LOOP = """
+import pwd, sys
+import numpy as np
+from simulator.support.compiled import hot_loop
+
+{before}
+
+@hot_loop
+def add(values):
+    total = 0
+    for value in values:
+        total += value
+    return total
+
+assert "numba" not in sys.modules
+print(add({given}))
+"""
+NOBODY = """
+def unknown(user):
+    raise KeyError(user)
+
+pwd.getpwuid = unknown
+"""
+
+
+def run(folder, before="", given="np.arange(4)", **environment):
+    """Output and errors of a script with a hot loop, in a folder."""
+    script = folder / "loop.py"
+    script.write_text(LOOP.format(before=before, given=given))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env={"PATH": os.defpath, "PYTHONPATH": str(ROOT), **environment},
+    )
+    return done.stdout, done.stderr
+
+
+@hot_loop(nan_free=True)
+def greatest(values: Floats) -> float:
+    found = 0.0
+    for value in values:
+        found = max(found, value)
+    return found
+
+
+def test_packages_are_imported_without_numba():
+    script = """
+import sys
+from importlib import import_module
+from pkgutil import walk_packages
+for package in ("simulator", "topologies", "collectives", "traces"):
+    for found in walk_packages(import_module(package).__path__, f"{package}."):
+        import_module(found.name)
+print("numba" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "False\n"
+
+
+def test_compiling_is_told_once_and_what_is_kept_is_not_compiled(tmp_path):
+    cache = str(tmp_path / "kept")
+    assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", COMPILED)
+    assert run(tmp_path, NUMBA_CACHE_DIR=cache) == ("6\n", "")
+
+
+def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
+    cache = str(tmp_path / "kept")
+    for name in ("Pair", "Couple"):
+        fields = "    one: int\n    other: int\n"
+        (tmp_path / "pair.py").write_text(
+            f"from typing import NamedTuple\nclass {name}(NamedTuple):\n{fields}"
+        )
+        told = [
+            run(tmp_path, f"from pair import {name}", f"{name}(2, 4)", NUMBA_CACHE_DIR=cache)
+            for _ in range(2)
+        ]
+        assert told == [("6\n", COMPILED), ("6\n", "")]
+
+
+TWO_LOOPS = """
+import sys
+import numpy as np
+from simulator.support.arrays import Longs
+from simulator.support.compiled import hot_loop
+
+@hot_loop
+def greatest(values: Longs):
+    found = values[0]
+    for value in values:
+        found = max(found, value)
+    return found
+
+@hot_loop
+def above_half(values):
+    found = 0
+    for value in values:
+        found += value > greatest(values) / 2
+    return found
+
+for call in sys.argv[1:]:
+    print(globals()[call](np.arange(5)))
+print(*({"numba.np.arraymath", "numba.cpython.unicode", "scipy.linalg"} & set(sys.modules)))
+"""
+
+
+def test_what_is_kept_is_read_without_what_numba_compiles_with(tmp_path):
+    """A loop that calls what is kept is compiled with it after all, and kept in its turn."""
+    script = tmp_path / "loops.py"
+    script.write_text(TWO_LOOPS)
+
+    def run_loops(*names):
+        done = subprocess.run(
+            [sys.executable, str(script), *names],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PATH": os.defpath, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)},
+        )
+        return done.stdout.splitlines(), done.stderr
+
+    compiling = COMPILED.replace("1", "2")
+    assert run_loops("greatest")[1] == compiling
+    assert run_loops("greatest") == (["4", ""], "")
+    (*answers, modules), told = run_loops("greatest", "above_half")
+    assert (answers, told) == (["4", "2"], compiling)
+    assert "numba.np.arraymath" in modules
+    assert run_loops("above_half", "greatest") == (["2", "4", ""], "")
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("kept", [b"", b"no pickle", b"\x80\x05K\xff"])
+def test_what_is_kept_and_damaged_is_compiled_anew(ending, kept, tmp_path):
+    cache = tmp_path / "kept"
+    run(tmp_path, NUMBA_CACHE_DIR=str(cache))
+    (file,) = cache.rglob(f"*.{ending}")
+    file.write_bytes(kept)
+    told = [run(tmp_path, NUMBA_CACHE_DIR=str(cache)) for _ in range(2)]
+    assert told == [("6\n", COMPILED), ("6\n", "")]
+
+
+def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):
+    (tmp_path / "__pycache__").write_text("a file where a directory should be")
+    for _ in range(2):
+        told, warned = run(tmp_path, NOBODY)
+        assert told == "6\n"
+        assert warned.splitlines() == [
+            "hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to",
+            COMPILED.strip(),
+        ]
+    assert {path.name for path in tmp_path.iterdir()} == {"__pycache__", "loop.py"}
+
+
+def test_a_loop_is_a_function_that_is_called_with_or_without_options():
+    assert greatest(np.array([1.0, 3.0, 2.0])) == 3.0
+    assert greatest.__name__ == "greatest"
+
+
+SAMPLE = "traces/samples/gpu-dp2-tp4"
+CLUSTER = ("-c", "dgx-a100", "--nodes", "2", "-o", "json")
+USED = """
+import sys
+from experiments.cli.main import main
+from simulator.support.compiled import LOOPS
+try:
+    main()
+finally:
+    for loop in LOOPS:
+        if "dispatcher" in vars(loop):
+            for found in loop.dispatcher.signatures:
+                print(loop.__module__, loop.__qualname__, found, sep="|", file=sys.stderr)
+"""
+
+
+def used(*words):
+    """Types of the loops that a command has used, by module and name."""
+    done = subprocess.run(
+        [sys.executable, "-c", USED, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    lines = (line.split("|") for line in done.stderr.splitlines() if line.count("|") == 2)
+    return [((module, name), types) for module, name, types in lines]
+
+
+@pytest.fixture(scope="module")
+def chakra_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chakra")
+    save_chakra(load(SAMPLE), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("utility", "{sample}", *CLUSTER, "--engine", "flow"),
+        ("replay", "{chakra}", *CLUSTER, "--engine", "analytic"),
+        ("explain", "{sample}", *CLUSTER),
+    ],
+)
+def test_what_is_compiled_ahead_is_what_is_used(words, chakra_job):
+    words = [word.format(sample=SAMPLE, chakra=chakra_job) for word in words]
+    used(*words)  # compiles what no test has needed yet, and what that calls
+    found = used(*words)
+    ahead = {
+        (loop.__module__, loop.__qualname__): str(signature(loop.function)) for loop in every_loop()
+    }
+    assert len(found) > 5
+    for loop, types in found:
+        assert types == ahead[loop]
+
+
+def test_loops_are_found_without_what_extras_bring():
+    """A plain installation compiles ahead, too: modules of extras are passed over."""
+    extras = ("uvicorn", "starlette", "dask", "distributed", "optuna", "plotly")
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n"
+        "from experiments.cli.compile_ahead import every_loop\nprint(len(every_loop()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(every_loop())
+
+
+def test_bytecode_is_kept_even_where_python_is_told_not_to(tmp_path, monkeypatch):
+    """And what no Python can read is left to whoever imports it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "fine.py").write_text("answer = 42\n")
+    (tmp_path / "broken.py").write_text("answer =\n")
+    keep_bytecode(tmp_path)
+    kept = [Path(one).name.partition(".")[0] for one in tmp_path.rglob("*.pyc")]
+    assert kept == ["fine"]

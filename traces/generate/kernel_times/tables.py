@@ -1,0 +1,286 @@
+"""Tables of kernels' times: interpolation between measured shapes, and the files that ship.
+
+Logarithms are interpolated linearly, cell by cell. With work that is a product of powers of the
+dimensions this is the interpolation of achieved FLOP/s, or B/s, in logarithms, so it is efficiency
+that is carried from point to point; and where the grid's times do not fall along any dimension,
+no time in between does. Beyond the last point of a dimension the efficiency of the last is kept.
+
+A file (``.npz``) has the tables of one accelerator, read one by one. Times are 16-bit steps of
+their logarithm between the least and the greatest of a table, 0.02 % apart at most; the order of
+any two is kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.accelerators import Accelerator, kernel_machines, named, rates_within
+from simulator.support.errors import TraceError
+from simulator.workload import Floats
+from traces.generate.kernel_times.families import FAMILIES, Key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surface:
+    """Times of a family's kernels over a grid.
+
+    Parameters
+    ----------
+    axes
+        Logarithms of each dimension's points, ascending.
+    times
+        Logarithms of times in s, shape ``tuple(len(axis) for axis in axes)``; not falling along any
+        axis.
+    measured
+        Which of them were measured, or lie among points that were; the others follow from those.
+    exponents
+        By which power of each dimension the work grows, and so time beyond the last point.
+    """
+
+    axes: tuple[Floats, ...]
+    times: Floats
+    measured: NDArray[np.bool_]
+    exponents: tuple[float, ...]
+
+    def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return times at shapes, and whether each lies among measured points.
+
+        Parameters
+        ----------
+        points
+            Sizes, shape ``(shapes, dimensions)``, positive.
+
+        Returns
+        -------
+        tuple
+            Times in s and truth, one for each shape.
+
+        Examples
+        --------
+        >>> axis = np.log([1.0, 4.0])
+        >>> line = Surface((axis,), np.log([1.0, 4.0]), np.array([True, True]), (1.0,))
+        >>> times, inside = line.at(np.array([[2.0], [8.0]]))
+        >>> times.round(6).tolist(), inside.tolist()
+        ([2.0, 8.0], [True, False])
+        """
+        wanted = np.log(points)
+        first = np.array([axis[0] for axis in self.axes])
+        beyond = np.maximum(wanted - np.array([axis[-1] for axis in self.axes]), 0.0)
+        columns = zip(self.axes, wanted.T, strict=True)
+        cells, shares = zip(*(_cells(axis, column) for axis, column in columns), strict=True)
+        # Axes: corner of the cell, shape, dimension.
+        corners = np.array(list(product((0, 1), repeat=len(self.axes))))[:, None, :]
+        last = np.array(self.times.shape) - 1
+        index = np.minimum(np.stack(cells, axis=1) + corners, last)
+        share = np.stack(shares, axis=1)
+        # Multilinear interpolation of logarithms: a corner's weight is the product over dimensions.
+        weight = np.where(corners, share, 1.0 - share).prod(axis=2)
+        flat = np.ravel_multi_index(tuple(np.moveaxis(index, 2, 0)), self.times.shape)
+        times = (weight * self.times.reshape(-1)[flat]).sum(axis=0)
+        # Inside if every corner that counts was measured or lies among measured points.
+        inside = (self.measured.reshape(-1)[flat] | (weight <= 0.0)).all(axis=0)
+        inside &= ((beyond < _EDGE) & (wanted > first - _EDGE)).all(axis=1)
+        return np.exp(times + beyond @ np.array(self.exponents)), inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """Times of kernels that libraries tune shape by shape: a curve for each shape measured.
+
+    Grouped products of experts are made by kernels with a file of tuned settings for some shapes
+    and defaults for others, up to three times slower; between shapes their times are not monotone.
+    So each curve stands by itself and does not fall along its own axis; a shape without one has the
+    efficiency of those near it, weighed by the inverse fourth power of the distance between the
+    logarithms (Shepard, ACM 1968).
+
+    Parameters
+    ----------
+    axis
+        Logarithms of the first dimension's points, ascending.
+    shapes
+        Logarithms of the other dimensions of each curve, shape ``(curves, dimensions - 1)``.
+    times
+        Logarithms of times in s, shape ``(curves, len(axis))``.
+    measured
+        Which of them were measured, or lie between points that were.
+    exponents
+        By which power of each dimension the work grows.
+    """
+
+    axis: Floats
+    shapes: Floats
+    times: Floats
+    measured: NDArray[np.bool_]
+    exponents: tuple[float, ...]
+
+    def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return times at shapes, and whether each lies on a measured part of a curve of its own.
+
+        Parameters and results are those of :meth:`Surface.at`.
+        """
+        wanted = np.log(points)
+        first = wanted[:, 0]
+        cell, share = _cells(self.axis, first)
+        upper = np.minimum(cell + 1, len(self.axis) - 1)
+        along = self.times[:, cell] * (1.0 - share) + self.times[:, upper] * share
+        offsets = wanted[:, None, 1:] - self.shapes[None, :, :]
+        scaled = along.T + offsets @ np.asarray(self.exponents[1:])
+        distance = (offsets**2).sum(axis=2)
+        nearest = distance.min(axis=1, keepdims=True)
+        # Relative to the nearest, so that a shape of its own weighs all and nothing overflows.
+        weight = ((nearest + _EDGE) / (distance + _EDGE)) ** 2
+        times = (weight * scaled).sum(axis=1) / weight.sum(axis=1)
+        beyond = np.maximum(first - self.axis[-1], 0.0)
+        closest = distance.argmin(axis=1)
+        inside = (nearest[:, 0] < _EDGE) & (beyond < _EDGE) & (first > self.axis[0] - _EDGE)
+        inside &= (self.measured[closest, cell] | (share >= 1.0)) & (
+            self.measured[closest, upper] | (share <= 0.0)
+        )
+        return np.exp(times + self.exponents[0] * beyond), inside
+
+
+_EDGE = 1e-9
+"""Logarithms that differ by less are of one size."""
+
+
+def _cells(axis: Floats, column: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Cell in which each value lies, and how far into it, in [0, 1]."""
+    if len(axis) == 1:
+        return np.zeros(len(column), dtype=np.intp), np.zeros(len(column))
+    clipped = np.minimum(np.maximum(column, axis[0]), axis[-1])
+    cell = np.minimum(np.searchsorted(axis, clipped, side="right") - 1, len(axis) - 2)
+    share = (clipped - axis[cell]) / (axis[cell + 1] - axis[cell])
+    return cell, np.minimum(share, 1.0)
+
+
+SHIPPED = Path(__file__).parent / "data"
+"""The tables that ship; ``README.md`` there says whose they are."""
+
+SAME_RATE = 0.05
+"""How far an accelerator's rates may be from those of a table, as a fraction, for its times to
+count as measured: B200 is sold with 7.7 and 8 TB/s."""
+
+
+@cache
+def shipped_machines() -> Mapping[str, Accelerator]:
+    """Return the rates behind each table that ships, by the table's name."""
+    return {
+        table: machine
+        for table, machine in kernel_machines().items()
+        if (SHIPPED / f"{table}.npz").is_file()
+    }
+
+
+def shipped_table(chip: Accelerator) -> str | None:
+    """Return the name of the table that was measured on an accelerator; None if none was.
+
+    Its name must allow it, and peaks and bandwidth must be those of the table, to 5 %.
+
+    Examples
+    --------
+    >>> shipped_table(Accelerator("H100-SXM5-80GB", {"bf16": 989e12}, 3.35e12))
+    'h100_sxm'
+    >>> shipped_table(Accelerator("H100-PCIe-80GB", {"bf16": 756e12}, 2e12)) is None
+    True
+    """
+    machines = shipped_machines()
+    for sheet in named(chip.name):
+        machine = machines.get(sheet.kernel_table)
+        if machine is not None and rates_within(chip, machine, SAME_RATE):
+            return sheet.kernel_table
+    return None
+
+
+def nearest_relative(chip: Accelerator) -> str | None:
+    """Return the table of the nearest relative of an accelerator; None if it has none.
+
+    Of those of its generation, that whose FLOPs per byte are nearest: kernels change from one bound
+    to the other at the same shapes there.
+
+    Examples
+    --------
+    >>> nearest_relative(Accelerator("H100-PCIe-80GB", {"bf16": 756e12}, 2e12, "hopper"))
+    'h100_sxm'
+    """
+    balance = _flops_per_byte(chip)
+    if not balance:
+        return None
+    relatives = [
+        (abs(_flops_per_byte(machine) / balance - 1.0), table)
+        for table, machine in shipped_machines().items()
+        if machine.generation == chip.generation
+    ]
+    return min(relatives)[1] if relatives else None
+
+
+def _flops_per_byte(chip: Accelerator) -> float:
+    peak = chip.peak("bf16")
+    return peak / chip.memory_bandwidth if peak else 0.0
+
+
+_STEPS = 65535
+
+
+def save_tables(file: Path, tables: Mapping[Key, Surface | Curves]) -> None:
+    """Write tables to a file."""
+    arrays: dict[str, Any] = {}
+    for (family, variant), table in tables.items():
+        name = f"{family}|{variant}"
+        low, high = float(table.times.min()), float(table.times.max())
+        step = max((high - low) / _STEPS, 1e-12)
+        arrays[f"{name}|times"] = np.round((table.times - low) / step).astype(np.uint16)
+        arrays[f"{name}|scale"] = np.array([low, step])
+        arrays[f"{name}|measured"] = np.packbits(table.measured)
+        if isinstance(table, Surface):
+            for number, axis in enumerate(table.axes):
+                arrays[f"{name}|axis{number}"] = axis
+        else:
+            arrays[f"{name}|axis0"] = table.axis
+            arrays[f"{name}|shapes"] = table.shapes.astype(np.float32)
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def table_keys(file: Path) -> tuple[Key, ...]:
+    """Return the keys of a file's tables."""
+    with _open_archive(file) as archive:
+        names = [name.split("|") for name in archive.files if name.endswith("|times")]
+    return tuple((family, variant) for family, variant, _ in names)
+
+
+def load_table(file: Path, key: Key) -> Surface | Curves:
+    """Read one table.
+
+    Raises
+    ------
+    TraceError
+        If the file is not one of these.
+    """
+    name = "|".join(key)
+    exponents = FAMILIES[key[0]].exponents
+    with _open_archive(file) as archive:
+        low, step = archive[f"{name}|scale"]
+        steps = archive[f"{name}|times"]
+        times = low + step * steps.astype(np.float64)
+        bits = np.unpackbits(archive[f"{name}|measured"], count=times.size)
+        measured = bits.astype(np.bool_).reshape(times.shape)
+        if f"{name}|shapes" in archive.files:
+            shapes = archive[f"{name}|shapes"].astype(np.float64)
+            return Curves(archive[f"{name}|axis0"], shapes, times, measured, exponents)
+        axes = tuple(archive[f"{name}|axis{number}"] for number in range(times.ndim))
+        return Surface(axes, times, measured, exponents)
+
+
+def _open_archive(file: Path) -> "np.lib.npyio.NpzFile":
+    try:
+        archive: np.lib.npyio.NpzFile = np.load(file)
+    except FileNotFoundError:
+        raise TraceError(f"{file}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{file}: no table of kernels: {error}") from None
+    return archive

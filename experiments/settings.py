@@ -24,11 +24,11 @@ from simulator.support.errors import SettingsError, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulator.engine.simulate import Progress
     from traces.core.loaded import Options
 
-Watch = Callable[[str], "Progress | None"]
-"""Called with what is about to be simulated; returns where its progress goes."""
+Watch = Callable[[str], Callable[[int, int], None] | None]
+"""Called with what is about to be simulated; returns what is called with how many calls of how many
+have been simulated, or None."""
 EVERY = "every"
 """The step that stands for each of a trace, one after the other: what ``validate`` asks."""
 

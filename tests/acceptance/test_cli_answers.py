@@ -184,7 +184,7 @@ def test_bars_are_as_long_as_utilities_are_great(jobs):
 def test_a_row_of_utility_is_one_line_and_its_note_is_told(jobs, capsys, columns):
     report = utility(jobs["job"], "dgx-a100", resources=["compute", "scale_up.bandwidth"])
     noted = tuple(replace(row, note=f"limited by {row.resource[:4]}") for row in report.utilities)
-    print_document(Console(width=columns), replace(report, utilities=noted).document())
+    print_document(Console(width=columns), replace(report, points=noted).document())
     lines = capsys.readouterr().out.splitlines()
     names = [say_resource(row.resource) for row in noted]
     rows = [line for line in lines if line.startswith(tuple(f"{name}  " for name in names))]
@@ -201,7 +201,7 @@ def test_a_bound_is_told_where_it_differs_from_the_utility_and_says_what_it_assu
             replace(row, bound_pct=row.utility_pct + more, bound_assumes=BOUND_ASSUMES)
             for row in report.utilities
         )
-        document = replace(report, utilities=rows).document()
+        document = replace(report, points=rows).document()
         print_document(Console(width=400), document)
         assert ("at most" in capsys.readouterr().out) is told
         assert BOUND_ASSUMES in document.details["at most"]

@@ -55,7 +55,8 @@ def scenarios():
 def test_two_processes_answer_to_the_bit_as_one_does(scenarios):
     alone = map_scenarios(scenarios, outcome)
     assert len({one.makespan for one in alone}) == len(scenarios)
-    assert map_scenarios(scenarios, outcome, workers=2) == alone
+    # By their texts, which give floats to the bit: NaN, what was not asked for, equals nothing.
+    assert repr(map_scenarios(scenarios, outcome, workers=2)) == repr(alone)
     assert not multiprocessing.active_children()
 
 

@@ -94,9 +94,9 @@ def test_any_workload_keeps_its_times(workload, engine):
 
 def test_a_rule_for_one_group_keeps_its_ranks():
     scenario = Scenario(sixteen_alike(), CLUSTER, forced=(parse_rule("all_reduce@3=tree"),))
-    assert assert_same(scenario).startswith("8 of 16 ranks are simulated: 2 of 4")
+    assert assert_same(scenario).startswith("8 of 16 ranks are simulated, on 2 of 4 parts")
     for_all = replace(scenario, forced=(parse_rule("all_reduce=tree"),))
-    assert assert_same(for_all).startswith("4 of 16 ranks are simulated: 1 of 4")
+    assert assert_same(for_all).startswith("4 of 16 ranks are simulated, on 1 of 4 parts")
 
 
 def sixteen_alike(late=0.0):
@@ -176,7 +176,7 @@ def chakra(tmp_path_factory):
 
 def test_chakra_files_are_folded_by_themselves(chakra):
     base = baseline(chakra, EIGHT)
-    assert base.timeline.folded.startswith("8 of 32 ranks are simulated: 1 of 4 like parts")
+    assert base.timeline.folded.startswith("8 of 32 ranks are simulated, on 1 of 4 parts")
     assert base.record()["folded"] == base.timeline.folded
     assert_same(base.scenario)
 

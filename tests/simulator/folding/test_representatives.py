@@ -186,8 +186,8 @@ def test_replicas_must_be_there():
 
 
 def test_notes_say_that_some_stand_for_all(small):
-    assert small[0].notes[-1] == "1 of 4 replicas stand for all"
-    assert not any("stand" in note for note in made(Parallelism(tp=8, dp=4)).notes)
+    assert small[0].notes[-1] == "1 of 4 replicas represent all"
+    assert not any("represent" in note for note in made(Parallelism(tp=8, dp=4)).notes)
 
 
 def test_all_replicas_written_down_are_the_whole_job():

@@ -95,6 +95,10 @@ ON_RINGS = {
     "all_gather": ring.all_gather_over_rings,
     "reduce_scatter": ring.reduce_scatter_over_rings,
 }
+CHAINS_ON_RINGS: dict[str, Callable[[Ranks], Schedule]] = {
+    "broadcast": ring.broadcast_over_rings,
+    "reduce": ring.reduce_over_rings,
+}
 BY_RINGS: dict[str, Callable[[int], Ranks]] = {
     "bidirectional": ring.two_rings,
     "multi_ring": ring.disjoint_rings,
@@ -208,9 +212,9 @@ def _schedule(
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
     if name in by_domain_of:
         grid = domain_grid(positions, where)
-        if machine.wired and name == "rings":
-            cycles = local_rings(positions[grid[:, 0]], network)
-            return ON_RINGS[kind](ring.rings_across_domains(grid, cycles))
+        if name == "rings":
+            paths = ring.local_paths(positions[grid[:, 0]], network, wired=machine.wired)
+            return ON_RINGS[kind](ring.rings_across_domains(grid, paths))
         return by_domain_of[name](grid)
     if name == _WIRED:
         return on_local_rings(kind, positions, network)
@@ -270,7 +274,7 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
         return _NESTED
     if kind in BY_DOMAIN and len(members) > 1 and members.min() > 1:
         return _UNEVEN
-    if kind in ON_A_MESH and is_mesh(positions, topology):
+    if kind in ON_A_MESH and ring.is_mesh(positions, topology):
         return ON_A_MESH[kind]
     alone = len(positions) == len(topology.nodes)
     if kind in BY_GRID and alone and torus.torus_shape(positions, topology) is not None:
@@ -278,10 +282,17 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     return next(iter(ALGORITHMS[kind]))
 
 
-def is_mesh(positions: Ranks, topology: Topology) -> bool:
-    """Whether every two of three or more members have a link of their own."""
-    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
-    return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
+def rings_across(positions: Ranks, domains: Ranks, network: Topology, *, wired: bool) -> Ranks:
+    """Return the rings of a group in several domains of several ranks, shape ``(rings, n)``.
+
+    One per place that every domain has, each over a NIC of its own.
+    """
+    members = np.unique(domains, return_counts=True)[1]
+    if members.min() != members.max():
+        return ring.rings_across_uneven_domains(positions, domains)
+    grid = domain_grid(positions, domains)
+    paths = ring.local_paths(positions[grid[:, 0]], network, wired=wired)
+    return ring.rings_across_domains(grid, paths)
 
 
 def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topology) -> int:

@@ -75,6 +75,33 @@ def reduce(n: int) -> Schedule:
     return Schedule("reduce", "scatter_gather", ranks=n, chunks=n, parts=n, steps=steps)
 
 
+def broadcast_over_trees(n: int) -> Schedule:
+    """Send everybody a part, who passes it on to all others: n-1 trees that share no link.
+
+    Sent slice by slice (a plan that is ``pipelined``) every link that does not lead to the root
+    carries S/(n-1), which is the least the root's own links can.
+    """
+    source, target = _pairs(n)
+    onward = (source != 0) & (target != 0)
+    first = np.arange(n - 1, dtype=np.int32)
+    out = _one_step(np.zeros_like(first), first + np.int32(1), first, reduce=False)
+    steps = out + _one_step(
+        source[onward], target[onward], source[onward] - np.int32(1), reduce=False
+    )
+    parts = max(1, n - 1)
+    return Schedule("broadcast", "disjoint_trees", ranks=n, chunks=parts, parts=parts, steps=steps)
+
+
+def reduce_over_trees(n: int) -> Schedule:
+    """Add up along those trees: the broadcast backwards."""
+    schedule = broadcast_over_trees(n)
+    steps = tuple(
+        replace(step, source=step.target, target=step.source, reduce=True)
+        for step in reversed(schedule.steps)
+    )
+    return replace(schedule, kind="reduce", steps=steps)
+
+
 def gather(n: int) -> Schedule:
     """Everybody sends its chunk to rank 0, all at once."""
     rank = np.arange(1, n, dtype=np.int32)
@@ -87,6 +114,25 @@ def scatter(n: int) -> Schedule:
     rank = np.arange(1, n, dtype=np.int32)
     steps = _one_step(np.zeros_like(rank), rank, rank, reduce=False)
     return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
+
+
+def scatter_by_rail(grid: Ranks) -> Schedule:
+    """Scatter with each part handed first to the neighbour on its receiver's rail.
+
+    ``grid[l, d]`` is place l of domain d. The root's domain so sends through all its NICs: NCCL's
+    PXN, K. Hwang et al., "Doubling all2all Performance with NVIDIA Collective Communication Library
+    2.12" (NVIDIA technical blog, 2022). A gather has no such way: its parts meet at the root's own
+    NIC, as the receiver's is not chosen (src/transport/net.cc, recvSetup).
+    """
+    home = int(np.argwhere(grid == 0)[0, 1])
+    relay = np.broadcast_to(grid[:, home, None], grid.shape)
+    part, neighbour = grid.ravel(), relay.ravel()
+    handed, across = neighbour != 0, part != neighbour
+    zero = np.zeros_like(part)
+    steps = _one_step(zero[handed], neighbour[handed], part[handed], reduce=False)
+    steps += _one_step(neighbour[across], part[across], part[across], reduce=False)
+    n = grid.size
+    return Schedule("scatter", "by_rail", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def send_receive(n: int = 2) -> Schedule:

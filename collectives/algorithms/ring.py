@@ -10,6 +10,8 @@ directions of the cables, over all links of a full mesh, or over a NIC of its ow
 The last is how NCCL's ring spans nodes: a channel is a ring that visits the ranks node by node, and
 different channels leave a node through different NICs. Steps inside and across nodes go on at the
 same time, so the slower of the two fabrics sets the pace (a hierarchy pays for both, in turn).
+Inside a node whose ranks are joined pairwise these rings follow paths that share no link
+(:func:`disjoint_paths`). A broadcast goes down every ring from the root, each with its share.
 
 *Rings through one node, as its wiring invites* (:func:`local_rings`), over NVLink or xGMI, then
 PCIe: a library that searches the graph of a node (NCCL and RCCL do, NVIDIA/nccl
@@ -72,13 +74,13 @@ def broadcast(n: int, chunks: int = PIPELINE) -> Schedule:
 
     n - 2 + chunks steps of S/chunks: more chunks fill the chain sooner and pay more latencies.
     """
-    steps = _chain(np.arange(n, dtype=np.int32), chunks, reduce=False)
+    steps = _chains(np.arange(n, dtype=np.int32)[None, :], chunks, reduce=False)
     return Schedule("broadcast", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
 
 
 def reduce(n: int, chunks: int = PIPELINE) -> Schedule:
     """Send chunks up the chain n-1, … 1, 0, each rank adding its own: the broadcast backwards."""
-    steps = _chain(np.arange(n, dtype=np.int32)[::-1], chunks, reduce=True)
+    steps = _chains(np.arange(n, dtype=np.int32)[None, ::-1], chunks, reduce=True)
     return Schedule("reduce", "ring", ranks=n, chunks=chunks, parts=chunks, steps=steps)
 
 
@@ -164,13 +166,14 @@ def _one_by_one(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step, ...]:
-    """Fill, run full (one run of like steps), drain; columns are views of four arrays."""
+def _chains(orders: Ranks, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
+    """Fill, run full (one run of like steps), drain; one chain per row, ``chunks`` down each."""
+    count, ranks = orders.shape
     if chunks < 1:
-        raise ScheduleError(f"a chain of {len(order)} ranks needs at least 1 chunk, not {chunks}")
-    hops = len(order) - 1
+        raise ScheduleError(f"a chain of {ranks} ranks needs at least 1 chunk, not {chunks}")
+    hops = ranks - 1
     number = np.arange(max(chunks, hops), dtype=np.int32)
-    single = np.ones_like(number)
+    first_chunk = np.arange(count, dtype=np.int32)[:, None] * np.int32(chunks)
     full = max(0, chunks - hops)
     steps = []
     time = 0
@@ -179,12 +182,13 @@ def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step
         # them carries the later chunk. When all hops are busy the step repeats, chunk by chunk.
         first, end = max(0, time - chunks + 1), min(hops, time + 1)
         repeats = full + 1 if time == hops - 1 and full else 1
+        source = orders[:, first:end].ravel()
         steps.append(
             Step(
-                source=order[first:end],
-                target=order[first + 1 : end + 1],
-                chunk=number[time - end + 1 : time - first + 1][::-1],
-                count=single[: end - first],
+                source=source,
+                target=orders[:, first + 1 : end + 1].ravel(),
+                chunk=(first_chunk + number[time - end + 1 : time - first + 1][::-1]).ravel(),
+                count=np.ones_like(source),
                 reduce=reduce,
                 repeats=repeats,
                 shift=1,
@@ -193,6 +197,25 @@ def _chain(order: NDArray[np.int32], chunks: int, *, reduce: bool) -> tuple[Step
         )
         time += repeats
     return tuple(steps) if hops else ()
+
+
+def broadcast_over_rings(rings: Ranks, chunks: int = 1) -> Schedule:
+    """Send each ring's share from rank 0 down the ring, in ``chunks`` chunks: n-2+chunks steps."""
+    steps = _chains(_from_root(rings), chunks, reduce=False)
+    parts = len(rings) * chunks
+    return Schedule("broadcast", "rings", rings.shape[1], parts, parts, steps)
+
+
+def reduce_over_rings(rings: Ranks, chunks: int = 1) -> Schedule:
+    """Add each ring's share up on its way to rank 0: the broadcast backwards."""
+    steps = _chains(_from_root(rings)[:, ::-1], chunks, reduce=True)
+    parts = len(rings) * chunks
+    return Schedule("reduce", "rings", rings.shape[1], parts, parts, steps)
+
+
+def _from_root(rings: Ranks) -> Ranks:
+    """Cut every ring open before rank 0."""
+    return np.stack([_from(order, 0) for order in rings])
 
 
 def all_reduce_over_rings(rings: Ranks) -> Schedule:
@@ -261,22 +284,47 @@ def disjoint_rings(n: int) -> Ranks:
     return np.concatenate([cycles, cycles[:, ::-1]])
 
 
-def rings_across_domains(grid: Ranks, cycles: Ranks | None = None) -> Ranks:
+def disjoint_paths(n: int) -> Ranks:
+    """Return a path from every rank of a full mesh through all, shape ``(n, n)``.
+
+    For an even number they share no link and use all n(n-1): the n/2 zigzags of Walecki's
+    construction (:func:`disjoint_rings`) and their reverses, of which one begins at each rank and
+    one ends there. An odd number has no such zigzags; there the paths lie along the disjoint rings,
+    two of them along one.
+    """
+    if n % 2:
+        return paths_along(disjoint_rings(n))
+    step = np.arange(n)
+    zigzag = np.where(step % 2, (step + 1) // 2, -(step // 2))
+    paths = ((np.arange(n // 2)[:, None] + zigzag) % n).astype(np.int32)
+    # Path i begins at i and ends at i + n/2 (modulo n), where its reverse begins.
+    both = np.concatenate([paths, paths[:, ::-1]])
+    return both[np.argsort(both[:, 0])]
+
+
+def paths_along(cycles: Ranks) -> Ranks:
+    """Return a path from every rank along one of some cycles, shape ``(n, n)``.
+
+    The cycles are shared out evenly, so that no two paths end in one rank.
+    """
+    ways = _shared_out(cycles)
+    return np.stack([_from(cycles[way], start) for start, way in enumerate(ways)])
+
+
+def rings_across_domains(grid: Ranks, paths: Ranks | None = None) -> Ranks:
     """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
 
-    Ring c enters even domains at place c and goes through them along a cycle, odd ones where that
-    cycle ends and goes back: it leaves a domain through the NIC at whose rail it enters the next
+    Ring c enters even domains at place c and goes through them along path c, odd ones where that
+    path ends and goes back: it leaves a domain through the NIC at whose rail it enters the next
     one (but for the last hop around an odd number of domains), and every rank sends and receives
-    across for one ring. Rings share the ``cycles`` of places, shape ``(cycles, places)``; without
-    them all go up from place to place.
+    across for one ring. ``paths`` has shape ``(places, places)``, path c from place c through all;
+    without it all go up from place to place.
     """
     local, domains = grid.shape
-    cycles = np.arange(local, dtype=np.int32)[None, :] if cycles is None else cycles
-    ways = _shared_out(cycles)
-    orders = np.stack([_from(cycles[way], start) for start, way in enumerate(ways)])
+    paths = paths_along(np.arange(local, dtype=np.int32)[None, :]) if paths is None else paths
     # Axes are (ring, domain, place on the way); odd domains are gone through backwards.
     odd = (np.arange(domains) % 2 == 1)[None, :, None]
-    visited = np.where(odd, orders[:, None, ::-1], orders[:, None, :])
+    visited = np.where(odd, paths[:, None, ::-1], paths[:, None, :])
     rings: Ranks = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
     return rings
 
@@ -344,6 +392,28 @@ def rings_across_uneven_domains(positions: Ranks, domains: Ranks) -> Ranks:
 
 _MOST_TRIES = 20_000
 """Ranks tried for one ring before it is given up; rings of 8 take some dozens."""
+
+
+def is_mesh(positions: Ranks, topology: Topology) -> bool:
+    """Whether every two of three or more members have a link of their own."""
+    inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
+    return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
+
+
+def local_paths(positions: Ranks, network: Topology, *, wired: bool) -> Ranks | None:
+    """Return the paths that rings across domains take through one domain, one from each member.
+
+    None where its members meet at a switch, so that any order will do. As
+    :func:`rings_across_domains` takes them.
+    """
+    if is_mesh(positions, network) and _links_alike(positions, network):
+        return disjoint_paths(len(positions))
+    return paths_along(local_rings(positions, network)) if wired else None
+
+
+def _links_alike(positions: Ranks, network: Topology) -> bool:
+    inside = np.isin(network.source, positions) & np.isin(network.target, positions)
+    return bool(np.ptp(network.bandwidth[inside]) == 0)
 
 
 def local_rings(positions: Ranks, network: Topology) -> Ranks:

@@ -56,12 +56,15 @@ def _shrinkage(n: int) -> tuple[Step, ...]:
     return _mirrored(_growth(n))
 
 
-def chained_all_reduce(grid: Ranks) -> Schedule:
+def chained_all_reduce(grid: Ranks, paths: Ranks | None = None) -> Schedule:
     """Reach each place's trees along a chain of its domain; ``grid[l, d]`` is place l of domain d.
 
+    ``paths[l]`` is the chain of place l, through all places; without it from each to the next.
     2(L-1) steps inside the domains and 2 ceil(log2 D) between them.
     """
-    out = _down(grid) + _chain(grid)
+    place = np.arange(len(grid), dtype=np.int32)
+    paths = (place[:, None] + place) % np.int32(len(grid)) if paths is None else paths
+    out = _down(grid) + _chain(grid, paths)
     return _double_tree("double_tree", grid, _mirrored(out) + out)
 
 
@@ -116,17 +119,15 @@ def parents(n: int) -> Ranks:
     return np.where(up < n, up, rank ^ low).astype(np.int32)
 
 
-def _chain(grid: Ranks) -> tuple[Step, ...]:
-    """From every place to the next one of its domain, L-1 times."""
+def _chain(grid: Ranks, paths: Ranks) -> tuple[Step, ...]:
+    """From every place to the next one on its path through its domain, L-1 times."""
     places, domains = grid.shape
     chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, domains)
     steps = []
     for hop in range(places - 1):
-        # In hop h place l's chunks are at place l + h of the domain.
-        source, target = np.roll(grid, -hop, axis=0), np.roll(grid, -hop - 1, axis=0)
-        steps.append(
-            Step(source.ravel(), target.ravel(), chunk, np.full_like(chunk, 2), reduce=False)
-        )
+        # In hop h place l's chunks are at place paths[l, h] of the domain.
+        source, target = grid[paths[:, hop]].ravel(), grid[paths[:, hop + 1]].ravel()
+        steps.append(Step(source, target, chunk, np.full_like(chunk, 2), reduce=False))
     return tuple(steps)
 
 

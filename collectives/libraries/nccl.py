@@ -1,11 +1,12 @@
 """NCCL: which algorithm and protocol carries out a call, and what that costs.
 
 Inside a domain: one ring (several on a mesh, so that every link is used, and as many as fit where
-the node is wired cable by cable); NVLS for all-reduce
-where the switch can add and it is faster. Across domains: rings for all-gather and reduce-scatter;
-for all-reduce trees up to a size that NCCL's own model of its latencies gives, rings beyond, and
-NVLSTree where it is faster. All-to-all and messages are grouped sends. The protocol is the
-fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if does to each term).
+the node is wired cable by cable), from the root down each of them for broadcast and reduce; NVLS
+for all-reduce where the switch can add and it is faster. Across domains: rings for all-gather and
+reduce-scatter; for all-reduce trees up to a size that NCCL's own model of its latencies gives,
+rings beyond, and NVLSTree where it is faster. All-to-all and messages are grouped sends. The
+protocol is the fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if
+does to each term).
 
 NCCL's model knows nothing of this network's latency and overrates that of long rings, so it stays
 with trees for longer than it should: the cost would fall where it changes its mind. Just beyond
@@ -24,6 +25,7 @@ from collectives import select
 from collectives.algorithms import direct, ring, tree
 from collectives.algorithms.direct import spread
 from collectives.algorithms.hierarchical import by_domain, from_root, placed
+from collectives.algorithms.ring import local_rings
 from collectives.libraries import nccl_constants as nccl_tables
 from collectives.libraries.nccl_costs import Case, Offer, chained, ringed, sent, switched, treed
 from collectives.machine import Machine, Ranks, fastest_times
@@ -46,10 +48,6 @@ _RING: dict[str, Callable[[int], Schedule]] = {
 _SENDS: dict[str, Callable[[int], Schedule]] = {
     "all_to_all": direct.all_to_all,
     "send_receive": direct.send_receive,
-}
-_CHAINS: dict[str, Callable[[int, int], Schedule]] = {
-    "broadcast": ring.broadcast,
-    "reduce": ring.reduce,
 }
 _SMALL_MESH = 4
 """Members of a mesh up to which all rings are few; together they use every link alike."""
@@ -203,7 +201,7 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
 
 
 def _tree(case: Case) -> Schedule:
-    return case.schedule("tree", lambda: tree.chained_all_reduce(case.chain))
+    return case.schedule("tree", lambda: tree.chained_all_reduce(case.grid, case.paths))
 
 
 def _ringed(case: Case) -> list[Offer]:
@@ -212,17 +210,33 @@ def _ringed(case: Case) -> list[Offer]:
 
 
 def _ring_schedule(case: Case) -> Schedule:
-    if case.domains > 1 and case.even and case.local > 1:
-        return _RINGS[case.kind](ring.rings_across_domains(case.grid, case.cycles))
     if case.domains > 1 and case.local > 1:
-        return _RINGS[case.kind](ring.rings_across_uneven_domains(case.positions, case.where))
-    if case.domains == 1 and select.is_mesh(case.positions, case.topology):
+        return _RINGS[case.kind](_rings_across(case))
+    if case.domains == 1 and ring.is_mesh(case.positions, case.topology):
         if case.n <= _SMALL_MESH:
             return _RINGS[case.kind](_all_orders(case.n))
         return select.ALGORITHMS[case.kind][select.ON_A_MESH[case.kind]](case.n)
     if case.domains == 1 and case.machine.wired:
         return select.on_local_rings(case.kind, case.positions, case.topology)
     return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
+
+
+def _rings_across(case: Case) -> Ranks:
+    wired = case.machine.wired
+    return select.rings_across(case.positions, case.where, case.topology, wired=wired)
+
+
+def _chain_schedule(case: Case) -> Schedule:
+    """Go down every ring from the root, each with its share."""
+    if case.domains > 1 and case.local > 1:
+        rings = _rings_across(case)
+    elif case.domains == 1 and ring.is_mesh(case.positions, case.topology):
+        rings = _all_orders(case.n) if case.n <= _SMALL_MESH else ring.disjoint_rings(case.n)
+    elif case.domains == 1 and case.machine.wired:
+        rings = local_rings(case.positions, case.topology)
+    else:
+        rings = from_root(by_domain(case.positions, case.where), case.where)[None, :]
+    return select.CHAINS_ON_RINGS[case.kind](rings)
 
 
 def _all_orders(n: int) -> Ranks:
@@ -232,10 +246,11 @@ def _all_orders(n: int) -> Ranks:
 
 def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
-    if case.kind in _CHAINS and algorithm in (None, "ring"):
-        order = from_root(select.in_order(case.positions, case.topology, case.machine), case.where)
-        chain = _CHAINS[case.kind]
-        return chained(case, case.schedule("chain", lambda: placed(chain(case.n, 1), order)))
+    if case.kind in select.CHAINS_ON_RINGS and algorithm in (None, "ring"):
+        return chained(case, case.schedule("chains", lambda: _chain_schedule(case)))
+    if case.kind == "scatter" and algorithm is None and case.domains > 1 and case.even:
+        railed = case.schedule("by rail", lambda: direct.scatter_by_rail(case.grid))
+        return ringed(case, railed, pipelined=True)
     schedule = case.schedule(f"other {algorithm}", lambda: _selected(case, algorithm))
     return ringed(case, schedule, pipelined=False)
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from collectives.algorithms import direct
 from collectives.algorithms.hierarchical import domain_grid
-from collectives.algorithms.ring import local_rings
+from collectives.algorithms.ring import local_paths
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
 from collectives.libraries.nccl_constants import LocalLink, Tuning
@@ -164,16 +164,10 @@ class Case:
         return domain_grid(self.positions, self.where)
 
     @cached_property
-    def cycles(self) -> Ranks | None:
-        """Rings through the places of a domain, where nodes are wired; None where all are alike."""
-        if not self.machine.wired:
-            return None
-        return local_rings(self.positions[self.grid[:, 0]], self.topology)
-
-    @property
-    def chain(self) -> Ranks:
-        """The grid with the places of a domain in the order of its first ring."""
-        return self.grid if self.cycles is None else self.grid[self.cycles[0]]
+    def paths(self) -> Ranks | None:
+        """Paths through the places of a domain, one from each; None where they meet at a switch."""
+        members = self.positions[self.grid[:, 0]]
+        return local_paths(members, self.topology, wired=self.machine.wired)
 
     @property
     def domains(self) -> int:
@@ -276,9 +270,10 @@ def treed(case: Case, schedule: Schedule) -> list[Offer]:
 
 
 def chained(case: Case, schedule: Schedule) -> list[Offer]:
-    """Offer slices that go down a chain, domain by domain."""
+    """Offer slices that go down chains, domain by domain, and back into that of the root."""
+    crossings = case.domains if case.domains > 1 and case.local > 1 else case.domains - 1
     return [
-        _sliced(case, schedule, (name, case.link.fractions[name]), case.domains - 1)
+        _sliced(case, schedule, (name, case.link.fractions[name]), crossings)
         for name in case.protocols
     ]
 

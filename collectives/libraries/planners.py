@@ -108,7 +108,7 @@ def one_schedule(call: Call, graph: Topology, machine: Machine) -> bool:
     """
     if machine.library in ("nccl", "gloo"):
         return False
-    if machine.library == "rccl" and rccl.on_mesh(call, graph, machine):
+    if machine.library == "rccl" and rccl.has_model(call, graph, machine):
         return False
     names = select.choices(call, graph, machine)
     more = on_slice(call, graph) if machine.library == "xla" else []

@@ -16,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import select
+from collectives.algorithms import direct
+from collectives.algorithms.ring import is_mesh
 from collectives.libraries.nccl import least_times
+from collectives.libraries.nccl_constants import CHANNEL_SLOT
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
 from simulator.costing.stacked_networks import Links, Networks
-from simulator.schedule import Plan
+from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
 from simulator.workload import Call
 
@@ -28,6 +31,11 @@ LL_OVERHEAD = 7e-6
 """Fitted: launch of a kernel of MSCCL (s); 13 us for all-reduces of 1 to 128 KiB, two steps in."""
 LL_FRACTION = 0.5
 """Of the wire's bandwidth: 4 B of data beside 4 B of flag."""
+
+SENDS_FRACTION = 0.5
+"""Of the wire's bandwidth between nodes that grouped sends move: AMD accepts two nodes of 8 MI300X
+from 45 GB/s of an all-to-all's busbw on, where a single message moves 47 and NICs could move 90
+(ROCm/cvs, rccl_config). One machine's figure, and a floor; why it is half is not published."""
 
 
 def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None = None) -> Plan:
@@ -40,9 +48,10 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
         is not on the topology.
     """
     case = _case(call, machine.on(network).network, machine)
-    if not _on_mesh(case, algorithm):
+    offers = _offers(case, algorithm)
+    if not offers:
         return select.plan(call, network, machine, algorithm)
-    return min(_offers(case), key=case.time).plan()
+    return min(offers, key=case.time).plan()
 
 
 def times(
@@ -58,29 +67,38 @@ def times(
         As :func:`plan` does.
     """
     case = _case(call, networks, machine)
-    if not _on_mesh(case, algorithm):
-        return None
-    return least_times(call, case, _offers(case), networks)
+    offers = _offers(case, algorithm)
+    return least_times(call, case, offers, networks) if offers else None
 
 
-def on_mesh(call: Call, graph: Topology, machine: Machine) -> bool:
-    """Whether RCCL has two ways to carry out a call, by itself: every two members have a link."""
-    return _on_mesh(_case(call, machine.on(graph).network, machine), None)
+def has_model(call: Call, graph: Topology, machine: Machine) -> bool:
+    """Whether RCCL carries a call out by offers of its own, not as any library would."""
+    return bool(_offers(_case(call, machine.on(graph).network, machine), None))
 
 
 def _case(call: Call, links: Links, machine: Machine) -> Case:
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, links.graph, machine.domains)
-    return Case(call.kind, positions, call.size, links, machine)
+    return Case(call.kind, positions, call.size, links, machine, call.shares)
 
 
-def _on_mesh(case: Case, algorithm: str | None) -> bool:
-    """Whether the library chooses, and every two members have a link of their own."""
-    alone = algorithm is None and case.kind in select.ON_RINGS and case.domains == 1
-    return alone and select.is_mesh(case.positions, case.topology)
+def _offers(case: Case, algorithm: str | None) -> list[Offer]:
+    """List what the library chooses from; empty where it is planned as any library is."""
+    if algorithm is not None:
+        return []
+    mesh = case.domains == 1 and is_mesh(case.positions, case.topology)
+    if case.kind in select.ON_RINGS:
+        return _both_ways(case) if mesh else []
+    if case.kind in select.CHAINS_ON_RINGS and (mesh or (case.domains > 1 and case.local > 1)):
+        return [_sliced(case, mesh=mesh)]
+    if case.kind == "all_to_all" and case.domains > 1:
+        even = direct.all_to_all(case.n)
+        schedule = case.schedule("send", lambda: direct.spread(even, case.shares))
+        return [Offer(schedule, overhead=case.machine.overhead, efficiency=SENDS_FRACTION)]
+    return []
 
 
-def _offers(case: Case) -> list[Offer]:
+def _both_ways(case: Case) -> list[Offer]:
     name = select.ON_A_MESH[case.kind]
     schedule = case.schedule(name, lambda: select.ALGORITHMS[case.kind][name](case.n))
     latency = case.wire(schedule, pipelined=False).latency
@@ -89,3 +107,23 @@ def _offers(case: Case) -> list[Offer]:
         Offer(schedule, overhead=LL_OVERHEAD, efficiency=LL_FRACTION, protocol="LL"),
         Offer(schedule, overhead=case.machine.overhead + around, protocol="Simple"),
     ]
+
+
+_OVER_TREES = {"broadcast": direct.broadcast_over_trees, "reduce": direct.reduce_over_trees}
+
+
+def _sliced(case: Case, *, mesh: bool) -> Offer:
+    """Slices from the root to all, or from all to the root, each share on links of its own."""
+    schedule = case.schedule("sliced", lambda: _shares_of(case, mesh=mesh))
+    # The pipeline runs full when a slice of each share has passed every step.
+    slices = schedule.parts * float(CHANNEL_SLOT)
+    fill = case.bytes_time(schedule) * slices / (slices + case.size)
+    return Offer(schedule, overhead=case.machine.overhead + fill, protocol="Simple", pipelined=True)
+
+
+def _shares_of(case: Case, *, mesh: bool) -> Schedule:
+    if mesh:
+        return _OVER_TREES[case.kind](case.n)
+    wired = case.machine.wired
+    rings = select.rings_across(case.positions, case.where, case.topology, wired=wired)
+    return select.CHAINS_ON_RINGS[case.kind](rings)

@@ -67,3 +67,25 @@ def test_a_table_of_another_group_is_refused():
         direct.spread(direct.all_to_all(2), Shares(np.ones((3, 3))))
     with pytest.raises(ScheduleError, match="cannot carry shares"):
         direct.spread(direct.all_gather(3), Shares(np.ones((3, 3))))
+
+
+@given(n=st.integers(1, 12))
+def test_trees_that_share_no_link_reach_everybody(n):
+    out, back = direct.broadcast_over_trees(n), direct.reduce_over_trees(n)
+    check(out)
+    check(back)
+    links = [pair for step in out.steps for pair in zip(step.source, step.target, strict=True)]
+    assert len(set(links)) == len(links) == (n - 1) ** 2
+
+
+@given(local=st.integers(1, 5), domains=st.integers(1, 5), seed=st.integers(0, 99))
+def test_a_scatter_by_rail_delivers_and_crosses_on_rails_only(local, domains, seed):
+    order = np.random.default_rng(seed).permutation(local * domains).astype(np.int32)
+    grid = order.reshape(local, domains)
+    schedule = direct.scatter_by_rail(grid)
+    check(schedule)
+    place = {rank: (slot, domain) for (slot, domain), rank in np.ndenumerate(grid)}
+    for step in schedule.steps:
+        for source, target in zip(step.source.tolist(), step.target.tolist(), strict=True):
+            same = [a == b for a, b in zip(place[source], place[target], strict=True)]
+            assert any(same)

@@ -142,7 +142,7 @@ def test_rings_share_cycles_and_end_in_different_places():
     up = np.arange(8, dtype=np.int32)
     cycles = np.stack([up, up[::-1]])
     grid = np.arange(16, dtype=np.int32).reshape(2, 8).T
-    rings = ring.rings_across_domains(grid, cycles)
+    rings = ring.rings_across_domains(grid, ring.paths_along(cycles))
     assert sorted(rings[:, 0].tolist()) == list(range(8))
     assert sorted(rings[:, 7].tolist()) == list(range(8))
     assert all(sorted(one) == list(range(16)) for one in rings.tolist())

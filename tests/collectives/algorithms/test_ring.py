@@ -123,6 +123,35 @@ def test_a_full_mesh_has_as_many_rings_as_walecki_says():
     assert [len(ring.disjoint_rings(n)) for n in range(1, 10)] == [1, 1, 2, 2, 4, 4, 6, 6, 8]
 
 
+@given(half=st.integers(1, 12))
+def test_paths_through_a_mesh_of_even_size_use_every_link_once(half):
+    n = 2 * half
+    paths = ring.disjoint_paths(n)
+    assert paths[:, 0].tolist() == list(range(n))
+    assert sorted(paths[:, -1].tolist()) == list(range(n))
+    links = [pair for path in paths.tolist() for pair in pairwise(path)]
+    assert len(set(links)) == len(links) == n * (n - 1)
+
+
+@given(half=st.integers(1, 4))
+def test_paths_through_a_mesh_of_odd_size_use_no_link_more_than_twice(half):
+    n = 2 * half + 1
+    paths = ring.disjoint_paths(n)
+    assert (np.sort(paths, axis=1) == np.arange(n)).all()
+    assert paths[:, 0].tolist() == list(range(n))
+    links = [pair for path in paths.tolist() for pair in pairwise(path)]
+    assert max(map(links.count, links)) <= 2
+
+
+@given(local=st.integers(1, 6), domains=st.integers(1, 4), chunks=st.integers(1, 4))
+def test_a_broadcast_over_several_rings_reaches_everybody(local, domains, chunks):
+    grid = np.arange(local * domains, dtype=np.int32).reshape(domains, local).T
+    rings = ring.rings_across_domains(grid, ring.disjoint_paths(local))
+    check(ring.all_reduce_over_rings(rings))
+    check(ring.broadcast_over_rings(rings, chunks))
+    check(ring.reduce_over_rings(rings, chunks))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_rings_take_their_share_of_the_time(kind):
     steps = 14 if kind == "all_reduce" else 7

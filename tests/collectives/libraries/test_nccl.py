@@ -368,3 +368,30 @@ def test_sends_between_nodes_move_less_where_a_nic_takes_long():
     inside = machine(8, 1, net_message=18e-6)
     plan = nccl.plan(call_of("all_to_all", range(8), 4 * GIB), switches(8, 1), inside)
     assert plan.efficiency == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("shape", [(8, 2), (4, 4)])
+def test_rings_from_a_root_leave_a_node_through_all_nics(kind, shape):
+    """As NCCL's broadcast has it (src/graph/rings.cc): the rings are those of an all-gather."""
+    local, nodes = shape
+    network, there, size = switches(*shape), machine(*shape), 8 * GIB
+    busbw = size / seconds(kind, size, network, there)
+    gathered = size * (1 - 1 / (local * nodes)) / seconds("all_gather", size, network, there)
+    assert busbw <= local * 48e9
+    assert 0.95 * gathered < busbw
+
+
+def test_a_scatter_leaves_the_node_of_its_root_through_all_nics_and_a_gather_ends_at_its_own():
+    """PXN chooses the sender's NIC by the receiver's rail; a receiver's NIC is the nearest."""
+    network, there, size = switches(8, 2), machine(8, 2), 8 * GIB
+    across = size / 2
+    assert across / seconds("scatter", size, network, there) > 2 * 48e9
+    assert across / seconds("gather", size, network, there) <= 48e9
+
+
+def test_a_broadcast_over_four_joined_pairwise_uses_all_links_of_the_root():
+    links = [Link(a, b, 100e9, 0.5e-6, SCALE_UP) for a in range(4) for b in range(4) if a != b]
+    mesh = topology("mesh", 4, links)
+    took = seconds("broadcast", 8 * GIB, mesh, machine(4, 1, generation="ampere"))
+    assert 2.9 * 100e9 < 8 * GIB / took <= 3 * 100e9

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import astra, kernels, left_out, memory, published
+from benchmarks import astra, kernels, left_out, memory, packets, published
 from experiments.questions.collective import collective
 from topologies import catalog
 
@@ -165,6 +165,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
     left_out.show(rows, console)
     broken += not published.main(console)
     broken += not memory.main(console)
+    packets.main(console=console)
     broken += not kernels.validate(console)
     broken += not astra.main(console=console)
     if broken:

@@ -11,18 +11,19 @@ Where several next hops are as near to a message's target, a policy says which o
 ``spray``     all of them alike: packets are spread one by one
 ``adaptive``  all of them, in proportion to what they can carry on; and a part of the message over
               detours, where that takes bytes off the busiest link
-``minimal``   all of them alike; from one group of routers to another over one cable between groups
+``minimal``   all of them alike
 ``valiant``   all of them alike, first to each group, or router, in between: L. G. Valiant, "A
               scheme for fast parallel communication", SIAM J. Computing 11 (1982)
 ============  =====================================================================================
 
-Detours are Valiant's, so ``adaptive`` needs to know which routers are a *group*
-(:attr:`Routing.group`); without groups it has no detours, and ``valiant`` does not exist.
+Where routers are in groups (:attr:`Routing.group`) a cable between two groups counts as longer than
+two cables inside, under every policy: least paths take one of them. Detours are Valiant's, so
+without groups ``adaptive`` has none, and ``valiant`` does not exist.
 """
 
 from dataclasses import dataclass, field
 
-from simulator.support.arrays import Floats, Ints
+from simulator.support.arrays import Floats, Ints, Mask
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 
@@ -30,8 +31,8 @@ POLICIES = ("ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valian
 """Every policy by its name."""
 HASHED = ("ecmp", "static")
 """Those that choose by a hash, of which a seed is another draw."""
-GROUPED = ("adaptive", "minimal", "valiant")
-"""Those that count a cable between groups as longer than two cables inside."""
+DIVIDING = ("spray", "adaptive", "minimal", "valiant")
+"""Those under which a message may take several paths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,8 @@ class Routing:
     capacity
         What adaptive switches think each link can carry, in proportion to each other, shape
         ``(links,)``; its bandwidth if not given.
+    slowed
+        Links that a fault made slower, shape ``(links,)``, which messages avoid that are divided.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class Routing:
     seed: int = 0
     group: Ints | None = field(default=None, repr=False)
     capacity: Floats | None = field(default=None, repr=False)
+    slowed: Mask | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -87,7 +91,7 @@ class Routing:
     @property
     def divides(self) -> bool:
         """Whether a message may take several paths."""
-        return self.policy in ("spray", *GROUPED)
+        return self.policy in DIVIDING
 
     @property
     def detours(self) -> bool:

@@ -332,7 +332,7 @@ def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
     >>> len(with_links(pair, np.array([True, False])))
     1
     """
-    capacity = network.routing.capacity
+    capacity, slowed = network.routing.capacity, network.routing.slowed
     return replace(
         network,
         name=name or network.name,
@@ -343,7 +343,11 @@ def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
         resource=network.resource[links],
         latency_resource=network.latency_resource[links],
         metric=None if network.metric is None else network.metric[links],
-        routing=replace(network.routing, capacity=None if capacity is None else capacity[links]),
+        routing=replace(
+            network.routing,
+            capacity=None if capacity is None else capacity[links],
+            slowed=None if slowed is None else slowed[links],
+        ),
     )
 
 

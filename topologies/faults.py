@@ -202,15 +202,8 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
     ones = np.ones(len(network))
     links = _Links(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply(parts, fault, links) for fault in faults)
-    routing, capacity = network.routing, network.routing.capacity
-    done = replace(
-        network,
-        bandwidth=network.bandwidth * links.bandwidth,
-        latency=network.latency * links.latency,
-        routing=routing
-        if capacity is None
-        else replace(routing, capacity=capacity * links.bandwidth),
-    )
+    done = _with_bandwidths(network, links.bandwidth)
+    done = replace(done, latency=network.latency * links.latency)
     gone = not links.left.all()
     if gone:
         done = with_links(done, links.left)
@@ -649,8 +642,15 @@ def cable(network: Topology, first: Node, second: Node) -> NDArray[np.bool_]:
 
 def _scaled(network: Topology, first: Node, second: Node, factor: float, how: str) -> Topology:
     chosen = cable(network, first, second)
-    return replace(
-        network,
-        name=f"{network.name}, {first}-{second} {how}",
-        bandwidth=np.where(chosen, network.bandwidth * factor, network.bandwidth),
-    )
+    changed = _with_bandwidths(network, np.where(chosen, factor, 1.0))
+    return replace(changed, name=f"{network.name}, {first}-{second} {how}")
+
+
+def _with_bandwidths(network: Topology, factors: Floats) -> Topology:
+    """Multiply the bandwidths of links; its switches know which are slower."""
+    routing, slowed = network.routing, factors < 1
+    if routing.slowed is not None:
+        slowed |= routing.slowed
+    capacity = None if routing.capacity is None else routing.capacity * factors
+    routing = replace(routing, capacity=capacity, slowed=slowed if slowed.any() else None)
+    return replace(network, bandwidth=network.bandwidth * factors, routing=routing)

@@ -169,15 +169,33 @@ def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:
     return _Applied(change, tuple(scenarios), change.seed(seed), draws - len(scenarios))
 
 
+HELPFUL = "faster than without this fault: messages take other ways, which here collide less"
+"""What is said of a fault that helps: the intact network has those ways, too, but does not use
+them."""
+_SLIGHT_PCT = 0.1
+"""Gains up to this are other draws of a hash at most (%)."""
+
+
+def _is_fault(base: Baseline, changed: Changed) -> bool:
+    """Whether a change makes parts of the network worse, and nothing better."""
+    faults = changed.scenario.faults[len(base.scenario.faults) :]
+    return bool(faults) and all(
+        fault.factor is None or (fault.factor < 1) == (fault.value == "bandwidth")
+        for fault in faults
+    )
+
+
 def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[Outcome]) -> Point:
     """Add to a point what the change is, what it touched, and how the draws differ."""
     first = case.draws[0]
     exposed = [outcome.exposed_communication for outcome in outcomes]
+    helps = point.gain_pct > _SLIGHT_PCT and _is_fault(base, first)
+    note = f"{first.note}; {HELPFUL}" if helps else first.note
     point = replace(
         point,
         change=case.change.text,
         exposed_communication_s=float(np.median(exposed)),
-        note=first.note,
+        note=note,
         warning=base.doubts.of(*touched(base.scenario, first.scenario)),
         assumptions="\n".join(first.assumptions),
     )
@@ -186,7 +204,7 @@ def _described(base: Baseline, point: Point, case: _Applied, outcomes: Sequence[
     steps = np.array([outcome.makespan for outcome in outcomes])
     return replace(
         point,
-        note=f"first draw: {first.note}" if len(outcomes) > 1 else first.note,
+        note=f"first draw: {note}" if len(outcomes) > 1 else note,
         draws=len(outcomes) + case.cut_off,
         seed=case.seed,
         draws_cut_off=case.cut_off,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.policy import GROUPED, Routing
+from simulator.policy import Routing
 from simulator.routing.choice import ALIKE, BY_CAPACITY, DIGITS, HASH, TABLE, Rule
 from simulator.routing.detours import Detours
 from simulator.routing.graph import UNKNOWN, Cells, CsrRows, Graph, Hubs, cells, grouped, hubs
@@ -159,7 +159,7 @@ def link_metrics(network: Topology) -> Longs:
     if network.metric is not None:
         metric = np.where(network.metric > 0, network.metric, HOP * metric)
     group = network.routing.group
-    if group is not None and network.routing.policy in GROUPED:
+    if group is not None:
         group_of_source, group_of_target = group[network.source], group[network.target]
         metric[
             (group_of_source >= 0) & (group_of_target >= 0) & (group_of_source != group_of_target)

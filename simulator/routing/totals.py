@@ -38,13 +38,13 @@ from simulator.routing.paths import CHOICES, Survey, check_nodes, found_paths, s
 from simulator.routing.routes import (
     Columns,
     Routes,
-    best_part,
-    busy_of,
     is_uneven,
     may_gain,
     mixed,
+    part_alike,
     part_of_loads,
     with_detours,
+    without_slowed,
 )
 from simulator.routing.traffic import Traffic, listed
 from simulator.support.arrays import Floats, Ints, Longs, Mask, row_of_entries
@@ -199,7 +199,7 @@ def divided(network: Topology, traffic: Traffic) -> Divided | None:
         loads = (
             gathered.load + loads_and_latency[0] for loads_and_latency in (evenly, by_capacity)
         )
-        part = best_part(*(busy_of(network, load) for load in loads))
+        part = part_alike(network, *loads)
     load = gathered.load + part * evenly[0] + (1 - part) * by_capacity[0]
     took = part * evenly[1] + (1 - part) * by_capacity[1]
     least = 1.0
@@ -357,7 +357,8 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     -------
     Totals or None
         None where messages have to be listed: where the topology gives the paths itself or has NICs
-        for doors, where a choice by hash stands behind a division, and where there is no path.
+        for doors, where messages avoid slow cables, where a choice by hash stands behind a
+        division, and where there is no path.
 
     Raises
     ------
@@ -366,6 +367,8 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     """
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
+        return None
+    if without_slowed(network) is not None:
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)

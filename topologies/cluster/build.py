@@ -32,8 +32,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.policy import Routing
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
-from topologies.cluster.fabrics import Graph, RailFabric
+from topologies.cluster.fabrics import Graph, RailFabric, SwitchFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
@@ -100,9 +101,21 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         links += fabric_links(cluster.scale_out, nics, placement.nodes)
     network = replace(topology(name, ranks, links), kind=_kinds(placement))
     network = with_factors(network, cluster)
-    if cluster.scale_out is not None:
-        network = replace(network, routing=fabric_routing(cluster.scale_out, network))
+    network = replace(network, routing=_routing(cluster, network))
     return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
+
+
+def _routing(cluster: Cluster, network: Topology) -> Routing:
+    """Return the policy of the fabric; where that has one switch, of a torus inside the domains.
+
+    A torus divides what has several least ways (TPU: Y. Zu et al., "Resiliency at Scale: Managing
+    Google's TPUv4 Machine Learning Supercomputer", NSDI 2024, routes so that links are evenly
+    loaded); hashing is what switches of a fabric do.
+    """
+    fabric = cluster.scale_out
+    if cluster.scale_up.dimensions is not None and isinstance(fabric, SwitchFabric | None):
+        return Routing("spray")
+    return Routing() if fabric is None else fabric_routing(fabric, network)
 
 
 def with_factors(network: Topology, cluster: Cluster) -> Topology:

@@ -10,6 +10,7 @@ from experiments.baseline import Settings, baseline
 from experiments.points.compare import compare
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
+from experiments.points.what_if import HELPFUL, what_ifs
 from experiments.questions.inspect_trace import inspect
 from experiments.questions.replay import replay
 from experiments.scenario.resources import RESOURCES, improve, utility_pct
@@ -316,3 +317,26 @@ def test_calls_of_unknown_size_are_said_beside_what_the_network_would_buy(tmp_pa
     notes = {row.resource: row.note for row in report.utilities}
     said = "1 of 2 calls of unknown size: as measured on any network"
     assert notes == {"scale_up.bandwidth": said, "compute": "no kernels; the host computes"}
+
+
+def test_a_fault_that_helps_is_said(tmp_path):
+    """With this draw of the hash two flows of a shift collide, which the lost cable parts."""
+    flows = "".join(
+        f"rank {rank} {{\nl0: send 4000000b to {(rank + 4) % 16} tag {rank}\n"
+        f"l1: recv 4000000b from {(rank - 4) % 16} tag {(rank - 4) % 16}\n}}\n"
+        for rank in range(16)
+    )
+    trace = tmp_path / "shift.goal"
+    trace.write_text(f"num_ranks 16\n{flows}")
+    changes = [
+        "link edge:0.0->aggregation:0.1 down",
+        "link edge:0.0->aggregation:0.0 down",
+        "scale_up.bandwidth x2",
+    ]
+    helpful, harmful, faster = what_ifs(
+        trace, "fat_tree:4@ecmp:5, 100 Gbit/s, 1 us", changes
+    ).points
+    assert helpful.gain_pct > 10
+    assert HELPFUL in helpful.note
+    assert HELPFUL not in harmful.note
+    assert HELPFUL not in faster.note

@@ -15,6 +15,7 @@ from simulator.routing.routes import best_part, link_loads, routes
 from simulator.support.errors import TopologyError
 from simulator.topology import Link, topology
 from topologies import cut, parse_topology, slow
+from topologies.faults import Fault, LinkNamed, broken
 
 CABLE = {"bandwidth": 1.0, "latency": 1e-6}
 GROUPLESS = tuple(policy for policy in POLICIES if policy != "valiant")
@@ -184,15 +185,14 @@ def test_a_leaf_that_loses_one_of_its_spines_keeps_the_others(policy):
     assert busiest(broken, *ends) == pytest.approx(4 / 3)
 
 
-def test_adaptive_switches_send_less_over_a_slow_cable_also_where_it_is_farther_on():
-    """One of four downlinks at half speed: 3.5 instead of 4 remain; spread alike, 2 do."""
+def test_messages_that_are_divided_send_less_over_a_slow_cable_also_where_it_is_farther_on():
+    """One of four downlinks at half speed: 3.5 instead of 4 remain."""
     network = slow(parse_topology("leaf_spine:2x4x4", **CABLE), "spine:1", "leaf:1", factor=2)
     ends = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
-    busy = {}
     for policy in ("spray", "adaptive"):
-        routed = replace(network, routing=Routing(policy))
-        busy[policy] = (link_loads(routed, *ends, np.ones(4)) / network.bandwidth).max()
-    assert busy == pytest.approx({"spray": 2.0, "adaptive": 4 / 3.5})
+        routed = replace(network, routing=replace(network.routing, policy=policy))
+        busy = (link_loads(routed, *ends, np.ones(4)) / network.bandwidth).max()
+        assert busy == pytest.approx(4 / 3.5)
 
 
 def test_adaptive_switches_see_slow_cables_two_hops_on():
@@ -260,3 +260,43 @@ def test_in_a_cluster_the_policy_is_that_of_the_fabric_alone():
 def test_a_routing_that_makes_no_sense_is_refused(fields, message):
     with pytest.raises(TopologyError, match=message):
         Routing(**fields)
+
+
+def busy_alone_and_together(network, ends):
+    """Busiest link if all messages are a call, and if each is a call of its own."""
+    apart = sum(
+        link_loads(network, source[None], target[None], np.ones(1))
+        for source, target in zip(*ends, strict=True)
+    )
+    together = link_loads(network, *ends, np.ones(len(ends[0])))
+    return [(load / network.bandwidth).max() for load in (together, apart)]
+
+
+@pytest.mark.parametrize("policy", ["spray", "adaptive", "minimal"])
+@given(
+    spec=st.sampled_from(
+        ["leaf_spine:4x4x4", "fat_tree:4", "dragonfly:9x4x2x2", "dragonfly:5x4x2x2", "torus:4x4"]
+    ),
+    data=st.data(),
+)
+def test_a_slow_link_never_costs_more_than_a_dead_one(policy, spec, data):
+    network = parse_topology(f"{spec}@{policy}", **CABLE)
+    inner = np.flatnonzero(np.minimum(network.source, network.target) >= network.ranks)
+    inner = inner if len(inner) else np.arange(len(network))
+    link = int(data.draw(st.sampled_from(inner.tolist())))
+    factor = data.draw(st.sampled_from([0.9, 0.5, 0.25, 0.02]))
+    shift = data.draw(st.integers(1, network.ranks - 1))
+    source = np.arange(network.ranks, dtype=np.int32)
+    ends = source, np.roll(source, shift)
+    part = LinkNamed(f"{named(network, link)}")
+    dead = busy_alone_and_together(broken(network, [Fault(part, None)]).network, ends)
+    slowed = busy_alone_and_together(broken(network, [Fault(part, factor)]).network, ends)
+    assert slowed[0] <= dead[0] * (1 + 1e-9)
+    if spec.startswith(("leaf_spine", "fat_tree")):
+        assert slowed[1] <= dead[1] * (1 + 1e-9)
+
+
+def named(network, link):
+    """The cable of a link, one way, as a user calls it."""
+    ends = (network.nodes[end[link]] for end in (network.source, network.target))
+    return "->".join(f"rank{end}" if isinstance(end, int) else str(end) for end in ends)

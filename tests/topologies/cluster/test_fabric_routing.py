@@ -8,11 +8,11 @@ from simulator.builder import WorkloadBuilder
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
 from simulator.policy import POLICIES
-from simulator.routing.routes import link_loads
+from simulator.routing.routes import link_loads, routes
 from simulator.schedule import Plan
 from simulator.support.errors import TwofoldError
 from simulator.workload import CallRow, What
-from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster
+from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster, parse_topology
 
 FILE = """\
 name: small
@@ -155,3 +155,26 @@ def test_every_dragonfly_of_the_catalogue_says_how_it_routes_and_from_where_that
     if known.scale_out is not None and known.scale_out.topology == "dragonfly":
         assert known.scale_out.routing is not None
         assert known.sources["scale_out.routing"]
+
+
+@pytest.mark.parametrize("name", ["tpu-v4", "tpu-v5p"])
+def test_the_torus_of_a_pod_divides_its_ties_alike(name):
+    """An all-to-all of 4x4x4 loads all six links of a chip alike: three hops in the mean."""
+    cluster = load_cluster(name)
+    network = build(cluster, 64)
+    ranks = np.arange(64, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks, indexing="ij"))
+    load = link_loads(network, source, target, np.ones(len(source)))
+    inside = network.resource == network.resources.index("scale_up")
+    assert load[inside] == pytest.approx(64 * 3 / 6)
+
+
+def test_ecmp_crosses_between_groups_of_a_dragonfly_once():
+    network = parse_topology("dragonfly:9x4x2x2@ecmp", bandwidth=1.0, latency=1e-6)
+    group = network.routing.group
+    ranks = np.arange(network.ranks, dtype=np.int32)
+    source, target = (end.ravel() for end in np.meshgrid(ranks, ranks, indexing="ij"))
+    ways = routes(network, source, target)
+    ends = group[network.source], group[network.target]
+    crosses = (ends[0] >= 0) & (ends[1] >= 0) & (ends[0] != ends[1])
+    assert ways.along(crosses.astype(float)).max() == 1.0

@@ -20,7 +20,8 @@ QUESTIONS = tuple(
     for line in (
         "bill cache calibrate calibrate_logs clusters collective collective_calls compare convert",
         "curve diff explain generate inspect memory metrics package plugins replay report share",
-        "study sweep topology utility validate validate_steps what_if",
+        "serving study sweep topology utility validate validate_serving validate_serving_log",
+        "validate_steps what_if",
     )
     for word in line.split()
 )
@@ -42,6 +43,9 @@ WITHOUT_SETTINGS |= {
     "memory",
     "report",
     "study",
+    "serving",
+    "validate_serving",
+    "validate_serving_log",
     "validate_steps",
 }
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")

@@ -51,9 +51,14 @@ if TYPE_CHECKING:
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
+    from experiments.questions.serving import serving as serving
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
     from experiments.questions.validate import validate as validate
+    from experiments.questions.validate_serving import validate_serving as validate_serving
+    from experiments.questions.validate_serving_log import (
+        validate_serving_log as validate_serving_log,
+    )
     from experiments.questions.validate_steps import validate_steps as validate_steps
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
@@ -104,7 +109,10 @@ _PLACES = {
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
     "validate": f"{_QUESTIONS}.validate:validate",
+    "validate_serving": f"{_QUESTIONS}.validate_serving:validate_serving",
+    "validate_serving_log": f"{_QUESTIONS}.validate_serving_log:validate_serving_log",
     "validate_steps": f"{_QUESTIONS}.validate_steps:validate_steps",
+    "serving": f"{_QUESTIONS}.serving:serving",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
@@ -196,6 +204,7 @@ __all__ = [
     "plugins",
     "replay",
     "report",
+    "serving",
     "share",
     "simulate",
     "steps",
@@ -204,6 +213,8 @@ __all__ = [
     "topology",
     "utility",
     "validate",
+    "validate_serving",
+    "validate_serving_log",
     "validate_steps",
     "what_if",
     "write_plan",

@@ -44,6 +44,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "sharing": ("share",),
         "generation": ("generate",),
+        "serving": ("serving",),
         "studies": ("study",),
     },
     "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},

@@ -37,6 +37,7 @@ from experiments.cli.show import check_figure, check_perfetto, say, show
 if TYPE_CHECKING:
     from collectives.files.measured_calls import Layout
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
+    from experiments.questions.validate import ValidationReport
 
 _SIZES = "1KiB..1GiB"
 
@@ -480,15 +481,16 @@ _MEANINGLESS = {
 def validate(
     ctx: typer.Context,
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="TABLE|LOG|TRACE...",
+            metavar="[TABLE|LOG|TRACE]...",
+            show_default=False,
             help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
             "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "
             "global_batch, step_s) or of collectives (kind, ranks, size_bytes, time_us); logs of "
             "benchmarks, as of nccl-tests; or traces, of which TRACE@CLUSTER names its cluster.",
         ),
-    ],
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -512,6 +514,21 @@ def validate(
         typer.Option(
             metavar="TRACE@CLUSTER",
             help="Predict this recording of the same program from the traces; may be repeated.",
+        ),
+    ] = None,
+    serving: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="A table of measured serving (engine, model, machine, tp, isl, osl, concurrency, "
+            "ttft_ms, tpot_ms): predict TTFT and TPOT of each row; may be repeated.",
+        ),
+    ] = None,
+    serving_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
         ),
     ] = None,
     ranks: Ranks = None,
@@ -539,20 +556,16 @@ def validate(
     recording of the same program. An error is predicted against measured, in %
     of what was measured.
     """
-    from experiments.output.progress import watching
-    from experiments.questions import validate as questions
-    from experiments.settings import EVERY
-
     check_figure(figure)
+    if serving or serving_log is not None:
+        _validate_serving(ctx, serving or [], serving_log, cluster, output, brief=brief)
+        return
+    if not sources:
+        raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
     table = _one_kind(sources, read_as)
     refuse_given(ctx, _MEANINGLESS[table], f"for {table or 'traces'}")
     if table == "steps":
-        from experiments.questions.validate_steps import validate_steps
-
-        engines = {"engine": engine} if is_given(ctx, "engine") else {}
-        with watching() as watch:
-            steps = validate_steps(sources, cluster, workers=workers, watch=watch, **engines)
-        show(replace(steps, brief=brief), output)
+        _validate_steps(ctx, sources, cluster, output, workers=workers, brief=brief)
         return
     if table is None and not predict:
         refuse_given(ctx, ("brief",), "for traces without --predict")
@@ -561,22 +574,85 @@ def validate(
         raise typer.BadParameter("--cluster has no effect: every trace names its own.")
     if table == "collectives" and cluster is None:
         raise typer.BadParameter("collectives need a cluster to model them on: --cluster C.")
+    layout = _layout(ranks, nodes, ranks_per_node, kind) if table == "collectives" else None
+    report = _validated(ctx, table, sources, cluster, predict or (), layout)
+    show(replace(report, brief=brief), output, figure)
+
+
+def _validated(
+    ctx: typer.Context,
+    table: str | None,
+    sources: list[str],
+    cluster: str | None,
+    predict: Sequence[str],
+    layout: "Layout | None",
+) -> "ValidationReport":
+    """Answer tables of what-ifs or collectives, or traces."""
+    from experiments.output.progress import watching
+    from experiments.questions import validate as questions
+    from experiments.settings import EVERY
+
     settings = replace(settings_of(ctx), step=EVERY)
     with watching() as watch:
         if table == "collectives":
-            layout = _layout(ranks, nodes, ranks_per_node, kind)
-            report = questions.validate(
-                (), cluster, collectives=sources, layout=layout, watch=watch
-            )
-        elif table == "what-ifs":
-            report = questions.validate(
-                (), cluster, against=sources, settings=settings, watch=watch
-            )
-        else:
-            report = questions.validate(
-                sources, cluster, predict=predict or (), settings=settings, watch=watch
-            )
-    show(replace(report, brief=brief), output, figure)
+            return questions.validate((), cluster, collectives=sources, layout=layout, watch=watch)
+        if table == "what-ifs":
+            return questions.validate((), cluster, against=sources, settings=settings, watch=watch)
+        return questions.validate(sources, cluster, predict=predict, settings=settings, watch=watch)
+
+
+def _validate_steps(
+    ctx: typer.Context,
+    sources: list[str],
+    cluster: str | None,
+    output: Output,
+    *,
+    workers: int,
+    brief: bool,
+) -> None:
+    """Answer tables of training steps."""
+    from experiments.output.progress import watching
+    from experiments.questions.validate_steps import validate_steps
+
+    engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
+    with watching() as watch:
+        steps = validate_steps(sources, cluster, workers=workers, watch=watch, **engines)
+    show(replace(steps, brief=brief), output)
+
+
+def _validate_serving(
+    ctx: typer.Context,
+    tables: list[Path],
+    log: Path | None,
+    cluster: str | None,
+    output: Output,
+    *,
+    brief: bool,
+) -> None:
+    """Answer tables or a log of measured serving."""
+    from experiments.output.progress import watching
+
+    refuse_given(
+        ctx,
+        ("sources", "read_as", "predict", *_OF_CALLS, "engine", "nodes", "algorithm", "figure"),
+        "for serving",
+    )
+    if log is not None:
+        from experiments.questions.validate_serving_log import validate_serving_log
+
+        if tables:
+            raise typer.BadParameter("--serving and --serving-log: validate them separately.")
+        if cluster is None:
+            raise typer.BadParameter("a serving log needs the cluster it ran on: --cluster C.")
+        show(validate_serving_log(log, cluster), output)
+        return
+    from experiments.questions.validate_serving import validate_serving
+
+    if cluster is not None:
+        raise typer.BadParameter("--cluster has no effect: rows name their machine.")
+    with watching("rows") as watch:
+        report = validate_serving(tables, watch=watch)
+    show(replace(report, brief=brief), output)
 
 
 def _one_kind(sources: Sequence[str], read_as: str | None) -> str | None:

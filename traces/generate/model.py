@@ -71,6 +71,23 @@ class LatentAttention(CardTable):
     nope: Count
     rope: Count
     value: Count
+    sparse: Count | None = None
+    index_heads: Annotated[StrictInt, Field(ge=0)] = 0
+
+
+class GatedDelta(CardTable):
+    """Gated delta nets in place of attention (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have.
+
+    Every ``full_every``-th layer has attention, the others a state of ``key x value`` numbers for
+    each of ``value_heads`` heads, and a convolution over ``conv`` tokens.
+    """
+
+    key_heads: Count
+    value_heads: Count
+    key: Count
+    value: Count
+    conv: Count
+    full_every: Count
 
 
 class Experts(CardTable):
@@ -127,9 +144,15 @@ class Model(CardTable):
         and one behind (Gemma 2).
     qk_norm
         Whether queries and keys are normalised, head by head (Qwen3).
+    qk_norm_across
+        Whether they are normalised over all heads together, for which tensor ranks sum squares
+        (MiniMax-M2).
     window, global_every
         How many tokens back a token sees, and which layers see all: every so manieth, none if that
         is left out (Gemma 2: 2).
+    delta, gated_attention
+        Gated delta nets in place of attention in most layers, and whether what attention results in
+        is multiplied by a gate as wide as the queries.
     encoder_layers
         How many of the layers, the first ones, are an encoder's. All: there is no decoder (BERT,
         ViT). Some: the others are a decoder's and have cross-attention besides (T5).
@@ -167,8 +190,11 @@ class Model(CardTable):
     qkv_biases: StrictBool = False
     norms: Count = 2
     qk_norm: StrictBool = False
+    qk_norm_across: StrictBool = False
     window: Count | None = None
     global_every: Count | None = None
+    delta: GatedDelta | None = None
+    gated_attention: StrictBool = False
     encoder_layers: Annotated[StrictInt, Field(ge=0)] = 0
     patch: Count | None = None
     pooled: StrictBool = False
@@ -222,12 +248,21 @@ class Model(CardTable):
         """Whether a layer (0 is the first) is of a decoder behind an encoder."""
         return 0 < self.encoder_layers <= layer
 
+    def window_at(self, layer: int) -> int | None:
+        """Tokens back that a layer (0 is the first) sees; None: all."""
+        every = self.global_every
+        return None if every is not None and (layer + 1) % every == 0 else self.window
+
+    def delta_at(self, layer: int) -> GatedDelta | None:
+        """Gated delta net of a layer (0 is the first); None where it has attention."""
+        if self.delta is None or (layer + 1) % self.delta.full_every == 0:
+            return None
+        return self.delta
+
     def seen(self, layer: int, context: int) -> int:
         """Tokens of a context that a layer (0 is the first) sees, and keeps in its cache."""
-        every = self.global_every
-        if self.window is None or (every is not None and (layer + 1) % every == 0):
-            return context
-        return min(self.window, context)
+        window = self.window_at(layer)
+        return context if window is None else min(window, context)
 
 
 def numbers(model: Model) -> dict[str, int]:
@@ -276,7 +311,8 @@ def embedding_parameters(model: Model) -> Parameters:
 
 def layer_parameters(model: Model, layer: int) -> Parameters:
     """Return the parameters of one layer: attention, network or experts, and norms."""
-    attention = _attention_parameters(model)
+    delta = model.delta_at(layer)
+    attention = _attention_parameters(model) if delta is None else _delta_parameters(model, delta)
     count = model.norms
     if model.has_cross_attention(layer):
         attention = Parameters(2 * attention.sharded, 2 * attention.replicated)
@@ -478,11 +514,25 @@ def _checked(data: dict[str, Any], source: str) -> Model:
         raise TraceError(f"{source}: {wrong}") from error
 
 
+_INDEX_KEY = 128
+"""Elements of a key of DSA's indexer (``index_head_dim`` of DeepSeek-V3.2 and GLM-5)."""
+
+
 def _network_parameters(model: Model, width: int) -> int:
     """Parameters of one feed-forward network of this width."""
     ups = 2 if model.gated else 1
     matrices = (ups + 1) * model.hidden * width
     return matrices + (ups * width + model.hidden if model.biases else 0)
+
+
+def _delta_parameters(model: Model, delta: GatedDelta) -> Parameters:
+    """Products of queries, keys, values, gates and the result, convolution, decays."""
+    keys, values = delta.key_heads * delta.key, delta.value_heads * delta.value
+    products = model.hidden * (2 * keys + 3 * values + 2 * delta.value_heads)
+    return Parameters(
+        sharded=products + delta.conv * (2 * keys + values) + 2 * delta.value_heads,
+        replicated=delta.value,
+    )
 
 
 def _attention_parameters(model: Model) -> Parameters:
@@ -491,14 +541,18 @@ def _attention_parameters(model: Model) -> Parameters:
             query, key = heads * head, kv_heads * head
             biases = query + 2 * key if model.biases or model.qkv_biases else 0
             biases += model.hidden if model.biases else 0
+            gate = query if model.gated_attention else 0
             return Parameters(
-                sharded=model.hidden * (2 * query + 2 * key) + biases,
+                sharded=model.hidden * (2 * query + gate + 2 * key) + biases,
                 replicated=2 * head if model.qk_norm else 0,
             )
         case LatentAttention(heads=heads, q_rank=q_rank, kv_rank=kv_rank) as latent:
             query = heads * (latent.nope + latent.rope)
             down = model.hidden * (kv_rank + latent.rope) + kv_rank
             down += (model.hidden + 1) * (q_rank or 0)
+            if latent.sparse is not None:  # the indexer: queries, keys with a norm, weights
+                down += (q_rank or model.hidden) * latent.index_heads * _INDEX_KEY
+                down += model.hidden * (_INDEX_KEY + latent.index_heads) + 2 * _INDEX_KEY
             up = kv_rank * heads * (latent.nope + latent.value)
             out = heads * latent.value * model.hidden
             return Parameters(sharded=(q_rank or model.hidden) * query + up + out, replicated=down)

@@ -97,13 +97,11 @@ class Parallelism:
         self._check_replicas()
         if self.virtual > 1 and self.pp == 1:
             raise WorkloadError(f"virtual {self.virtual} needs pp of at least 2")
-        if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
-            raise WorkloadError("ep with tp needs sequence_parallel, or tokens are sent tp times")
 
     def _check_experts(self) -> None:
-        if self.etp not in (None, 1, self.tp):
+        if self.etp is not None and self.tp % self.etp:
             raise WorkloadError(
-                f"etp {self.etp}: an expert is on 1 or all of {self.tp} tensor ranks"
+                f"etp {self.etp}: an expert is on as many ranks as divide {self.tp} tensor ranks"
             )
         if self.etp not in (None, self.tp) and self.ep == 1:
             raise WorkloadError(f"etp {self.etp} needs ep of 2 or more")

@@ -368,6 +368,8 @@ def _model_misfits(
         yield f"{length} new tokens cannot be cut into {shards} (cp, sequence_parallel)"
     if p.chunks > model.layers + 2:
         yield f"{model.layers} layers, embedding and head are fewer than {p.chunks} chunks"
+    if p.ep > 1 and p.tp > 1 and not p.sequence_parallel:
+        yield "ep with tp needs sequence_parallel, or tokens are sent tp times"
     if p.ep > 1 and model.experts is None:
         yield f"ep {p.ep}: {model.name} has no experts"
     if model.experts is not None and model.experts.count % p.ep:

@@ -34,6 +34,9 @@ ANSWERS = {
         ("{job}", *C, "--slow-down", "0.2", "--what-if", "host x2", "--factor", "3"),
     ],
     "sweep": [("{job}", *C, "-r", "scale_up.latency")],
+    "serving": [
+        ("llama-3.1-8b", "-c", "hgx-h100", "--concurrency", "2", "--input", "64", "--seeds", "1")
+    ],
     "curve": [
         ("{job}", *C, "-r", "compute"),
         ("{job}", *C, "-r", "scale_up.bandwidth", "--threshold", "50%"),
@@ -173,6 +176,7 @@ def test_memory_alone_has_a_schema_of_its_own(places):
 def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - set(FILES)
     others = {"program", "calibrate_logs", "collective_calls", "memory", "validate_steps"}
+    others |= {"validate_serving", "validate_serving_log"}
     assert set(ANSWERS) - set(SHARED_SCHEMAS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS) - set(WORDS)
 

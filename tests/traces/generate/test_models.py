@@ -54,6 +54,9 @@ PUBLISHED = {
     "phi-4": 14660000000.0,  # tensors of the checkpoint on huggingface.co
     "falcon-40b": 41300000000.0,  # huggingface.co/tiiuae/falcon-40b
     "gpt-oss-120b": 116830000000.0,  # tensors of the checkpoint on huggingface.co
+    "minimax-m2.5": 228.7e9,  # tensors of the checkpoint on huggingface.co (230B-A10B)
+    "glm-5": 744e9,  # huggingface.co/docs/transformers glm_moe_dsa: 744B
+    "qwen3.5-397b": 397e9,  # its name: 397B-A17B
     "kimi-k2-1t": 1026000000000.0,  # huggingface.co/moonshotai/Kimi-K2-Base: 1T
     "megatron-530b": 530000000000.0,  # arXiv 2205.05198 table 3
     "megatron-1t": 1008000000000.0,  # arXiv 2104.04473 table 1

@@ -180,7 +180,8 @@ def shipped_machines() -> Mapping[str, Accelerator]:
 def shipped_table(chip: Accelerator) -> str | None:
     """Return the name of the table that was measured on an accelerator; None if none was.
 
-    Its name must allow it, and peaks and bandwidth must be those of the table, to 5 %.
+    Its name must allow it, and peaks and bandwidth must be those by which the table was reduced, or
+    those of the accelerator's own data sheet, to 5 %.
 
     Examples
     --------
@@ -192,7 +193,9 @@ def shipped_table(chip: Accelerator) -> str | None:
     machines = shipped_machines()
     for sheet in named(chip.name):
         machine = machines.get(sheet.kernel_table)
-        if machine is not None and rates_within(chip, machine, SAME_RATE):
+        if machine is not None and (
+            rates_within(chip, machine, SAME_RATE) or rates_within(chip, sheet, SAME_RATE)
+        ):
             return sheet.kernel_table
     return None
 

@@ -1,0 +1,79 @@
+"""All-reduce kernels of serving engines, by size, as measured.
+
+Engines exchange small activations by kernels of their own, one-shot or two-shot over peer memory,
+inside a captured graph; beyond some MiB by NCCL. ``engine_all_reduce.csv`` beside this has the
+times of both in one table: github ai-dynamo/aiconfigurator (Apache-2.0), commit 095f58a5,
+``custom_allreduce_perf``, rows of captured graphs; sizes there count elements of 2 B.
+"""
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from simulator.accelerators import Accelerator, named
+from simulator.workload import Floats
+
+_TABLE = Path(__file__).parent / "engine_all_reduce.csv"
+
+_INSTEAD = {"b300_sxm": "b200_sxm", "gb300": "gb200", "h800_sxm": "h100_sxm"}
+"""Machines with the switches and links of another, whose kernels were not measured."""
+
+
+@cache
+def _measured() -> Mapping[tuple[str, int], tuple[Floats, Floats]]:
+    rows: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    with _TABLE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            key = (row["accelerator"], int(row["ranks"]))
+            rows.setdefault(key, []).append((float(row["size_bytes"]), float(row["seconds"])))
+    tables = {}
+    for key, points in rows.items():
+        sizes, seconds = np.array(points).T
+        # One kernel takes over from another: where the next is faster for more, it does for less.
+        least = np.minimum.accumulate(seconds[::-1])[::-1]
+        tables[key] = (sizes, least)
+    return tables
+
+
+def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | None:
+    """Return what an engine's all-reduce takes (s) inside a scale-up domain; None: not measured.
+
+    Linear between measured sizes in logarithms of both; beyond the last, proportional to the size.
+
+    Parameters
+    ----------
+    chip
+        The accelerator, by whose name its machine is known.
+    ranks
+        Members of the group: 2, 4 or 8.
+    size
+        S of nccl-tests (B).
+
+    Examples
+    --------
+    >>> from simulator.accelerators import accelerators
+    >>> h100 = accelerators()["H100-SXM5-80GB"]
+    >>> engine_all_reduce(h100, 8, 1048576), engine_all_reduce(h100, 3, 1024)
+    (1.497e-05, None)
+    """
+    tables = {sheet.kernel_table or name for sheet in named(chip.name) for name in [sheet.name]}
+    tables |= {spelling for sheet in named(chip.name) for spelling in _machines(sheet)}
+    for table in sorted(tables):
+        points = _measured().get((_INSTEAD.get(table, table), ranks))
+        if points is not None:
+            sizes, seconds = points
+            if size > sizes[-1]:
+                return float(seconds[-1] * size / sizes[-1])
+            logarithm = np.interp(np.log(max(size, 1.0)), np.log(sizes), np.log(seconds))
+            return float(f"{np.exp(logarithm):.12g}")
+    return None
+
+
+def _machines(sheet: Accelerator) -> tuple[str, ...]:
+    """How aiconfigurator spells an accelerator's machine."""
+    from simulator.accelerators import sheets
+
+    return tuple(sheets()[sheet.name]["names"])

@@ -1,0 +1,216 @@
+"""The command that serves requests: a deployment under a load, and what doubling would buy."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.options import (
+    Cluster,
+    Figure,
+    Html,
+    Output,
+    OutputOption,
+    choice,
+    completed,
+    models,
+    quantity,
+)
+from experiments.cli.show import check_figure, check_html, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from experiments.evaluate.serving_instances import Deployment
+    from experiments.questions.serving import Load, Slo
+
+_LOAD = "Load"
+_ENGINE = "Engine"
+
+
+def _engines() -> "Iterable[str]":
+    from simulator.serving.engines import engine_names
+
+    return engine_names()
+
+
+def serving(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", autocompletion=completed(models), help="A model card or config.json."
+        ),
+    ],
+    *,
+    cluster: Cluster,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of attention.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks of attention.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Ranks over which experts are spread.")] = 1,
+    weights: Annotated[str, typer.Option(help="Recipe of the weights: bf16, fp8, nvfp4.")] = "bf16",
+    experts: Annotated[
+        str | None, typer.Option(show_default="as weights", help="Recipe of the experts.")
+    ] = None,
+    cache: Annotated[str, typer.Option(help="Type of the cache: bf16 or fp8.")] = "bf16",
+    engine: Annotated[
+        str, typer.Option(**choice(_engines), rich_help_panel=_ENGINE, help="Serving engine.")
+    ] = "vllm",
+    engine_version: Annotated[
+        str, typer.Option(rich_help_panel=_ENGINE, show_default="newest", help="As 0.19.0.")
+    ] = "",
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Tokens of an iteration.")
+    ] = None,
+    max_sequences: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Requests at once.")
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_LOAD,
+            help="A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM.",
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="N/s", rich_help_panel=_LOAD, help="Requests a second, Poisson."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_LOAD, help="Requests at a time, closed.")
+    ] = None,
+    input_tokens: Annotated[
+        int, typer.Option("--input", min=1, rich_help_panel=_LOAD, help="Tokens of a prompt.")
+    ] = 1024,
+    output_tokens: Annotated[
+        int, typer.Option("--output-tokens", min=1, rich_help_panel=_LOAD, help="Tokens made.")
+    ] = 256,
+    count: Annotated[
+        int, typer.Option("--requests-count", min=2, rich_help_panel=_LOAD, help="How many.")
+    ] = 500,
+    client: Annotated[
+        str,
+        typer.Option(rich_help_panel=_LOAD, help="inferencex: lengths from 0.8 to 1.0 of these."),
+    ] = "fixed",
+    slo: Annotated[
+        str | None, typer.Option(metavar="'ttft 500 ms, tpot 50 ms'", help="What counts as good.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, for intervals.")] = 5,
+    resource: Annotated[
+        list[str] | None, typer.Option(help="Double these only; may be repeated.")
+    ] = None,
+    factor: Annotated[float, typer.Option(help="How much more of a resource.")] = 2.0,
+    figure: Figure = None,
+    html: Html = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Serve requests by a deployment: TTFT, TPOT, goodput, and what doubling would buy.
+
+    One instance is simulated iteration by iteration, as its engine schedules it.
+    """
+    from experiments.output.progress import watching
+    from experiments.questions import serving as questions
+
+    check_figure(figure)
+    check_html(html)
+    precisions = (weights, experts or weights, cache)
+    where = (str(cluster), engine, engine_version)
+    deployment = _deployment(model, where, (tp, dp, ep), precisions)
+    deployment = _with_limits(deployment, max_tokens, max_sequences, blocks)
+    load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
+    with watching("points") as watch:
+        report = questions.serving(
+            deployment,
+            load,
+            slo=_slo(slo),
+            seeds=seeds,
+            resources=resource,
+            factor=factor,
+            watch=watch,
+        )
+    show(report, output, figure, html)
+
+
+def _deployment(
+    model: str,
+    where: tuple[str, str, str],
+    degrees: tuple[int, int, int],
+    recipes: tuple[str, str, str],
+) -> "Deployment":
+    from experiments.evaluate.serving_instances import deployment_of
+
+    cluster, engine, version = where
+    return deployment_of(
+        model, cluster, degrees=degrees, recipes=recipes, engine_name=engine, version=version
+    )
+
+
+def _with_limits(
+    deployment: "Deployment", tokens: int | None, sequences: int | None, blocks: int | None
+) -> "Deployment":
+    from dataclasses import replace
+
+    engine = deployment.engine
+    engine = replace(
+        engine, tokens=tokens or engine.tokens, sequences=sequences or engine.sequences
+    )
+    return replace(deployment, engine=engine, blocks=blocks)
+
+
+def _load(
+    requests: Path | None,
+    rate: str | None,
+    concurrency: int | None,
+    sizes: tuple[int, int, int],
+    client: str,
+) -> "Load":
+    from experiments.evaluate.serving_clients import Closed
+    from traces.requests.generators import generate_requests
+    from traces.requests.readers import read_requests
+
+    loads = [option for option in (requests, rate, concurrency) if option is not None]
+    if len(loads) != 1:
+        raise typer.BadParameter("give one of --requests, --rate and --concurrency.")
+    if client not in ("fixed", "inferencex"):
+        raise typer.BadParameter(f"--client {client!r} is not fixed or inferencex.")
+    spread = 0.8 if client == "inferencex" else 1.0
+    prompt, output, count = sizes
+    if requests is not None:
+        return read_requests(requests)
+    if concurrency is not None:
+        return Closed(concurrency, prompt, output, spread=spread)
+    per_second = _rate(rate or "")
+    return lambda seed: generate_requests(
+        count, per_second, prompt, output, seed=seed, spread=spread
+    )
+
+
+def _rate(text: str) -> float:
+    number, _, unit = text.partition("/")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if unit.strip() not in ("s", "min") or not 0 < value < float("inf"):
+        raise typer.BadParameter(f"--rate {text!r}: write requests per second, such as 10/s.")
+    return value / (60.0 if unit.strip() == "min" else 1.0)
+
+
+def _slo(text: str | None) -> "Slo | None":
+    from experiments.questions.serving import Slo
+
+    if text is None:
+        return None
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, time = part.strip().partition(" ")
+        if name not in ("ttft", "tpot"):
+            raise typer.BadParameter(f"--slo {part.strip()!r}: write 'ttft 500 ms, tpot 50 ms'.")
+        seconds = quantity("s")(time)
+        from simulator.support.quantities import parse_quantity
+
+        limits[name] = parse_quantity(seconds, "s")
+        if not limits[name] > 0:
+            raise typer.BadParameter(f"--slo {name}: {time} is never met.")
+    return Slo(**limits)

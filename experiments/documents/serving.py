@@ -1,0 +1,243 @@
+"""What answers about serving say: a deployment under load, rows and logs that others measured."""
+
+from typing import TYPE_CHECKING
+
+from experiments.output.document import (
+    Axis,
+    Chart,
+    Document,
+    Doubt,
+    Grade,
+    Row,
+    Section,
+    Series,
+    Table,
+    Text,
+    Trust,
+)
+from experiments.output.words import percent, plural, say_resource, say_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.questions.serving import ServingReport
+    from experiments.questions.validate_serving import ServingErrors, ValidateServingReport
+    from experiments.questions.validate_serving_log import LogFigure, ServingLogReport
+
+_MOST_REASONS = 20
+"""Rows that are refused, in the answer; JSON has all."""
+_PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
+
+
+def serving(report: "ServingReport") -> Document:
+    """Say what requests see of a deployment, and what doubling a resource would do."""
+    ttft, tpot = report.metric("ttft"), report.metric("tpot")
+    headline = (
+        f"p99 TTFT is {say_time(ttft.p99)}, p99 TPOT {say_time(tpot.p99)};"
+        f" {report.tokens_per_second_per_gpu:.4g} tokens/s a GPU."
+    )
+    if report.goodput is not None:
+        headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
+    rows = [
+        Row(
+            (
+                metric.metric,
+                *(_with_interval(getattr(metric, name), metric, name) for name in _PERCENTILES),
+            )
+        )
+        for metric in report.metrics
+    ]
+    sections = [
+        Section(
+            "latencies",
+            "What requests see",
+            [
+                Table(
+                    ("metric", *(f">{name}" for name in _PERCENTILES)),
+                    rows,
+                    foot=f"± 95 % interval over {plural(report.seeds, 'seed')}, in % of the figure",
+                )
+            ],
+            wide=True,
+        )
+    ]
+    if report.utilities:
+        sections.append(_utilities(report))
+    sections.append(_where(report))
+    sections.append(Section("cdf", "Latencies", [_cdf(report)], wide=True, terminal=False))
+    memory = report.memory
+    gigabytes = f"{memory.cache / 1e9:.4g} GB cache, {memory.blocks} blocks"
+    return Document(
+        title=f"Serving: {report.model} on {report.where}",
+        headline=headline,
+        cause=report.cause,
+        trust=_trust(report),
+        facts={
+            "load": report.load,
+            "engine": report.engine_text,
+            "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} a GPU",
+            "cache used": f"{percent(100 * report.peak_cache)} at most,"
+            f" {plural(report.preemptions, 'preemption')}",
+        },
+        sections=tuple(sections),
+        details={
+            "TTFT": "time to first token at the client",
+            "TPOT": "mean time of a token after the first, of each request",
+            "ITL": "time between two tokens of a request, over all tokens, to 1.6 %",
+        },
+        next_steps=("twofold serving … --rate 2/s", "twofold generate … --phase decode"),
+    )
+
+
+def _with_interval(value: float, metric: object, name: str) -> str:
+    half = getattr(metric, f"{name}_half_width", None)
+    if half is None:
+        return say_time(value)
+    return f"{say_time(value)} ± {percent(100 * half / value if value else 0.0)}"
+
+
+def _utilities(report: "ServingReport") -> Section:
+    rows = [
+        Row(
+            (
+                f"{say_resource(row.resource)} x{report.factor:g}",
+                *(_gain(gain) for gain in (row.ttft_p99_pct, row.tpot_p99_pct, row.goodput_pct)),
+            ),
+            note=row.note,
+        )
+        for row in report.utilities
+    ]
+    columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")
+    foot = "gain in %: less time, more goodput; ± 95 % interval over seeds, paired"
+    return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
+
+
+def _gain(gain: "tuple[float, float] | None") -> str:
+    if gain is None:
+        return ""
+    return f"{gain[0]:+.2f} ± {gain[1]:.2f} %"
+
+
+def _where(report: "ServingReport") -> Section:
+    whole = sum(report.parts.values()) or 1.0
+    rows = [
+        Row((name, say_time(value), percent(100 * value / whole)), bar=100 * value / whole)
+        for name, value in report.parts.items()
+    ]
+    table = Table(
+        ("part", ">time", ">share"), rows, foot="mean of a request, from arrival to its last token"
+    )
+    return Section("parts", "Where a request's time goes", [table])
+
+
+def _cdf(report: "ServingReport") -> Chart:
+    series = [
+        Series(
+            "line",
+            [float(value) for value in values],
+            [100 * (index + 1) / len(values) for index in range(len(values))],
+            name=name,
+            colour=colour,
+        )
+        for (name, values), colour in zip(report.curves.items(), ("blue", "orange"), strict=False)
+    ]
+    x, y = Axis("s", kind="log"), Axis("requests, %", zero=True)
+    return Chart("latency-cdf", "Requests by their TTFT and TPOT", series, x=x, y=y)
+
+
+def _trust(report: "ServingReport") -> Trust:
+    prior = report.prior
+    text = (
+        f"on {plural(prior.rows, 'measured row')} of {prior.alike} TPOT was off by"
+        f" {prior.tpot_pct:g} % and TTFT by {prior.ttft_pct:g} % in the median"
+    )
+    doubts = tuple(Doubt(doubt) for doubt in report.doubts)
+    grade: Grade = "poor" if doubts else "good" if prior.tpot_pct <= 10 else "fair"
+    return Trust(text, grade, doubts)
+
+
+def validation(report: "ValidateServingReport") -> Document:
+    """Say how far predictions of measured serving are off, by what rows are alike in."""
+    errors = report.errors
+    rows = [
+        Row(
+            (
+                each.by if each.by == "all" else f"{each.by}: {each.value}",
+                f"{each.answered} of {each.rows}",
+                *(
+                    _number(value)
+                    for value in (
+                        *(each.tpot_median_pct, each.tpot_p90_pct, each.tpot_ratio),
+                        *(each.ttft_median_pct, each.ttft_p90_pct, each.ttft_ratio),
+                    )
+                ),
+            )
+        )
+        for each in errors
+    ]
+    columns = (
+        *("rows", ">answered", ">TPOT\nmedian %", ">p90 %", ">ratio"),
+        *(">TTFT\nmedian %", ">p90 %", ">ratio"),
+    )
+    foot = "errors without sign; ratio: predicted to measured, in the median"
+    sections = [Section("errors", "Errors", [Table(columns, rows, foot=foot)], wide=True)]
+    refused = [row.refused for row in report.rows if row.refused]
+    if refused:
+        lines = [Text(f"refused: {reason}") for reason in refused[:_MOST_REASONS]]
+        if len(refused) > _MOST_REASONS:
+            lines.append(Text(f"and {len(refused) - _MOST_REASONS} more: --output json has all"))
+        sections.append(Section("refused", "Refused", lines))
+    return Document(
+        title="Validation: predicted against measured serving",
+        headline=_headline(errors),
+        sections=tuple(sections),
+    )
+
+
+def _headline(errors: "Sequence[ServingErrors]") -> str:
+    whole = errors[0]
+    answered = f"{whole.answered} of {plural(whole.rows, 'row')} are answered"
+    if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
+        return f"{answered}."
+    return (
+        f"{answered}; TPOT is off by {percent(whole.tpot_median_pct)} and TTFT by"
+        f" {percent(whole.ttft_median_pct)} in the median."
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def log(report: "ServingLogReport") -> Document:
+    """Say how the requests of a log are answered, against what was measured."""
+    rows = [
+        Row(
+            (
+                f"{each.metric} {each.figure}",
+                "" if each.measured_s is None else say_time(each.measured_s),
+                say_time(each.predicted_s),
+                "" if each.error_pct is None else percent(each.error_pct, signed=True),
+            )
+        )
+        for each in report.figures
+    ]
+    table = Table(("figure", ">measured", ">predicted", ">error"), rows)
+    ranks = ", ".join(f"{name} {value:.3f}" for name, value in report.correlations.items())
+    return Document(
+        title=f"Validation: a serving log of {report.title}",
+        headline=_log_headline(report.figures, len(report.requests)),
+        sections=(Section("figures", "Figures", [table]),),
+        facts={"rank correlation": ranks},
+    )
+
+
+def _log_headline(figures: "Sequence[LogFigure]", requests: int) -> str:
+    errors = {(each.metric, each.figure): each.error_pct for each in figures}
+    tpot, end = errors.get(("tpot", "mean")), errors.get(("e2e", "p99"))
+    if tpot is None or end is None:
+        return f"{plural(requests, 'request')} are answered; the log has no times to compare."
+    return (
+        f"{plural(requests, 'request')}: mean TPOT is off by {percent(tpot, signed=True)}, p99 of"
+        f" end-to-end latency by {percent(end, signed=True)}."
+    )

@@ -1,0 +1,443 @@
+"""Instances of a model that serve: memory, the surface of their iterations, and one run."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives.libraries.engine_all_reduce import engine_all_reduce
+from experiments.scenario.collective_times import collective_time
+from simulator.accelerators import Accelerator
+from simulator.serving.engines import RESERVES, Engine, captured_sizes, engine
+from simulator.serving.loop import Client, Columns, Host, RunState, run_state, serve_requests
+from simulator.serving.schedulers import SCHEDULERS, Rules
+from simulator.serving.surface import IterationSurface
+from simulator.support.arrays import Floats
+from simulator.support.errors import ClusterError, WorkloadError
+from simulator.support.names import one_of
+from topologies import Cluster, load_cluster
+from traces.generate.inference import InferencePass, Precisions, Segment
+from traces.generate.kernel_times import PRECISIONS, KernelTimes, kernel_times
+from traces.generate.layers import Exchange
+from traces.generate.model import (
+    GroupedAttention,
+    LatentAttention,
+    Model,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    load_model,
+)
+from traces.generate.parallelism import Parallelism
+from traces.generate.pass_times import PassClock, SurfaceLimits, surface
+
+_WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "mxfp8": 1.0 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+    "w4a16_mxfp4": 0.5 + 1 / 32,
+    "w4a8_mxfp4_mxfp8": 0.5 + 1 / 32,
+    "int4_wo": 0.5 + 2 / 32,
+}
+"""Bytes of a weight with its share of a scale."""
+_CONTEXT = 1.5e9
+"""Bytes that driver, communicators and captured graphs take: vLLM on an RTX 4090 left 1.7 GB less
+than weights and cache (its log's number of blocks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One instance: which model, where, how divided, by which engine.
+
+    ``blocks`` is how many blocks of the cache there are, where a log tells; None: what memory
+    leaves. ``tokens`` and ``sequences`` of ``engine`` are those it runs with.
+    """
+
+    model: Model
+    cluster: Cluster
+    parallelism: Parallelism
+    engine: Engine
+    precisions: Precisions = Precisions()  # noqa: RUF009 - frozen
+    distribution: str = "power_law_1.2"
+    context: int = 32768
+    blocks: int | None = None
+    speculation: "Speculation | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Tokens drafted for each decode, and how many it makes in the mean, its own included."""
+
+    drafts: int
+    accepted: float
+
+
+class MemoryUse(NamedTuple):
+    """What is in the memory of a rank (B), and how many blocks of the cache fit."""
+
+    size: float
+    weights: float
+    activations: float
+    context: float
+    cache: float
+    token: float
+    blocks: int
+
+
+class InstanceRun(NamedTuple):
+    """Times of requests (s) at the client, and sums over the run (:data:`loop.TOTALS`).
+
+    ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
+    counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`).
+    """
+
+    arrived: Floats
+    ttft: Floats
+    tpot: Floats
+    end_to_end: Floats
+    queued: Floats
+    totals: Floats
+    gaps: Floats
+
+
+def memory_use(deployment: Deployment) -> MemoryUse:
+    """Return what fills the memory of a rank, and the blocks of the cache.
+
+    Raises
+    ------
+    ClusterError
+        If the accelerator's memory is not known.
+    WorkloadError
+        If the weights do not fit.
+    """
+    size = deployment.cluster.accelerator.memory
+    if size is None:
+        raise ClusterError(f"{deployment.cluster.name}: accelerator.memory is missing: give it")
+    model, by, p = deployment.model, deployment.engine, deployment.parallelism
+    weights = _weights(deployment)
+    widest = max(model.ffn or 0, model.hidden * 4) / p.tp
+    activations = by.tokens * (4 * model.hidden + 2 * widest) * 2.0
+    activations += min(by.sequences, 1024) * model.vocabulary / p.tp * 4.0
+    share = size * by.memory_fraction
+    if by.of_free:
+        share = weights + (size - weights - activations - _CONTEXT) * by.memory_fraction
+        share += activations + _CONTEXT
+    left = share - weights - activations - _CONTEXT
+    if left <= 0:
+        raise WorkloadError(
+            f"{model.name} does not fit: weights of {weights / 1e9:.1f} GB a rank, activations and"
+            f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {share / 1e9:.1f} GB of"
+            f" {deployment.cluster.accelerator.name}: use more tensor ranks or smaller weights"
+        )
+    token = cache_bytes(deployment)
+    blocks = int(left / (token * by.block))
+    if deployment.blocks is not None:
+        blocks = deployment.blocks
+    return MemoryUse(size, weights, activations, _CONTEXT, left, token, blocks)
+
+
+def _weights(deployment: Deployment) -> float:
+    model, p, parts = deployment.model, deployment.parallelism, deployment.precisions
+    width, layers = _WEIGHT_BYTES, 0.0
+    for layer in range(model.layers):
+        numbers = layer_parameters(model, layer)
+        layers += (numbers.sharded / p.tp + numbers.replicated) * width.get(parts.attention, 2.0)
+        layers += numbers.experts / (p.ep * p.expert_tp) * width.get(parts.experts, 2.0)
+    outer = embedding_parameters(model).sharded + head_parameters(model).sharded
+    return layers / p.pp + outer / p.tp * 2.0
+
+
+def cache_bytes(deployment: Deployment) -> float:
+    """Return the bytes that one token of a context takes in the cache of a rank.
+
+    Layers with windows keep as much in the mean as in a context of the deployment's length.
+    """
+    model, p = deployment.model, deployment.parallelism
+    element = 1.0 if deployment.precisions.cache.startswith("fp8") else 2.0
+    match model.attention:
+        case LatentAttention() as latent:
+            numbers = float(latent.kv_rank + latent.rope)
+        case GroupedAttention() as grouped:
+            numbers = 2.0 * max(grouped.kv_heads / p.tp, 1.0) * grouped.head
+    layers = sum(
+        model.seen(layer, deployment.context) / deployment.context
+        for layer in range(model.layers)
+        if model.delta_at(layer) is None
+    )
+    return numbers * element * layers / p.pp
+
+
+@lru_cache(maxsize=8)
+def _kernels(chip: "_Chip") -> KernelTimes:
+    peaks = dict(chip.peaks)
+    return kernel_times(Accelerator(chip.name, peaks, chip.bandwidth, chip.generation))
+
+
+class _Chip(NamedTuple):
+    """An accelerator's rates, as a key."""
+
+    name: str
+    peaks: tuple[tuple[str, float], ...]
+    bandwidth: float
+    generation: str
+
+
+def _chip(cluster: Cluster) -> _Chip:
+    accelerator = cluster.accelerator
+    if accelerator.memory_bandwidth is None or not accelerator.peak:
+        raise ClusterError(
+            f"{cluster.name}: accelerator.peak and accelerator.memory_bandwidth are missing, and"
+            " serving needs them: give both"
+        )
+    peaks = tuple(sorted(accelerator.peak.items()))
+    return _Chip(
+        accelerator.name, peaks, accelerator.memory_bandwidth, accelerator.generation or ""
+    )
+
+
+def instance_surface(deployment: Deployment, base: Cluster | None = None) -> IterationSurface:
+    """Return the surface of a deployment's iterations.
+
+    Parameters
+    ----------
+    deployment
+        The instance.
+    base
+        The cluster before a what-if, whose measured all-reduce kernels are scaled by what the
+        network model says of the change; None: the deployment's own.
+    """
+    key = replace(deployment, blocks=None)
+    return _surface(_Key(key, base or deployment.cluster))
+
+
+class _Key:
+    """A deployment and its base as a key: clusters compare by value but do not hash."""
+
+    def __init__(self, deployment: Deployment, base: Cluster) -> None:
+        self.deployment, self.base = deployment, base
+        by = deployment.engine
+        self._value = (
+            deployment.model.model_dump_json(),
+            deployment.cluster.model_dump_json(exclude={"sources"}),
+            base.model_dump_json(exclude={"sources"}),
+            deployment.parallelism,
+            deployment.precisions,
+            deployment.distribution,
+            deployment.context,
+            (by.tokens, by.sequences, by.captured, by.pads_chunks),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other._value == self._value
+
+
+@lru_cache(maxsize=256)
+def _surface(key: _Key) -> IterationSurface:
+    deployment, p = key.deployment, key.deployment.parallelism
+    clock = PassClock(
+        _kernels(_chip(deployment.cluster)), exchange_times(deployment.cluster, p, key.base)
+    )
+    batch = InferencePass(
+        model=deployment.model,
+        parallelism=p,
+        segments=(Segment(1, 1, 1),),
+        precisions=deployment.precisions,
+        distribution=deployment.distribution,
+    )
+    by = deployment.engine
+    limits = SurfaceLimits(
+        tokens=max(by.tokens, 4096),
+        sequences=by.sequences,
+        context=deployment.context,
+        captured=captured_sizes(by.captured),
+        pads_chunks=by.pads_chunks,
+    )
+    return surface(clock, batch, limits)
+
+
+_SMALL_DOMAIN = 4e6
+"""Bytes beyond which engines leave all-reduces to the library where that is faster (vLLM's custom
+all-reduce takes up to 8 MiB, flashinfer's fused one 8 to 32)."""
+
+
+def exchange_times(
+    cluster: Cluster, parallelism: Parallelism, base: Cluster | None = None
+) -> "ExchangeClock":
+    """Return what exchanges of an instance take on a cluster."""
+    return ExchangeClock(cluster, parallelism, base or cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeClock:
+    """Times of an instance's collectives: engines' kernels where measured, else the library's."""
+
+    cluster: Cluster
+    parallelism: Parallelism
+    base: Cluster
+
+    def __call__(self, exchange: Exchange) -> float:
+        """Return the time of an exchange (s)."""
+        p = self.parallelism
+        ranks = p.tp if exchange.label == "tp" else p.ep * p.expert_tp
+        if ranks == 1 or not exchange.size:
+            return 0.0
+        library = collective_time(self.cluster, exchange.kind, ranks, exchange.size)
+        if exchange.kind != "all_reduce" or ranks > self.base.scale_up.size:
+            return library
+        chip = _chip(self.base)
+        accelerator = Accelerator(chip.name, dict(chip.peaks), chip.bandwidth, chip.generation)
+        kernel = engine_all_reduce(accelerator, ranks, exchange.size)
+        if kernel is None:
+            return library
+        if self.cluster is not self.base:
+            kernel *= library / collective_time(self.base, exchange.kind, ranks, exchange.size)
+        return min(kernel, library) if exchange.size > _SMALL_DOMAIN else kernel
+
+
+def serve(  # noqa: PLR0913 - the nouns of a run
+    deployment: Deployment,
+    requests: Columns,
+    *,
+    concurrency: int = 0,
+    interval: int = 1,
+    poll: int = 1,
+    blocks: int | None = None,
+    base: Cluster | None = None,
+    host: Host | None = None,
+    prefilled: bool = False,
+) -> InstanceRun:
+    """Serve requests by one instance.
+
+    Parameters
+    ----------
+    deployment
+        The instance.
+    requests
+        Arrivals (s, ascending; without meaning in a closed loop) and lengths.
+    concurrency
+        Requests at a time of a closed loop; 0: open.
+    interval
+        Tokens that the engine sends at once.
+    poll
+        Iterations between two looks for new requests.
+    blocks, base, host
+        Blocks of the cache, cluster before a what-if, and the host's times, where not by default.
+    prefilled
+        Whether prompts were read by another instance.
+
+    Raises
+    ------
+    WorkloadError
+        If a request never fits into the cache.
+    """
+    by = deployment.engine
+    rules = Rules(
+        SCHEDULERS[by.scheduler],
+        by.tokens,
+        by.sequences,
+        int(by.chunked),
+        RESERVES[by.reserve],
+        by.block,
+        memory_use(deployment).blocks if blocks is None else blocks,
+        deployment.speculation.drafts if deployment.speculation else 0,
+        deployment.speculation.accepted if deployment.speculation else 1.0,
+    )
+    longest = int((requests.prompt + requests.output).max())
+    if math.ceil(longest / by.block) > rules.blocks:
+        raise WorkloadError(
+            f"a request of {longest} tokens never fits: the cache has {rules.blocks} blocks of"
+            f" {by.block} tokens: use more tensor ranks, or a cache of 8 bits"
+        )
+    times = host or by.host
+    if deployment.speculation:
+        # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
+        more = deployment.speculation.drafts / deployment.model.layers
+        times = times._replace(kernels=times.kernels * (1 + more))
+    client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
+    state = run_state(requests, rules, prefilled=prefilled)
+    serve_requests(requests, rules, client, instance_surface(deployment, base), times, state)
+    if state.totals[8]:
+        raise WorkloadError(f"a prompt of more than {by.tokens} tokens is never scheduled")
+    return _as_seen(requests, state, times)
+
+
+def _as_seen(requests: Columns, state: RunState, host: Host) -> InstanceRun:
+    served = state.served
+    later = np.maximum(requests.output - 1, 1)
+    delay = host.first + host.per_token * requests.prompt
+    return InstanceRun(
+        served.arrived,
+        served.first - served.arrived + delay,
+        (served.last - served.first) / later,
+        served.last - served.arrived + delay,
+        served.scheduled - served.arrived,
+        state.totals,
+        state.gaps,
+    )
+
+
+def deployment_of(  # noqa: PLR0913 - what a deployment is named by
+    model: str | Model,
+    cluster: str | Cluster,
+    *,
+    degrees: tuple[int, int, int] = (1, 1, 1),
+    recipes: tuple[str, str, str] = ("bf16", "bf16", "bf16"),
+    engine_name: str = "vllm",
+    version: str = "",
+    context: int = 32768,
+) -> Deployment:
+    """Return a deployment from names.
+
+    Parameters
+    ----------
+    model, cluster
+        A card or cluster, or its name.
+    degrees
+        ``tp``, ``dp``, ``ep``.
+    recipes
+        Of weights, of experts, of the cache.
+    engine_name, version
+        Of :func:`simulator.serving.engines.engine`.
+    context
+        Longest sequence.
+
+    Raises
+    ------
+    TwofoldError
+        If a name is unknown or degrees do not fit each other.
+
+    Examples
+    --------
+    >>> deployment_of("llama-3.1-8b", "hgx-h100").engine.tokens
+    8192
+    """
+    card = model if isinstance(model, Model) else load_model(model)
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    tp, dp, ep = degrees
+    weights, experts, cache = recipes
+    if card.attention.heads % tp:
+        raise WorkloadError(f"tp {tp} does not divide {card.attention.heads} heads of {card.name}")
+    if ep > 1 and (card.experts is None or card.experts.count % ep or tp * dp % ep):
+        raise WorkloadError(f"ep {ep} does not divide the experts of {card.name} or tp x dp")
+    if tp * dp > where.ranks_per_node * where.nodes:
+        raise ClusterError(f"{where.name} has fewer than {tp * dp} accelerators")
+    for recipe in recipes:
+        if recipe not in PRECISIONS:
+            raise WorkloadError(f"precision {one_of(recipe, PRECISIONS)}")
+    return Deployment(
+        model=card,
+        cluster=where,
+        parallelism=Parallelism(tp=tp, dp=dp, ep=ep, etp=tp * dp // ep if ep > 1 else None),
+        engine=engine(engine_name, version, where.accelerator.memory or 80e9),
+        precisions=Precisions(attention=weights, network=weights, experts=experts, cache=cache),
+        context=context,
+    )

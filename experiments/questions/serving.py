@@ -1,0 +1,454 @@
+"""Serving: what requests see of a deployment, and what twice of each resource would buy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from experiments.baseline import Settings
+from experiments.evaluate.serving_clients import Closed, closed_loop
+from experiments.evaluate.serving_instances import (
+    Deployment,
+    InstanceRun,
+    MemoryUse,
+    memory_use,
+    serve,
+)
+from experiments.output.document import Document
+from experiments.priors.serving import ServingPrior, serving_prior
+from experiments.provenance import Head
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.settings import Watch
+from simulator.serving.loop import Columns, gap_quantile
+from simulator.support.arrays import Floats
+from simulator.support.errors import TwofoldError, WhatIfError
+from topologies import Cluster, changed, resource_values
+from traces.requests.table import Requests
+
+Load = Requests | Closed | Callable[[int], Requests]
+"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
+COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
+RATES = (COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST)
+"""Resources of an accelerator and its host; those of the network are the cluster's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request is to keep (s): time to its first token, and of each after it."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """A metric over requests (s): mean and percentiles, the means over seeds.
+
+    Half widths are of 95 % intervals over seeds; None of one seed.
+    """
+
+    metric: str
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    mean_half_width: float | None
+    p50_half_width: float | None
+    p90_half_width: float | None
+    p95_half_width: float | None
+    p99_half_width: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingUtility:
+    """What a multiple of a resource buys (%): less p99 TTFT and TPOT, more goodput.
+
+    Each is the mean over seeds and its half width; ``note`` says why there is none.
+    """
+
+    resource: str
+    ttft_p99_pct: tuple[float, float] | None
+    tpot_p99_pct: tuple[float, float] | None
+    goodput_pct: tuple[float, float] | None
+    note: str = ""
+
+
+class ServingAnswer(Head):
+    """Metrics, utilities, and where the time of a request goes (s, mean)."""
+
+    metrics: list[MetricRow]
+    utilities: list[ServingUtility]
+    parts_s: dict[str, float]
+    goodput_per_s: float | None
+    goodput_fraction: float | None
+    requests_per_s: float
+    tokens_per_second_per_gpu: float
+    preemptions: int
+    peak_cache: float
+    blocks: int
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServingReport(Report):
+    """A deployment under a load; ``curves`` are sorted TTFT and TPOT of the first seed (s)."""
+
+    schema: ClassVar[str] = "twofold/serving/1"
+
+    model: str
+    where: str
+    cluster: Cluster
+    settings: Settings
+    load: str
+    engine_text: str
+    metrics: tuple[MetricRow, ...]
+    utilities: tuple[ServingUtility, ...]
+    parts: Mapping[str, float]
+    goodput: float | None
+    goodput_fraction: float
+    requests_per_s: float
+    tokens_per_second_per_gpu: float
+    preemptions: int
+    peak_cache: float
+    memory: MemoryUse
+    seeds: int
+    factor: float
+    curves: Mapping[str, Sequence[float]]
+    prior: ServingPrior
+    doubts: tuple[str, ...]
+    cause: str
+
+    def metric(self, name: str) -> MetricRow:
+        """Return the row of a metric."""
+        return next(row for row in self.metrics if row.metric == name)
+
+    def answer(self) -> "ServingAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster, self.settings),
+            "metrics": list(self.metrics),
+            "utilities": list(self.utilities),
+            "parts_s": dict(self.parts),
+            "goodput_per_s": self.goodput,
+            "goodput_fraction": None if self.goodput is None else self.goodput_fraction,
+            "requests_per_s": self.requests_per_s,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "preemptions": self.preemptions,
+            "peak_cache": self.peak_cache,
+            "blocks": self.memory.blocks,
+            "seeds": self.seeds,
+        }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import serving as documents  # numbers need none of it
+
+        return documents.serving(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        ttft, tpot = self.metric("ttft"), self.metric("tpot")
+        return (
+            f"{self.model} on {self.where}: p99 TTFT {ttft.p99:.3g} s, p99 TPOT"
+            f" {1e3 * tpot.p99:.3g} ms"
+        )
+
+    def table(self) -> Rows:
+        """Return the CSV answer: a row per metric."""
+        return MetricRow, self.metrics
+
+
+@question("serving")
+def serving(  # noqa: PLR0913 - the options of the command
+    deployment: Deployment,
+    load: Load,
+    *,
+    slo: Slo | None = None,
+    seeds: int = 5,
+    resources: Sequence[str] | None = None,
+    factor: float = 2.0,
+    watch: Watch = lambda _: None,
+) -> ServingReport:
+    """Serve a load by a deployment, and again with a multiple of each resource.
+
+    Parameters
+    ----------
+    deployment
+        The instance; data-parallel ranks share the requests evenly.
+    load
+        What asks.
+    slo
+        By which requests count as goodput; None: no goodput.
+    seeds
+        Runs, of which intervals are made; a table of requests is run once.
+    resources
+        Which to multiply; None: all that there are.
+    factor
+        By what.
+    watch
+        Called with what is about to be simulated; returns where its progress goes.
+
+    Raises
+    ------
+    TwofoldError
+        If the model does not fit, a request never fits, or a resource is unknown.
+    """
+    if seeds < 1:
+        raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
+    if not 0 < factor < float("inf"):
+        raise WhatIfError(f"factor {factor!r} is not positive and finite")
+    count = 1 if isinstance(load, Requests) else seeds
+    names = resources_of(deployment) if resources is None else list(resources)
+    progress = watch(f"{len(names) + 1} points")
+    base = _runs(deployment, deployment, load, count)
+    if progress is not None:
+        progress(1, len(names) + 1)
+    before = _figures(base, slo)
+    utilities = []
+    for number, resource in enumerate(names):
+        utilities.append(_utility(deployment, load, resource, factor, (count, slo, before)))
+        if progress is not None:
+            progress(number + 2, len(names) + 1)
+    memory = memory_use(deployment)
+    gpus = deployment.parallelism.ranks
+    span = float(np.mean([run.totals[6] for run in base]))
+    tokens = float(np.mean([run.totals[7] for run in base])) * deployment.parallelism.dp
+    served = float(np.mean([len(run.ttft) for run in base])) * deployment.parallelism.dp
+    metrics = tuple(_metric(name, base) for name in _METRICS)
+    goodput = float(np.mean(before["goodput"])) if slo is not None else None
+    fraction = float(np.mean(before["fraction"])) if slo is not None else 0.0
+    engine = deployment.engine
+    return ServingReport(
+        deployment.model.name,
+        deployment.cluster.name,
+        deployment.cluster,
+        Settings(),
+        _load_text(load),
+        f"{engine.name}: {engine.tokens} tokens an iteration, {engine.sequences} requests at once,"
+        f" {deployment.parallelism}",
+        metrics,
+        tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, 0))[0])),
+        _parts(base),
+        goodput,
+        fraction,
+        served / span,
+        tokens / span / gpus,
+        int(sum(run.totals[1] for run in base)),
+        max(float(run.totals[5]) for run in base) / memory.blocks,
+        memory,
+        count,
+        factor,
+        {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
+        serving_prior(engine.name),
+        _doubts(base, load, count),
+        _cause(base, utilities),
+    )
+
+
+_METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
+
+
+def _runs(
+    base: Deployment, deployment: Deployment, load: Load, count: int, *, host: float = 1.0
+) -> list[InstanceRun]:
+    """Serve the load once for each seed; ``host`` divides the host's times."""
+    usual = deployment.engine.host
+    times = usual._replace(
+        **{name: getattr(usual, name) / host for name in ("step", "prefill", "first", "per_token")}
+    )
+    runs = []
+    for seed in range(count):
+        if isinstance(load, Closed):
+            runs.append(closed_loop(deployment, load, seed=seed, host=times))
+            continue
+        table = load if isinstance(load, Requests) else load(seed)
+        # Ranks with a batch of their own take requests by turns; the first stands for all.
+        turns = slice(0, len(table), deployment.parallelism.dp)
+        columns = Columns(
+            np.ascontiguousarray(table.arrival[turns]),
+            np.ascontiguousarray(table.prompt[turns]),
+            np.ascontiguousarray(table.output[turns]),
+        )
+        runs.append(serve(deployment, columns, base=base.cluster, host=times))
+    return runs
+
+
+def resources_of(deployment: Deployment) -> list[str]:
+    """Return the resources of a deployment that can be multiplied."""
+    network = [
+        name
+        for name in resource_values(deployment.cluster)
+        if name.startswith(("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth"))
+    ]
+    return [*RATES, *network]
+
+
+def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:
+    """Return a deployment with a multiple of a resource; latencies are divided.
+
+    Raises
+    ------
+    WhatIfError
+        If there is no such resource.
+    """
+    cluster = deployment.cluster
+    accelerator = cluster.accelerator
+    if resource == COMPUTE:
+        peaks = {dtype: peak * factor for dtype, peak in accelerator.peak.items()}
+        fields: dict[str, object] = {"peak": peaks}
+    elif resource == MEMORY_BANDWIDTH:
+        fields = {"memory_bandwidth": (accelerator.memory_bandwidth or 0.0) * factor}
+    elif resource == MEMORY:
+        fields = {"memory": (accelerator.memory or 0.0) * factor}
+    elif resource == HOST:
+        return deployment
+    else:
+        times = 1 / factor if resource.endswith("latency") else factor
+        return replace(deployment, cluster=changed(cluster, resource, times))
+    with_fields = accelerator.model_copy(update=fields)
+    return replace(deployment, cluster=cluster.model_copy(update={"accelerator": with_fields}))
+
+
+def _utility(
+    deployment: Deployment,
+    load: Load,
+    resource: str,
+    factor: float,
+    baseline: tuple[int, Slo | None, Mapping[str, Floats]],
+) -> ServingUtility:
+    count, slo, before = baseline
+    try:
+        better = with_more(deployment, resource, factor)
+        host = factor if resource == HOST else 1.0
+        after = _figures(_runs(deployment, better, load, count, host=host), slo)
+    except TwofoldError as error:
+        return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
+    ttft, tpot = (
+        _gain(before[name] / np.maximum(after[name], 1e-12) - 1) for name in ("ttft", "tpot")
+    )
+    if slo is None:
+        return ServingUtility(resource, ttft, tpot, None)
+    whole = np.where(before["goodput"] > 0, before["goodput"], np.nan)
+    gain = after["goodput"] / whole - 1
+    return ServingUtility(
+        resource,
+        ttft,
+        tpot,
+        None if np.isnan(gain).any() else _gain(gain),
+        "no request meets the SLO before" if np.isnan(gain).any() else "",
+    )
+
+
+def _figures(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
+    """P99 of TTFT and TPOT, requests a second that meet the SLO and their share, by run."""
+    figures = {
+        "ttft": np.array([np.quantile(run.ttft, 0.99) for run in runs]),
+        "tpot": np.array([np.quantile(run.tpot, 0.99) for run in runs]),
+    }
+    if slo is not None:
+        met = [_met(run, slo) for run in runs]
+        spans = [float(run.totals[6]) for run in runs]
+        figures["goodput"] = np.array(
+            [each.sum() / span for each, span in zip(met, spans, strict=True)]
+        )
+        figures["fraction"] = np.array([each.mean() for each in met])
+    return figures
+
+
+def _met(run: InstanceRun, slo: Slo) -> Floats:
+    met = np.ones(len(run.ttft))
+    if slo.ttft is not None:
+        met *= run.ttft <= slo.ttft
+    if slo.tpot is not None:
+        met *= run.tpot <= slo.tpot
+    return met
+
+
+_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306}
+"""Student's t of 95 % by the number of runs."""
+
+
+def _gain(values: Floats) -> tuple[float, float]:
+    """Mean of gains (%) and the half width of their 95 % interval."""
+    return 100 * float(values.mean()), 100 * (_half_width(values) or 0.0)
+
+
+def _half_width(values: Floats) -> float | None:
+    count = len(values)
+    if count < 2:
+        return None
+    return float(_STUDENT.get(count, 1.96) * values.std(ddof=1) / np.sqrt(count))
+
+
+def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:
+    quantiles = (None, 0.5, 0.9, 0.95, 0.99)
+    values = [np.array([_quantile(name, run, each) for run in runs]) for each in quantiles]
+    means, halves = [float(each.mean()) for each in values], [_half_width(each) for each in values]
+    return MetricRow(name, *means, *halves)
+
+
+def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
+    """Quantile of a metric, None: its mean; requests count alike, and tokens in ITL."""
+    if name == "itl":
+        return gap_quantile(run.gaps, quantile)
+    columns = {"ttft": run.ttft, "tpot": run.tpot, "e2e": run.end_to_end, "queue": run.queued}
+    times = columns[name]
+    return float(times.mean() if quantile is None else np.quantile(times, quantile))
+
+
+def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
+    """Mean time of a request in the queue, reading its prompt, and making its tokens (s)."""
+    queue = float(np.mean([run.queued.mean() for run in runs]))
+    ttft = float(np.mean([run.ttft.mean() for run in runs]))
+    whole = float(np.mean([run.end_to_end.mean() for run in runs]))
+    return {"queue": queue, "prefill": max(0.0, ttft - queue), "decode": max(0.0, whole - ttft)}
+
+
+def _load_text(load: Load) -> str:
+    if isinstance(load, Closed):
+        return (
+            f"{load.concurrency} requests at a time, {load.input_tokens} tokens in,"
+            f" {load.output_tokens} out"
+        )
+    table = load if isinstance(load, Requests) else load(0)
+    return (
+        f"{len(table)} requests, {table.rate:.4g}/s, {table.prompt.mean():.0f} tokens in and"
+        f" {table.output.mean():.0f} out in the mean"
+    )
+
+
+_SATURATED = 1.05
+"""How much later than its last arrival and a request's time a run ends whose queue grows."""
+
+
+def _doubts(runs: Sequence[InstanceRun], load: Load, count: int) -> tuple[str, ...]:
+    doubts = []
+    if not isinstance(load, Closed):
+        run = runs[0]
+        half = len(run.queued) // 2
+        span = float(run.arrived[-1] - run.arrived[0])
+        end = float(run.totals[6] - run.arrived[0])
+        typical = float(np.median(run.end_to_end - run.queued))
+        if half and span and end > _SATURATED * (span + typical):
+            rate = len(run.queued) / end
+            doubts.append(
+                f"the load is beyond capacity: it saturates at about {rate:.3g} requests/s, and"
+                " latencies grow with the length of the run"
+            )
+    if count == 1 and not isinstance(load, Requests):
+        doubts.append("one seed gives no interval: use --seeds 5")
+    return tuple(doubts)
+
+
+def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]) -> str:
+    prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs]))
+    busy = f"{100 * prefill:.0f} % of the time iterations also read prompts"
+    gains = [row for row in utilities if row.tpot_p99_pct is not None]
+    if not gains:
+        return f"{busy}."
+    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, 0.0))[0])
+    gain = (best.tpot_p99_pct or (0.0, 0.0))[0]
+    return f"{busy}; p99 TPOT is limited most by {best.resource} ({gain:+.0f} % from more of it)."

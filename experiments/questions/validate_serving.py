@@ -1,0 +1,210 @@
+"""Validate serving: predict TTFT and TPOT of deployments that others measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from experiments.baseline import Settings
+from experiments.evaluate.serving_clients import INFERENCEX, Closed, closed_loop, disaggregated
+from experiments.output.document import Document
+from experiments.provenance import Head, Inputs
+from experiments.question import question
+from experiments.report import Report, Rows
+from experiments.settings import Watch
+from experiments.validation.serving_rows import ServingCase, ServingRow, groups_of, read_serving
+from simulator.support.errors import TwofoldError, WhatIfError
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPrediction:
+    """A row's answer: mean time to the first token and for each after it (s).
+
+    Errors are predicted against measured (%); a row that is not answered says why in ``refused``.
+    """
+
+    id: str
+    ttft_s: float | None
+    tpot_s: float | None
+    measured_ttft_s: float | None
+    measured_tpot_s: float | None
+    ttft_error_pct: float | None
+    tpot_error_pct: float | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingErrors:
+    """Errors (%) of rows that are alike in something; ratios are predicted to measured."""
+
+    by: str
+    value: str
+    rows: int
+    answered: int
+    tpot_median_pct: float | None
+    tpot_p90_pct: float | None
+    tpot_ratio: float | None
+    ttft_median_pct: float | None
+    ttft_p90_pct: float | None
+    ttft_ratio: float | None
+
+
+class ValidateServingAnswer(Head):
+    """The answer of every row, and errors by client, mode, engine, machine, model and more."""
+
+    rows: list[ServingPrediction]
+    errors: list[ServingErrors]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ValidateServingReport(Report):
+    """Predictions in the order of the table's rows; ``asked`` are the rows that were read."""
+
+    schema: ClassVar[str] = "twofold/validate_serving/1"
+
+    rows: tuple[ServingPrediction, ...]
+    asked: tuple[ServingRow, ...]
+    settings: Settings
+    brief: bool = False
+
+    @property
+    def errors(self) -> tuple[ServingErrors, ...]:
+        """Errors of all rows, then of groups of them."""
+        everything = _errors("all", "", self.rows)
+        groups = [
+            _errors(by, value, [self.rows[index] for index in indices])
+            for by, values in groups_of(list(self.asked)).items()
+            for value, indices in sorted(values.items())
+        ]
+        return (everything, *groups)
+
+    def answer(self) -> "ValidateServingAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(None, self.settings),
+            "rows": list(self.rows),
+            "errors": list(self.errors),
+        }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import serving  # numbers need none of it
+
+        return serving.validation(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        whole = self.errors[0]
+        if whole.tpot_median_pct is None:
+            return f"{whole.answered} of {whole.rows} rows answered"
+        return (
+            f"{whole.answered} of {whole.rows} rows answered: TPOT {whole.tpot_median_pct:.1f} %,"
+            f" TTFT {whole.ttft_median_pct or 0:.1f} % in the median"
+        )
+
+    def table(self) -> Rows:
+        """Return the CSV answer: a row per row."""
+        return ServingPrediction, self.rows
+
+
+@question("validate_serving")
+def validate_serving(
+    tables: Sequence[Path | str] | Path | str, *, watch: Watch = lambda _: None
+) -> ValidateServingReport:
+    """Predict TTFT and TPOT of each row of tables of measured serving.
+
+    Parameters
+    ----------
+    tables
+        As :mod:`experiments.validation.serving_rows` describes them.
+    watch
+        Called with what is about to be done; returns where its progress goes.
+
+    Returns
+    -------
+    ValidateServingReport
+        An answer per row, in order; one that cannot be given says why.
+
+    Raises
+    ------
+    TraceError
+        As :func:`experiments.validation.serving_rows.read_serving` says.
+    WhatIfError
+        If there are no tables.
+    """
+    files = [tables] if isinstance(tables, Path | str) else list(tables)
+    if not files:
+        raise WhatIfError("nothing to validate: name a table of measured serving")
+    rows = [row for file in files for row in read_serving(file)]
+    progress = watch(f"{len(rows)} rows")
+    answers = []
+    for row in rows:
+        answers.append(predicted(row))
+        if progress is not None:
+            progress(len(answers), len(rows))
+    inputs = Inputs(files=tuple(map(Path, files)))
+    return ValidateServingReport(tuple(answers), tuple(rows), Settings(), inputs=inputs)
+
+
+def predicted(row: ServingRow) -> ServingPrediction:
+    """Answer one row; what cannot be answered says why."""
+    if row.case is None:
+        return _answer(row, None, None, row.refused)
+    try:
+        ttft, tpot = mean_times(row.case)
+    except TwofoldError as error:
+        return _answer(row, None, None, f"{row.place}: {' '.join(str(error).split())}")
+    return _answer(row, ttft, tpot)
+
+
+def mean_times(case: ServingCase) -> tuple[float, float]:
+    """Return the means of TTFT and TPOT (s) that the row's client would measure."""
+    client = Closed(
+        case.concurrency,
+        case.input_tokens,
+        case.output_tokens,
+        spread=0.8 if case.client == INFERENCEX else 1.0,
+        interval=case.interval,
+        poll=case.poll,
+    )
+    if case.decode is not None:
+        times = disaggregated(case.deployment, case.decode, case.workers, client)
+        return times.ttft, times.tpot
+    run = closed_loop(case.deployment, client)
+    return float(run.ttft.mean()), float(run.tpot.mean())
+
+
+def _answer(
+    row: ServingRow, ttft: float | None, tpot: float | None, refused: str = ""
+) -> ServingPrediction:
+    return ServingPrediction(
+        row.id,
+        ttft,
+        tpot,
+        row.measured_ttft,
+        row.measured_tpot,
+        _error(ttft, row.measured_ttft),
+        _error(tpot, row.measured_tpot),
+        refused,
+    )
+
+
+def _error(time: float | None, measured: float | None) -> float | None:
+    return None if time is None or measured is None else 100 * (time / measured - 1)
+
+
+def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingErrors:
+    tpot = np.array([row.tpot_error_pct for row in rows if row.tpot_error_pct is not None])
+    ttft = np.array([row.ttft_error_pct for row in rows if row.ttft_error_pct is not None])
+
+    def figures(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[float | None]:
+        if not len(errors):
+            return [None, None, None]
+        off = np.abs(errors)
+        ratio = 1 + float(np.median(errors)) / 100
+        return [float(np.median(off)), float(np.quantile(off, 0.9)), ratio]
+
+    answered = sum(row.tpot_s is not None for row in rows)
+    return ServingErrors(by, value, len(rows), answered, *figures(tpot), *figures(ttft))

@@ -1,0 +1,385 @@
+"""Tables of measured serving: what was deployed where and asked by whom, and TTFT and TPOT.
+
+A table is CSV with a row per measurement; columns are those of ``measured_serving.csv``:
+``engine``, ``engine_version``, ``model``, ``machine``, ``mode`` (``agg``, ``disagg``), ``isl``,
+``osl``, ``concurrency``, parallel degrees (``tp``, ``dp``, ``ep``, ``expert_tp``, ``pp``, and with
+``prefill_`` or ``decode_`` before them), ``weights``, ``experts``, ``client``, ``speculative``; and
+``ttft_ms`` and ``tpot_ms``, which may be absent. A row that cannot be answered says why.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from experiments.evaluate.serving_instances import Deployment, Speculation
+from experiments.validation.tables import Row, number, read_rows, text
+from simulator.accelerators import named
+from simulator.serving.engines import engine
+from simulator.support.errors import TraceError, TwofoldError
+from topologies import Cluster, catalog, load_cluster
+from traces.generate.inference import Precisions
+from traces.generate.model import Model, load_model, model_names
+from traces.generate.parallelism import Parallelism
+
+INFERENCEX = "inferencex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingCase:
+    """A row that says what was deployed and asked.
+
+    ``decode`` is the deployment that decodes where it is not ``deployment``, which then only reads
+    prompts; ``workers`` are how many of each there are.
+    """
+
+    id: str
+    client: str
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    deployment: Deployment
+    decode: Deployment | None
+    workers: tuple[int, int]
+    interval: int
+    poll: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRow:
+    """A row of a table: its case, or why there is none, and what was measured (s)."""
+
+    id: str
+    engine: str
+    model: str
+    machine: str
+    mode: str
+    precision: str
+    client: str
+    concurrency: int
+    place: str
+    measured_ttft: float | None
+    measured_tpot: float | None
+    case: ServingCase | None
+    refused: str = ""
+
+
+def read_serving(path: Path | str) -> list[ServingRow]:
+    """Read a table of measured serving.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
+    """
+    source = Path(path)
+
+    def check(columns: object) -> None:
+        missing = {"engine", "model", "machine", "isl", "osl"} - set(columns or ())  # type: ignore[call-overload]
+        if missing:
+            raise TraceError(
+                f"{source}: column {sorted(missing)[0]} is missing: a table of serving needs"
+                " engine, model, machine, isl, osl, concurrency and tp"
+            )
+
+    return read_rows(source, "serving row", _row, check)
+
+
+def _row(row: Row, place: str) -> ServingRow:
+    concurrency = number(text(row, "concurrency"))
+    read = ServingRow(
+        id=text(row, "id") or place.rpartition(" ")[2],
+        engine=text(row, "engine"),
+        model=text(row, "model"),
+        machine=text(row, "machine"),
+        mode=text(row, "mode") or "agg",
+        precision=text(row, "weights") or "bf16",
+        client=text(row, "client") or "other",
+        concurrency=int(concurrency) if concurrency == concurrency else 0,
+        place=place,
+        measured_ttft=_milliseconds(row, "ttft_ms"),
+        measured_tpot=_milliseconds(row, "tpot_ms"),
+        case=None,
+    )
+    try:
+        return replace(read, case=_case(row, read))
+    except TwofoldError as error:
+        return replace(read, refused=f"{place}: {' '.join(str(error).split())}")
+
+
+def _milliseconds(row: Row, column: str) -> float | None:
+    value = number(text(row, column))
+    return value / 1e3 if value > 0 else None
+
+
+def _count(row: Row, column: str, usual: int | None = None) -> int:
+    cell = text(row, column)
+    value = number(cell)
+    if not cell and usual is not None:
+        return usual
+    if not value >= 1 or value != int(value):
+        raise TraceError(f"{column}: {cell or 'missing'!r} is not a count of at least 1")
+    return int(value)
+
+
+def _case(row: Row, read: ServingRow) -> ServingCase:
+    drafts = _check(row, read)
+    cluster, model = cluster_of_machine(read.machine), model_named(read.model)
+    precisions = precisions_of(row, cluster, model, read.engine)
+    inputs, outputs = _count(row, "isl"), _count(row, "osl")
+    concurrency = _count(row, "concurrency")
+    by = engine(
+        read.engine, text(row, "engine_version"), cluster.accelerator.memory or _USUAL_MEMORY
+    )
+    if by.name == "trtllm":
+        # Scripts of InferenceX give a whole prompt beside all decodes, 8,192 tokens at least.
+        by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
+    interval, poll = client_settings(read.client, by.name, model, cluster, concurrency, precisions)
+    parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
+    deployments = []
+    for part in parts:
+        parallelism = _parallelism(row, part, model)
+        deployments.append(
+            Deployment(
+                model=model,
+                cluster=cluster,
+                parallelism=parallelism,
+                engine=by,
+                precisions=precisions,
+                context=_context(inputs + outputs),
+                speculation=_speculation(parallelism) if drafts else None,
+            )
+        )
+    workers = [_count(row, f"{part}workers") for part in parts if part] or [1, 1]
+    return ServingCase(
+        id=read.id,
+        client=read.client,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        concurrency=concurrency,
+        deployment=deployments[0],
+        decode=deployments[1] if len(deployments) > 1 else None,
+        workers=(workers[0], workers[1]),
+        interval=interval,
+        poll=poll,
+    )
+
+
+_USUAL_MEMORY = 80e9
+"""Bytes of an accelerator whose memory is not known, by which engines choose their budgets."""
+
+
+def _check(row: Row, read: ServingRow) -> bool:
+    """Refuse what is not known; return whether tokens are drafted."""
+    if text(row, "unusable"):
+        raise TraceError(f"unusable: {text(row, 'unusable')}")
+    speculative = text(row, "speculative") or "no"
+    if speculative not in ("no", "mtp"):
+        raise TraceError(f"speculative: {speculative!r}: what is drafted is not known")
+    if read.mode not in ("agg", "disagg"):
+        raise TraceError(f"mode: {read.mode!r} is not agg or disagg")
+    for column in ("prefill_workers", "decode_workers"):
+        if read.mode == "disagg" and not text(row, column):
+            raise TraceError(f"{column}: missing: workers are not known")
+    return speculative == "mtp"
+
+
+def _context(longest: int) -> int:
+    """Round a context up, so that deployments that differ in little share a surface."""
+    size = 4096
+    while size < longest:
+        size *= 2
+    return size
+
+
+def _speculation(parallelism: Parallelism) -> Speculation:
+    """Drafts of MTP as InferenceX sets them: 1 with attention data-parallel, else 3.
+
+    Accepted: measured by SPEED-Bench of DeepSeek-V4-Pro, thinking (InferenceX, 8 June 2026).
+    """
+    if parallelism.dp > 1:
+        return Speculation(drafts=1, accepted=1.79)
+    return Speculation(drafts=3, accepted=2.49)
+
+
+def _parallelism(row: Row, prefix: str, model: Model) -> Parallelism:
+    tp, dp = _count(row, f"{prefix}tp"), _count(row, f"{prefix}dp", 1)
+    ep, etp = _count(row, f"{prefix}ep", 1), _count(row, f"{prefix}expert_tp", 1)
+    pp = _count(row, f"{prefix}pp", 1)
+    if model.experts is not None and dp > 1:
+        # Ranks with a batch of their own share the experts: one spread over all is like another.
+        ep, etp = tp * dp, 1
+    if model.experts is None or ep == 1:
+        return Parallelism(tp=tp, dp=dp, pp=pp)
+    if ep * etp != tp * dp or tp % etp:
+        ep, etp = tp * dp, 1
+    if model.experts.count % ep:
+        raise TraceError(f"ep: {ep} does not divide {model.experts.count} experts")
+    return Parallelism(tp=tp, dp=dp, ep=ep, etp=etp, pp=pp)
+
+
+@cache
+def cluster_of_machine(machine: str) -> Cluster:
+    """Return the cluster that a machine's name means: of the catalogue, or by its accelerator.
+
+    Raises
+    ------
+    TraceError
+        If no cluster of the catalogue has such accelerators, or it has no rates.
+
+    Examples
+    --------
+    >>> cluster_of_machine("h200_sxm").name, cluster_of_machine("hgx-b200").name
+    ('hgx-h200', 'hgx-b200')
+    """
+    if machine in catalog() or Path(machine).is_file():
+        return load_cluster(machine)
+    wanted = {chip.name for chip in named(machine)}
+    have = [
+        cluster
+        for name in sorted(catalog(), key=lambda name: (not name.startswith(_PLAIN), name))
+        if (cluster := load_cluster(name)).accelerator.name in wanted
+    ]
+    if not have:
+        raise TraceError(f"machine: no cluster of the catalogue has accelerators {machine!r}")
+    if not have[0].accelerator.peak or have[0].accelerator.memory_bandwidth is None:
+        raise TraceError(f"machine: {have[0].name} gives no rates of its accelerators")
+    return have[0]
+
+
+_PLAIN = ("hgx-", "dgx-", "gb200-", "gb300-")
+"""Clusters that are a vendor's own, before those of clouds and sites with the same parts."""
+
+
+def model_named(name: str) -> Model:
+    """Return the model that a row names; releases of one shape share its card.
+
+    Raises
+    ------
+    TraceError
+        If no card is like it.
+
+    Examples
+    --------
+    >>> model_named("deepseek-r1").name, model_named("kimi-k2.5").name
+    ('deepseek-v3-671b', 'kimi-k2-1t')
+    """
+    plain = re.sub(r"[ _]+", "-", name.strip().lower()).rpartition("/")[2]
+    if plain in model_names():
+        return load_model(plain)
+    for pattern, card in _SAME_SHAPE:
+        if re.search(pattern, plain):
+            return load_model(card)
+    return load_model(name)
+
+
+_SAME_SHAPE = (
+    (r"deepseek-?(r1|v3(\.1)?)|^dsr1", "deepseek-v3-671b"),
+    (r"kimi-?k2", "kimi-k2-1t"),
+    (r"minimax-?m2", "minimax-m2.5"),
+    (r"glm-?5", "glm-5"),
+    (r"llama-?3(\.[13])?-?70b|^70b$", "llama-3.1-70b"),
+    (r"llama-?3(\.1)?-?8b", "llama-3.1-8b"),
+    (r"llama-?3(\.1)?-?405b", "llama-3.1-405b"),
+    (r"gpt-?oss-?120b", "gpt-oss-120b"),
+    (r"qwen3\.5-397b", "qwen3.5-397b"),
+    (r"qwen3-235b", "qwen3-235b-a22b"),
+    (r"qwen3-30b", "qwen3-30b-a3b"),
+    (r"qwen3-32b", "qwen3-32b"),
+    (r"qwen3-8b", "qwen3-8b"),
+    (r"qwen2\.5-72b", "qwen2.5-72b"),
+    (r"qwen2\.5-32b", "qwen2.5-32b"),
+    (r"mixtral-8x7b", "mixtral-8x7b"),
+    (r"mixtral-8x22b", "mixtral-8x22b"),
+)
+"""Names that releases and packers give to the shape of a card."""
+
+_RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
+
+
+def precisions_of(row: Row, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
+    """Return the precisions of a checkpoint's parts, as row, engine and machine have them.
+
+    Four-bit checkpoints of models with MLA, and all with four-bit integers, keep attention in 16
+    bits (modules to ignore of nvidia/DeepSeek-R1-0528-FP4 and moonshotai/Kimi-K2.5). The cache is
+    in 8 bits where the scripts of InferenceX set it: TensorRT-LLM and, on Blackwell, SGLang and
+    vLLM with checkpoints of 8 or 4 bits that give scales.
+
+    Raises
+    ------
+    TraceError
+        If a recipe is not known.
+    """
+    weights = text(row, "weights") or "bf16"
+    experts = text(row, "experts") or weights
+    for column, recipe in (("weights", weights), ("experts", experts)):
+        if recipe not in _RECIPES:
+            raise TraceError(f"{column}: {recipe!r} is not one of {', '.join(_RECIPES)}")
+    blackwell = cluster.accelerator.generation == "blackwell"
+    if experts == "mxfp4":
+        experts = "w4a8_mxfp4_mxfp8" if blackwell else "w4a16_mxfp4"
+    attention = network = weights
+    if weights == "int4_wo":
+        attention = network = "bf16"
+    if weights == "nvfp4" and model.experts is not None:
+        attention = "bf16"
+    cache = "bf16"
+    if weights != "bf16" and (
+        engine_name == "trtllm"
+        or (engine_name == "sglang" and blackwell)
+        or (engine_name == "vllm" and blackwell and model.experts is None)
+    ):
+        cache = "fp8"
+    return Precisions(attention=attention, network=network, experts=experts, cache=cache)
+
+
+def client_settings(
+    client: str,
+    engine_name: str,
+    model: Model,
+    cluster: Cluster,
+    concurrency: int,
+    precisions: Precisions,
+) -> tuple[int, int]:
+    """Return streaming interval (tokens) and poll (iterations) of a client's engine settings.
+
+    Of InferenceX's scripts (benchmarks/*.sh, @843c6254): SGLang streams every 10 tokens, or 30 with
+    checkpoints of 8 bits on Blackwell, where it also looks for requests every 10 iterations only,
+    30 from a concurrency of 16; TensorRT-LLM every 10 for models with experts, and through workers
+    of its own for others, which send the first token at once.
+    """
+    if client != INFERENCEX:
+        return 1, 1
+    blackwell = cluster.accelerator.generation == "blackwell"
+    if engine_name == "sglang":
+        eight_bits = precisions.experts.startswith("fp8") or precisions.network.startswith("fp8")
+        poll = 1 if not blackwell else 10 if concurrency < 16 else 30
+        return (30 if blackwell and eight_bits else 10), poll
+    if engine_name == "trtllm" and model.experts is not None:
+        return 10, 1
+    return 1, 1
+
+
+def groups_of(rows: list[ServingRow]) -> Mapping[str, Mapping[str, list[int]]]:
+    """Return numbers of rows by what they are alike in: engine, machine, precision, ..."""
+    groups: dict[str, dict[str, list[int]]] = {}
+    for index, row in enumerate(rows):
+        for by, value in (
+            ("client", row.client),
+            ("mode", row.mode),
+            ("engine", row.engine),
+            ("machine", row.machine),
+            ("model", row.model),
+            ("precision", row.precision),
+            ("concurrency", _class(row.concurrency)),
+        ):
+            groups.setdefault(by, {}).setdefault(value, []).append(index)
+    return groups
+
+
+def _class(concurrency: int) -> str:
+    for most in (8, 32, 128, 512):
+        if concurrency <= most:
+            return f"to {most}"
+    return "more"

@@ -1,0 +1,1 @@
+"""Serving: requests, queues, schedulers and caches of instances, iteration by iteration."""

@@ -1,0 +1,163 @@
+"""Serving engines by name: their defaults, read from ``engines.yaml`` with a source each."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from simulator.serving.loop import Host
+from simulator.serving.schedulers import SCHEDULERS
+from simulator.support.errors import WorkloadError
+from simulator.support.names import one_of
+from simulator.support.quantities import parse_quantity
+from simulator.support.yaml_text import parse_yaml
+
+RESERVES = {"chunk": 0, "sequence": 1, "output": 2}
+"""What must be free to admit a request, by the number that schedulers know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Defaults of a serving engine on an accelerator.
+
+    Parameters
+    ----------
+    name, scheduler
+        The engine, and its scheduler (:data:`simulator.serving.schedulers.SCHEDULERS`).
+    tokens, sequences
+        Most tokens of an iteration, most requests that run at once.
+    chunked
+        Whether prompts are read in parts.
+    reserve
+        Name of :data:`RESERVES`.
+    block
+        Tokens of a block of the cache.
+    captured
+        The largest batch with a captured graph.
+    pads_chunks
+        Whether batches with chunks of prompts are padded to captured sizes, too.
+    memory_fraction, of_free
+        Part of the accelerator's memory for weights, activations and cache; or of what weights
+        leave.
+    whole_interval
+        Whether the first token is sent with a whole streaming interval.
+    host
+        What an iteration and a first token take besides kernels.
+    """
+
+    name: str
+    scheduler: str
+    tokens: int
+    sequences: int
+    chunked: bool
+    reserve: str
+    block: int
+    captured: int
+    pads_chunks: bool
+    memory_fraction: float
+    of_free: bool
+    whole_interval: bool
+    host: Host
+
+
+def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
+    """Return the defaults of an engine.
+
+    Parameters
+    ----------
+    name
+        Of :func:`engine_names`.
+    version
+        ``0.19.0``; "": the newest.
+    memory
+        Of the accelerator (B), by which some defaults are chosen.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no such engine, or the version is none.
+
+    Examples
+    --------
+    >>> engine("vllm").tokens, engine("vllm", "0.12.0").reserve, engine("vllm", memory=24e9).tokens
+    (8192, 'chunk', 2048)
+    """
+    table = _engines()
+    if name not in table:
+        raise WorkloadError(f"engine {one_of(name, table)}")
+    data = table[name]
+    size = "large" if memory >= parse_quantity(data["large_memory"], "B") else "small"
+    host = data["host"]
+    return Engine(
+        name=name,
+        scheduler=data["scheduler"],
+        tokens=data["tokens"][size],
+        sequences=data["sequences"][size],
+        chunked=data["chunked"],
+        reserve=_since(data["reserve"], version),
+        block=data["block"],
+        captured=data["captured"],
+        pads_chunks=data["pads_chunks"],
+        memory_fraction=data["memory"]["fraction"],
+        of_free=data["memory"]["of"] == "free",
+        whole_interval=data["first_chunk"] == "interval",
+        host=Host(
+            step=parse_quantity(host["step"], "s"),
+            prefill=parse_quantity(host["prefill"], "s"),
+            kernels=float(host["kernels"]),
+            first=parse_quantity(host["first"], "s"),
+            per_token=parse_quantity(host["per_token"], "s"),
+        ),
+    )
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the engines there are.
+
+    Examples
+    --------
+    >>> engine_names()
+    ('vllm', 'sglang', 'trtllm', 'static', 'orca', 'sarathi')
+    """
+    return tuple(_engines())
+
+
+def captured_sizes(largest: int) -> tuple[int, ...]:
+    """Return batch sizes that have captured graphs: vLLM's list, which the others have nearly.
+
+    Examples
+    --------
+    >>> captured_sizes(32)
+    (1, 2, 4, 8, 16, 24, 32)
+    """
+    sizes = (1, 2, 4, *range(8, 257, 8), *range(272, largest + 1, 16))
+    return tuple(size for size in sizes if size <= largest)
+
+
+@cache
+def _engines() -> Mapping[str, Mapping[str, Any]]:
+    text = (files("simulator.serving") / "engines.yaml").read_text("utf-8")
+    table = parse_yaml(text, "simulator/serving/engines.yaml", WorkloadError)
+    assert isinstance(table, dict)  # noqa: S101 - the file ships with the package
+    engines = {
+        name: {**table.get(data.get("like", ""), {}), **data} for name, data in table.items()
+    }
+    assert all(data["scheduler"] in SCHEDULERS for data in engines.values())  # noqa: S101
+    return engines
+
+
+def _since(choices: Mapping[str, str], version: str) -> str:
+    """Return the choice of the newest version that is not newer than the one asked for."""
+    wanted = _numbers(version)
+    allowed = {
+        choice: _numbers(first)
+        for choice, first in choices.items()
+        if not version or _numbers(first) <= wanted
+    }
+    return max(allowed, key=lambda choice: allowed[choice]) if allowed else next(iter(choices))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,95 @@
+"""How long an iteration of an instance takes, as a surface that a compiled loop reads.
+
+The time of a pass is a sum of four parts: what depends on the number of tokens alone (products,
+norms, experts, exchanges), what depends on the number of sequences (the head), attention of decodes
+(how many, and their mean context), and attention of chunks of prompts (how many, and the length of
+the causal square with as many pairs of tokens). Each is a table over a grid, linear between points
+in logarithms of the sizes.
+"""
+
+import math
+from typing import NamedTuple
+
+from simulator.support.arrays import Floats, Matrix
+from simulator.support.compiled import hot_loop
+
+STEPS = 2
+"""Points of the grids for each doubling of a size."""
+
+
+class IterationSurface(NamedTuple):
+    """Times (s) of the parts of an iteration.
+
+    ``tokens[n]`` is of ``n`` tokens as the engine pads them in a batch of decodes alone,
+    ``eager[n]`` as in one with chunks of prompts; ``sequences[m]`` of a head for ``m``. ``decodes``
+    and ``chunks`` are over ``STEPS`` points for each doubling, from 1: of their number in the
+    rows, of the mean context or length in the columns. ``windowed`` is of chunks in layers with a
+    window, whose columns are tokens of a chunk.
+    """
+
+    tokens: Floats
+    eager: Floats
+    sequences: Floats
+    decodes: Matrix
+    chunks: Matrix
+    windowed: Matrix
+
+
+class Batch(NamedTuple):
+    """What an iteration computes: sums over its decodes and its chunks of prompts.
+
+    A decode computes ``width`` tokens: its own, and those that were drafted.
+    """
+
+    width: int
+    decodes: int
+    decode_context: float
+    chunks: int
+    chunk_tokens: float
+    chunk_pairs: float
+
+
+@hot_loop
+def grid_value(table: Matrix, row: float, column: float) -> float:
+    """Interpolate a table at two sizes, each at least 1; beyond the last point it grows linearly.
+
+    Rows and columns are ``STEPS`` points for each doubling.
+    """
+    last_row, last_column = table.shape[0] - 1, table.shape[1] - 1
+    x = min(math.log2(max(row, 1.0)) * STEPS, float(last_row))
+    y = math.log2(max(column, 1.0)) * STEPS
+    beyond = 1.0
+    if y > last_column:
+        # As the last interval grows: attention of long contexts is proportional to its work.
+        slope = (table[last_row, last_column] / table[last_row, last_column - 1]) ** (
+            y - last_column
+        )
+        beyond, y = slope, float(last_column)
+    i, j = min(int(x), last_row - 1), min(int(y), last_column - 1)
+    u, v = x - i, y - j
+    # Linear in sizes within a cell, so that a table that is linear in them is met exactly.
+    u = (2.0 ** (u / STEPS) - 1.0) / (2.0 ** (1.0 / STEPS) - 1.0)
+    v = (2.0 ** (v / STEPS) - 1.0) / (2.0 ** (1.0 / STEPS) - 1.0)
+    low = table[i, j] * (1.0 - v) + table[i, j + 1] * v
+    high = table[i + 1, j] * (1.0 - v) + table[i + 1, j + 1] * v
+    return float(beyond * (low * (1.0 - u) + high * u))
+
+
+@hot_loop
+def iteration_time(surface: IterationSurface, batch: Batch) -> float:
+    """Time of an iteration on the device (s)."""
+    new_tokens = int(batch.decodes * batch.width + batch.chunk_tokens)
+    table = surface.eager if batch.chunks else surface.tokens
+    index = min(new_tokens, table.shape[0] - 1)
+    # Beyond the table time is proportional: products of that size are bound by arithmetic.
+    time = table[index] * max(1.0, new_tokens / index)
+    sequences = min(batch.decodes * batch.width + batch.chunks, surface.sequences.shape[0] - 1)
+    time += surface.sequences[sequences]
+    if batch.decodes:
+        mean = batch.decode_context / batch.decodes
+        time += grid_value(surface.decodes, float(batch.decodes), mean)
+    if batch.chunks:
+        length = math.sqrt(2.0 * batch.chunk_pairs / batch.chunks)
+        time += grid_value(surface.chunks, float(batch.chunks), length)
+        time += grid_value(surface.windowed, float(batch.chunks), batch.chunk_tokens / batch.chunks)
+    return float(time)

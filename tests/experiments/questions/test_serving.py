@@ -1,0 +1,211 @@
+"""Serving: rows and logs that others measured, utilities, refusals, the command."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_instances import (
+    Deployment,
+    ExchangeClock,
+    cache_bytes,
+    deployment_of,
+    memory_use,
+)
+from experiments.questions.serving import Slo, resources_of, serving
+from experiments.questions.validate_serving import validate_serving
+from experiments.questions.validate_serving_log import validate_serving_log
+from helpers.places import SHARED
+from simulator.support.errors import TwofoldError
+from topologies import load_cluster
+from traces.generate.layers import Exchange
+from traces.generate.parallelism import Parallelism
+from traces.requests.generators import generate_requests
+
+REFERENCE = SHARED / "reference" / "serving"
+needs_reference = pytest.mark.skipif(
+    not REFERENCE.is_dir(), reason="measured serving beside the checkout is absent"
+)
+RUNNER = CliRunner()
+
+
+def deployment(**changes: object) -> Deployment:
+    given = {"degrees": (4, 1, 1), "recipes": ("fp8", "fp8", "fp8")} | changes
+    return deployment_of("llama-3.1-70b", "hgx-h100", **given)
+
+
+@needs_reference
+def test_measured_rows_are_answered_as_well_as_stated(tmp_path):
+    """Every 40th row of those given: most within the stated medians; none without an answer."""
+    with (REFERENCE / "measured_serving.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not row["unusable"]]
+    chosen = [row for row in rows if row["mode"] == "agg" and row["speculative"] == "no"][::40]
+    table = tmp_path / "rows.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, chosen[0].keys())
+        writer.writeheader()
+        writer.writerows(chosen)
+    report = validate_serving(table)
+    assert all(row.tpot_s is not None for row in report.rows)
+    assert report.errors[0].tpot_median_pct < 14
+    assert report.errors[0].ttft_median_pct < 35
+
+
+@needs_reference
+def test_a_vllm_log_is_reproduced():
+    """LLMServingSim's log of Llama-3.1-8B on an RTX PRO 6000, whose kernels were measured."""
+    folder = REFERENCE / "vllm" / "RTXPRO6000_Llama-3.1-8B"
+    report = validate_serving_log(folder, "rtx-pro-6000-pcie-8")
+    errors = {(row.metric, row.figure): row.error_pct for row in report.figures}
+    assert abs(errors["tpot", "mean"]) < 5
+    assert abs(errors["ttft", "mean"]) < 12
+    assert abs(errors["e2e", "p99"]) < 8
+    assert report.correlations["e2e"] > 0.97
+
+
+ROW = "id,engine,model,machine,tp,isl,osl,concurrency,weights"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", ""),
+        ("a,vllm,llama-9,h100_sxm,1,1024,128,4,bf16", "llama-9: no such model"),
+        ("a,vlm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", "did you mean vllm"),
+        ("a,vllm,llama-3.1-8b,z80,1,1024,128,4,bf16", "no cluster of the catalogue"),
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,0,4,bf16", "osl: '0' is not a count"),
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,,bf16", "concurrency: 'missing'"),
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,int3", "weights: 'int3' is not one of"),
+        ("a,vllm,llama-3.1-405b,h100_sxm,1,1024,128,4,bf16", "does not fit"),
+    ],
+)
+def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{ROW}\n{row}\n")
+    (answer,) = validate_serving(table).rows
+    assert (answer.refused == "") == (said == "")
+    assert said in answer.refused
+    assert (answer.ttft_s is None) == bool(said)
+
+
+def test_the_command_takes_tables_and_writes_json(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{ROW}\nmine,vllm,llama-3.1-8b,h100_sxm,1,512,64,2,bf16\n")
+    done = RUNNER.invoke(app, ["validate", "--serving", str(table), "--output", "json"])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["id"] == "mine"
+    assert 0.002 < row["tpot_s"] < 0.02
+
+
+def test_an_answer_has_intervals_utilities_and_goodput():
+    report = serving(
+        deployment(),
+        lambda seed: generate_requests(60, 4.0, 512, 64, seed=seed),
+        slo=Slo(ttft=0.5, tpot=0.05),
+        seeds=2,
+        resources=["memory.bandwidth", "scale_up.bandwidth"],
+    )
+    assert {row.metric for row in report.metrics} == {"ttft", "tpot", "itl", "e2e", "queue"}
+    assert report.metric("tpot").p99 >= report.metric("tpot").p50
+    gains = {row.resource: row.tpot_p99_pct[0] for row in report.utilities}
+    assert gains["memory.bandwidth"] > gains["scale_up.bandwidth"] > 0
+    assert 0 < report.goodput_fraction <= 1
+    assert json.loads(report.to_json())["schema"] == "twofold/serving/1"
+
+
+def test_one_seed_gives_the_same_bits():
+    load = Closed(8, 256, 32, spread=0.8)
+    first, second = (serving(deployment(), load, seeds=1, resources=[]) for _ in range(2))
+    assert first.metrics == second.metrics
+
+
+def test_ttft_does_not_fall_when_the_rate_rises():
+    means = []
+    for rate in (1.0, 8.0, 32.0):
+        load = lambda seed, rate=rate: generate_requests(150, rate, 2048, 32, seed=seed)  # noqa: E731
+        means.append(serving(deployment(), load, seeds=2, resources=[]).metric("ttft").mean)
+    assert means == sorted(means)
+
+
+def test_a_rate_beyond_capacity_says_where_it_saturates():
+    load = lambda seed: generate_requests(200, 500.0, 4096, 16, seed=seed)  # noqa: E731
+    report = serving(deployment(), load, seeds=2, resources=[])
+    assert "saturates at about" in report.doubts[0]
+
+
+def test_memory_is_what_weights_and_cache_take():
+    """70.6e9 parameters of 8 bits on 4 ranks, vocabularies in 16; 80 layers of 2 x 2 x 128 B."""
+    use = memory_use(deployment())
+    assert use.weights == pytest.approx((70.55e9 + 2 * 128256 * 8192) / 4, rel=0.01)
+    assert cache_bytes(deployment()) == 80 * 2 * 2 * 128
+    assert use.blocks == int(use.cache / (80 * 2 * 2 * 128 * 16))
+
+
+def test_engine_kernels_scale_with_the_network_in_a_what_if():
+    base = load_cluster("hgx-h100")
+    from topologies import changed
+
+    faster = changed(base, "scale_up.bandwidth", 2)
+    exchange = Exchange("all_reduce", "tp", 2**22)
+    p = Parallelism(tp=8)
+    before = ExchangeClock(base, p, base)(exchange)
+    after = ExchangeClock(faster, p, base)(exchange)
+    assert before / 2 <= after < before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"degrees": (3, 1, 1)}, "tp 3 does not divide 64 heads"),
+        ({"degrees": (4, 1, 4)}, "ep 4 does not divide the experts"),
+        ({"recipes": ("fp9", "fp8", "fp8")}, "precision"),
+        ({"engine_name": "vlm"}, "did you mean vllm"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(changes, said):
+    with pytest.raises(TwofoldError, match=said):
+        deployment(**changes)
+
+
+def test_a_request_that_never_fits_is_refused():
+    load = generate_requests(2, 1.0, 30_000, 10)
+    small = deployment()
+    from dataclasses import replace
+
+    with pytest.raises(TwofoldError, match="never fits: the cache has 10 blocks"):
+        serving(replace(small, blocks=10), load, resources=[])
+
+
+def test_the_command_answers_first():
+    words = (
+        "serving llama-3.1-8b -c hgx-h100 --concurrency 2 --input 64 --output-tokens 8 --seeds 1"
+    )
+    done = RUNNER.invoke(app, words.split())
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("p99 TTFT is")
+    assert "memory bandwidth x2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "give one of --requests, --rate and --concurrency"),
+        ("--rate fast", "write requests per second"),
+        ("--concurrency 2 --slo later", "write 'ttft 500 ms, tpot 50 ms'"),
+    ],
+)
+def test_bad_options_say_what_to_write(words, said):
+    base = ["serving", "llama-3.1-8b", "-c", "hgx-h100"]
+    done = RUNNER.invoke(app, [*base, *words.split()])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_every_resource_can_be_asked():
+    assert set(resources_of(deployment())) >= {"compute", "memory.bandwidth", "host"}
+    assert np.isfinite(len(resources_of(deployment())))

@@ -1,0 +1,175 @@
+"""Laws of the serving loop: queueing theory, conservation, order, memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.serving.loop import Client, Columns, Host, gap_quantile, run_state, serve_requests
+from simulator.serving.schedulers import FREE, SCHEDULERS, Rules
+from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
+
+NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)
+OPEN = Client(0, 1, 1)
+
+
+def constant_surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurface:
+    """Make iterations of ``step`` s, and ``per_token`` for each token, whatever is in them."""
+    tokens = step + per_token * np.arange(8193.0)
+    zero = np.full((5, 40), 1e-300)
+    return IterationSurface(tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy())
+
+
+def rules(scheduler: str, **changes: int) -> Rules:
+    usual = {
+        "tokens": 8192,
+        "sequences": 256,
+        "chunked": 1,
+        "reserve": 1,
+        "block": 16,
+        "blocks": 10**6,
+        "drafts": 0,
+        "accepted": 1.0,
+    }
+    return Rules(SCHEDULERS[scheduler], **(usual | changes))
+
+
+def columns(arrival: list[float], prompt: list[int], output: list[int]) -> Columns:
+    return Columns(
+        np.array(arrival, dtype=float),
+        np.array(prompt, dtype=np.int64),
+        np.array(output, dtype=np.int64),
+    )
+
+
+def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN):
+    state = run_state(requests, by)
+    serve_requests(requests, by, client, surface, NO_HOST, state)
+    return state
+
+
+def test_waiting_at_batch_one_is_that_of_m_d_1():
+    """Pollaczek and Khinchin: mean waiting rho s / (2 (1 - rho)) for Poisson arrivals."""
+    count, load = 200_000, 0.7
+    arrival = np.cumsum(np.random.default_rng(1).exponential(1 / load, count))
+    ones = np.ones(count, dtype=np.int64)
+    by = rules("vllm", sequences=1)
+    served = run(Columns(arrival, ones, ones), by, constant_surface()).served
+    waiting = served.scheduled - served.arrived
+    assert waiting.mean() == pytest.approx(load / (2 * (1 - load)), rel=0.03)
+
+
+def test_waiting_at_batch_one_is_that_of_m_g_1():
+    """Service of 1 to 9 iterations: mean waiting lambda E[s^2] / (2 (1 - rho))."""
+    count, rate = 200_000, 0.12
+    generator = np.random.default_rng(2)
+    arrival = np.cumsum(generator.exponential(1 / rate, count))
+    output = generator.integers(1, 10, count)
+    requests = Columns(arrival, np.ones(count, dtype=np.int64), output)
+    served = run(requests, rules("vllm", sequences=1), constant_surface()).served
+    waiting = (served.scheduled - served.arrived).mean()
+    second, first = float(np.mean(output**2.0)), float(output.mean())
+    assert waiting == pytest.approx(rate * second / (2 * (1 - rate * first)), rel=0.05)
+
+
+loads = st.lists(
+    st.tuples(st.floats(0, 3), st.integers(1, 200), st.integers(1, 30)), min_size=1, max_size=25
+)
+schedulers = st.sampled_from(sorted(SCHEDULERS))
+
+
+@given(loads, schedulers, st.integers(16, 60))
+def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
+    """All tokens are made once, blocks never exceed memory and are free again, time goes on."""
+    gaps, prompt, output = zip(*load, strict=True)
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
+    reserve = 2 if scheduler == "static" else 1
+    by = rules(scheduler, tokens=256, sequences=8, blocks=blocks, reserve=reserve)
+    state = run(requests, by, constant_surface(per_token=0.01))
+    served, totals = state.served, state.totals
+    assert totals[8] == 0
+    assert (state.states.generated == requests.output).all()
+    assert totals[7] == requests.output.sum()
+    assert state.counters.values[FREE] == blocks
+    assert totals[5] <= blocks
+    assert (state.states.blocks == 0).all()
+    assert (served.scheduled >= served.arrived - 1e-9).all()
+    assert (served.first > served.scheduled).all()
+    assert (served.last >= served.first).all()
+    # Work conservation: the device works whenever anything is there, so it ends with the last.
+    assert totals[6] == pytest.approx(served.last.max())
+    busy = totals[2] + totals[3]
+    assert busy <= totals[6] + 1e-9
+
+
+@given(loads, st.sampled_from(["vllm", "sglang", "trtllm", "orca", "sarathi"]))
+def test_requests_are_first_scheduled_in_the_order_of_arrival(load, scheduler):
+    gaps, prompt, output = zip(*load, strict=True)
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
+    served = run(requests, rules(scheduler, sequences=4), constant_surface()).served
+    assert (np.diff(served.scheduled) >= -1e-12).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 12), schedulers)
+def test_littles_law_holds_in_a_closed_loop(concurrency, rounds, scheduler):
+    """Requests in the system are at most the concurrency: throughput x time in it."""
+    count = concurrency * rounds
+    requests = columns([0.0] * count, [10] * count, [5] * count)
+    state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1))
+    inside = (state.served.last - state.served.arrived).sum() / state.totals[6]
+    assert inside <= concurrency + 1e-9
+
+
+def test_the_latest_is_preempted_and_computed_anew():
+    """Two requests that grow into 5 blocks of 4: the second goes and comes back, and loses none."""
+    requests = columns([0.0, 0.0], [8, 8], [8, 8])
+    by = rules("vllm", block=4, blocks=6, reserve=0)
+    state = run(requests, by, constant_surface())
+    assert state.totals[1] >= 1
+    assert state.served.last[0] < state.served.last[1]
+    assert (state.states.generated == 8).all()
+
+
+def test_prefill_first_makes_decodes_stand_still():
+    """SGLang reads a prompt before it goes on with decodes; vLLM does both at once."""
+    requests = columns([0.0, 2.5], [4, 4], [6, 1])
+    last = {
+        name: run(requests, rules(name), constant_surface()).served.last[0]
+        for name in ("sglang", "vllm")
+    }
+    assert last == {"sglang": 7.0, "vllm": 6.0}
+
+
+def test_drafts_divide_the_number_of_iterations():
+    requests = columns([0.0], [4], [101])
+    plain = run(requests, rules("vllm"), constant_surface()).totals[0]
+    by = rules("vllm", drafts=3)._replace(accepted=2.5)
+    drafted = run(requests, by, constant_surface()).totals[0]
+    assert (plain, drafted) == (101, 41)
+
+
+def test_what_never_fits_is_reported_not_awaited():
+    state = run(columns([0.0], [1000], [10]), rules("vllm", blocks=10), constant_surface())
+    assert state.totals[8] == 1
+
+
+def test_a_surface_is_linear_between_its_points_and_goes_on_beyond():
+    table = np.array([[row * column for column in (1, 2**0.5, 2, 2**1.5)] for row in (1, 2**0.5)])
+    assert grid_value(np.ascontiguousarray(table), 1.2, 1.7) == pytest.approx(1.2 * 1.7, rel=1e-3)
+    assert grid_value(np.ascontiguousarray(table), 1.0, 8.0) == pytest.approx(8.0)
+
+
+def test_padding_is_of_batches_without_prompts():
+    surface = constant_surface()._replace(tokens=np.full(65, 2.0), eager=np.full(65, 1.0))
+    assert iteration_time(surface, Batch(1, 3, 30.0, 0, 0.0, 0.0)) == pytest.approx(2.0)
+    assert iteration_time(surface, Batch(1, 0, 0.0, 1, 5.0, 12.5)) == pytest.approx(1.0)
+
+
+def test_times_between_tokens_are_counted_with_the_pauses():
+    """A decode waits for a prompt under SGLang: one gap of 2 s among gaps of 1 s."""
+    requests = columns([0.0, 2.5], [4, 4], [6, 1])
+    gaps = run(requests, rules("sglang"), constant_surface()).gaps
+    assert gaps.sum() == 5
+    assert gap_quantile(gaps, 0.5) == pytest.approx(1.0, rel=0.016)
+    assert gap_quantile(gaps, 0.99) == pytest.approx(2.0, rel=0.016)
+    assert gap_quantile(gaps, None) == pytest.approx(6 / 5, rel=0.016)

@@ -1,0 +1,89 @@
+"""Inference passes: the surface against the pass, physics of its parts, MLA, experts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.accelerators import accelerators
+from simulator.serving.surface import Batch, iteration_time
+from simulator.support.errors import WorkloadError
+from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
+from traces.generate.kernel_times import ExpertGemms, LatentAttention, kernel_times
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.pass_times import PassClock, SurfaceLimits, padded, surface
+
+KERNELS = kernel_times(accelerators()["H100-SXM5-80GB"])
+CLOCK = PassClock(KERNELS, lambda exchange: 5e-6 + exchange.size / 300e9)
+LIMITS = SurfaceLimits(tokens=8192, sequences=256, context=16384)
+FP8 = Precisions(attention="fp8", network="fp8", experts="fp8_block")
+
+
+def a_pass(model: str, *segments: Segment, tp: int = 8, **changes: object) -> InferencePass:
+    return InferencePass(
+        model=load_model(model),
+        parallelism=Parallelism(tp=tp),
+        segments=segments,
+        precisions=FP8,
+        **changes,
+    )
+
+
+SURFACES = {
+    name: surface(CLOCK, a_pass(name, Segment(1, 1, 1)), LIMITS)
+    for name in ("llama-3.1-70b", "gpt-oss-120b", "deepseek-v3-671b")
+}
+
+
+@given(
+    st.sampled_from(sorted(SURFACES)),
+    st.integers(1, 200),
+    st.integers(64, 8000),
+    st.integers(0, 3),
+    st.integers(64, 2000),
+)
+def test_the_surface_is_the_pass_within_two_per_cent(name, decodes, context, chunks, length):
+    """The same layers, kernels and exchanges: the surface adds interpolation alone."""
+    segments = [Segment(decodes, 1, context)]
+    if chunks:
+        segments.append(Segment(chunks, length, length))
+    whole = CLOCK.time(a_pass(name, *segments))
+    batch = Batch(
+        1, decodes, float(decodes * context), chunks, float(chunks * length), chunks * length**2 / 2
+    )
+    assert iteration_time(SURFACES[name], batch) == pytest.approx(whole, rel=0.02)
+
+
+def test_experts_and_mla_ask_their_own_tables():
+    shapes = {
+        type(kernel.forward.shape)
+        for block in pass_blocks(a_pass("deepseek-v3-671b", Segment(4, 1, 1000)))
+        for part in block.parts
+        for kernel in part.kernels
+    }
+    assert {ExpertGemms, LatentAttention} <= shapes
+
+
+@given(st.integers(1, 128), st.integers(64, 16000))
+def test_more_context_and_more_decodes_never_take_less(decodes, context):
+    least = CLOCK.time(a_pass("llama-3.1-70b", Segment(decodes, 1, context)))
+    assert CLOCK.time(a_pass("llama-3.1-70b", Segment(decodes, 1, 2 * context))) >= least
+    assert CLOCK.time(a_pass("llama-3.1-70b", Segment(2 * decodes, 1, context))) >= least * 0.999
+
+
+def test_a_decode_is_no_faster_than_its_weights_are_read():
+    """70.6e9 weights of 8 bits over 8 x 3.35 TB/s."""
+    assert CLOCK.time(a_pass("llama-3.1-70b", Segment(1, 1, 10))) > 69e9 / 8 / 3.35e12
+
+
+def test_captured_sizes_pad():
+    assert padded((1, 2, 4, 8), 3) == 4
+    whole = surface(CLOCK, a_pass("llama-3.1-70b", Segment(1, 1, 1)), LIMITS)
+    limits = SurfaceLimits(tokens=8192, sequences=256, context=16384, captured=(1, 64))
+    coarse = surface(CLOCK, a_pass("llama-3.1-70b", Segment(1, 1, 1)), limits)
+    assert coarse.tokens[2] == pytest.approx(whole.tokens[64])
+
+
+def test_fewer_tokens_than_the_segments_have_are_refused():
+    with pytest.raises(WorkloadError, match="tokens 2: the segments have 4"):
+        a_pass("llama-3.1-70b", Segment(4, 1, 10), tokens=2)

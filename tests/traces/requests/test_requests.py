@@ -1,0 +1,93 @@
+"""Request tables: readers of every format, refusals by file, line and field, generators."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.support.errors import TraceError
+from traces.requests.generators import generate_requests
+from traces.requests.readers import read_requests
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+FILES = {
+    "azure.csv": AZURE + "2023-11-16 18:15:50.9951690,396,109\n",
+    "vidur.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396,109\n",
+    "burst.csv": "Timestamp,Model,Request tokens,Response tokens\n5,G,374,44\n9.314579,G,396,109\n",
+    "mooncake.jsonl": '{"timestamp": 0, "input_length": 374, "output_length": 44}\n'
+    '{"timestamp": 4314.579, "input_length": 396, "output_length": 109}\n',
+    "simulator.jsonl": '{"arrival_time_ns": 0, "input_toks": 374, "output_toks": 44}\n'
+    '{"arrival_time_ns": 4314579000, "input_toks": 396, "output_toks": 109}\n',
+    "vllm.json": '{"input_lens": [374, 396], "output_lens": [44, 109], '
+    '"start_times": [7.0, 11.314579]}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_says_the_same(name, tmp_path):
+    file = tmp_path / name
+    file.write_text(FILES[name])
+    table = read_requests(file)
+    assert table.arrival == pytest.approx([0.0, 4.314579])
+    assert (table.prompt.tolist(), table.output.tolist()) == ([374, 396], [44, 109])
+
+
+def test_compressed_files_are_read(tmp_path):
+    file = tmp_path / "trace.jsonl.gz"
+    file.write_bytes(gzip.compress(FILES["mooncake.jsonl"].encode()))
+    assert len(read_requests(file)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no request"),
+        ("a,b\n1,2\n", "its columns are of no request trace"),
+        (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is no count of tokens"),
+        (AZURE.replace("374", "-4"), "line 2: ContextTokens -4 is negative"),
+        (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is no time"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,0\n", "no request asks for a token"),
+        ('{"timestamp": 0, "input_length": 1\n', "line 1: no JSON"),
+    ],
+)
+def test_what_is_wrong_is_said_with_line_and_field(text, said, tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=said):
+        read_requests(file)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["poisson", "gamma", "even"]))
+def test_one_seed_makes_the_same_requests(seed, arrivals):
+    first, second = (
+        generate_requests(50, 3.0, 100, 20, seed=seed, arrivals=arrivals, spread=0.5)
+        for _ in range(2)
+    )
+    assert (first.arrival == second.arrival).all()
+    assert (first.prompt == second.prompt).all()
+    assert first.prompt.min() >= 50
+    assert first.prompt.max() <= 100
+
+
+def test_the_rate_is_kept_by_every_process():
+    for arrivals in ("poisson", "gamma", "even"):
+        table = generate_requests(20_000, 8.0, 10, 10, arrivals=arrivals, burstiness=0.5)
+        assert table.rate == pytest.approx(8.0, rel=0.05)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.0, "rate 0 must"), (float("nan"), "rate nan must")])
+def test_a_load_without_a_rate_is_refused(rate, said):
+    with pytest.raises(TraceError, match=said):
+        generate_requests(10, rate, 10, 10)
+
+
+def test_times_that_fall_are_refused():
+    from traces.requests.table import Requests
+
+    ones = np.ones(2, dtype=np.int64)
+    with pytest.raises(TraceError, match="request 1 arrives before"):
+        Requests(np.array([1.0, 0.5]), ones, ones, "mine")
+    assert json.dumps(Requests(np.array([0.0, 0.5]), ones, ones, "mine").rate) == "2.0"

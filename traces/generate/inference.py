@@ -1,0 +1,418 @@
+"""An inference pass on a mixed batch: chunks of prompts and decodes at once, as engines run it.
+
+Serving engines fuse what training keeps apart: queries, keys and values are one product, the sum of
+the residual is part of the norm, the activation is one kernel, experts are grouped products, and
+MLA has kernels of its own. Casts of quantised products are part of what their tables timed. A pass
+is a list of blocks (:class:`traces.generate.layers.ModelBlock`), forward only.
+
+Kernels named ``scores`` are those of attention: they depend on the segments of the batch. All
+others depend on how many tokens there are, and those of the head on how many sequences.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.support.errors import WorkloadError
+from traces.generate.kernel_times import Attention, ExpertGemms, Gemm, Shape, Streaming, work_of
+from traces.generate.kernel_times import LatentAttention as LatentScores
+from traces.generate.layer_kernels import NO_WORK, Kernel, Work
+from traces.generate.layers import Exchange, Exchanges, LayerPart, ModelBlock
+from traces.generate.model import (
+    Experts,
+    GatedDelta,
+    GroupedAttention,
+    LatentAttention,
+    Model,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from traces.generate.parallelism import Parallelism
+
+SCORES = "scores"
+_HALF = 2.0
+"""Bytes of an element of activations, which stay in 16 bits."""
+_STATE_BYTES = 4.0
+"""States of gated delta nets are kept in fp32 (``mamba_ssm_dtype`` of Qwen3.5's config.json)."""
+
+
+class Segment(NamedTuple):
+    """Sequences of a batch that are alike.
+
+    ``new_tokens`` of each are computed, of which the last attends to ``context`` tokens, itself
+    included; 1 is a decode, more a chunk of a prompt.
+    """
+
+    sequences: float
+    new_tokens: float
+    context: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precisions:
+    """Recipes of a checkpoint's parts (:data:`traces.generate.kernel_times.PRECISIONS`).
+
+    ``network`` is that of dense feed-forward networks and shared experts, ``cache`` that of keys
+    and values. Embedding, router and head are in bf16, as checkpoints keep them.
+    """
+
+    attention: str = "bf16"
+    network: str = "bf16"
+    experts: str = "bf16"
+    cache: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferencePass:
+    """One pass of one instance of a model.
+
+    Parameters
+    ----------
+    model, parallelism
+        ``tp`` ranks share attention; of ``dp`` ranks each has a batch of its own, with experts
+        spread over all of them (``ep`` x ``etp``).
+    segments
+        What is on one data-parallel rank.
+    tokens
+        Tokens that kernels compute, those padded to a captured size included; 0: those of the
+        segments.
+    precisions
+        Of the checkpoint's parts.
+    distribution
+        How tokens choose experts, as tables of grouped products name it.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no token, or fewer tokens than the segments have.
+    """
+
+    model: Model
+    parallelism: Parallelism
+    segments: tuple[Segment, ...]
+    tokens: float = 0.0
+    precisions: Precisions = Precisions()
+    distribution: str = "power_law_1.2"
+
+    def __post_init__(self) -> None:
+        least = sum(segment.sequences * segment.new_tokens for segment in self.segments)
+        if not self.tokens:
+            object.__setattr__(self, "tokens", least)
+        if self.tokens < least or self.tokens <= 0:
+            raise WorkloadError(f"tokens {self.tokens:g}: the segments have {least:g}")
+
+    @property
+    def sequences(self) -> float:
+        """Sequences that get a token from the head."""
+        return sum(segment.sequences for segment in self.segments)
+
+    @property
+    def hidden_bytes(self) -> float:
+        """Bytes of the activations between two layers."""
+        return self.tokens * self.model.hidden * _HALF
+
+
+def pass_blocks(batch: InferencePass) -> list[ModelBlock]:
+    """Return embedding, layers and head of a pass, in order.
+
+    Examples
+    --------
+    >>> from traces.generate.model import load_model
+    >>> model = load_model("llama-3.1-8b")
+    >>> one = InferencePass(
+    ...     model=model, parallelism=Parallelism(), segments=(Segment(8, 1, 1024),)
+    ... )
+    >>> len(pass_blocks(one)) == model.layers + 2
+    True
+    """
+    layers = [layer_block(batch, index) for index in range(batch.model.layers)]
+    return [embedding_block(batch), *layers, head_block(batch)]
+
+
+def embedding_block(batch: InferencePass) -> ModelBlock:
+    """Look up tokens; the table is sharded by vocabulary and tensor ranks sum what they found."""
+    kernel = _streamed("embedding", 2 * batch.hidden_bytes)
+    part = _part("embedding", (kernel,), after=_summed(batch))
+    return ModelBlock((part,), embedding_parameters(batch.model))
+
+
+def layer_block(batch: InferencePass, index: int) -> ModelBlock:
+    """Return one layer: attention or a gated delta net, and a network or experts."""
+    delta = batch.model.delta_at(index)
+    attention = _delta(batch, delta) if delta is not None else _attention(batch, index)
+    experts = batch.model.experts_at(index)
+    network = _network(batch) if experts is None else _experts(batch, experts)
+    parameters = layer_parameters(batch.model, index)
+    return ModelBlock((attention, *network), parameters, is_layer=True)
+
+
+def head_block(batch: InferencePass) -> ModelBlock:
+    """Choose a token for each sequence: norm, logits sharded by vocabulary, gathered, sampled."""
+    model, rows = batch.model, batch.sequences
+    columns = model.vocabulary / batch.parallelism.tp
+    kernels = (
+        _streamed("norm", 4 * _HALF * rows * model.hidden),
+        _product("logits", rows, model.hidden, columns, "bf16"),
+        # Cast to fp32, softmax or argmax: two passes over 4 B.
+        _streamed("sampling", 3 * 4.0 * rows * model.vocabulary),
+    )
+    gathered = (Exchange("all_gather", "tp", rows * model.vocabulary * _HALF),)
+    exchanges = gathered if batch.parallelism.tp > 1 else ()
+    return ModelBlock((_part("head", kernels, after=exchanges),), head_parameters(model))
+
+
+# --- attention
+
+
+def _attention(batch: InferencePass, index: int) -> LayerPart:
+    match batch.model.attention:
+        case GroupedAttention() as grouped:
+            kernels = _grouped(batch, grouped, batch.model.window_at(index))
+        case LatentAttention() as latent:
+            kernels = _latent(batch, latent)
+    summed = _summed(batch)
+    if summed and batch.model.qk_norm_across:
+        # Squares of queries and of keys, summed over all heads in fp32.
+        summed = (Exchange("all_reduce", "tp", batch.tokens * 2 * 4.0), *summed)
+    return _part("attention", (_norm(batch), *kernels), after=summed)
+
+
+def _grouped(
+    batch: InferencePass, attention: GroupedAttention, window: int | None
+) -> tuple[Kernel, ...]:
+    tp, tokens, recipe = batch.parallelism.tp, batch.tokens, batch.precisions.attention
+    heads = attention.heads / tp
+    kv_heads = max(attention.kv_heads / tp, 1.0)
+    query, key = heads * attention.head, kv_heads * attention.head
+    gate = query if batch.model.gated_attention else 0.0
+    across = batch.model.qk_norm_across
+    scores = tuple(
+        Attention(
+            batch=segment.sequences,
+            heads=heads,
+            kv_heads=kv_heads,
+            queries=segment.new_tokens,
+            keys=segment.context,
+            head_size=attention.head,
+            window=window,
+            cached=True,
+            cache_dtype=batch.precisions.cache,
+        )
+        for segment in batch.segments
+    )
+    return (
+        _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
+        # Norms of queries and keys and their rotation are one kernel, in place.
+        _streamed("rotary", 2 * _HALF * tokens * (query + key)),
+        *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
+        *(_kernel(SCORES, shape) for shape in scores),
+        *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
+        _product("output", tokens, query, batch.model.hidden, recipe),
+    )
+
+
+def _latent(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
+    """MLA: on the latent for decodes, with keys and values expanded for chunks of prompts.
+
+    Expanding takes as many products for a token as projecting queries into the latent and results
+    out of it, so a pass has both products for all tokens. Down-projections are one product, on
+    every tensor rank. With sparse attention (DSA) a query sees ``sparse`` keys at most, which an
+    indexer of its own chooses.
+    """
+    tokens, recipe = batch.tokens, batch.precisions.attention
+    hidden, heads = batch.model.hidden, attention.heads / batch.parallelism.tp
+    rank, key = attention.kv_rank, attention.nope + attention.rope
+    down = (attention.q_rank or 0) + rank + attention.rope
+    up = (
+        _product("query up", tokens, attention.q_rank, heads * key, recipe)
+        if attention.q_rank is not None
+        else _product("query", tokens, hidden, heads * key, recipe)
+    )
+    scores = tuple(
+        LatentScores(
+            batch=segment.sequences,
+            heads=heads,
+            queries=segment.new_tokens,
+            keys=max(segment.new_tokens, _seen(segment, attention.sparse)),
+            cache_dtype=batch.precisions.cache,
+        )
+        for segment in batch.segments
+    )
+    return (
+        _product("down", tokens, hidden, down, recipe),
+        _streamed("latent norms", 2 * _HALF * tokens * down),
+        up,
+        *_indexer(batch, attention),
+        _product("into latent", tokens, heads * attention.nope, rank, "bf16"),
+        _streamed("rotary", 2 * _HALF * tokens * (heads * attention.rope + rank)),
+        *(_kernel(SCORES, shape) for shape in scores),
+        _product("out of latent", tokens, rank, heads * attention.value, "bf16"),
+        _product("output", tokens, heads * attention.value, hidden, recipe),
+    )
+
+
+def _seen(segment: Segment, sparse: int | None) -> float:
+    return segment.context if sparse is None else min(segment.context, float(sparse))
+
+
+def _indexer(batch: InferencePass, attention: LatentAttention) -> tuple[Kernel, ...]:
+    """Choose the keys of sparse attention: a small attention in fp8 over all keys, and its top.
+
+    DeepSeek-V3.2 (arXiv 2512.02556, section 2.1): its keys have 128 elements and are shared by all
+    heads; every tensor rank computes all of it.
+    """
+    if attention.sparse is None or attention.q_rank is None:
+        return ()
+    tokens, heads, size = batch.tokens, attention.index_heads, 128.0
+    read = sum(segment.sequences * segment.context for segment in batch.segments)
+    pairs = sum(
+        segment.sequences * segment.new_tokens * (segment.context - segment.new_tokens / 2)
+        for segment in batch.segments
+    )
+    return (
+        _product("index queries", tokens, attention.q_rank, heads * size, "bf16"),
+        _product("index keys", tokens, batch.model.hidden, size + heads, "bf16"),
+        # Keys are read in fp8; a score is written and read in fp32 to choose the top.
+        _streamed(SCORES, size * read + 8.0 * pairs),
+        _streamed(SCORES, 4.0 * pairs),
+    )
+
+
+def _delta(batch: InferencePass, delta: GatedDelta) -> LayerPart:
+    """Gated delta net (arXiv 2412.06464): a state for each head in place of keys and values.
+
+    A decode reads and writes the state. A chunk of 64 tokens of a prompt takes the products of the
+    state and of the chunk with itself; its kernels reach about a tenth of the peak, which their
+    bytes stand for here: six passes over queries, keys, values and the result, in fp32.
+    """
+    tp, tokens, recipe = batch.parallelism.tp, batch.tokens, batch.precisions.attention
+    hidden = batch.model.hidden
+    keys, values = delta.key_heads * delta.key / tp, delta.value_heads * delta.value / tp
+    state = delta.value_heads / tp * delta.key * delta.value * _STATE_BYTES
+    scores = tuple(
+        _streamed(
+            SCORES,
+            segment.sequences
+            * (
+                2 * state
+                + (segment.new_tokens > 1)
+                * (
+                    segment.new_tokens / 64 * 2 * state
+                    + 6 * 4.0 * segment.new_tokens * (2 * keys + 2 * values)
+                )
+            ),
+            launches=1 if segment.new_tokens == 1 else 6,
+        )
+        for segment in batch.segments
+    )
+    kernels = (
+        _norm(batch),
+        _product("qkvz", tokens, hidden, 2 * keys + 2 * values, recipe),
+        _product("gates", tokens, hidden, 2 * delta.value_heads / tp, "bf16"),
+        _streamed("convolution", 2 * _HALF * tokens * (2 * keys + values)),
+        *scores,
+        _streamed("gated norm", 3 * _HALF * tokens * values),
+        _product("output", tokens, values, hidden, recipe),
+    )
+    return _part("delta", kernels, after=_summed(batch))
+
+
+# --- networks
+
+
+def _network(batch: InferencePass) -> tuple[LayerPart, ...]:
+    kernels = (_norm(batch), *_dense(batch, float(batch.model.ffn or 0)))
+    return (_part("network", kernels, after=_summed(batch)),)
+
+
+def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
+    tokens, hidden, recipe = batch.tokens, batch.model.hidden, batch.precisions.network
+    shard = width / batch.parallelism.tp
+    ups = 2 if batch.model.gated else 1
+    return (
+        _product("up", tokens, hidden, ups * shard, recipe),
+        _streamed("activation", (ups + 1) * _HALF * tokens * shard),
+        _product("down", tokens, shard, hidden, recipe),
+    )
+
+
+def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
+    """Router, grouped products of the experts, and shared experts beside them.
+
+    On tensor ranks all have all tokens: each computes its experts, or its part of each, and one
+    all-reduce sums them. Data-parallel ranks gather each other's tokens before the experts and
+    scatter the sums behind them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
+    """
+    p, hidden = batch.parallelism, batch.model.hidden
+    tokens = batch.tokens * p.dp
+    grouped = ExpertGemms(
+        tokens=tokens,
+        chosen=experts.top_k / p.ep,
+        hidden=hidden,
+        intermediate=experts.hidden / p.expert_tp,
+        experts=experts.count / p.ep,
+        dtype=batch.precisions.experts,
+        distribution=batch.distribution,
+    )
+    kernels = (
+        _norm(batch),
+        _product("router", batch.tokens, hidden, experts.count, "bf16"),
+        _streamed("top-k", 4.0 * batch.tokens * experts.count),
+        *(_dense(batch, experts.shared * experts.hidden) if experts.shared else ()),
+    )
+    routed = (_kernel("experts", grouped),)
+    if p.dp == 1:
+        return (_part("experts", (*kernels, *routed), after=_summed(batch)),)
+    there, back = _dispatched(batch, experts)
+    return (
+        _part("shared", kernels, after=_summed(batch) if experts.shared else ()),
+        _part("experts", routed, before=(there,), after=(back,)),
+    )
+
+
+def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Exchange]:
+    """Send tokens to the experts of data-parallel ranks, and bring the results back.
+
+    Ranks gather all tokens unless there are more of them than experts that a token visits: then
+    each token is sent to those alone, in 8 bits, and comes back in 16 (DeepEP's kernels, github
+    deepseek-ai/DeepEP).
+    """
+    p, hidden = batch.parallelism, batch.model.hidden
+    if p.ep <= experts.top_k:
+        size = batch.tokens * p.dp * hidden * _HALF
+        return Exchange("all_gather", "ep", size), Exchange("reduce_scatter", "ep", size)
+    visits = batch.tokens / p.tp * experts.top_k * hidden
+    return Exchange("all_to_all", "ep", visits), Exchange("all_to_all", "ep", _HALF * visits)
+
+
+# --- kernels
+
+
+def _norm(batch: InferencePass) -> Kernel:
+    """Add the residual and normalise, one kernel: two are read, two written."""
+    return _streamed("norm", 4 * batch.hidden_bytes)
+
+
+def _summed(batch: InferencePass) -> Exchanges:
+    if batch.parallelism.tp == 1:
+        return ()
+    return (Exchange("all_reduce", "tp", batch.hidden_bytes),)
+
+
+def _product(name: str, rows: float, inner: float, columns: float, recipe: str) -> Kernel:
+    return _kernel(name, Gemm(m=rows, n=columns, k=inner, dtype=recipe))
+
+
+def _streamed(name: str, traffic: float, launches: int = 1) -> Kernel:
+    return Kernel(name, Work(0.0, traffic, Streaming(traffic), launches), NO_WORK)
+
+
+def _kernel(name: str, shape: Shape) -> Kernel:
+    flops, traffic = work_of(shape)
+    return Kernel(name, Work(flops, traffic, shape), NO_WORK)
+
+
+def _part(
+    name: str, kernels: tuple[Kernel, ...], *, before: Exchanges = (), after: Exchanges = ()
+) -> LayerPart:
+    return LayerPart(name, kernels, before, after)

@@ -1,0 +1,225 @@
+"""Times of inference passes: one pass kernel by kernel, and the surface of all of an instance."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.serving.surface import STEPS, IterationSurface
+from simulator.workload import Floats, Matrix
+from traces.generate.inference import (
+    SCORES,
+    InferencePass,
+    Segment,
+    embedding_block,
+    head_block,
+    layer_block,
+)
+from traces.generate.kernel_times import Gemm, KernelTimes, Shape, Streaming
+from traces.generate.layers import Exchange, ModelBlock
+
+_ALIKE = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
+"""Recipes of products whose kernels read the same bytes."""
+
+ExchangeTime = Callable[[Exchange], float]
+"""Time (s) of a collective on an idle network."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassClock:
+    """Times of the passes of one instance.
+
+    Kernels take what tables of them say, at the clock at which they were measured: a serving step
+    is bound by memory for most of its time and does not throttle as training does.
+
+    Parameters
+    ----------
+    kernels
+        Of the accelerator.
+    exchange
+        What collectives take.
+    """
+
+    kernels: KernelTimes
+    exchange: ExchangeTime
+    _exchanges: dict[tuple[str, str, float], float] = field(default_factory=dict)
+
+    def time(self, batch: InferencePass) -> float:
+        """Return the time of a pass (s), kernel by kernel, of its slowest pipeline stage or all.
+
+        Stages follow each other: their times add up.
+        """
+        blocks = [(embedding_block(batch), 1), *_layers(batch), (head_block(batch), 1)]
+        return float(sum(count * self.block(block) for block, count in blocks))
+
+    def block(self, block: ModelBlock, *, scores: bool | None = None) -> float:
+        """Time of a block (s); of attention's kernels alone, or of all but those."""
+        time = 0.0
+        for part in block.parts:
+            for kernel in part.kernels:
+                if scores is None or scores == (kernel.name == SCORES):
+                    shape = kernel.forward.shape
+                    assert shape is not None  # noqa: S101 - every kernel of a pass has one
+                    time += self._kernel(shape)
+            if not scores:
+                time += sum(self._exchange(each) for each in (*part.before, *part.after))
+        return time
+
+    def _kernel(self, shape: Shape) -> float:
+        """Time of a kernel (s).
+
+        Products with scales of blocks and of a whole matrix read the same bytes: of both tables
+        the faster counts, since some of the former timed the host (SGLang's on H200, which did
+        not, are within a tenth of the latter).
+        """
+        seconds = self.kernels.time(shape).seconds
+        if isinstance(shape, Gemm) and shape.dtype in _ALIKE:
+            like = replace(shape, dtype=_ALIKE[shape.dtype])
+            seconds = min(seconds, self.kernels.time(like).seconds)
+        return seconds
+
+    def _exchange(self, exchange: Exchange) -> float:
+        key = (exchange.kind, exchange.label, exchange.size)
+        if key not in self._exchanges:
+            self._exchanges[key] = self.exchange(exchange)
+        return self._exchanges[key]
+
+
+def _layers(batch: InferencePass) -> list[tuple[ModelBlock, int]]:
+    """Layers that differ, and how many there are of each."""
+    model, counts = batch.model, dict[tuple[object, ...], list[int]]()
+    for index in range(model.layers):
+        kind = (model.window_at(index), model.delta_at(index), model.experts_at(index))
+        counts.setdefault(kind, []).append(index)
+    return [(layer_block(batch, layers[0]), len(layers)) for layers in counts.values()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfaceLimits:
+    """How large the batches of an instance get, and to which sizes the engine pads them.
+
+    ``captured`` are the sizes of captured graphs, ascending; larger batches are not padded.
+    """
+
+    tokens: int
+    sequences: int
+    context: int
+    captured: tuple[int, ...] = ()
+    pads_chunks: bool = True
+
+
+def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> IterationSurface:
+    """Return the surface of an instance's iterations.
+
+    Parameters
+    ----------
+    clock
+        Times of its kernels and exchanges.
+    batch
+        A pass of the instance; its segments and tokens are replaced.
+    limits
+        The largest batch.
+    """
+    every = _token_points(limits)
+    flat = [_alone(clock, batch, tokens) for tokens in every]
+    whole = np.arange(limits.tokens + 1)
+    eager = np.interp(whole, every, flat)
+    captured = np.array((*limits.captured, limits.tokens + 1))
+    padded = captured[np.searchsorted(captured, whole)]
+    tokens = np.where(padded <= limits.tokens, eager[np.minimum(padded, limits.tokens)], eager)
+    heads = _grid(limits.sequences)
+    by_head = [
+        clock.block(head_block(replace(batch, segments=(Segment(m, 1, 1),), tokens=m)))
+        for m in heads
+    ]
+    sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
+    sequences[0] = 0.0
+    return IterationSurface(
+        tokens=np.ascontiguousarray(tokens),
+        eager=np.ascontiguousarray(tokens if limits.pads_chunks else eager),
+        sequences=np.ascontiguousarray(sequences),
+        decodes=_attention(clock, batch, _grid(limits.sequences), _grid(limits.context), _decode),
+        chunks=_attention(clock, batch, _grid(64), _grid(limits.context), _square, windowed=False),
+        windowed=_attention(clock, batch, _grid(64), _grid(limits.tokens), _square, windowed=True),
+    )
+
+
+def _token_points(limits: SurfaceLimits) -> Floats:
+    """Numbers of tokens that are computed: the captured sizes, and eight for each doubling."""
+    grown = np.unique(np.round(2.0 ** np.arange(0, np.log2(limits.tokens) + 0.125, 0.125)))
+    points = np.unique(np.concatenate([grown, np.array(limits.captured, dtype=float)]))
+    return np.append(points[points < limits.tokens], float(limits.tokens))
+
+
+def _grid(most: int) -> Floats:
+    """Sizes from 1 to ``most`` or more, ``STEPS`` for each doubling."""
+    count = int(np.ceil(np.log2(max(most, 2)) * STEPS)) + 1
+    return np.asarray(2.0 ** (np.arange(count) / STEPS))
+
+
+def _alone(clock: PassClock, batch: InferencePass, tokens: float) -> float:
+    """Time of a pass without attention's scores and without the head (s)."""
+    decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
+    blocks = [(embedding_block(decodes), 1), *_layers(decodes)]
+    return float(sum(count * clock.block(block, scores=False) for block, count in blocks))
+
+
+def _decode(count: float, size: float) -> Segment:
+    return Segment(count, 1, size)
+
+
+def _square(count: float, size: float) -> Segment:
+    # A chunk of one token would be a decode: two are the least that use the kernels of prompts.
+    return Segment(count, max(size, 2.0), max(size, 2.0))
+
+
+def _attention(
+    clock: PassClock,
+    batch: InferencePass,
+    counts: Floats,
+    sizes: Floats,
+    segment: Callable[[float, float], Segment],
+    *,
+    windowed: bool | None = None,
+) -> Matrix:
+    """Return times of attention's scores over all layers, or those with (without) a window (s)."""
+    blocks: list[list[tuple[ModelBlock, int]]] = []
+    for count in counts:
+        for size in sizes:
+            part = segment(float(count), float(size))
+            given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
+            blocks.append(_layers_of(given, windowed=windowed))
+    clock.kernels.times(
+        kernel.forward.shape or Streaming(1.0)
+        for layers in blocks
+        for block, _ in layers
+        for part_of in block.parts
+        for kernel in part_of.kernels
+        if kernel.name == SCORES
+    )
+    times = [
+        sum(count * clock.block(block, scores=True) for block, count in layers) for layers in blocks
+    ]
+    return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
+
+
+def _layers_of(batch: InferencePass, *, windowed: bool | None) -> list[tuple[ModelBlock, int]]:
+    model = batch.model
+    counts: dict[tuple[object, ...], list[int]] = {}
+    for index in range(model.layers):
+        is_windowed = model.window_at(index) is not None or model.delta_at(index) is not None
+        if windowed is None or windowed == is_windowed:
+            kind = (model.window_at(index), model.delta_at(index))
+            counts.setdefault(kind, []).append(index)
+    return [(layer_block(batch, layers[0]), len(layers)) for layers in counts.values()]
+
+
+def padded(sizes: Sequence[int], tokens: int) -> int:
+    """Return the captured size that a batch is padded to; its own beyond the largest.
+
+    Examples
+    --------
+    >>> padded((1, 2, 4, 8), 5), padded((1, 2, 4, 8), 9)
+    (8, 9)
+    """
+    return next((size for size in sizes if size >= tokens), tokens)

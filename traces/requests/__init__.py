@@ -1,0 +1,1 @@
+"""Requests of serving: one table of them, readers of others' traces, and seeded generators."""

@@ -162,7 +162,7 @@ def slowest(figures: Sequence[NodeFigures]) -> NodeFigures:
     NCCL's tuner takes the constants of the least compute capability of a communicator
     (``minCompCap`` in src/init.cc and src/graph/tuning.cc); the switches of a domain add only where
     all can, and bytes arrive in order where all do. The processor is that with the lower caps
-    (AMD), a NIC's time per message the longest, NICs the fewest of a node that has some, the link
+    (AMD), a NIC's time per message the longest, NICs the fewest of a domain that has some, the link
     inside nodes PCIe if a kind has no better.
 
     Examples
@@ -257,7 +257,7 @@ class Machine:
     choose its constants, and so does ``link``, the technology of the links inside a domain
     (``nvlink4``, ``pcie5``). ``overhead`` (s) is paid once per call by libraries without a model of
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
-    differ from the library's constant; ``nics`` are those of a node, 0 where it is not given;
+    differ from the library's constant; ``nics`` are those of a domain, 0 where it is not given;
     ``in_order`` says whether 128 B between nodes arrive in order, as LL128 needs. ``calibration``
     is what a trace or log showed, by kind of collective; choices do not depend on it. ``forced``
     are rules that choose an algorithm in the library's place. ``wired``: nodes are graphs of their

@@ -97,10 +97,11 @@ one channel for each NIC would carry), and at twice the ring's where NICs have 1
 
 P2P_FRACTION = 0.85
 """Fitted to all-to-all of 128 MiB and more on A100 and H100."""
-P2P_MESSAGE = 36 * MICRO
-"""Fitted on all-to-all between nodes of Polaris: sends move 0.6 of the wire where a NIC takes 18 us
-for a message, as if six chunks of 128 KiB (NCCL's on a network) were under way at 25 GB/s. Held
-out: 4 GiB on four nodes of Perlmutter, some 200 ms (NVIDIA/nccl-tests issue 139)."""
+P2P_MESSAGE = 72 * MICRO
+"""Fitted on all-to-all between nodes of Polaris, whose NICs have two ranks each: sends move 0.6 of
+the wire where a NIC takes 18 us for a message of each, as if twelve chunks of 128 KiB (NCCL's on a
+network) were under way at 25 GB/s. Held out: 4 GiB on four nodes of Perlmutter, a rank to a NIC,
+some 200 ms (NVIDIA/nccl-tests issue 139), here 255."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
@@ -167,6 +168,27 @@ GENERATIONS = {
 
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""
+
+_MOST_CHANNELS = 64
+_FOURFOLD = ("hopper", "blackwell")
+
+
+def net_channels(nics: int, generation: str) -> int:
+    """Channels of rings between nodes: two for each NIC; from Hopper on four up to 16 in all.
+
+    The search finds a channel for each NIC, which is doubled, and on compute capability 9.0 and
+    later doubled again below 16 (NVIDIA/nccl v2.30.7 src/graph/connect.cc, ncclTopoPostset).
+
+    Examples
+    --------
+    >>> net_channels(8, "ampere"), net_channels(4, "hopper"), net_channels(8, "hopper")
+    (16, 16, 16)
+    """
+    channels = 2 * nics
+    if generation in _FOURFOLD and channels < 16:
+        channels *= 2
+    return min(channels, _MOST_CHANNELS)
+
 
 LL_CAP_NET = {"amd": (22.5 * GIGA, 19 * GIGA), "": (39 * GIGA, 20.4 * GIGA)}
 """llMaxBws across two nodes, and across more, by the host's processor; "" is any other."""

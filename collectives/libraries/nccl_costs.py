@@ -110,6 +110,18 @@ class Case:
         return self.link.channels or self.tuning.channels
 
     @property
+    def ring_channels(self) -> int:
+        """Channels of its rings: those of the NICs of a domain, where there are several domains."""
+        if self.domains == 1:
+            return self.channels
+        return min(self.channels, tables.net_channels(self.nics, self.machine.generation))
+
+    @cached_property
+    def nics(self) -> int:
+        """NICs that the members of a domain use, the fewest; one each where nobody says."""
+        return self.local if not self.machine.nics else min(self.local, self.machine.nics)
+
+    @property
     def protocols(self) -> tuple[str, ...]:
         """Protocols that NCCL has to choose from."""
         unordered = self.domains > 1 and not self.machine.in_order
@@ -128,11 +140,12 @@ class Case:
         """Launch of a kernel and its first flag (s)."""
         return self.tuning.base if self.link.base is None else self.link.base
 
-    def slot(self, protocol: str) -> float:
-        """Bytes under way in one slot of all channels."""
+    def slot(self, protocol: str, channels: int | None = None) -> float:
+        """Bytes under way in one slot of all channels, those of the communicator by default."""
+        count = self.channels if channels is None else channels
         if protocol == "LL":
-            return self.channels * tables.LL_CHANNEL
-        whole = float(self.channels * tables.CHANNEL_SLOT)
+            return count * tables.LL_CHANNEL
+        whole = float(count * tables.CHANNEL_SLOT)
         return whole * 15 / 16 if protocol == "LL128" else whole
 
     @property
@@ -335,8 +348,13 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
 
 
 def _sends_fraction(case: Case) -> float:
-    """Return what grouped sends move of the wire: less where a NIC takes long for a message."""
-    longer = max(0.0, case.net_message - tables.NET_MESSAGE) if case.domains > 1 else 0.0
+    """Return what grouped sends move of the wire: less where a NIC takes long for a message.
+
+    Messages of ranks that share a NIC wait for each other.
+    """
+    if case.domains == 1:
+        return tables.P2P_FRACTION
+    longer = max(0.0, case.net_message - tables.NET_MESSAGE) * case.local / case.nics
     return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
 
 
@@ -348,7 +366,8 @@ def _sliced(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: i
     near = case.link.tree_steps[name] - case.link.steps["LL"] + case.tuning.step
     bytes_time = case.bytes_time(schedule, pipelined=True)
     capped = np.minimum(fraction, _ll_fraction(case, bytes_time)) if name == "LL" else fraction
-    fill = case.bytes_time(schedule) * case.slot(name) / (case.slot(name) + case.size)
+    slot = case.slot(name, case.channels if case.kind == "all_reduce" else case.ring_channels)
+    fill = case.bytes_time(schedule) * slot / (slot + case.size)
     return Offer(
         schedule,
         overhead=_base(case, name) + fill,
@@ -377,7 +396,8 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
         fill = case.n * passed / (case.link.fractions["LL"] * case.tuning.channel)
     else:
         phases = 2 if case.kind == "all_reduce" else 1
-        fill = phases * step * case.slot(name) / (case.slot(name) + block)
+        slot = case.slot(name, case.ring_channels)
+        fill = phases * step * slot / (slot + block)
     return Offer(
         schedule,
         overhead=_base(case, name) + fill + case.own_copy,

@@ -195,9 +195,16 @@ def _figures(kind: Cluster) -> NodeFigures:
         in_network=kind.scale_up.in_network_reduction,
         link=kind.scale_up.link or "",
         net_message=kind.scale_out.message_overhead if kind.scale_out else None,
-        nics=kind.scale_out.nics_per_node if kind.scale_out else 0,
+        nics=_nics_of_domain(kind),
         in_order=kind.scale_out.in_order if kind.scale_out else True,
     )
+
+
+def _nics_of_domain(kind: Cluster) -> int:
+    """Count the NICs that a full scale-up domain has, part of a node or several; 0 without any."""
+    if kind.scale_out is None:
+        return 0
+    return max(1, kind.scale_out.nics_per_node * kind.scale_up.size // kind.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

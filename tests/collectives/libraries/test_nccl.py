@@ -359,10 +359,15 @@ def test_simple_waits_for_eight_latencies_of_the_network():
 
 
 def test_sends_between_nodes_move_less_where_a_nic_takes_long():
-    """0.6 of the wire with Slingshot's 18 us (Polaris), 0.85 with InfiniBand's 3."""
+    """0.6 of the wire where two ranks share a NIC and it takes 18 us (Polaris), 0.85 with 3."""
     network = switches(4, 4, nic=23.1e9)
-    for message, fraction in ((18e-6, 0.6), (3e-6, 0.85), (None, 0.85)):
-        there = machine(4, 4, net_message=message)
+    for message, nics, fraction in (
+        (18e-6, 2, 0.6),
+        (18e-6, 4, 0.703),
+        (3e-6, 2, 0.85),
+        (None, 0, 0.85),
+    ):
+        there = machine(4, 4, net_message=message, nics=nics)
         plan = nccl.plan(call_of("all_to_all", range(16), 4 * GIB), network, there)
         assert plan.efficiency == pytest.approx(fraction, rel=0.01)
     inside = machine(8, 1, net_message=18e-6)
@@ -395,3 +400,12 @@ def test_a_broadcast_over_four_joined_pairwise_uses_all_links_of_the_root():
     mesh = topology("mesh", 4, links)
     took = seconds("broadcast", 8 * GIB, mesh, machine(4, 1, generation="ampere"))
     assert 2.9 * 100e9 < 8 * GIB / took <= 3 * 100e9
+
+
+def test_a_ring_between_nodes_waits_for_the_slots_of_its_nics_channels_only():
+    """Two channels for each NIC, not those of NVSwitch: fewer slots are full sooner."""
+    network = switches(4, 4, nic=18e9)
+    few, many = (machine(4, 4, generation="ampere", nics=nics) for nics in (2, 0))
+    for size in (64 * MIB, 4 * GIB):
+        of_few = seconds("all_gather", size, network, few)
+        assert of_few < seconds("all_gather", size, network, many)

@@ -29,9 +29,12 @@ _SM86 = ("nvlink3", 14.0625, "NVIDIA RTX A6000 data sheet (112.5 GB/s both ways 
 _GCN = {"908": "cdna1", "90a": "cdna2", "910": "cdna2", "940": "cdna3", "941": "cdna3"} | {
     "942": "cdna3",
     "950": "cdna4",
+    "906": "",
 }
-"""Generation by the architecture; RCCL once wrote MI200's 90a as the number 910."""
+"""Generation by the architecture; RCCL once wrote MI200's 90a as the number 910. Vega 20 (906: MI50
+and MI60) is older than those that have a table, and takes the figures of the nearest."""
 _XGMI = {
+    "": (50.0, "AMD Radeon Instinct MI60 data sheet (200 GB/s both ways over 2 links)"),
     "cdna1": (46.0, "AMD CDNA white paper (92 GB/s both ways per link)"),
     "cdna2": (50.0, "github stas00/ml-engineering network/README.md (one direction)"),
     "cdna3": (64.0, "github stas00/ml-engineering network/README.md (one direction)"),
@@ -48,6 +51,11 @@ _INTEL = ((0xCF, "ERP"), (0x8F, "SRP"), (0x55, "SKL"), (0, "BDW"))
 """Intel's generations by the least model of family 6 (NVIDIA/nccl v2.30.7 src/graph/topo.cc)."""
 _VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 _LINKS = ("nvlink", "xgmi", "c2c")
+_PEERS = ("0x03", "0x12")
+"""PCI classes of GPUs: display controllers, and processing accelerators (AMD's since MI300)."""
+_MOST_MBITS = 10_000_000
+"""Speed of a NIC beyond which it is in kbit/s, as RCCL's plugin for Slingshot once wrote it: ten
+Tbit/s, six times that of the fastest there is."""
 
 
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
@@ -95,7 +103,7 @@ class _Reading:
     gpus: dict[str, Element] = field(default_factory=dict)
     ports: list[tuple[str, float, Element]] = field(default_factory=list)
     cables: list[Cable] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
 
@@ -172,9 +180,7 @@ def _is_used(element: Element) -> bool:
 
 def _device(element: Element, parent: str, reading: _Reading) -> None:
     bus = _text(element, "busid")
-    if bus in reading.seen:
-        raise _ElementError(f"pci {bus} occurs twice: the tree has a cycle")
-    reading.seen.add(bus)
+    name = _vertex_name(element, bus, reading)
     width = _pcie_width(element, reading)
     ports = [port for nic in element.findall("nic") for port in nic.findall("net")]
     if (gpu := element.find("gpu")) is not None:
@@ -182,12 +188,27 @@ def _device(element: Element, parent: str, reading: _Reading) -> None:
     elif len(ports) == 1 and len(element) == 1:
         reading.ports.append((parent, width, ports[0]))
         return
-    name = f"pci-{bus}"
     reading.cables.append(Cable(source=name, target=parent, tier=PCIE, width=width))
     reading.ports += [(name, width, port) for port in ports]
     children = Element(element.tag)
     children.extend(child for child in element if child.tag != "nic")
     _walk(children, name, reading)
+
+
+def _vertex_name(element: Element, bus: str, reading: _Reading) -> str:
+    """Name a device; each element is one of its own, as in NCCL, but links name GPUs by bus.
+
+    Dumps have bridges that share a bus, side by side or with a device elsewhere, as a switch chip
+    shows several functions.
+    """
+    count = reading.seen.get(bus, 0)
+    reading.seen[bus] = count + 1
+    if not count:
+        return f"pci-{bus}"
+    if element.find("gpu") is not None or bus in reading.gpus:
+        raise _ElementError(f"pci {bus} occurs twice, and is a GPU: links name it by its bus")
+    reading.notes["PCIe devices that share a bus are taken for as many devices."] = None
+    return f"pci-{bus}-{count}"
 
 
 def _pcie_width(element: Element, reading: _Reading) -> float:
@@ -210,8 +231,8 @@ def _chip(gpus: list[Element]) -> Chip:
     ((sm, gcn),) = kinds
     if gcn:
         architecture = gcn.removeprefix("gfx").partition(":")[0]
-        generation = _GCN.get(architecture, "")
-        if not generation:
+        generation = _GCN.get(architecture)
+        if generation is None:
             raise _ElementError(f"gpu gcn={gcn!r}: no generation of this name is known")
         bandwidth, source = _XGMI[generation]
         return Chip(f"gfx{architecture}", "amd", generation, "xgmi", bandwidth * 1e9, source)
@@ -261,7 +282,7 @@ def _target(link: Element, source: str, names: dict[str, str]) -> str:
         return ""
     if kind == "0x068000":
         return "nvswitch"
-    if not kind.startswith("0x03"):
+    if not kind.startswith(_PEERS):
         raise _ElementError(f"{source}: unknown link class tclass={kind!r} of <{link.tag}>")
     target = _text(link, "target")
     if target not in names:
@@ -275,6 +296,9 @@ def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
     speeds = [_number(port, "speed") for _, _, port in ports]
     if not ports:
         return [], None
+    if max(speeds) > _MOST_MBITS:
+        reading.notes["Speeds of NICs beyond 10 Tbit/s are read as kbit/s."] = None
+        speeds = [speed // 1000 if speed > _MOST_MBITS else speed for speed in speeds]
     best = max(speeds)
     if best <= 0:
         raise _ElementError("no <net> gives its speed")

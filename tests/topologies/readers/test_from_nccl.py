@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import yaml
 
-from helpers.node_drawings import BOXES, Box, bridged, dgx_a100, dgx_h100, l40s, mi300x, nvswitch
+from helpers.node_drawings import (
+    BOXES,
+    EPYC,
+    Box,
+    bridged,
+    dgx_a100,
+    dgx_h100,
+    l40s,
+    mi300x,
+    nvswitch,
+)
 from helpers.places import SHARED
 from simulator.routing.routes import routes
 from simulator.support.errors import ClusterError
@@ -225,9 +235,13 @@ BAD = {
     "no gpu": ("<system><cpu numaid='0' arch='x86_64' vendor='x'/></system>", "no gpu"),
     "no xml": ("GPU0 GPU1", "not a topology of NCCL"),
     "other xml": ("<graphs/>", "<graphs> where <system> is expected"),
-    "cycle": (
-        lambda box: box.system(box.pci(box.pci(box.gpu(), bus="b"), bus="b")),
-        "pci b occurs twice",
+    "two GPUs on a bus": (
+        lambda box: box.system(box.gpu(bus="b") + box.gpu(bus="b")),
+        "pci b occurs twice, and is a GPU",
+    ),
+    "a GPU on the bus of its bridge": (
+        lambda box: box.system(box.pci(box.gpu(bus="b"), bus="b")),
+        "pci b occurs twice, and is a GPU",
     ),
     "link class": (
         lambda box: box.system(
@@ -325,3 +339,53 @@ def test_what_leaves_a_node_enters_the_other(tmp_path, name):
         assert taken[f"nic:0.{nic}:out"] == own.count(nic) * per_node
         assert taken[f"nic:1.{nic}:in"] == own.count(nic) * per_node
     assert taken["fabric"] == len(pairs)
+
+
+def test_bridges_that_share_a_bus_are_as_many_devices(tmp_path):
+    """As in RCCL's topo_4p4h (tools/topo_expl/models): a switch chip is a bridge per port there."""
+    box = Box(gcn="908", cpu=EPYC)
+    ports = "".join(box.pci(box.gpu() + box.nic(), bus="0000:c5:00.0") for _ in range(4))
+    cluster = read(tmp_path, box.system(box.pci(ports)))
+    network = build(cluster, 8)
+    assert cluster.wiring.own_nics() == [0, 1, 2, 3]
+    assert len(path_of(network, 0, 1)) == 4
+    assert "share a bus" in cluster.description
+
+
+def test_a_bridge_may_have_the_bus_of_a_nic_elsewhere(tmp_path):
+    """As in RCCL's topo_8p1h_1."""
+    box = Box(gcn="910", cpu=EPYC)
+    card = box.pci(
+        '<nic><net name="mlx5_9" dev="9" speed="400000" port="1"/></nic>', bus="0000:a1:00.0"
+    )
+    halves = box.pci(box.gpu(), bus="0000:a1:00.0"), box.pci(box.gpu() + card)
+    assert read(tmp_path, box.system(*halves)).scale_out.nics_per_node == 1
+
+
+def test_peers_of_the_class_of_processing_accelerators_are_gpus(tmp_path):
+    """As AMD's are since MI300 (RCCL's topo_8p_942vm)."""
+    text = mi300x().replace("0x038000", "0x120000")
+    assert read(tmp_path, text).wiring == read(tmp_path, mi300x()).wiring
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_vega_20_is_read_with_its_links_or_over_pcie(tmp_path, linked):
+    """RCCL's topo_8p_pcie has eight MI60 (gcn 906) that meet on PCIe."""
+    box = Box(gcn="906", speed="8 GT/s", net=100_000)
+    buses = [box.bus() for _ in range(2)]
+    links = [
+        f'<xgmi target="{bus}" count="1" tclass="0x038000"/>' if linked else "" for bus in buses
+    ]
+    gpus = box.gpu(links[1], bus=buses[0]) + box.gpu(links[0], bus=buses[1])
+    cluster = read(tmp_path, box.system(gpus + box.nic()))
+    assert cluster.scale_up.link == ("xgmi" if linked else "pcie3")
+    if linked:
+        assert cluster.scale_up.bandwidth == 50e9
+
+
+def test_a_nic_of_200_tbits_is_one_of_200_gbits(tmp_path):
+    """RCCL's topo_4p_940 has Slingshot's speed in kbit/s."""
+    box = Box(net=200_000_000)
+    cluster = read(tmp_path, box.system(box.pci(box.gpu() + box.nic())))
+    assert cluster.scale_out.bandwidth == 200e9 / 8
+    assert "kbit/s" in cluster.description

@@ -344,10 +344,13 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     scatter the sums behind them (vLLM's ``allgather_reducescatter``, TensorRT-LLM's attention DP).
     """
     p, hidden = batch.parallelism, batch.model.hidden
-    tokens = batch.tokens * p.dp
+    tokens, chosen = batch.tokens * p.dp, experts.top_k / p.ep
+    if _is_wide(batch, experts):
+        # A rank computes on the tokens that visit its experts, and never sees the others.
+        tokens, chosen = tokens * chosen, 1.0
     grouped = ExpertGemms(
         tokens=tokens,
-        chosen=experts.top_k / p.ep,
+        chosen=chosen,
         hidden=hidden,
         intermediate=experts.hidden / p.expert_tp,
         experts=experts.count / p.ep,
@@ -370,6 +373,14 @@ def _experts(batch: InferencePass, experts: Experts) -> tuple[LayerPart, ...]:
     )
 
 
+def _is_wide(batch: InferencePass, experts: Experts) -> bool:
+    """Whether there are more ranks than experts that a token visits.
+
+    Then tokens are sent to the ranks that they visit alone; else every rank gathers all of them.
+    """
+    return batch.parallelism.dp > 1 and batch.parallelism.ep > experts.top_k
+
+
 def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Exchange]:
     """Send tokens to the experts of data-parallel ranks, and bring the results back.
 
@@ -378,7 +389,7 @@ def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Excha
     deepseek-ai/DeepEP).
     """
     p, hidden = batch.parallelism, batch.model.hidden
-    if p.ep <= experts.top_k:
+    if not _is_wide(batch, experts):
         size = batch.tokens * p.dp * hidden * _HALF
         return Exchange("all_gather", "ep", size), Exchange("reduce_scatter", "ep", size)
     visits = batch.tokens / p.tp * experts.top_k * hidden

@@ -23,6 +23,7 @@ class ServingPrediction:
     """A row's answer: mean time to the first token and for each after it (s).
 
     Errors are predicted against measured (%); a row that is not answered says why in ``refused``.
+    ``assumed`` is what the row does not say.
     """
 
     id: str
@@ -33,6 +34,7 @@ class ServingPrediction:
     ttft_error_pct: float | None
     tpot_error_pct: float | None
     refused: str = ""
+    assumed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ def _answer(
         _error(ttft, row.measured_ttft),
         _error(tpot, row.measured_tpot),
         refused,
+        "; ".join(row.case.assumed) if row.case else "",
     )
 
 

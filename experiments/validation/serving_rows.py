@@ -8,16 +8,17 @@ A table is CSV with a row per measurement; columns are those of ``measured_servi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from experiments.evaluate.serving_instances import Deployment, Speculation
 from experiments.validation.tables import Row, number, read_rows, text
-from simulator.accelerators import named
+from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
 from simulator.support.errors import TraceError, TwofoldError
+from simulator.support.quantities import parse_quantity
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions
 from traces.generate.model import Model, load_model, model_names
@@ -44,6 +45,7 @@ class ServingCase:
     workers: tuple[int, int]
     interval: int
     poll: int
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,20 @@ def _case(row: Row, read: ServingRow) -> ServingCase:
         workers=(workers[0], workers[1]),
         interval=interval,
         poll=poll,
+        assumed=tuple(_assumed(read, cluster, model, drafts=drafts)),
     )
+
+
+def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) -> Iterator[str]:
+    """Say what a row does not, and what is taken for it."""
+    if read.client != INFERENCEX:
+        yield "closed loop with fixed lengths"
+    if cluster.name not in catalog() and not Path(read.machine).is_file():
+        yield f"on {cluster.name}"
+    if model.name != read.model:
+        yield f"the shape of {model.name}"
+    if drafts:
+        yield "drafts and acceptance of InferenceX's MTP"
 
 
 _USUAL_MEMORY = 80e9
@@ -242,12 +257,41 @@ def cluster_of_machine(machine: str) -> Cluster:
         if (cluster := load_cluster(name)).accelerator.name in wanted
     ]
     if not have:
-        raise TraceError(f"machine: no cluster of the catalogue has accelerators {machine!r}")
+        return _alike(machine)
     if not have[0].accelerator.peak or have[0].accelerator.memory_bandwidth is None:
         raise TraceError(f"machine: {have[0].name} gives no rates of its accelerators")
     return have[0]
 
 
+def _alike(machine: str) -> Cluster:
+    """Return a node of an accelerator's generation with that accelerator in it.
+
+    Raises
+    ------
+    TraceError
+        If the accelerator has no data sheet, or its generation no such node.
+    """
+    chips = [chip for chip in named(machine) if chip.generation in _NODES]
+    if not chips:
+        raise TraceError(f"machine: no cluster of the catalogue has accelerators {machine!r}")
+    chip, sheet = chips[0], sheets()[chips[0].name]
+    if "memory" not in sheet:
+        raise TraceError(f"machine: the data sheet of {chip.name} gives no memory")
+    node = load_cluster(_NODES[chip.generation])
+    table = node.accelerator.model_copy(
+        update={
+            "name": chip.name,
+            "generation": chip.generation,
+            "peak": dict(chip.peaks),
+            "memory_bandwidth": chip.memory_bandwidth,
+            "memory": parse_quantity(sheet["memory"], "B"),
+        }
+    )
+    return node.model_copy(update={"name": f"{node.name} with {chip.name}", "accelerator": table})
+
+
+_NODES = {"ampere": "dgx-a100", "ada": "l40s-pcie-8", "hopper": "hgx-h200", "blackwell": "hgx-b200"}
+"""Nodes that stand for those of other accelerators of a generation; rows say so (``assumed``)."""
 _PLAIN = ("hgx-", "dgx-", "gb200-", "gb300-")
 """Clusters that are a vendor's own, before those of clouds and sites with the same parts."""
 
@@ -275,10 +319,15 @@ def model_named(name: str) -> Model:
 
 
 _SAME_SHAPE = (
+    (r"deepseek-?v3\.2", "deepseek-v3.2-671b"),
     (r"deepseek-?(r1|v3(\.1)?)|^dsr1", "deepseek-v3-671b"),
     (r"kimi-?k2", "kimi-k2-1t"),
     (r"minimax-?m2", "minimax-m2.5"),
     (r"glm-?5", "glm-5"),
+    (r"glm-?4\.[567](?!.*(air|v|flash))", "glm-4.6"),
+    (r"gpt-?oss-?20b", "gpt-oss-20b"),
+    (r"qwen3-coder-480b", "qwen3-coder-480b"),
+    (r"qwen3\.5-35b", "qwen3.5-35b-a3b"),
     (r"llama-?3(\.[13])?-?70b|^70b$", "llama-3.1-70b"),
     (r"llama-?3(\.1)?-?8b", "llama-3.1-8b"),
     (r"llama-?3(\.1)?-?405b", "llama-3.1-405b"),

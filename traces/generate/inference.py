@@ -9,14 +9,14 @@ Kernels named ``scores`` are those of attention: they depend on the segments of 
 others depend on how many tokens there are, and those of the head on how many sequences.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.support.errors import WorkloadError
 from traces.generate.kernel_times import Attention, ExpertGemms, Gemm, Shape, Streaming, work_of
 from traces.generate.kernel_times import LatentAttention as LatentScores
 from traces.generate.layer_kernels import NO_WORK, Kernel, Work
-from traces.generate.layers import Exchange, Exchanges, LayerPart, ModelBlock
+from traces.generate.layers import Exchange, Exchanges, LayerPart, ModelBlock, divided
 from traces.generate.model import (
     Experts,
     GatedDelta,
@@ -28,6 +28,7 @@ from traces.generate.model import (
     layer_parameters,
 )
 from traces.generate.parallelism import Parallelism
+from traces.generate.run import MicroBatch
 
 SCORES = "scores"
 _HALF = 2.0
@@ -127,6 +128,26 @@ def pass_blocks(batch: InferencePass) -> list[ModelBlock]:
     """
     layers = [layer_block(batch, index) for index in range(batch.model.layers)]
     return [embedding_block(batch), *layers, head_block(batch)]
+
+
+def pass_chunks(batch: MicroBatch) -> list[list[ModelBlock]] | None:
+    """Return the blocks of every chunk of a pass of serving, as engines launch its kernels.
+
+    None where no engine divides it so: along the sequence, or with experts over replicas.
+    """
+    p = batch.parallelism
+    if p.sequence_parallel or p.cp > 1 or (p.ep > 1 and p.dp > 1) or not batch.model.makes_tokens:
+        return None
+    recipe = batch.recipe
+    run = InferencePass(
+        model=batch.model,
+        # Replicas without experts in common are instances of their own.
+        parallelism=replace(p, dp=1, pp=1),
+        segments=(Segment(batch.sequences, batch.new_tokens, batch.context),),
+        precisions=Precisions(attention=recipe, network=recipe, experts=recipe),
+    )
+    embedding, *layers, head = pass_blocks(run)
+    return divided(layers, (embedding, head), p.chunks)
 
 
 def embedding_block(batch: InferencePass) -> ModelBlock:

@@ -6,6 +6,7 @@ layer of GPT and ``2 b s h V`` for the head, twice that backward (Narayanan et a
 2104.04473, appendix). Memory traffic is each kernel's operands once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -103,17 +104,25 @@ def chunks(batch: MicroBatch) -> list[list[ModelBlock]]:
     the first and the last have room for embedding and head, as in Llama 3 (arXiv 2407.21783,
     section 3.3.2).
     """
-    model, count = batch.model, batch.parallelism.chunks
-    base, remainder = divmod(model.layers, count)
+    layers = [_layer(batch, index) for index in range(batch.model.layers)]
+    outer = (_outer(batch, _embedding(batch)), _outer(batch, _head(batch)))
+    return divided(layers, outer, batch.parallelism.chunks)
+
+
+def divided(
+    layers: Sequence[ModelBlock], outer: tuple[ModelBlock, ModelBlock], count: int
+) -> list[list[ModelBlock]]:
+    """Divide layers over ``count`` chunks, with embedding and head on the outer two."""
+    base, remainder = divmod(len(layers), count)
     longer = range((count - remainder) // 2, (count - remainder) // 2 + remainder)
     blocks: list[list[ModelBlock]] = []
     layer = 0
     for chunk in range(count):
         end = layer + base + (1 if chunk in longer else 0)
-        blocks.append([_layer(batch, index) for index in range(layer, end)])
+        blocks.append(list(layers[layer:end]))
         layer = end
-    blocks[0].insert(0, _outer(batch, _embedding(batch)))
-    blocks[-1].append(_outer(batch, _head(batch)))
+    blocks[0].insert(0, outer[0])
+    blocks[-1].append(outer[1])
     return blocks
 
 

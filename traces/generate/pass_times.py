@@ -15,11 +15,8 @@ from traces.generate.inference import (
     head_block,
     layer_block,
 )
-from traces.generate.kernel_times import Gemm, KernelTimes, Shape, Streaming
+from traces.generate.kernel_times import KernelTimes, Streaming
 from traces.generate.layers import Exchange, ModelBlock
-
-_ALIKE = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
-"""Recipes of products whose kernels read the same bytes."""
 
 ExchangeTime = Callable[[Exchange], float]
 """Time (s) of a collective on an idle network."""
@@ -60,23 +57,10 @@ class PassClock:
                 if scores is None or scores == (kernel.name == SCORES):
                     shape = kernel.forward.shape
                     assert shape is not None  # noqa: S101 - every kernel of a pass has one
-                    time += self._kernel(shape)
+                    time += self.kernels.fastest(shape).seconds
             if not scores:
                 time += sum(self._exchange(each) for each in (*part.before, *part.after))
         return time
-
-    def _kernel(self, shape: Shape) -> float:
-        """Time of a kernel (s).
-
-        Products with scales of blocks and of a whole matrix read the same bytes: of both tables
-        the faster counts, since some of the former timed the host (SGLang's on H200, which did
-        not, are within a tenth of the latter).
-        """
-        seconds = self.kernels.time(shape).seconds
-        if isinstance(shape, Gemm) and shape.dtype in _ALIKE:
-            like = replace(shape, dtype=_ALIKE[shape.dtype])
-            seconds = min(seconds, self.kernels.time(like).seconds)
-        return seconds
 
     def _exchange(self, exchange: Exchange) -> float:
         key = (exchange.kind, exchange.label, exchange.size)

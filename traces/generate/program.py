@@ -61,6 +61,9 @@ class KernelClock:
         Whether tables of measured kernels are asked, or a roofline.
     own
         Kernels that were measured on one's own machine, in a step: their times count as they are.
+    serving
+        Whether kernels are an engine's, whose casts are in their tables, at the clock of those: a
+        serving step waits for memory most of the time, and does not throttle as training does.
     spent
         Time (s) of all kernels that were asked for, by how it is known.
     """
@@ -68,6 +71,7 @@ class KernelClock:
     rates: KernelRates
     framework: Framework
     own: OwnKernels | None = None
+    serving: bool = False
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     _times: list[KernelTimes] = field(default_factory=list, repr=False)
 
@@ -83,8 +87,8 @@ class KernelClock:
             shape = Streaming(work.traffic)
         if not self._times:
             self._times.append(times_of(self.rates, self.own))
-        time, origin = self._times[0].time(shape)
-        if isinstance(shape, Streaming) or self._times[0].is_own(shape):
+        time, origin = self._times[0].fastest(shape) if self.serving else self._times[0].time(shape)
+        if self.serving or isinstance(shape, Streaming) or self._times[0].is_own(shape):
             return time, origin
         if isinstance(shape, Gemm) and shape.dtype in _QUANTISED:
             time, origin = self._product_alone(shape)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from simulator.support.quantities import bytes_per_element
 from simulator.workload import What
 from traces.generate.framework import NONE, framework
+from traces.generate.inference import pass_chunks
 from traces.generate.layer_kernels import Kernel, Work, streamed
 from traces.generate.layers import (
     Exchange,
@@ -61,12 +62,14 @@ def stage_programs(plan: GenerationPlan) -> tuple[RankProgram, ...]:
     """Return the program that every rank of a stage runs, for each stage of the pipeline."""
     parallelism, run = plan.parallelism, plan.run
     batch = micro_batch(plan.model, parallelism, run, plan.imbalance)
-    blocks = chunks(batch)
+    by = framework(run.framework)
+    engine = pass_chunks(batch) if isinstance(run, Serving) and by.measured else None
+    blocks = chunks(batch) if engine is None else engine
     slots = [_slots(stage, plan) for stage in range(parallelism.pp)]
     channels = Channels(parallelism)
     messages = _messages(batch, slots, channels)
     programs = []
-    clock = KernelClock(plan.accelerator, framework(run.framework), plan.kernels)
+    clock = KernelClock(plan.accelerator, by, plan.kernels, serving=engine is not None)
     for stage in range(parallelism.pp):
         program = RankProgram(stage, channels, clock, batch.dtype)
         writer = _StageWriter(program, batch, blocks, messages, captures=bool(run.cuda_graphs))

@@ -54,6 +54,11 @@ PUBLISHED = {
     "phi-4": 14660000000.0,  # tensors of the checkpoint on huggingface.co
     "falcon-40b": 41300000000.0,  # huggingface.co/tiiuae/falcon-40b
     "gpt-oss-120b": 116830000000.0,  # tensors of the checkpoint on huggingface.co
+    "gpt-oss-20b": 20.9e9,  # arXiv 2508.10925, table 1
+    "qwen3-coder-480b": 480e9,  # its name: 480B-A35B
+    "glm-4.6": 355e9,  # arXiv 2508.06471, table 1: 355B, with its module for prediction
+    "deepseek-v3.2-671b": 671.9e9,  # arXiv 2512.02556: V3's 671B and an indexer
+    "qwen3.5-35b-a3b": 35e9,  # its name: 35B-A3B
     "minimax-m2.5": 228.7e9,  # tensors of the checkpoint on huggingface.co (230B-A10B)
     "glm-5": 744e9,  # huggingface.co/docs/transformers glm_moe_dsa: 744B
     "qwen3.5-397b": 397e9,  # its name: 397B-A17B

@@ -48,6 +48,9 @@ class Routing:
         nodes. Elsewhere, at ranks with several NICs for instance, a hash chooses.
     seed
         Of the hash: another one is another draw of all paths.
+    flows
+        How many flows ``ecmp`` hashes by themselves of each message, which carry as much each: the
+        channels of a connection and the queue pairs that its data are split over.
     group
         Of each node the group of routers that it belongs to, -1 for none, shape ``(nodes,)``. In
         a single group every router may be the middle of a detour, else every group.
@@ -60,7 +63,8 @@ class Routing:
     Raises
     ------
     TopologyError
-        If the policy is unknown, the seed is negative, or ``valiant`` has no groups.
+        If the policy is unknown, the seed is negative, there are no flows or several of another
+        policy than ``ecmp``, or ``valiant`` has no groups.
 
     Examples
     --------
@@ -73,6 +77,7 @@ class Routing:
     policy: str = "ecmp"
     resource: str = ""
     seed: int = 0
+    flows: int = 1
     group: Ints | None = field(default=None, repr=False)
     capacity: Floats | None = field(default=None, repr=False)
     slowed: Mask | None = field(default=None, repr=False)
@@ -85,13 +90,17 @@ class Routing:
             )
         if self.seed < 0:
             raise TopologyError(f"seed {self.seed} of a routing is negative; give 0 or more")
+        if self.flows < 1 or (self.flows > 1 and self.policy != "ecmp"):
+            raise TopologyError(
+                f"{self.flows} flows of a message under {self.policy}: give 1, or more under ecmp"
+            )
         if self.policy == "valiant" and self.group is None:
             raise TopologyError("routing valiant needs groups of routers to go by; there are none")
 
     @property
     def divides(self) -> bool:
         """Whether a message may take several paths."""
-        return self.policy in DIVIDING
+        return self.policy in DIVIDING or self.flows > 1
 
     @property
     def detours(self) -> bool:

@@ -220,18 +220,25 @@ def check_nodes(network: Topology, source: Ints, target: Ints) -> None:
 
 
 def found_paths(
-    network: Topology, source: Ints, target: Ints, *, by_capacity: bool = False
+    network: Topology, source: Ints, target: Ints, *, by_capacity: bool = False, flow: int = 0
 ) -> Found:
     """Find paths of least metric, or those that the topology itself gives.
 
-    A divided message takes them alike, or in proportion to what they can carry on.
+    A divided message takes them alike, or in proportion to what they can carry on. Of a ``flow``
+    other than the first the hash has another seed.
     """
     if network.route is not None:
         return _follow(network, source, target)
     choice = BY_CAPACITY if by_capacity else CHOICES[network.routing.policy]
+    rule = survey_of(network).rule
+    rule = rule._replace(choice=choice, seed=rule.seed + flow * _NEXT_FLOW)
     if network.doors is not None:
-        return _by_doors(network, network.doors, (source, target), choice)
-    return _search(network, source, target, choice)
+        return _by_doors(network, network.doors, (source, target), rule)
+    return _search(network, source, target, rule)
+
+
+_NEXT_FLOW = 1_000_003
+"""Between the seeds of two flows of a message: beyond those that anybody draws one by one."""
 
 
 def _follow(network: Topology, source: Ints, target: Ints) -> Found:
@@ -259,7 +266,7 @@ def _follow(network: Topology, source: Ints, target: Ints) -> Found:
     )
 
 
-def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], choice: int) -> Found:
+def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], rule: Rule) -> Found:
     """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
 
     A message with an end that is no rank is sent as it is.
@@ -276,7 +283,7 @@ def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], choice: 
         network,
         np.concatenate([source[near], sender, out, into]).astype(np.int32),
         np.concatenate([target[near], out, into, receiver]).astype(np.int32),
-        choice,
+        rule,
     )
     message = np.concatenate([near, across, across, across])
     order = np.argsort(message, kind="stable")
@@ -291,9 +298,9 @@ def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], choice: 
     return Found(begins, link[entry], share[entry], heads, tails)
 
 
-def _search(network: Topology, source: Ints, target: Ints, choice: int) -> Found:
+def _search(network: Topology, source: Ints, target: Ints, rule: Rule) -> Found:
     survey = survey_of(network)
-    graph, rule = survey.graph, survey.rule._replace(choice=choice)
+    graph = survey.graph
     inside_rule = rule if not network.routing.resource else rule._replace(choice=HASH)
     sent = messages(source, target, len(network.nodes))
     links = inside(sent, graph, survey.cells, inside_rule, no_links(sent, graph))

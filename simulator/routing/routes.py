@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.policy import DIVIDING
 from simulator.routing.paths import (
     THROUGH,
     Found,
@@ -386,7 +387,7 @@ def without_slowed(network: Topology) -> Avoiding | None:
     381 and 376 us where none is slow.)
     """
     slowed = network.routing.slowed
-    if slowed is None or not network.routing.divides or network.route is not None:
+    if slowed is None or network.routing.policy not in DIVIDING or network.route is not None:
         return None
     cache = network.known_graph
     if "avoiding" not in cache:
@@ -417,10 +418,12 @@ def _sum_up(
     by_capacity: bool = False,
 ) -> Floats:
     """Add up, block by block, what messages on paths of least metric put on each link."""
-    total = np.zeros(len(network))
+    total, flows = np.zeros(len(network)), network.routing.flows
     for block in _blocks(len(amount)):
-        paths = found_paths(network, ends[0][block], ends[1][block], by_capacity=by_capacity)
-        total += loads(paths, amount[block], network)
+        first, last = ends[0][block], ends[1][block]
+        for flow in range(flows):
+            paths = found_paths(network, first, last, by_capacity=by_capacity, flow=flow)
+            total += loads(paths, amount[block], network) / flows
     return total
 
 
@@ -441,6 +444,8 @@ def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None
 
 
 def _adaptive_columns(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Columns:
+    if network.routing.flows > 1:
+        return _hashed_columns(network, ends)
     paths = found_paths(network, *ends)
     evenly, part = 1.0, 1.0
     if is_uneven(network):
@@ -450,6 +455,16 @@ def _adaptive_columns(network: Topology, ends: tuple[Ints, Ints], sent: Floats) 
     if network.routing.detours:
         part = part_without_detours(network, paths, sent)
     return paths[:3] if evenly == part == 1.0 else with_detours(network, paths, part)
+
+
+def _hashed_columns(network: Topology, ends: tuple[Ints, Ints]) -> Columns:
+    """Divide messages over flows, each of which a hash sends its own way."""
+    flows = network.routing.flows
+    ways = [found_paths(network, *ends, flow=flow) for flow in range(flows)]
+    message = np.concatenate([message_of(paths) for paths in ways])
+    link = np.concatenate([paths.link for paths in ways])
+    share = np.concatenate([paths.share for paths in ways]) / flows
+    return rows_of_links(len(ends[0]), message, link, share)
 
 
 def _some_avoiding(

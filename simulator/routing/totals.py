@@ -357,8 +357,8 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     -------
     Totals or None
         None where messages have to be listed: where the topology gives the paths itself or has NICs
-        for doors, where messages avoid slow cables, where a choice by hash stands behind a
-        division, and where there is no path.
+        for doors, where messages avoid slow cables or have several flows, where a choice by hash
+        stands behind a division, and where there is no path.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     check_nodes(network, traffic.source, traffic.goal)
     if network.route is not None or network.doors is not None:
         return None
-    if without_slowed(network) is not None:
+    if network.routing.flows > 1 or without_slowed(network) is not None:
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)

@@ -131,11 +131,14 @@ class _Routed(_Nics):
     """What every fabric of several switches has.
 
     ``routing`` is the policy of its switches, ``routing_seed`` that of the hash of ``ecmp`` and
-    ``static``: another seed is another draw of all paths.
+    ``static``: another seed is another draw of all paths. ``flows`` are those that ``ecmp`` hashes
+    by themselves of what a NIC sends another one: NCCL's channels of the NIC, by the queue pairs
+    that data are split over (NCCL_IB_QPS_PER_CONNECTION with NCCL_IB_SPLIT_DATA_ON_QPS).
     """
 
     routing: FabricRouting | None = None
     routing_seed: Annotated[StrictInt, Field(ge=0)] = 0
+    flows: Count = 1
 
     @property
     def policy(self) -> str:
@@ -148,6 +151,14 @@ class _Routed(_Nics):
         Interconnect", SC 2020). RoCE and other Ethernet, and by default: a hash (ECMP).
         """
         return self.routing or _USUAL.get(self.link or "", "ecmp")
+
+    @model_validator(mode="after")
+    def _flows_are_of_ecmp(self) -> Self:
+        if self.flows > 1 and self.policy != "ecmp":
+            raise ValueError(
+                f"flows {self.flows}: ecmp hashes them, and routing is {self.policy}: leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_seed_is_of_a_hash(self) -> Self:

@@ -131,8 +131,10 @@ def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:
     elif isinstance(fabric, TorusFabric):
         router = [str(node).startswith("router:") for node in network.nodes]
         group = np.where(router, 0, -1).astype(np.int32)
-    seed = 0 if isinstance(fabric, SwitchFabric) else fabric.routing_seed
-    return Routing(fabric.policy, resource=SCALE_OUT, seed=seed, group=group)
+    if isinstance(fabric, SwitchFabric):
+        return Routing(fabric.policy, resource=SCALE_OUT)
+    seed, flows = fabric.routing_seed, fabric.flows
+    return Routing(fabric.policy, resource=SCALE_OUT, seed=seed, flows=flows, group=group)
 
 
 def _no_links(fabric: SwitchFabric, plugs: list[str], nodes: int) -> Iterator[Link]:

@@ -300,3 +300,40 @@ def named(network, link):
     """The cable of a link, one way, as a user calls it."""
     ends = (network.nodes[end[link]] for end in (network.source, network.target))
     return "->".join(f"rank{end}" if isinstance(end, int) else str(end) for end in ends)
+
+
+@settings(max_examples=20)
+@given(flows=st.integers(1, 8), seed=st.integers(0, 99))
+def test_flows_of_a_message_are_drawn_one_by_one_and_carry_it_whole(flows, seed):
+    network = parse_topology("fat_tree:4", **CABLE)
+    network = replace(network, routing=Routing("ecmp", seed=seed, flows=flows))
+    ends = shift(network, 4)
+    ways = routes(network, *ends)
+    for message in range(len(ends[0])):
+        flow = net_flow(network, ways, message)
+        assert flow[ends[0][message]] == pytest.approx(1.0)
+        assert flow[ends[1][message]] == pytest.approx(-1.0)
+    parts = np.round(ways.share * flows)
+    assert ways.share == pytest.approx(parts / flows)
+    loads = np.bincount(ways.link, ways.share, len(network))
+    assert link_loads(network, *ends, np.ones(len(ends[0]))) == pytest.approx(loads)
+
+
+def test_more_flows_lose_less_to_collisions_in_the_mean():
+    """The law of large numbers: each host's NIC is full at 1."""
+    network = parse_topology("fat_tree:8", **CABLE)
+    ends, mean = shift(network, 16), []
+    for flows in (1, 2, 4, 8, 16):
+        drawn = [
+            replace(network, routing=Routing("ecmp", seed=seed, flows=flows)) for seed in range(10)
+        ]
+        mean.append(np.mean([busiest(draw, *ends) for draw in drawn]))
+    assert mean == sorted(mean, reverse=True)
+    assert mean[0] > 3.5
+    assert 1 <= mean[-1] < 2
+
+
+@pytest.mark.parametrize(("policy", "flows"), [("spray", 2), ("static", 4), ("ecmp", 0)])
+def test_flows_are_what_ecmp_hashes(policy, flows):
+    with pytest.raises(TopologyError, match="give 1, or more under ecmp"):
+        Routing(policy, flows=flows)

@@ -178,3 +178,11 @@ def test_ecmp_crosses_between_groups_of_a_dragonfly_once():
     ends = group[network.source], group[network.target]
     crosses = (ends[0] >= 0) & (ends[1] >= 0) & (ends[0] != ends[1])
     assert ways.along(crosses.astype(float)).max() == 1.0
+
+
+def test_a_file_says_how_many_flows_ecmp_hashes():
+    more = "  nodes_per_leaf: 4\n  spines: 4\n  routing: ecmp\n  flows: 8\n"
+    text = FILE.format(nodes=8, fabric="leaf_spine", more=more)
+    assert build(parse_cluster(text, source="small.yaml"), 64).routing.flows == 8
+    with pytest.raises(TwofoldError, match="ecmp hashes them, and routing is spray"):
+        parse_cluster(text.replace("ecmp", "spray"), source="small.yaml")

@@ -42,7 +42,7 @@ _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 """What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
-_NVLS_CHANNELS = 16
+_NVLS_CHANNELS, _NVLS_FITTED = 16, 8
 _MESSAGE = direct.send_receive(2)
 """One schedule of a message for all, so that it is laid once on a network."""
 
@@ -294,7 +294,9 @@ def chained(case: Case, schedule: Schedule) -> list[Offer]:
 def switched(case: Case, schedule: Schedule) -> Offer:
     """NVLS: the domain's switch adds.
 
-    One of 16 channels does not move data.
+    One of 16 channels does not move data. What is under way grows with the ranks, each of which
+    adds a chunk of its own in every channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of
+    NVLS has channels x heads x chunk): the slots, which were fitted on 8 ranks, are those of 8.
     """
     on_wire = case.wire(schedule, pipelined=True)
     share = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS * tables.NVLS_SHARE
@@ -302,12 +304,13 @@ def switched(case: Case, schedule: Schedule) -> Offer:
     slowed = np.maximum(inside, on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
     filling = case.bytes_time(schedule, pipelined=not hops)
+    slots = case.slot("Simple") * case.local / _NVLS_FITTED
     return Offer(
         schedule,
         overhead=_base(case, "Simple")
         + tables.NVLS_STEP
         + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
-        + filling * case.slot("Simple") / (case.slot("Simple") + case.size),
+        + filling * slots / (slots + case.size),
         efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,

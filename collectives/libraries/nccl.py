@@ -248,7 +248,8 @@ def _without_model(case: Case, algorithm: str | None) -> list[Offer]:
     """Kinds with a root, barriers, and algorithms that are not NCCL's, under its protocols."""
     if case.kind in select.CHAINS_ON_RINGS and algorithm in (None, "ring"):
         return chained(case, case.schedule("chains", lambda: _chain_schedule(case)))
-    if case.kind == "scatter" and algorithm is None and case.domains > 1 and case.even:
+    across = case.domains > 1 and case.even and case.machine.pxn
+    if case.kind == "scatter" and algorithm is None and across:
         railed = case.schedule("by rail", lambda: direct.scatter_by_rail(case.grid))
         return ringed(case, railed, pipelined=True)
     schedule = case.schedule(f"other {algorithm}", lambda: _selected(case, algorithm))

@@ -179,6 +179,7 @@ class Site:
             net_message=least.net_message,
             nics=least.nics,
             in_order=least.in_order,
+            pxn=cluster.library is None or cluster.library.pxn,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,

@@ -102,7 +102,9 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
     network = replace(topology(name, ranks, links), kind=_kinds(placement))
     network = with_factors(network, cluster)
     network = replace(network, routing=_routing(cluster, network))
-    return network if cluster.wiring is None else with_doors(network, cluster, placement, nics)
+    if cluster.wiring is not None or (nics and not _uses_pxn(cluster)):
+        return with_doors(network, cluster, placement, nics)
+    return network
 
 
 def _routing(cluster: Cluster, network: Topology) -> Routing:
@@ -283,8 +285,7 @@ def with_doors(
     network: Topology, cluster: Cluster, placement: Placement, nics: Sequence[Nic]
 ) -> Topology:
     """Return the network, its messages leaving and entering nodes by the ranks' own NICs."""
-    wiring = cluster.wiring
-    nic_of_slot = wiring.own_nics() if wiring is not None and nics else []
+    nic_of_slot = own_nics(cluster) if nics else []
     index = {node: number for number, node in enumerate(network.nodes)}
     # (nodes, NICs per node): a message leaves by out[node, nic] and arrives by into[node, nic].
     seats = [placement.seat(rank) for rank in range(placement.ranks)]
@@ -300,9 +301,13 @@ def with_doors(
         ),
         out=out,
         into=into,
-        by_target=isinstance(cluster.scale_out, RailFabric),
+        by_target=isinstance(cluster.scale_out, RailFabric) and _uses_pxn(cluster),
     )
     return replace(network, doors=doors)
+
+
+def _uses_pxn(cluster: Cluster) -> bool:
+    return cluster.library is None or cluster.library.pxn
 
 
 def _speeds(cluster: Cluster, wiring: Wiring) -> dict[str, float]:

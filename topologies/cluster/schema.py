@@ -274,11 +274,13 @@ class Library(ClusterPart):
     """The communication library that is usual on the machine.
 
     ``none``, and no library, stand for the ideal algorithms of :mod:`collectives.select`, unless a
-    trace says which library its calls were carried out by.
+    trace says which library its calls were carried out by. ``pxn`` false: a rank sends by its own
+    NIC only, not by that of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1).
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
     version: str | None = None
+    pxn: StrictBool = True
 
 
 class NodeNics(ClusterPart):
@@ -537,6 +539,16 @@ class Cluster(ClusterPart):
             raise ValueError(
                 f"scale_out.nics_per_node {self.scale_out.nics_per_node} is not a multiple of"
                 f" the {nics} nics of the wiring"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pxn_fits(self) -> Self:
+        alone = self.library is not None and not self.library.pxn
+        if alone and (self.node_kinds or self.scale_up.size > self.ranks_per_node):
+            raise ValueError(
+                "library.pxn false is modelled for nodes of one kind whose scale-up domains lie in"
+                " a node: leave it out"
             )
         return self
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.routing.routes import routes
+from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, Topology
 from topologies import Cluster, build, changed, load_cluster, parse_cluster
 
@@ -127,6 +128,22 @@ def test_between_rails_a_message_goes_through_the_rank_on_the_wanted_rail():
     way = passed(build(small("rail"), 8), 0, 5)
     assert way[:3] == [0, "scale_up:0", 1] or way[-3:] == [4, "scale_up:1", 5]
     assert not any(str(node).startswith("spine") for node in way)
+
+
+def test_without_pxn_a_message_between_rails_crosses_a_spine():
+    """NCCL_PXN_DISABLE=1: from the sender's own NIC to the receiver's, past the spine."""
+    cluster = small("rail", pcie="library: {name: nccl, pxn: false}")
+    way = passed(build(cluster, 8), 0, 5)
+    assert (way[1], way[-2]) == ("nic:0.0:out", "nic:1.1:in")
+    assert [str(node).partition(":")[0] for node in way[2:-2]] == ["rail", "spine", "rail"]
+    straight = passed(build(cluster, 8), 0, 4)
+    assert straight == passed(build(small("rail"), 8), 0, 4)
+    assert passed(build(cluster, 8), 0, 1) == passed(build(small("rail"), 8), 0, 1)
+
+
+def test_pxn_off_is_refused_where_it_is_not_modelled():
+    with pytest.raises(ClusterError, match="pxn false is modelled for nodes of one kind"):
+        small("rail", size=8, pcie="library: {name: nccl, pxn: false}")
 
 
 def test_between_pods_a_message_meets_one_spine():

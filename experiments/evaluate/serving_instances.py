@@ -365,6 +365,8 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
     state = run_state(requests, rules, prefilled=prefilled)
     serve_requests(requests, rules, client, instance_surface(deployment, base), times, state)
+    if not math.isfinite(state.totals[6]):
+        raise WorkloadError(f"{deployment.model.name}: an iteration takes no finite time")
     if state.totals[8]:
         raise WorkloadError(f"a prompt of more than {by.tokens} tokens is never scheduled")
     return _as_seen(requests, state, times)

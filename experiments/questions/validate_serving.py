@@ -156,7 +156,8 @@ def predicted(row: ServingRow) -> ServingPrediction:
         return _answer(row, None, None, row.refused)
     try:
         ttft, tpot = mean_times(row.case)
-    except TwofoldError as error:
+    except (TwofoldError, ArithmeticError, LookupError, ValueError) as error:
+        # A row that meets a fault is refused with it, so that the other thousands are answered.
         return _answer(row, None, None, f"{row.place}: {' '.join(str(error).split())}")
     return _answer(row, ttft, tpot)
 

@@ -61,10 +61,10 @@ def grid_value(table: Matrix, row: float, column: float) -> float:
     beyond = 1.0
     if y > last_column:
         # As the last interval grows: attention of long contexts is proportional to its work.
-        slope = (table[last_row, last_column] / table[last_row, last_column - 1]) ** (
-            y - last_column
-        )
-        beyond, y = slope, float(last_column)
+        before, last = table[last_row, last_column - 1], table[last_row, last_column]
+        if before > 0.0:
+            beyond = (last / before) ** (y - last_column)
+        y = float(last_column)
     i, j = min(int(x), last_row - 1), min(int(y), last_column - 1)
     u, v = x - i, y - j
     # Linear in sizes within a cell, so that a table that is linear in them is met exactly.

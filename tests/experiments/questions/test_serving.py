@@ -77,7 +77,7 @@ ROW = "id,engine,model,machine,tp,isl,osl,concurrency,weights"
         ("a,vllm,llama-9,h100_sxm,1,1024,128,4,bf16", "llama-9: no such model"),
         ("a,vlm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", "did you mean vllm"),
         ("a,vllm,llama-3.1-8b,z80,1,1024,128,4,bf16", "no cluster of the catalogue"),
-        ("a,vllm,llama-3.1-8b,h800_sxm,1,1024,128,4,bf16", "gives no memory"),
+        ("a,vllm,llama-3.1-8b,l4,1,1024,128,4,bf16", "gives no memory"),
         ("a,vllm,llama-3.1-8b,rtx_4090,1,1024,128,4,bf16", ""),
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,0,4,bf16", "osl: '0' is not a count"),
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,,bf16", "concurrency: 'missing'"),

@@ -159,6 +159,11 @@ def test_a_surface_is_linear_between_its_points_and_goes_on_beyond():
     assert grid_value(np.ascontiguousarray(table), 1.0, 8.0) == pytest.approx(8.0)
 
 
+def test_beyond_a_table_of_zeros_there_is_nothing():
+    """Layers without windows have no time in the table of those that have."""
+    assert grid_value(np.zeros((3, 4)), 1.0, 1e6) == 0.0
+
+
 def test_padding_is_of_batches_without_prompts():
     surface = constant_surface()._replace(tokens=np.full(65, 2.0), eager=np.full(65, 1.0))
     assert iteration_time(surface, Batch(1, 3, 30.0, 0, 0.0, 0.0)) == pytest.approx(2.0)

@@ -94,6 +94,15 @@ class Baseline:
         """How long the step as it was recorded took when simulated (s)."""
         return self.replay.makespan
 
+    @property
+    def latency(self) -> float | None:
+        """From the begin to the end of a recorded step that repeats (s); None of one that is alone.
+
+        A step alone takes as long as it says: nobody knows when the next one could begin.
+        """
+        repeats = self.recorded.workload.repeats is not None
+        return self.replay.latency if repeats else None
+
     @cached_property
     def communication_error(self) -> CommunicationError:
         """Modelled against measured transfer times of the step as it was recorded."""
@@ -192,6 +201,7 @@ class Baseline:
             "coverage": self.loaded.coverage.record(),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.replayed_step,
+            "latency_s": self.latency,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
             "communication_error_pct": self.communication_error["median_pct"],
             "communication_error": self.communication_error,
@@ -257,10 +267,12 @@ class BaselineAnswer(TypedDict):
 
     ``assumptions`` are what the what-ifs take for granted of what no trace has shown.
 
-    Times are in seconds. ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was
-    measured, ``changed_step_s`` where no what-if changed the step. ``communication_error_pct`` is
-    the signed median of ``communication_error``. ``pinned_pct`` is what of the critical path of
-    the step that is asked about reacts to no resource, in % of that step.
+    Times are in seconds. Where a trace shows how steps follow each other, a step is its period: by
+    how much it ends later than the one before; ``latency_s`` is from its begin to its end. Else
+    ``latency_s`` is null, and the step is that. ``measured_step_s`` and ``baseline_error_pct`` are
+    null where nothing was measured, ``changed_step_s`` where no what-if changed the step.
+    ``communication_error_pct`` is the signed median of ``communication_error``. ``pinned_pct`` is
+    what of the critical path of the step that is asked about reacts to no resource, in % of it.
     """
 
     trace: str
@@ -273,6 +285,7 @@ class BaselineAnswer(TypedDict):
     coverage: CoverageRecord
     measured_step_s: float | None
     simulated_step_s: float
+    latency_s: float | None
     baseline_error_pct: float | None
     communication_error_pct: float | None
     communication_error: CommunicationError

@@ -82,11 +82,17 @@ class Timeline:
 
     @property
     def makespan(self) -> float:
-        """When the last op of any rank ends (s since the earliest start of the step on any rank).
+        """When the last op of any rank ends (s): of a step alone, since its earliest start.
 
-        This is what every table calls the step time: the slowest rank's end, never a mean.
+        This is what every table calls the step time: the slowest rank's end, never a mean. Of a
+        step that repeats it is the period: time 0 is when the step before has ended on all ranks.
         """
         return float(self.end.max()) if len(self.end) else 0.0
+
+    @property
+    def latency(self) -> float:
+        """From the first start of an op of the step to its last end (s)."""
+        return float(self.end.max() - self.start.min()) if len(self.end) else 0.0
 
     def resource_bytes(self) -> dict[str, float]:
         """Bytes that crossed the links of each resource, every link on the way counted."""
@@ -114,6 +120,9 @@ class Measured:
 def measured(workload: Workload) -> Measured | None:
     """Return the step as it was measured; None if any of its ops was not.
 
+    Of a step that repeats, time 0 is its period before the last op of any rank ends, as it is of a
+    simulated one.
+
     A call starts to move when the last of its members in the workload has arrived, and is over
     when the first of them ends: what the others need after that is their own. Members that were
     not recorded cannot be seen to arrive, so waiting for them counts as moving. An eager message
@@ -121,6 +130,9 @@ def measured(workload: Workload) -> Measured | None:
     ended, else until then.
     """
     start, end = workload.measured_start, workload.measured_end
+    if workload.repeats is not None and len(end):
+        origin = end.max() - workload.repeats.period
+        start, end = start - origin, end - origin
     if np.isnan(start).any() or np.isnan(end).any():
         return None
     ops = np.flatnonzero(workload.what >= What.COLLECTIVE)
@@ -134,6 +146,14 @@ def measured(workload: Workload) -> Measured | None:
     waited = receives[start[receives] < over[workload.call[receives]]]
     over[workload.call[waited]] = end[waited]
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
+
+
+def first_start(run: "RunTimes") -> float:
+    """When the first op of a step starts (s), 0 at the latest.
+
+    Less than 0 where a rank begins a step before the one before it has ended on all ranks.
+    """
+    return float(run.start.min(initial=0.0))
 
 
 class RunTimes(Protocol):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.repeats import Repeats
 from simulator.shares import Shares, numbered
 from simulator.support.arrays import Floats as Floats
 from simulator.support.arrays import Ints as Ints
@@ -382,7 +383,8 @@ class Workload:
         end (draining; 0 as a rule), since how long the call takes, the network says.
     ready
         Earliest time it may start whatever it waits for (s): a rank that starts late, a stream
-        still busy with the step before.
+        still busy with the step before. Of a step that ``repeats`` it may be negative: time 0 is
+        when the step before has ended on all ranks, and some had ended it sooner.
     measured_start, measured_end
         As recorded (s), NaN where nothing was.
     edges, calls, groups
@@ -405,6 +407,12 @@ class Workload:
     copies
         Which rank does what those do that the workload does not hold; None: nobody says
         (:mod:`simulator.folding.copies` writes them out).
+    repeats
+        How the step follows another like it; None where that is not known: it is simulated alone.
+    advance
+        Of ops that begin a lane, how long after its last op of the step before they may start (s),
+        negative where they did sooner; NaN of others and where nobody knows
+        (:mod:`simulator.engine.next_step`).
 
     Raises
     ------
@@ -445,6 +453,8 @@ class Workload:
     modules: tuple[str, ...] = ()
     library: str = ""
     copies: Copies | None = None
+    repeats: Repeats | None = None
+    advance: Floats | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self)
@@ -552,8 +562,10 @@ class Workload:
         columns = {name: getattr(self, name) for name in every}
         return {name: None if values is None else values[rows] for name, values in columns.items()}
 
-    def lasting(self, duration: Floats, lag: Floats | None = None) -> "Workload":
-        """Return the same ops, calls and edges that last otherwise.
+    def lasting(
+        self, duration: Floats | None = None, lag: Floats | None = None, ready: Floats | None = None
+    ) -> "Workload":
+        """Return the same ops, calls and edges that last otherwise, or are ready at other times.
 
         What was found out and checked of who waits for whom stays; :func:`dataclasses.replace`
         would do so again. Nothing that is cached here may depend on how long anything takes.
@@ -561,9 +573,11 @@ class Workload:
         Parameters
         ----------
         duration
-            Of each op (s), shape ``(ops,)``.
+            Of each op (s), shape ``(ops,)``; each column is as it is if not given.
         lag
-            Of each edge (s), shape ``(edges,)``; as it is if not given.
+            Of each edge (s), shape ``(edges,)``.
+        ready
+            When each op may start (s), shape ``(ops,)``.
 
         Raises
         ------
@@ -572,7 +586,10 @@ class Workload:
         """
         copy = object.__new__(Workload)
         copy.__dict__.update(self.__dict__)
-        copy.__dict__["duration"] = duration
+        if duration is not None:
+            copy.__dict__["duration"] = duration
+        if ready is not None:
+            copy.__dict__["ready"] = ready
         if lag is not None:
             copy.__dict__["edges"] = replace(self.edges, lag=lag)
         _check_columns(copy)
@@ -584,7 +601,7 @@ class Workload:
 
 
 _MEASURED = ("measured_start", "measured_end")
-_KNOWN_OF_SOME = ("flops", "traffic", "module")
+_KNOWN_OF_SOME = ("flops", "traffic", "module", "advance")
 
 
 def _check_columns(workload: Workload) -> None:
@@ -593,13 +610,16 @@ def _check_columns(workload: Workload) -> None:
     for name in (*columns, *_MEASURED):
         if len(getattr(workload, name)) != length:
             raise WorkloadError(f"column {name!r} does not have {length} rows")
+    if workload.advance is not None and len(workload.advance) != length:
+        raise WorkloadError(f"column 'advance' does not have {length} rows")
     _check_edges(workload.edges, length)
     for name, values in (
         ("duration", workload.duration),
         ("ready", workload.ready),
         ("lag", workload.edges.lag),
     ):
-        wrong = np.flatnonzero(~((values >= 0) & np.isfinite(values)))
+        least = -math.inf if name == "ready" and workload.repeats is not None else 0.0
+        wrong = np.flatnonzero(~((values >= least) & np.isfinite(values)))
         if len(wrong):
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (row {wrong[0]}) is not a time")
     for name, table in (("lane", workload.lanes), ("name", workload.names)):

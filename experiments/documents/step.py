@@ -175,6 +175,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         "folded": folded(base),
         measured: say_time(loaded.measured_step),
         "simulated step": simulated,
+        "a step is": _meaning(base),
         "transfers": list(_transfers(base.communication_error)),
         "what if": "\n".join(what_ifs(base)),
         "assumed": "\n".join(base.assumptions),
@@ -186,6 +187,13 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         "notes": "\n".join(loaded.coverage.notes),
         **more,
     }
+
+
+def _meaning(base: "Baseline") -> str:
+    """Say whether the step is a period or a latency."""
+    if base.latency is None:
+        return "from its begin to its end: the trace does not show how steps follow each other"
+    return f"its period, from end to end; from its begin to its end {say_time(base.latency)}"
 
 
 def which_step(loaded: Loaded) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from experiments.files import writing
 from simulator.analysis.critical_path import Segment
 from simulator.engine.repeating import StepTimes
+from simulator.timeline import first_start
 from simulator.workload import What, Workload
 
 if TYPE_CHECKING:
@@ -117,12 +118,12 @@ def _events_of_calls(report: "CollectiveCallsReport") -> Iterator[Event]:
 
 def events(report: WithPath) -> Iterator[Event]:
     """All events: names of processes and threads, ops as measured and as simulated, the path."""
-    workload = report.base.timeline.workload
+    workload, origin = report.base.timeline.workload, first_start(report.base.timeline)
     yield from _names(workload)
     yield from _path(report)
     for op in range(len(workload)):
         yield from _measured(report, op)
-        yield from _simulated(report, op)
+        yield from _simulated(report, op, origin)
 
 
 def _names(workload: Workload) -> Iterator[Event]:
@@ -179,9 +180,9 @@ def _measured(report: WithPath, op: int) -> Iterator[Event]:
             yield timed_slice("transfer", "transfer", (span[1] - took, span[1]), where)
 
 
-def _simulated(report: WithPath, op: int) -> Iterator[Event]:
+def _simulated(report: WithPath, op: int, origin: float) -> Iterator[Event]:
     timeline, workload = report.base.timeline, report.base.timeline.workload
-    span = float(timeline.start[op]), float(timeline.end[op])
+    span = float(timeline.start[op]) - origin, float(timeline.end[op]) - origin
     where = _process(int(workload.rank[op])) + 1, int(workload.lane[op]) + 1
     args: dict[str, object] = {"op": op, "released by op": int(timeline.released_by[op])}
     call = int(workload.call[op])
@@ -190,7 +191,8 @@ def _simulated(report: WithPath, op: int) -> Iterator[Event]:
     yield timed_slice(*called(workload, op), span, where) | {"args": args}
     if call >= 0:
         # A receiver may come to an eager message while it moves, or after that.
-        moving = max(span[0], float(timeline.call_start[call])), float(timeline.call_end[call])
+        moved = float(timeline.call_start[call]) - origin, float(timeline.call_end[call]) - origin
+        moving = max(span[0], moved[0]), moved[1]
         if moving[0] <= moving[1]:
             yield timed_slice("transfer", "transfer", moving, where)
 
@@ -201,14 +203,14 @@ def called(workload: Workload, op: int) -> tuple[str, str]:
 
 
 def _path(report: WithPath) -> Iterator[Event]:
-    workload = report.base.timeline.workload
+    workload, origin = report.base.timeline.workload, first_start(report.base.timeline)
     for rank, run in groupby(report.path, lambda segment: int(workload.rank[segment.op])):
         segments = list(run)
-        whole = segments[0].start, segments[-1].end
+        whole = segments[0].start - origin, segments[-1].end - origin
         yield timed_slice(f"rank {rank}", "rank", whole, (_PATH, 1))
         for segment in segments:
             name = f"{segment.what}: {workload.names[workload.name[segment.op]]}"
-            span = segment.start, segment.end
+            span = segment.start - origin, segment.end - origin
             yield timed_slice(name, segment.what, span, (_PATH, 1)) | {"args": {"op": segment.op}}
 
 

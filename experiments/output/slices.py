@@ -5,7 +5,7 @@ critical path. A slice is a part of an op: in a call, waiting for others is told
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.output.columns import Column, Columns
 from simulator.analysis.critical_path import Segment
-from simulator.timeline import RunTimes, Timeline, measured
+from simulator.timeline import RunTimes, Timeline, first_start, measured
 from simulator.workload import Floats, What
 
 MOST_SLICES = 120_000
@@ -89,8 +89,11 @@ def ranks_drawn(
     for rank in chosen:
         for run, times in runs.items():
             parts += _rank_slices(times, rank, run, rows)
+    origin = min(map(first_start, runs.values()))  # drawn from the first begin of the step on
+    parts = [replace(part, start=part.start - origin, end=part.end - origin) for part in parts]
     names, codes = _names(timeline.workload.names, [part.name for part in parts])
-    span = max([timeline.makespan, *(float(part.end.max()) for part in parts if len(part.end))])
+    ends = (float(part.end.max()) for part in parts if len(part.end))
+    span = max([timeline.makespan - origin, *ends])
     tick = max(span, 1e-9) / (1 << 31)
     about = {
         "span_s": span,

@@ -589,7 +589,9 @@ def _on_seats(scenarios: Sequence[Scenario], seating: Seating) -> list[Scenario]
     """Put jobs on their seats, on one network built for all where their libraries are the same."""
     seated: list[Scenario] = []
     for scenario, seats in zip(scenarios, seating.seats.values(), strict=True):
-        workload = moved(scenario.whole().workload, seats, seating.ranks)
+        # Here a job begins a step when the one before it has ended on all of its ranks.
+        alone = replace(scenario.whole().workload, repeats=None)
+        workload = moved(alone, seats, seating.ranks)
         site = seated[0].site if seated else None
         seated.append(replace(scenario, workload=workload, nodes=None, _site=site))
     return seated

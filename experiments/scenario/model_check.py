@@ -12,7 +12,6 @@ from typing_extensions import TypedDict
 
 from experiments.scenario.scenario import Scenario
 from simulator.costing.call_costs import distinct_calls
-from simulator.engine.simulate import simulate_on
 from simulator.timeline import Timeline
 
 AGREES = 1e-9
@@ -59,7 +58,7 @@ def engine_check(scenario: Scenario, timeline: Timeline) -> EngineCheck:
     Raises
     ------
     TwofoldError
-        As :func:`simulator.engine.simulate.simulate_on`.
+        As :meth:`experiments.scenario.scenario.Scenario.run`.
     """
     engine, count, weighted = timeline.engine, *transfers(scenario, timeline)
     off: float | None = None
@@ -98,14 +97,19 @@ def transfers(scenario: Scenario, timeline: Timeline) -> tuple[int, float]:
             count += times * step.repeats * step.width
             weighted += times * step.repeats * step.width * max(1.0, step.width / _WIDE)
     copies = workload.job_ranks / max(len(workload.ranks), 1)  # of which only some have a program
-    return round(count * copies), weighted * copies
+    steps = 1 if workload.repeats is None else 2  # of which one goes before
+    return round(count * copies * steps), weighted * copies * steps
 
 
 def _by_simpy(scenario: Scenario, timeline: Timeline) -> Timeline:
     """Simulate what the timeline shows: with the durations that kernels turned out to have."""
     if scenario.workload.copies is not None:
         return replace(scenario, engine="simpy").run()
-    return simulate_on(timeline.workload, scenario.costs(), engine="simpy")
+    workload = timeline.workload
+    if workload.repeats is not None:  # what it waits for of the step before is in when it is ready
+        workload = workload.lasting(ready=scenario.workload.ready)
+    again = replace(scenario, workload=workload, engine="simpy", slow_down=0.0, fold=False)
+    return again.run()
 
 
 _TIMES = ("start", "end", "call_start", "call_end")

@@ -11,6 +11,7 @@ from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
+from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.overlaps import meeting
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.folding.copies import (
@@ -296,7 +297,18 @@ class Scenario:
         return self._simulated(self.workload, progress)
 
     def _simulated(self, workload: Workload, progress: Progress | None) -> Timeline:
-        """Simulate a workload in place of the scenario's."""
+        """Simulate a workload in place of the scenario's: a step that repeats, after another."""
+        if workload.repeats is None:
+            return self._simulated_alone(workload, progress)
+        step = without_backlog(workload)
+        step = step.lasting(ready=step.ready - step.ready.min(initial=0.0))
+        before = self._simulated_alone(step, progress)
+        ready = begins(joints(step), before.end)
+        origin = float(ready.min(initial=0.0))
+        timeline = self._simulated_alone(step.lasting(ready=ready - origin), progress)
+        return shifted(timeline, origin - before.makespan)
+
+    def _simulated_alone(self, workload: Workload, progress: Progress | None) -> Timeline:
         if self.engine == "flow":
             return self.site.findings.replays.timeline(workload, self.costs(), progress)
         return simulate_on(workload, self.costs(), engine=self.engine, progress=progress)

@@ -181,8 +181,8 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     silent = ops_of_rank[(what == What.HOST) & (workload.part[ops_of_rank] != What.HOST)]
     yield UNEXPLAINED_HOST, _spans(start[silent], end[silent])
     first, last, makespan = start[ops_of_rank].min(), end[ops_of_rank].max(), timeline.makespan
-    yield BEFORE, np.array([[0.0, first]])
-    yield AFTER, np.array([[last, makespan]])
+    yield BEFORE, np.array([[0.0, max(0.0, first)]])
+    yield AFTER, np.array([[max(0.0, last), makespan]])
     yield IDLE, np.array([[0.0, makespan]])
 
 
@@ -226,7 +226,8 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
 
 
 def _spans(start: Floats, end: Floats) -> Intervals:
-    return np.stack([start, end], axis=1)
+    """Spans of time from 0 on: what is before belongs to the step before."""
+    return np.maximum(0.0, np.stack([start, end], axis=1))
 
 
 COMMUNICATION = "communication"
@@ -354,7 +355,11 @@ class _Instants:
     """The time of a rank between any two starts or ends, and what of it is taken."""
 
     def __init__(self, ops: NDArray[np.intp], spans: _Spans, step: float) -> None:
-        self._spans = {use: (start[ops], end[ops]) for use, (start, end) in spans.items()}
+        # What is before time 0 belongs to the step before. NaN stays NaN.
+        self._spans = {
+            use: (np.maximum(0.0, start[ops]), np.maximum(0.0, end[ops]))
+            for use, (start, end) in spans.items()
+        }
         times = np.concatenate([time for both in self._spans.values() for time in both])
         self._step = step
         self._bounds = np.unique(np.concatenate([[0.0, step], times[~np.isnan(times)]]))

@@ -67,7 +67,10 @@ def critical_path(timeline: Timeline) -> list[Segment]:
     """
     if not len(timeline.end):
         return []
-    segments = (part for part in _backwards(timeline) if part.end > part.start)
+    # A rank may have begun a step that repeats before the step before had ended on all: that time
+    # is the other step's.
+    every = (part._replace(start=max(0.0, part.start)) for part in _backwards(timeline))
+    segments = (part for part in every if part.end > part.start)
     return [_with_cause(timeline, segment) for segment in segments][::-1]
 
 

@@ -120,9 +120,9 @@ def rank_times(run: RunTimes) -> list[RankTime]:
 
 
 def step_time(run: RunTimes) -> float:
-    """When the last op of any rank ends (s since the earliest start of the step on any rank).
+    """When the last op of any rank ends (s), the slowest; a simulated timeline calls it makespan.
 
-    The slowest rank's end, never a mean over ranks; a simulated timeline calls it makespan.
+    Of a step that repeats it is the period: time 0 is when the step before has ended.
     """
     return float(run.end.max()) if len(run.end) else 0.0
 

@@ -15,7 +15,9 @@ Whatever shares what, and however fairly, no step is shorter than
   members has arrived, and all of them go on when it has ended, so a step is a longest path through
   its calls and ops, and grows with each of them;
 * what any link has to move: not before the longest path to the first of its calls, at no more than
-  its bandwidth, and the longest path from its calls comes after (:func:`least_of_links`).
+  its bandwidth, and the longest path from its calls comes after (:func:`least_of_links`). A step
+  that repeats may begin before the one before it has ended: its period is no shorter than a link is
+  busy with the calls of one step.
 
 Which algorithm carries out a call does not depend on what else goes on, and is taken as chosen.
 Nothing is said of other steps: a better network may make a step longer where links are shared
@@ -307,6 +309,9 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
     """
     if not any(links):
         return makespans(graph, points)
+    if graph.repeats:
+        busy = [0.0 if work is None else _busiest(work) for work in links]
+        return np.maximum(makespans(graph, points), busy)
     head, tail = starts(graph, points), starts(_reversed(graph), points)[::-1]
     least: Floats = head[-1].copy()
     is_call = np.flatnonzero(graph.call >= 0)
@@ -318,6 +323,12 @@ def least_steps(graph: Contracted, points: Points, links: Sequence[LinkWork | No
             by_links = least_of_links(work, head[at, scenario], tail[at, scenario])
             least[scenario] = max(least[scenario], by_links)
     return least
+
+
+def _busiest(work: LinkWork) -> float:
+    """How long the calls of a step keep a link busy, the most of any (s)."""
+    nowhere = np.zeros(len(work.busy))
+    return least_of_links(replace(work, before=nowhere, after=nowhere), nowhere, nowhere)
 
 
 def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:

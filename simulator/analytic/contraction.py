@@ -11,6 +11,9 @@ compute, copy) and one for the rest, so the graph is exact whatever the factors 
 * an edge is dropped where another between the same points, or a way over a third, is at least as
   long in every part.
 
+A step that repeats is contracted with the step before it (:mod:`simulator.engine.next_step`): its
+length is from the end of that to its own.
+
 The hot loops take edges as columns ``source``, ``target`` and ``weight`` of shape
 ``(edges, parts)``. :func:`expand` gives every op its times back once the calls have theirs.
 """
@@ -22,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.next_step import joints, without_backlog
 from simulator.engine.propagate import LocalTimes
 from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
 from simulator.support.compiled import hot_loop
@@ -250,6 +254,9 @@ class _Web(NamedTuple):
 class Contracted:
     """Points in topological order: the first is the start of the step, the last its end.
 
+    Of a step that ``repeats`` the first is the start of the step before, whose end is the last but
+    one. Calls of both steps have the same numbers.
+
     Point ``v`` waits for ``source[offset[v]:offset[v + 1]]`` with weights of the same rows of
     ``weight``, shape ``(edges, 1 + len(parts))``: the first column is never scaled, the others
     belong to ``parts``. ``call`` is the call a point is the start of, -1 for none. ``ops`` is
@@ -263,6 +270,7 @@ class Contracted:
     weight: Floats
     ops: int
     edges: int
+    repeats: bool = False
 
     def __len__(self) -> int:
         return len(self.call)
@@ -282,11 +290,17 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
         If calls wait for each other in a cycle.
     """
     scaled = tuple(sorted(set(parts)))
-    web = _web(workload, scaled)
-    points = len(workload) + len(workload.calls) + 2
+    if workload.repeats is None:
+        web, steps = _web(workload, scaled), 1
+    else:
+        workload = without_backlog(workload)
+        web, steps = _twice(workload, _web(workload, scaled), scaled), 2
+    of_step = len(workload) + len(workload.calls)
+    points = steps * of_step + 1 + steps
     order = _order(workload, web, points)
-    fixed = np.zeros(points, dtype=np.bool_)
-    fixed[len(workload) :] = True
+    fixed = np.ones(points, dtype=np.bool_)
+    for step in range(steps):
+        fixed[step * of_step : step * of_step + len(workload)] = False
     before, first = -1, True
     for _ in range(_ROUNDS):
         if len(web.source) == before:
@@ -298,7 +312,7 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
                 web = _distinct(fewer)
             first = False
         web = _without(web, points)
-    return _compact(workload, web, order, scaled)
+    return _compact(workload, web, order, scaled, steps)
 
 
 def expand(workload: Workload, call_end: Floats) -> tuple[Floats, Floats]:
@@ -317,13 +331,12 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     begin, finish = ops + calls, ops + calls + 1
     edges = workload.edges
     of = edges.source
+    point = _end_points(workload)
     # A receiver that its message does not wait for stays a point, which comes after the message.
     after = np.flatnonzero(workload.unawaited)
     member = np.flatnonzero((workload.call >= 0) & ~workload.unawaited)
     leaf = np.flatnonzero(np.diff(edges.offset) == 0)
     first = np.flatnonzero((workload.ready > 0) | (workload.predecessors == 0))
-    point = np.arange(ops)
-    point[member] = ops + workload.call[member]
     sent = ops + workload.call[after]
     source: list[NDArray[np.integer]] = [point[of], member, point[leaf], _all(begin, first), sent]
     target: list[NDArray[np.integer]] = [
@@ -336,6 +349,7 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     column = np.zeros(len(What), dtype=np.intp)
     column[list(parts)] = 1 + np.arange(len(parts))
     weight: list[Floats] = [np.zeros((len(points), 1 + len(parts))) for points in source]
+    # The latency of a launch is its host's.
     host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
     weight[0][np.arange(len(of)), column[workload.part[of]]] += workload.duration[of]
@@ -349,6 +363,43 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     )
 
 
+def _end_points(workload: Workload) -> NDArray[np.integer]:
+    """Return the point after which, by its duration, each op ends: the op, or the call's start."""
+    point = np.arange(len(workload))
+    member = np.flatnonzero((workload.call >= 0) & ~workload.unawaited)
+    point[member] = len(workload) + workload.call[member]
+    return point
+
+
+def _twice(workload: Workload, web: _Web, parts: tuple[What, ...]) -> _Web:
+    """Edges of two steps in a row, given those of one.
+
+    Points are those of the first step, of the second, the start of the first, and the ends of both.
+    The second starts where joints let it, and when no op of it was recorded to be ready.
+    """
+    of_step = len(workload) + len(workload.calls)
+    begin, finish = of_step, of_step + 1
+    source, target = web.source.astype(np.int64), web.target.astype(np.int64)
+    later = source != begin
+    joint = joints(workload)
+    part = np.zeros(len(What), dtype=np.intp)
+    part[list(parts)] = 1 + np.arange(len(parts))
+    weight = np.zeros((len(joint.source), web.weight.shape[1]))
+    weight[:, 0] = joint.lag
+    rows = np.arange(len(weight))
+    weight[rows, part[workload.part[joint.source]]] += workload.duration[joint.source]
+    first_source = np.where(source == begin, 2 * of_step, source)
+    first_target = np.where(target == finish, 2 * of_step + 1, target)
+    next_target = np.where(target == finish, 2 * of_step + 2, target + of_step)[later]
+    return _Web(
+        np.concatenate(
+            [first_source, source[later] + of_step, _end_points(workload)[joint.source]]
+        ).astype(np.int32),
+        np.concatenate([first_target, next_target, joint.target + of_step]).astype(np.int32),
+        np.concatenate([web.weight, web.weight[later], weight]),
+    )
+
+
 def _all(point: int, others: NDArray[np.integer]) -> NDArray[np.integer]:
     return np.full(len(others), point)
 
@@ -357,7 +408,8 @@ def _order(workload: Workload, web: _Web, points: int) -> Ints:
     order: Ints = topological(points, web.source, web.target)
     if len(order) == points:
         return order
-    stuck = np.setdiff1d(np.arange(len(workload), points - 2), order) - len(workload)
+    stuck = np.setdiff1d(np.arange(len(workload), len(workload) + len(workload.calls)), order)
+    stuck = stuck - len(workload)
     names = "; ".join(str(workload.call_view(int(call))) for call in stuck[:3])
     more = f" and {len(stuck) - 3} more" if len(stuck) > 3 else ""
     raise DeadlockError(f"calls wait for each other in a cycle: {names}{more}")
@@ -393,25 +445,32 @@ def _without(web: _Web, points: int) -> _Web:
     return _Web(web.source[needed], web.target[needed], web.weight[needed])
 
 
-def _compact(workload: Workload, web: _Web, order: Ints, parts: tuple[What, ...]) -> Contracted:
-    """Give numbers in topological order to what is left, and sort the edges by where they end."""
-    begin, finish = len(order) - 2, len(order) - 1
+def _compact(
+    workload: Workload, web: _Web, order: Ints, parts: tuple[What, ...], steps: int
+) -> Contracted:
+    """Give numbers in topological order to what is left, and sort the edges by where they end.
+
+    The ends of steps come last: nothing waits for them.
+    """
+    begin = len(order) - 1 - steps
     used = np.zeros(len(order), dtype=np.bool_)
     used[web.source] = used[web.target] = True
-    used[begin] = used[finish] = False
+    used[begin:] = False
     middle = order[used[order]]
-    points = np.concatenate([[begin], middle, [finish]])
+    points = np.concatenate([[begin], middle, np.arange(begin + 1, len(order))])
     number = np.empty(len(order), dtype=np.int32)
     number[points] = np.arange(len(points), dtype=np.int32)
     by_target = np.argsort(number[web.target], kind="stable")
     ops = len(workload)
-    is_call = (points >= ops) & (points < begin)
+    of_step = points % (ops + len(workload.calls)) if begin else points
+    is_call = (of_step >= ops) & (points < begin)
     return Contracted(
         parts=parts,
-        call=np.where(is_call, points - ops, -1).astype(np.int32),
+        call=np.where(is_call, of_step - ops, -1).astype(np.int32),
         offset=offsets_by_row(number[web.target], len(points)),
         source=number[web.source[by_target]],
         weight=np.ascontiguousarray(web.weight[by_target]),
         ops=ops,
         edges=len(workload.edges.target),
+        repeats=steps == 2,
     )

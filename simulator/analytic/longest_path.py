@@ -95,7 +95,10 @@ class Points:
 
 
 def makespans(graph: Contracted, points: Points) -> Floats:
-    """Step time of each scenario (s), shape ``(S,)``."""
+    """Step time of each scenario (s), shape ``(S,)``: the period of a step that repeats."""
+    if graph.repeats:
+        before, end = _swept(graph, points, len(graph) - 2)
+        return np.asarray(end - before, dtype=np.float64)
     last: Floats = _swept(graph, points, len(graph) - 1)[0]
     return last
 

@@ -307,6 +307,7 @@ def _with_mark(workload: Workload, mark: str) -> Workload:
         edges=Edges(np.append(edges.offset, ends), edges.target, edges.lag),
         calls=table,
         groups=(*workload.groups, Group(tuple(ranks.tolist()), mark)),
+        advance=None,
         flops=None,
         traffic=None,
         module=None,

@@ -120,6 +120,7 @@ def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -
         edges=edges,
         flops=None if workload.flops is None else longer(workload.flops, unknown),
         traffic=None if workload.traffic is None else longer(workload.traffic, unknown),
+        advance=None if workload.advance is None else longer(workload.advance, unknown),
         module=None if workload.module is None else longer(workload.module, workload.module[like]),
     )
 

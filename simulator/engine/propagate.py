@@ -151,7 +151,7 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
         late=workload.calls.late,
         cost=np.full(count, np.nan) if cost is None else cost,
         missing=_awaited(workload),
-        last_arrival=np.zeros(count),
+        last_arrival=np.full(count, workload.ready.min(initial=0.0)),
         last_member=np.full(count, NOBODY, dtype=np.int32),
         start=np.full(count, np.nan),
         end=np.full(count, np.nan) if end is None else end.copy(),

@@ -72,6 +72,8 @@ class Folded:
         """Return the timeline of all ranks, given that of those that were simulated."""
         whole = self.whole
         rows = self.rows
+        if whole.repeats is not None:  # ops are ready when the simulation of two steps said so
+            whole = whole.lasting(ready=timeline.workload.ready[self.op])
         if rows is None:
             return replace(timeline, workload=whole, folded=self.text)
         released = timeline.released_by[self.op].astype(np.int64)

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 386
-LINES = 111_300
+MODULES = 388
+LINES = 111_750
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

@@ -197,8 +197,10 @@ def replay(
     network: float = 1.0,
     step: str = "median",
 ) -> Replay:
-    """Replay with collectives as measured; factors say how many times as fast."""
+    """Replay a step alone, collectives as measured; factors say how many times as fast."""
     loaded = load(path, step)
+    alone = replace(loaded.workload, repeats=None)
+    loaded = replace(loaded, workload=alone, measured_step=max(loaded.measured_end.values()))
     scenario = Scenario(loaded.workload, load_cluster("dgx-a100"))
     scenario = with_costs(scenario, "trace")
     for resource, factor in (("compute", compute), ("host", host)):

@@ -333,10 +333,12 @@ class _Ops:
 
         A call of devices is over when the first member ends; what the others need after that is
         their own (draining a ring, being scheduled), and kept as the ``duration`` of their ops.
-        One that hosts carry out is over when the last member has all that it waits for: nothing is
-        drained there, and where a rank comes late the others may be done long before it. A message
-        is over when it was received; NaN where no wait for it was recorded. When an eager
-        message is over, :func:`simulator.timeline.measured` says.
+        One that hosts carry out is over when most members are done, if none can be before all have
+        arrived: the first had the links for themselves, and the last were held up by their machine.
+        Else it is over when the last member has all that it waits for: where the root of a scatter
+        comes late others may be done before. A message is over when it was received; NaN where no
+        wait for it was recorded. When an eager message is over,
+        :func:`simulator.timeline.measured` says.
         """
         # From a rank's op to its place among the ops of all ranks.
         numbers = [int(self.first[rank_index]) + op for rank_index, op in call.ops.items()]
@@ -345,14 +347,22 @@ class _Ops:
         if any(op in graphs[rank_index].posted for rank_index, op in call.ops.items()):
             return self._join_posted(call, members, graphs)
         if by_hosts(graphs, call):
-            self.over[members] = self.end[members]
-            return max(0.0, float(self.end[members].max() - self.start[members].max()))
+            return self._join_hosts(call, members)
         if call.eager:
             return self._join_eager(members)
         arrived = float(self.over[members].max())
         transfer = max(0.0, float(self.end[members].min()) - arrived)
         self.over[members] = arrived + transfer
         return transfer
+
+    def _join_hosts(self, call: MatchedCall, members: NDArray[np.int64]) -> float:
+        arrived, ends = float(self.start[members].max()), self.end[members]
+        if call.kind in _END_TOGETHER and ends.min() >= arrived:
+            over = float(np.sort(ends)[len(ends) // 2])
+            self.over[members] = np.minimum(ends, over)
+            return over - arrived
+        self.over[members] = ends
+        return max(0.0, float(ends.max()) - arrived)
 
     def _join_posted(
         self, call: MatchedCall, members: NDArray[np.int64], graphs: Sequence[RankGraph]

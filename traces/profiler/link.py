@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.next_step import with_advance
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import Job, RankTrace
@@ -48,6 +49,7 @@ from traces.profiler.window import (
     choose_step,
     pair,
     rank_phases,
+    repeats_of,
     step_window,
     typical_latency,
 )
@@ -126,6 +128,8 @@ def link_job(
     matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
+    repeats = repeats_of(job.ranks, chosen)
+    workload = with_advance(replace(workload, repeats=repeats))
     if options.replicate:
         workload = replicate(workload, listed_groups(job.ranks))
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
@@ -135,7 +139,7 @@ def link_job(
         coverage=_with_notes(
             _coverage(job, windows, graphs, matching, clock), (*_carrier(workload), *workload.notes)
         ),
-        measured_step=max(ends.values()),
+        measured_step=max(ends.values()) if repeats is None else repeats.period,
         measured_begin={
             g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
         },

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.phases import DECODE, PREFILL, Phase
+from simulator.repeats import Repeats
 from simulator.support.errors import TraceError
 from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
@@ -87,6 +89,39 @@ def _median(ranks: Sequence[RankTrace], numbers: list[int]) -> int:
     }
     by_time = sorted(numbers, key=lambda number: (longest[number], number))
     return by_time[len(by_time) // 2]
+
+
+def repeats_of(ranks: Sequence[RankTrace], step: str) -> Repeats | None:
+    """Say how a step follows another like it; None of a trace with none in a row, and of ``all``.
+
+    The pause is the median over all ranks and pairs of steps that follow each other. The period is
+    from the end of the step before to that of the step, on host and device, in the mean over ranks:
+    a host ahead of its device begins steps as it pleases. Of the first step recorded, whose step
+    before nobody saw, it is the length on the host and the pause.
+    """
+    if step == ALL:
+        return None
+    pauses = [
+        after.start - before.end
+        for rank in ranks
+        for before, after in pairwise(sorted(rank.steps, key=lambda profiled: profiled.start))
+        if after.number == before.number + 1
+    ]
+    if not pauses:
+        return None
+    pause, number = max(0.0, float(np.median(pauses))), int(step)
+    if all(number - 1 in _numbers(rank) for rank in ranks):
+        lasted = [_end_of_all(rank, number) - _end_of_all(rank, number - 1) for rank in ranks]
+    else:
+        spans = (_numbered_step(rank, number) for rank in ranks)
+        lasted = [span.end - span.start + pause for span in spans]
+    return Repeats(pause=pause, period=max(0.0, float(np.mean(lasted))))
+
+
+def _end_of_all(rank: RankTrace, number: int) -> float:
+    """When a step has ended on a rank's host, and all that it launched on its device (s)."""
+    window = step_window(rank, str(number))
+    return float(rank.device.end[window.device].max(initial=window.end))
 
 
 def _numbered_step(rank: RankTrace, number: int) -> ProfilerStep:

@@ -262,7 +262,8 @@ def test_the_median_step_is_chosen_without_the_first(tmp_path: Path) -> None:
     path = tape.write(tmp_path)
     assert load(path).coverage.step == "4"
     assert load(path, "all").measured_step == EXACT(3200e-6)
-    assert load(path, "3").measured_step == EXACT(300e-6)
+    assert load(path, "3").measured_step == EXACT(1200e-6)  # from the end of step 2 to its own
+    assert load(path, "1").measured_step == EXACT(1600e-6)  # its length, and the usual pause
     with pytest.raises(TraceError, match="no ProfilerStep#9; it has 1, 2, 3, 4"):
         load(path, "9")
 

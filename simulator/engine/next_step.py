@@ -1,0 +1,204 @@
+"""A step that repeats: it begins where the one before it has ended, rank by rank and lane by lane.
+
+What a job pays for is the *period*: how much later a step ends than the one before it. It is not
+the time from a step's begin to its end. A host may begin the next step while its device still works
+on this one, and a pipeline's first stage may begin it while the last one has not ended.
+
+So the step is simulated twice in a row. Of the second, every lane is free when its last op of the
+first has ended, and a rank begins when its main thread has ended the first. Both are edges of a
+graph (:func:`joints`), so the two steps are an ordinary graph, too, which
+:mod:`simulator.analytic.contraction` passes over at once. What a stream was recorded to have left
+of the step before is the end of that step, here: it takes no time of its own.
+
+The two steps are those of a max-plus linear system, ``x(k+1) = A x(k)``, whose growth per step is
+its period (F. Baccelli, G. Cohen, G. J. Olsder, J.-P. Quadrat, Synchronization and Linearity, 1992,
+theorem 3.23). Where the longest circuit passes through a single lane, as in all recordings at hand,
+two steps tell it, and a third changes nothing.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.support.arrays import Floats, Longs
+from simulator.timeline import Timeline
+from simulator.workload import STEP_BEFORE, What, Workload
+
+
+class Joints(NamedTuple):
+    """Edges from a step to the next: op ``target`` starts ``lag`` (s) after the end of ``source``.
+
+    Columns have a row per edge; ``source`` is an op of a step, ``target`` one of the next.
+    """
+
+    source: Longs
+    target: Longs
+    lag: Floats
+
+
+def without_backlog(workload: Workload) -> Workload:
+    """Return a step in which nothing takes time that a stream had left of the step before."""
+    backlog = np.isin(workload.name, _numbers(workload, STEP_BEFORE))
+    if not backlog.any():
+        return workload
+    return workload.lasting(
+        np.where(backlog, 0.0, workload.duration),
+        np.where(backlog[workload.edges.target], 0.0, workload.edges.lag),
+    )
+
+
+def joints(workload: Workload) -> Joints:
+    """Find what of a step the next one waits for.
+
+    Parameters
+    ----------
+    workload
+        A step that repeats.
+
+    Returns
+    -------
+    Joints
+        From the last ops of each lane to its first ones; and from the last ops of a rank's main
+        thread, on which its first host op runs, to all that waits for nothing in the step. The main
+        thread pauses, and lanes do not, but where ``workload.advance`` says otherwise.
+
+    Raises
+    ------
+    ValueError
+        If it is not known that the step repeats.
+    """
+    if workload.repeats is None:
+        raise ValueError("it is not known that this step repeats")
+    lane = _lanes(workload)
+    advance = np.full(len(workload), np.nan) if workload.advance is None else workload.advance
+    first, last = _ends_of_lanes(workload, lane)
+    main = _main_roots(workload)
+    is_main = np.isin(lane, lane[list(main.values())])
+    rows = [_joined(lane, last[~is_main[last]], first[~is_main[first]], np.nan_to_num(advance))]
+    roots = np.flatnonzero(workload.predecessors == 0)
+    roots = roots[~np.isin(workload.name[roots], _numbers(workload, STEP_BEFORE))]
+    for rank, root in main.items():
+        of_rank = roots[workload.rank[roots] == rank]
+        ends = last[lane[last] == lane[root]]
+        later = np.maximum(0.0, workload.ready[of_rank] - workload.ready[root])
+        pause = workload.repeats.pause if np.isnan(advance[root]) else advance[root]
+        source, target = np.repeat(ends, len(of_rank)), np.tile(of_rank, len(ends))
+        rows.append(Joints(source, target, np.tile(pause + later, len(ends))))
+    return Joints(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def with_advance(workload: Workload) -> Workload:
+    """Note by how much lanes of a recorded step began sooner, or later, than they could have again.
+
+    No two steps are alike, and the recorded one is to follow itself after the recorded period. A
+    lane that took longer than that had begun before it could do so again: it keeps the advance, a
+    lag below 0. One that took less was held up before it began. Where a device computes, its host
+    is taken to be ahead of it, and begins as soon as it can; a rank whose host computes is as late
+    again.
+    """
+    if workload.repeats is None:
+        return workload
+    pause, period = workload.repeats.pause, workload.repeats.period
+    lane = _lanes(workload)
+    left = period - _recorded_lengths(workload, lane)
+    first, _ = _ends_of_lanes(workload, lane)
+    advance = np.full(len(workload), np.nan)
+    advance[first] = np.minimum(0.0, left[lane[first]])
+    computes = workload.rank[(workload.what == What.COMPUTE) | (workload.what == What.COPY)]
+    for rank, root in _main_roots(workload).items():
+        ahead = left[lane[root]]
+        advance[root] = min(ahead, pause) if rank in computes else ahead
+    return replace(workload, advance=advance)
+
+
+def _lanes(workload: Workload) -> Longs:
+    """Return numbers of lanes that differ between ranks, shape ``(ops,)``."""
+    return workload.rank.astype(np.int64) * max(1, len(workload.lanes)) + workload.lane
+
+
+def _numbers(workload: Workload, name: str) -> list[int]:
+    """Return the numbers of a name in a workload's table."""
+    return [number for number, other in enumerate(workload.names) if other == name]
+
+
+def _recorded_lengths(workload: Workload, lane: Longs) -> Floats:
+    """From the begin to the end of the step's own ops on each lane (s), NaN where none was."""
+    own = np.flatnonzero(workload.own & ~np.isnan(workload.measured_start))
+    begin, end = np.full((2, int(lane.max(initial=-1)) + 1), np.nan)
+    np.fmin.at(begin, lane[own], workload.measured_start[own])
+    np.fmax.at(end, lane[own], workload.measured_end[own])
+    return np.asarray(end - begin, dtype=np.float64)
+
+
+def _main_roots(workload: Workload) -> dict[int, int]:
+    """Return the host op that begins each rank, of those whose host has some."""
+    waits = workload.predecessors > 0
+    roots = {}
+    for rank in workload.ranks:
+        ops = workload.ops_of(rank)
+        hosts = ops[(workload.what[ops] == What.HOST) & ~waits[ops]]
+        if len(hosts):
+            roots[rank] = int(hosts[np.argmin(workload.ready[hosts])])
+    return roots
+
+
+def _ends_of_lanes(workload: Workload, lane: Longs) -> tuple[Longs, Longs]:
+    """Find the ops that follow none of their lane, and those that none of their lane follows."""
+    source, target = workload.edges.source, workload.edges.target
+    along = lane[source] == lane[target]
+    follows, is_followed = np.zeros((2, len(workload)), dtype=np.bool_)
+    follows[target[along]] = True
+    is_followed[source[along]] = True
+    return np.flatnonzero(~follows), np.flatnonzero(~is_followed)
+
+
+def _joined(lane: Longs, last: Longs, first: Longs, lag: Floats) -> Joints:
+    """Let the first ops of each lane, ``lag`` (s) each, wait for all its last ones."""
+    last = last[np.argsort(lane[last], kind="stable")]
+    begin = np.searchsorted(lane[last], lane[first])
+    count = np.searchsorted(lane[last], lane[first], side="right") - begin
+    target = np.repeat(first, count)
+    place = np.arange(len(target)) - np.repeat(np.cumsum(count) - count, count)
+    source = last[np.repeat(begin, count) + place]
+    return Joints(source, target, lag[target])
+
+
+def begins(edges: Joints, end: Floats) -> Floats:
+    """Say when the ops of the next step may start, given when those of this one end (s).
+
+    Parameters
+    ----------
+    edges
+        What the next step waits for.
+    end
+        Of each op of this step (s), shape ``(ops,)``.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(ops,)``; the least of all for an op that waits for nothing of this step.
+    """
+    ready = np.full(len(end), -np.inf)
+    np.maximum.at(ready, edges.target, end[edges.source] + edges.lag)
+    waits = ready > -np.inf
+    return np.where(waits, ready, ready[waits].min(initial=np.inf))
+
+
+def shifted(timeline: Timeline, by: float) -> Timeline:
+    """Return a timeline whose times are all later by ``by`` (s), when ops are ready among them."""
+    return Timeline(
+        workload=timeline.workload.lasting(ready=timeline.workload.ready + by),
+        topology=timeline.topology,
+        engine=timeline.engine,
+        start=timeline.start + by,
+        end=timeline.end + by,
+        released_by=timeline.released_by,
+        call_start=timeline.call_start + by,
+        call_end=timeline.call_end + by,
+        call_released_by=timeline.call_released_by,
+        call_spent=timeline.call_spent,
+        link_bytes=timeline.link_bytes,
+        plans=timeline.plans,
+        folded=timeline.folded,
+    )

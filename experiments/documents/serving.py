@@ -228,7 +228,7 @@ def log(report: "ServingLogReport") -> Document:
         title=f"Validation: a serving log of {report.title}",
         headline=_log_headline(report.figures, len(report.requests)),
         sections=(Section("figures", "Figures", [table]),),
-        facts={"rank correlation": ranks},
+        facts={"ranks": f"Spearman's correlation: {ranks}" if ranks else ""},
     )
 
 

@@ -18,8 +18,8 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
-from traces.generate.inference import InferencePass, Precisions, Segment
-from traces.generate.kernel_times import PRECISIONS, KernelTimes, kernel_times
+from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
+from traces.generate.kernel_times import PRECISIONS, KernelTimes, Origin, kernel_times, shares
 from traces.generate.layers import Exchange
 from traces.generate.model import (
     GroupedAttention,
@@ -44,6 +44,7 @@ _WEIGHT_BYTES = {
     "w4a16_mxfp4": 0.5 + 1 / 32,
     "w4a8_mxfp4_mxfp8": 0.5 + 1 / 32,
     "int4_wo": 0.5 + 2 / 32,
+    "int8_wo": 1.0,
 }
 """Bytes of a weight with its share of a scale."""
 _CONTEXT = 1.5e9
@@ -68,6 +69,13 @@ class Deployment:
     context: int = 32768
     blocks: int | None = None
     speculation: "Speculation | None" = None
+
+    def __post_init__(self) -> None:
+        if not self.model.makes_tokens:
+            raise WorkloadError(
+                f"{self.model.name} is no decoder that makes token after token: a pass of it is"
+                " generate --phase prefill"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +206,25 @@ def _chip(cluster: Cluster) -> _Chip:
     peaks = tuple(sorted(accelerator.peak.items()))
     return _Chip(
         accelerator.name, peaks, accelerator.memory_bandwidth, accelerator.generation or ""
+    )
+
+
+def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
+    """Return the shares of a decode's kernel time by how it is known, of 16 sequences."""
+    kernels = _kernels(_chip(deployment.cluster))
+    batch = InferencePass(
+        model=deployment.model,
+        parallelism=deployment.parallelism,
+        segments=(Segment(16, 1, 1024),),
+        precisions=deployment.precisions,
+        distribution=deployment.distribution,
+    )
+    return shares(
+        kernels.fastest(kernel.forward.shape)
+        for block in pass_blocks(batch)
+        for part in block.parts
+        for kernel in part.kernels
+        if kernel.forward.shape is not None
     )
 
 

@@ -12,6 +12,7 @@ from experiments.evaluate.serving_instances import (
     Deployment,
     InstanceRun,
     MemoryUse,
+    kernel_origins,
     memory_use,
     serve,
 )
@@ -243,7 +244,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         factor,
         {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
         serving_prior(engine.name),
-        _doubts(base, load, count),
+        (*_unmeasured(deployment), *_doubts(base, load, count)),
         _cause(base, utilities),
     )
 
@@ -417,6 +418,21 @@ def _load_text(load: Load) -> str:
     return (
         f"{len(table)} requests, {table.rate:.4g}/s, {table.prompt.mean():.0f} tokens in and"
         f" {table.output.mean():.0f} out in the mean"
+    )
+
+
+_MOSTLY = 0.5
+"""Share of kernels' time by the roofline alone beyond which an answer is doubtful."""
+
+
+def _unmeasured(deployment: Deployment) -> tuple[str, ...]:
+    """Say if most kernels were measured neither here nor on a relative."""
+    share = kernel_origins(deployment)["roofline"]
+    if share <= _MOSTLY:
+        return ()
+    return (
+        f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"
+        f" {deployment.cluster.accelerator.name}",
     )
 
 

@@ -21,6 +21,7 @@ from simulator.support.errors import TraceError, TwofoldError
 from simulator.support.quantities import parse_quantity
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions
+from traces.generate.kernel_times import PRECISIONS
 from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 
@@ -380,7 +381,25 @@ def precisions_of(row: Row, cluster: Cluster, model: Model, engine_name: str) ->
         or (engine_name == "vllm" and blackwell and model.experts is None)
     ):
         cache = "fp8"
-    return Precisions(attention=attention, network=network, experts=experts, cache=cache)
+    peaks = cluster.accelerator.peak
+    return Precisions(
+        attention=_weight_only(attention, peaks),
+        network=_weight_only(network, peaks),
+        experts=_weight_only(experts, peaks),
+        cache=cache,
+    )
+
+
+def _weight_only(recipe: str, peaks: Mapping[str, float]) -> str:
+    """Return the recipe that an accelerator without matrix units for one runs instead.
+
+    Engines then keep weights as small as they are and multiply in 16 bits (Marlin's kernels, which
+    vLLM takes for fp8 before Ada and for four bits before Blackwell, docs.vllm.ai quantization).
+    """
+    needed = PRECISIONS[recipe].peak
+    if needed in peaks or needed == "bf16":
+        return recipe
+    return "int8_wo" if PRECISIONS[recipe].weight >= 1.0 else "int4_wo"
 
 
 def client_settings(

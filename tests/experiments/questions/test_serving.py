@@ -74,6 +74,8 @@ ROW = "id,engine,model,machine,tp,isl,osl,concurrency,weights"
     ("row", "said"),
     [
         ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", ""),
+        ("a,vllm,llama-3.1-8b,a100_sxm,1,1024,128,4,fp8", ""),
+        ("a,vllm,llama-3.1-8b,h100_sxm,1,1024,128,4,nvfp4", ""),
         ("a,vllm,llama-9,h100_sxm,1,1024,128,4,bf16", "llama-9: no such model"),
         ("a,vlm,llama-3.1-8b,h100_sxm,1,1024,128,4,bf16", "did you mean vllm"),
         ("a,vllm,llama-3.1-8b,z80,1,1024,128,4,bf16", "no cluster of the catalogue"),
@@ -206,6 +208,19 @@ def test_bad_options_say_what_to_write(words, said):
     done = RUNNER.invoke(app, [*base, *words.split()])
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_kernels_that_nobody_measured_are_a_doubt():
+    """No table is of an accelerator of AMD's: the roofline has all, and the answer says so."""
+    amd = deployment_of("llama-3.1-8b", "mi300x-8")
+    report = serving(amd, Closed(2, 64, 8), seeds=2, resources=[])
+    assert "is a roofline's" in report.doubts[0]
+    assert serving(deployment(), Closed(2, 64, 8), seeds=2, resources=[]).doubts == ()
+
+
+def test_an_encoder_is_refused():
+    with pytest.raises(TwofoldError, match="bert-large is no decoder"):
+        deployment_of("bert-large", "hgx-h100")
 
 
 def test_every_resource_can_be_asked():

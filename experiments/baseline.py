@@ -29,6 +29,7 @@ from experiments.priors.doubts import (
     hardware_warning,
 )
 from experiments.priors.network import NetworkPrior, prior_of
+from experiments.priors.placement import Misplaced, misplaced
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
 from experiments.scenario.model_check import EngineCheck, engine_check
@@ -112,6 +113,11 @@ class Baseline:
     def doubts(self) -> Doubts:
         """What makes answers about the step doubtful."""
         return Doubts(self.scenario, self.timeline)
+
+    @cached_property
+    def misplaced(self) -> Misplaced | None:
+        """Recorded calls that contradict the nodes that the ranks are said to be on."""
+        return misplaced(self.recorded)
 
     @cached_property
     def engine_check(self) -> EngineCheck:

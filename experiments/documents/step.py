@@ -129,6 +129,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     coverage = base.loaded.coverage
     for warning in base.warnings:
         yield Doubt(warning, "name the cluster of the recording with --cluster")
+    if base.misplaced is not None:
+        yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
     if base.error is not None and 100 * abs(base.error) > FAR:
         yield Doubt(
             f"the replay is {100 * abs(base.error):.0f} %"

@@ -93,9 +93,9 @@ def with_advance(workload: Workload) -> Workload:
 
     No two steps are alike, and the recorded one is to follow itself after the recorded period. A
     lane that took longer than that had begun before it could do so again: it keeps the advance, a
-    lag below 0. One that took less was held up before it began. Where a device computes, its host
-    is taken to be ahead of it, and begins as soon as it can; a rank whose host computes is as late
-    again.
+    lag below 0. One that took less was held up before it began, and is so again; but a host whose
+    device was still busy with the step before, when it began, runs ahead: it begins as soon as it
+    can.
     """
     if workload.repeats is None:
         return workload
@@ -105,10 +105,10 @@ def with_advance(workload: Workload) -> Workload:
     first, _ = _ends_of_lanes(workload, lane)
     advance = np.full(len(workload), np.nan)
     advance[first] = np.minimum(0.0, left[lane[first]])
-    computes = workload.rank[(workload.what == What.COMPUTE) | (workload.what == What.COPY)]
+    ahead = set(workload.rank[np.isin(workload.name, _numbers(workload, STEP_BEFORE))].tolist())
     for rank, root in _main_roots(workload).items():
-        ahead = left[lane[root]]
-        advance[root] = min(ahead, pause) if rank in computes else ahead
+        later = left[lane[root]]
+        advance[root] = min(later, pause) if rank in ahead else later
     return replace(workload, advance=advance)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.next_step import with_advance
+from simulator.support.errors import TraceError
+from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
 from traces.core.events import Job, RankTrace
@@ -127,6 +129,7 @@ def link_job(
     matching = match([calls_of_graph(graph) for graph in graphs], job.job_ranks)
     matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
+    _check_together(job, graphs, clock)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
     repeats = repeats_of(job.ranks, chosen)
     workload = with_advance(replace(workload, repeats=repeats))
@@ -152,6 +155,28 @@ def link_job(
             for phase in rank_phases(rank, window, float(shift))
         ),
     )
+
+
+_APART, _TIMES_APART = 60.0, 10.0
+"""Seconds, and times the longest step, by which steps of one run are never apart: clocks of machines
+are off by less, and ranks wait for each other."""
+
+
+def _check_together(job: Job, graphs: Sequence[RankGraph], clock: JobClock) -> None:
+    """Refuse ranks whose steps are far apart in time: they were not recorded together.
+
+    Clocks that are off do not matter where ranks have calls in common, by which they are aligned.
+    """
+    begin = np.array([graph.start for graph in graphs]) + clock.shift
+    end = np.array([graph.end for graph in graphs]) + clock.shift
+    first, last = int(np.argmin(end)), int(np.argmax(begin))
+    apart = float(begin[last] - end[first])
+    if apart > max(_APART, _TIMES_APART * float((end - begin).max())):
+        raise TraceError(
+            f"{job.ranks[last].file}: begins its step {format_quantity(apart, 's')} after "
+            f"{job.ranks[first].file} has ended its own, and no call joins them: they are not of "
+            "one run; give the files of one run, or one of them alone"
+        )
 
 
 def _carrier(workload: Workload) -> Iterator[str]:

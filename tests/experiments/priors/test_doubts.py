@@ -343,7 +343,10 @@ def test_no_resource_makes_a_real_step_shorter_than_what_is_pinned():
     from benchmarks.pinned import CLUSTERS, TRACES, floor
     from experiments.baseline import baseline
 
-    for trace in ("kineto/cuda_event_sync_multi_stream.json.gz", "live/pp_s2.0"):
+    for trace in (
+        "kineto/cuda_event_sync_multi_stream.json.gz",
+        "kineto/cpu_gloo_300_rank34.json.gz",
+    ):
         where = CLUSTERS[trace]
         base = baseline(TRACES / trace, TRACES / where if "yaml" in where else where)
         pinned = base.doubts.pinned_pct - base.doubts.pinned.get("software", 0.0)

@@ -342,3 +342,21 @@ def test_a_call_is_over_when_its_first_member_is(tmp_path: Path) -> None:
     assert loaded.calls.transfer.tolist() == EXACT([40e-6])
     joins = loaded.call >= 0
     assert sorted(loaded.duration[joins].tolist()) == EXACT([0, 6e-6])
+
+
+def two_ranks(folder: Path, later: float) -> Path:
+    for rank in (0, 1):
+        tape = Tape(rank=rank, world=2)
+        tape.step(1, 1000.0 + rank * later, 500)
+        tape.launch(1010.0 + rank * later, 7, 1015.0 + rank * later, 10)
+        tape.write(folder)
+    return folder
+
+
+def test_recordings_that_do_not_overlap_in_time_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"rank1.*4800 s after .*rank0.*not of one run"):
+        load(two_ranks(tmp_path, 4.8e9))
+
+
+def test_recordings_that_overlap_are_read(tmp_path: Path) -> None:
+    assert load(two_ranks(tmp_path, 300.0)).coverage.ranks == (0, 1)

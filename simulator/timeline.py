@@ -117,6 +117,17 @@ class Measured:
         return f"<Measured {self.workload!r}>"
 
 
+def step_before_ended(workload: Workload) -> float:
+    """When, on the clock of what was measured, a step begins to count (s).
+
+    The step before has ended on all ranks, its period before the last end of this one. 0 of a step
+    that does not repeat: it counts from its first begin on.
+    """
+    if workload.repeats is None or np.isnan(workload.measured_end).all():
+        return 0.0
+    return float(np.nanmax(workload.measured_end)) - workload.repeats.period
+
+
 def measured(workload: Workload) -> Measured | None:
     """Return the step as it was measured; None if any of its ops was not.
 
@@ -130,9 +141,8 @@ def measured(workload: Workload) -> Measured | None:
     ended, else until then.
     """
     start, end = workload.measured_start, workload.measured_end
-    if workload.repeats is not None and len(end):
-        origin = end.max() - workload.repeats.period
-        start, end = start - origin, end - origin
+    origin = step_before_ended(workload)
+    start, end = start - origin, end - origin
     if np.isnan(start).any() or np.isnan(end).any():
         return None
     ops = np.flatnonzero(workload.what >= What.COLLECTIVE)

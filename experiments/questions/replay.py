@@ -15,6 +15,7 @@ from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
 from simulator.support.quantities import format_quantity
+from simulator.timeline import step_before_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,9 @@ def replay(
 
 
 def _rank(base: Baseline, row: RankTime) -> RankReplay:
-    begin = _or_none(base.loaded.measured_begin.get(row.rank, math.nan))
-    end = _or_none(base.loaded.measured_end.get(row.rank, math.nan))
+    origin = step_before_ended(base.loaded.workload)
+    begin = _or_none(base.loaded.measured_begin.get(row.rank, math.nan) - origin)
+    end = _or_none(base.loaded.measured_end.get(row.rank, math.nan) - origin)
     return RankReplay(
         rank=row.rank,
         measured_start_s=begin,

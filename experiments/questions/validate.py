@@ -24,6 +24,7 @@ from experiments.validation.measured_collectives import CallError, ErrorClass, b
 from experiments.validation.measured_points import read_points
 from experiments.validation.predicted_points import PointError, points_of, recording_of
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
+from simulator.timeline import step_before_ended
 from simulator.workload import What
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
@@ -356,8 +357,9 @@ def _off(base: Baseline) -> tuple[float | None, float | None]:
     joined = (workload.what >= What.COLLECTIVE) & ~np.isnan(workload.measured_start)
     if not joined.any():
         return None, None
-    start = np.abs(timeline.start - workload.measured_start)[joined]
-    end = np.abs(timeline.end - workload.measured_end)[joined]
+    origin = step_before_ended(workload)
+    start = np.abs(timeline.start + origin - workload.measured_start)[joined]
+    end = np.abs(timeline.end + origin - workload.measured_end)[joined]
     return float(np.median(start)), float(np.median(end))
 
 

@@ -141,8 +141,11 @@ def build_job(job: list[Step], ready: list[float]) -> Workload:
 
 def same_workload(one: Workload, other: Workload) -> bool:
     columns = [field.name for field in fields(Workload) if field.name not in ("edges", "calls")]
-    alike = (np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
-    return all(alike)
+    pairs = [(getattr(one, name), getattr(other, name)) for name in columns]
+    return all(
+        np.array_equal(first, second, equal_nan=getattr(first, "dtype", None) == np.float64)
+        for first, second in pairs
+    )
 
 
 def same(one: Loaded, other: Loaded) -> bool:

@@ -158,8 +158,8 @@ def link_job(
 
 
 _APART, _TIMES_APART = 60.0, 10.0
-"""Seconds, and times the longest step, by which steps of one run are never apart: clocks of machines
-are off by less, and ranks wait for each other."""
+"""Seconds, and times the longest step, by which steps of one run are never apart: clocks of
+machines are off by less, and ranks wait for each other."""
 
 
 def _check_together(job: Job, graphs: Sequence[RankGraph], clock: JobClock) -> None:

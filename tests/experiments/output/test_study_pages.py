@@ -140,7 +140,7 @@ def test_the_page_has_bills_timelines_and_reasons(back, page):
         assert sum(line["cost"] for line in panel["bill"]["lines"]) == pytest.approx(one.bill.cost)
         slices = unpacked(found[panel["slices"]])
         ends = np.array(slices["start"]) + np.array(slices["length"])
-        assert ends.max() * panel["timeline"]["tick_s"] == pytest.approx(one.timeline.makespan)
+        assert ends.max() * panel["timeline"]["tick_s"] == pytest.approx(one.timeline.latency)
     text = Elements(page).text
     assert "step_s <= 32 ms" in text
     assert f"{back.refused[0]['points']:,}" in text

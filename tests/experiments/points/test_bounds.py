@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives.libraries.planners import parse_rule
-from experiments.points.utility import BOUND_ASSUMES, most_utility, utility
+from experiments.baseline import baseline
+from experiments.points.utility import BOUND_ASSUMES, most_utility, utilities, utility
 from experiments.scenario.resources import RESOURCES, improve, utility_pct
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT
@@ -104,10 +106,24 @@ def test_a_bound_is_printed_with_what_it_assumes_and_not_below_the_utility(engin
 def test_where_buckets_share_a_link_the_bound_counts_the_link():
     """Half the latency saves next to nothing of a step that waits for bytes, and at most so."""
     live = ROOT / "traces" / "live"
+    base = baseline(live / "ddp-cpu-2", live / "net250.yaml")
+    alone = replace(base.scenario, workload=replace(base.scenario.workload, repeats=None))
+    base = replace(base, scenario=alone, timeline=alone.run())
+    (row,) = utilities(base, resources=["scale_out.latency"])
+    assert row.bound_pct < 0.2
+
+
+def test_a_link_is_busy_for_the_bytes_of_each_step_that_follows():
+    """Of a step that repeats what comes before and after its calls may lie beside other steps."""
+    live = ROOT / "traces" / "live"
     (row,) = utility(
         live / "ddp-cpu-2", live / "net250.yaml", resources="scale_out.latency"
     ).utilities
-    assert row.bound_pct < 0.2
+    base = baseline(live / "ddp-cpu-2", live / "net250.yaml")
+    (busiest,) = np.unique(base.timeline.link_bytes[base.timeline.link_bytes > 0])[-1:]
+    least = busiest / base.timeline.topology.bandwidth[np.argmax(base.timeline.link_bytes)]
+    assert row.utility_pct <= row.bound_pct
+    assert base.timeline.makespan * (1 - row.bound_pct / 100) >= least * (1 - 1e-9)
 
 
 def test_where_nothing_meets_a_bound_is_the_utility():

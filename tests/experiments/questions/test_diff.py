@@ -1,6 +1,7 @@
 """Two steps compared where it is known what lies between them: it is named, and parts add up."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -20,12 +21,14 @@ C = "dgx-a100"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Write what the sample would have recorded with a change, once each."""
+    """Write what the sample's step alone would have recorded with a change, once each."""
     folder, base, known = tmp_path_factory.mktemp("recorded"), tf.baseline(GPU, C, nodes=2), {}
 
     def write(text):
         if text not in known:
-            scenario = parse_change(text).apply(base.scenario).scenario if text else base.scenario
+            alone = replace(base.scenario.workload, repeats=None)
+            scenario = replace(base.scenario, workload=alone)
+            scenario = parse_change(text).apply(scenario).scenario if text else scenario
             known[text] = folder / f"{len(known)}"
             write_kineto([scenario.run()], known[text], accelerator=base.loaded.accelerator)
         return known[text]

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.output.perfetto import events_of_jobs as events
-from experiments.points.utility import utility
 from experiments.questions.replay import replay
 from experiments.questions.share import job_files, share
+from experiments.scenario.resources import improve, utility_pct
 from helpers.places import SAMPLES
 from simulator.support.errors import ClusterError, SettingsError, WhatIfError
 
@@ -114,16 +115,24 @@ def test_jobs_on_links_of_their_own_take_what_replay_says_to_the_last_bit(cluste
             assert row.step_s == row.alone_step_s == row.worst_step_s
             assert row.slow_down == 1.0
     first = report.jobs[0]
-    assert first.alone_step_s == replay(GPU, cluster, step="typical").base.timeline.makespan
+    assert first.alone_step_s == step_alone(replay(GPU, cluster, step="typical").base)
+
+
+def step_alone(base):
+    """How long a step takes that begins on all ranks when the one before has ended on all (s)."""
+    workload = replace(base.scenario.workload, repeats=None)
+    return replace(base.scenario, workload=workload).run().makespan
 
 
 def test_utilities_of_jobs_that_meet_nobody_are_those_of_utility():
     report = share([GPU, "x2"], "dgx-a100")
-    alone = {row.resource: row for row in utility(GPU, "dgx-a100").utilities}
+    base = replay(GPU, "dgx-a100", step="typical").base
+    faster = replace(base, scenario=improve(base.scenario, "compute", 2.0))
+    saved = utility_pct(step_alone(base), step_alone(faster))
     compute = next(one for one in report.utilities if one.resource == "compute")
     for row in compute.jobs:
-        assert row["utility_pct"] == row["alone_utility_pct"] == alone["compute"].utility_pct
-    assert compute.utility_pct == pytest.approx(alone["compute"].utility_pct)
+        assert row["utility_pct"] == row["alone_utility_pct"] == saved
+    assert compute.utility_pct == pytest.approx(saved)
 
 
 def test_a_third_job_elsewhere_changes_nothing_to_the_last_bit(tmp_path):
@@ -295,7 +304,7 @@ def test_a_broken_part_is_one_of_the_network_of_all_jobs():
         [GPU, "x2"], "dgx-a100", placement="striped", resources=None, what_ifs=(fault,)
     ).jobs
     alone, slow = (
-        replay(GPU, "dgx-a100", nodes=2, what_ifs=changes).base.timeline.makespan
+        step_alone(replay(GPU, "dgx-a100", nodes=2, what_ifs=changes).base)
         for changes in ((), (fault,))
     )
     assert slow > alone

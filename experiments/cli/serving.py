@@ -10,7 +10,6 @@ from experiments.cli.options import (
     Figure,
     Html,
     Output,
-    OutputOption,
     choice,
     completed,
     models,
@@ -103,7 +102,15 @@ def serving(
     factor: Annotated[float, typer.Option(help="How much more of a resource.")] = 2.0,
     figure: Figure = None,
     html: Html = None,
-    output: OutputOption = Output.TABLE,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="table|json|csv|N",
+            help="How to print the answer; or N: tokens made for each request.",
+        ),
+    ] = None,
 ) -> None:
     """Serve requests by a deployment: TTFT, TPOT, goodput, and what doubling would buy.
 
@@ -114,6 +121,7 @@ def serving(
 
     check_figure(figure)
     check_html(html)
+    form, output_tokens = _form_and_tokens(output or [], output_tokens)
     precisions = (weights, experts or weights, cache)
     where = (str(cluster), engine, engine_version)
     deployment = _deployment(model, where, (tp, dp, ep), precisions)
@@ -129,7 +137,22 @@ def serving(
             factor=factor,
             watch=watch,
         )
-    show(report, output, figure, html)
+    show(report, form, figure, html)
+
+
+def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
+    """Tell a form from a number of tokens: ``--output`` is how clients of engines spell both."""
+    form = Output.TABLE
+    for value in output:
+        if value.isdigit() and int(value) > 0:
+            tokens = int(value)
+        elif value in list(Output):
+            form = Output(value)
+        else:
+            raise typer.BadParameter(
+                f"--output {value!r} is none of {', '.join(Output)}, and no number of tokens."
+            )
+    return form, tokens
 
 
 def _deployment(

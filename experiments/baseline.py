@@ -25,7 +25,6 @@ from experiments.priors.doubts import (
     CommunicationError,
     Doubts,
     communication_error,
-    comparable,
     hardware_warning,
 )
 from experiments.priors.network import NetworkPrior, prior_of
@@ -39,7 +38,7 @@ from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, settings_of
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import format_quantity
-from simulator.timeline import Timeline
+from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.bare import unspecified

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.schedule import Plans
-from simulator.support.arrays import Floats, Ints
+from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.quantities import format_quantity
 from simulator.topology import Topology
 from simulator.workload import What, Workload
@@ -156,6 +156,26 @@ def measured(workload: Workload) -> Measured | None:
     waited = receives[start[receives] < over[workload.call[receives]]]
     over[workload.call[waited]] = end[waited]
     return Measured(workload, start, end, arrived, np.maximum(arrived, over))
+
+
+def group_sizes(workload: Workload) -> Longs:
+    """How many ranks each group has, shape ``(groups,)``."""
+    return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
+
+
+def comparable(workload: Workload) -> Mask:
+    """Which calls' transfers were measured and can be modelled, shape ``(calls,)``.
+
+    A call of which a member was not recorded began to move nobody knows when. One whose first
+    member ends before the last has come was not measured either: clocks are off, or it needs no
+    rendezvous.
+    """
+    calls, members = workload.calls, group_sizes(workload)[workload.calls.group]
+    joined = np.flatnonzero(workload.call >= 0)
+    copied = workload.call[joined[np.isnan(workload.measured_start[joined])]]
+    recorded = np.bincount(copied, minlength=len(calls)) == 0
+    whole = (workload.members == members) & (members > 1) & recorded
+    return np.asarray(whole & ~np.isnan(calls.size) & (calls.transfer > 0))
 
 
 def first_start(run: "RunTimes") -> float:

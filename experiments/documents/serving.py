@@ -108,7 +108,7 @@ def _utilities(report: "ServingReport") -> Section:
         for row in report.utilities
     ]
     columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")
-    foot = "gain in %: less time, more goodput; ± 95 % interval over seeds, paired"
+    foot = "% of the time saved, and of goodput gained; ± 95 % interval over seeds, paired"
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
 
 

@@ -20,7 +20,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.accelerators import models
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
-from simulator.timeline import Timeline
+from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import KINDS, LAUNCH_DELAY, UNEXPLAINED_HOST, Floats, What, Workload
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
@@ -104,26 +104,6 @@ def communication_error(replay: Timeline, cost: str) -> CommunicationError:
         "median_absolute_pct": float(np.median(np.abs(error))),
         "kinds": sorted(parts, key=lambda kind_error: -kind_error.calls),
     }
-
-
-def group_sizes(workload: Workload) -> NDArray[np.int64]:
-    """How many ranks each group has, shape ``(groups,)``."""
-    return np.array([len(group.ranks) for group in workload.groups], dtype=np.int64)
-
-
-def comparable(workload: Workload) -> NDArray[np.bool_]:
-    """Which calls' transfers were measured and can be modelled, shape ``(calls,)``.
-
-    A call of which a member was not recorded began to move nobody knows when. One whose first
-    member ends before the last has come was not measured either: clocks are off, or it needs no
-    rendezvous.
-    """
-    calls, members = workload.calls, group_sizes(workload)[workload.calls.group]
-    joined = np.flatnonzero(workload.call >= 0)
-    copied = workload.call[joined[np.isnan(workload.measured_start[joined])]]
-    recorded = np.bincount(copied, minlength=len(calls)) == 0
-    whole = (workload.members == members) & (members > 1) & recorded
-    return np.asarray(whole & ~np.isnan(calls.size) & (calls.transfer > 0))
 
 
 def _why_none(

@@ -14,10 +14,10 @@ from math import exp, log
 import numpy as np
 
 from collectives.bandwidth import busbw
-from experiments.priors.doubts import comparable, group_sizes
 from experiments.scenario.scenario import Scenario
 from simulator.support.errors import TwofoldError
 from simulator.support.quantities import format_quantity
+from simulator.timeline import comparable, group_sizes
 from simulator.workload import KINDS, Call, Workload
 
 _LEAST_SIZE = 2**20

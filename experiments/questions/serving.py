@@ -328,7 +328,7 @@ def _utility(
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
     ttft, tpot = (
-        _gain(before[name] / np.maximum(after[name], 1e-12) - 1) for name in ("ttft", "tpot")
+        _gain(1 - after[name] / np.maximum(before[name], 1e-12)) for name in ("ttft", "tpot")
     )
     if slo is None:
         return ServingUtility(resource, ttft, tpot, None)
@@ -467,4 +467,4 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]) -> 
         return f"{busy}."
     best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, 0.0))[0])
     gain = (best.tpot_p99_pct or (0.0, 0.0))[0]
-    return f"{busy}; p99 TPOT is limited most by {best.resource} ({gain:+.0f} % from more of it)."
+    return f"{busy}; more {best.resource} shortens p99 TPOT most, by {gain:.0f} %."

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 388
+MODULES = 389
 LINES = 111_750
 CHAIN = 30
 VAGUE_PCT = {

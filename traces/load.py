@@ -71,7 +71,7 @@ def load(
     --------
     >>> loaded = load("traces/samples/gloo-ddp-4")
     >>> len(loaded.workload.ranks), loaded.coverage.collectives, f"{loaded.measured_step:.4f} s"
-    (4, 4, '0.0445 s')
+    (4, 4, '0.0378 s')
     """
     return open_trace(path, name=name, options=options)(step)
 

@@ -126,7 +126,7 @@ class Session:
     >>> session = open_session("traces/samples/gpu-dp2-tp4", "dgx-a100", Settings(nodes=2))
     >>> answer = session.moving(parse_state("compute=2"))
     >>> answer.engine, answer.step, f"{answer.gain_pct:.2f} %"
-    ('analytic', '20.21 ms', '25.84 %')
+    ('analytic', '20.22 ms', '25.83 %')
     """
 
     def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:

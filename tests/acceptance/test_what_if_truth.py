@@ -5,6 +5,8 @@ with a resource changed, and the trace, which knows nothing of the program but w
 records, is asked the same what-if.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from experiments.baseline import Settings, baseline
@@ -23,11 +25,12 @@ def cluster():
 
 @pytest.fixture(scope="module", params=["1", "3"])
 def pair(request, cluster, pytestconfig):
-    """The program, and the trace of it."""
+    """The program, and the trace of it: of one step, which begins when and as it was recorded."""
     step = request.param
     program = Scenario(gpu_sample.workload(cluster, int(step)), cluster, nodes=gpu_sample.NODES)
     settings = Settings(nodes=gpu_sample.NODES, step=step)
-    return program, baseline(pytestconfig.rootpath / SAMPLE, cluster, settings).scenario
+    trace = baseline(pytestconfig.rootpath / SAMPLE, cluster, settings).scenario
+    return program, replace(trace, workload=replace(trace.workload, repeats=None))
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 4.0])

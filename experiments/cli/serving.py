@@ -141,7 +141,7 @@ def serving(
 
 
 def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
-    """Tell a form from a number of tokens: ``--output`` is how clients of engines spell both."""
+    """Tell a form from a number of tokens: clients of engines have ``--output`` for these."""
     form = Output.TABLE
     for value in output:
         if value.isdigit() and int(value) > 0:

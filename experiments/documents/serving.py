@@ -112,10 +112,11 @@ def _utilities(report: "ServingReport") -> Section:
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
 
 
-def _gain(gain: "tuple[float, float] | None") -> str:
+def _gain(gain: "tuple[float, float | None] | None") -> str:
     if gain is None:
         return ""
-    return f"{gain[0]:+.2f} ± {gain[1]:.2f} %"
+    value, half = gain
+    return f"{value:+.2f} %" if half is None else f"{value:+.2f} ± {half:.2f} %"
 
 
 def _where(report: "ServingReport") -> Section:
@@ -152,7 +153,8 @@ def _trust(report: "ServingReport") -> Trust:
         f" {prior.tpot_pct:g} % and TTFT by {prior.ttft_pct:g} % in the median"
     )
     doubts = tuple(Doubt(doubt) for doubt in report.doubts)
-    grade: Grade = "poor" if doubts else "good" if prior.tpot_pct <= 10 else "fair"
+    close = max(prior.tpot_pct, prior.ttft_pct) <= 10
+    grade: Grade = "poor" if doubts else "good" if close else "fair"
     return Trust(text, grade, doubts)
 
 

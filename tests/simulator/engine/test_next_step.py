@@ -14,13 +14,17 @@ from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import account, rank_parts
 from simulator.analysis.critical_path import critical_path
 from simulator.analysis.path_integral import path_integral
+from simulator.analytic.bounds import least_calls, least_steps
+from simulator.analytic.contraction import contract
+from simulator.analytic.longest_path import Points
 from simulator.builder import WorkloadBuilder
-from simulator.engine.next_step import begins, joints
+from simulator.engine.next_step import begins, joints, with_advance, without_backlog
 from simulator.repeats import Repeats
 from simulator.support.errors import WorkloadError
 from simulator.workload import STEP_BEFORE, CallRow, What, Workload
 from tests.helpers.strategies import workloads
 from topologies import load_cluster
+from traces.load import load
 
 CLUSTER = load_cluster("dgx-a100")
 REPEATS = Repeats(pause=1e-4, period=1.0)
@@ -155,6 +159,70 @@ def test_a_lane_waits_for_its_own_end_and_a_rank_for_its_main_thread():
     rows = sorted(zip(edges.source.tolist(), edges.target.tolist(), edges.lag, strict=True))
     assert rows == [(0, 0, 1e-3), (1, 1, 0.0)]
     assert begins(edges, np.array([3e-3, 11e-3])).tolist() == [4e-3, 11e-3]
+
+
+def recorded(backlog: float) -> Workload:
+    """A host of 3 ms that launches a kernel of 8 ms, as recorded, every 8 ms."""
+    builder = WorkloadBuilder(job_ranks=1)
+
+    def op(what: What, lane: str, begin: float, duration: float) -> int:
+        measured = (begin, begin + duration)
+        return builder.op(what, rank=0, lane=lane, name="op", duration=duration, measured=measured)
+
+    launch, gemm = op(What.HOST, "main", 0.0, 3e-3), op(What.COMPUTE, "stream 7", 3e-3, 8e-3)
+    builder.edge(launch, gemm)
+    if backlog:
+        before = builder.op(
+            What.COMPUTE, rank=0, lane="stream 7", name=STEP_BEFORE, duration=backlog
+        )
+        builder.edge(before, gemm)
+    return with_advance(replace(builder.build(), repeats=Repeats(0.0, 8e-3)))
+
+
+def test_a_host_ahead_of_its_device_begins_as_soon_as_it_can_and_another_as_late_as_recorded():
+    ahead, waiting = recorded(backlog=2e-3), recorded(backlog=0.0)
+    assert period(ahead) == pytest.approx(8e-3)
+    assert period(waiting) == pytest.approx(8e-3)
+    faster = [improve(Scenario(step, CLUSTER), "compute", 4.0) for step in (ahead, waiting)]
+    assert [scenario.run().makespan for scenario in faster] == pytest.approx([3e-3, 8e-3])
+
+
+@settings(max_examples=60)
+@given(workload=workloads(8))
+def test_no_period_is_shorter_than_its_bound(workload):
+    scenario = Scenario(repeated(workload), CLUSTER, "flow")
+    least = least_calls(scenario.workload, scenario.costs(), "flow")
+    count = len(least.time)
+    points = Points(least.time[:, None], np.arange(count), np.ones(count), {})
+    (bound,) = least_steps(contract(scenario.workload), points, [least.links])
+    # 2 %: it is a bound but for what simulator.analytic.bounds says of steps that repeat
+    assert scenario.run().makespan >= bound * (1 - 2e-2) - 1e-10
+
+
+@pytest.mark.parametrize("host", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("sample", ["traces/live/ddp-2", "traces/live/pp-2", "traces/live/zero3-2"])
+def test_two_steps_tell_the_period_of_recorded_ones(sample, host):
+    step = load(sample).workload
+    step = step.lasting(np.where(step.what == What.HOST, step.duration / host, step.duration))
+    scenario = Scenario(step, load_cluster("traces/live/net250.yaml"), "flow")
+    assert step.repeats is not None
+    second, sixth = (_period_after(scenario, steps) for steps in (2, 6))
+    assert second == pytest.approx(sixth, rel=1e-3)
+
+
+def _period_after(scenario: Scenario, steps: int) -> float:
+    """How much later the last of some steps in a row ends than the one before it."""
+    workload = scenario.workload
+    edges, ends = joints(workload), [0.0]
+    step = replace(without_backlog(workload), repeats=None, advance=None)
+    ready = step.ready - step.ready.min(initial=0.0)
+    for _ in range(steps):
+        origin = float(ready.min())
+        timeline = replace(scenario, workload=step.lasting(ready=ready - origin)).run()
+        end = timeline.end + origin
+        ends.append(float(end.max()))
+        ready = begins(edges, end)
+    return ends[-1] - ends[-2]
 
 
 def test_of_a_step_alone_no_joints_are_known():

@@ -20,7 +20,7 @@ from experiments.output.words import percent, plural, say_resource, say_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.questions.serving import ServingReport
+    from experiments.questions.serving import Gain, ServingReport
     from experiments.questions.validate_serving import ServingErrors, ValidateServingReport
     from experiments.questions.validate_serving_log import LogFigure, ServingLogReport
 
@@ -55,7 +55,7 @@ def serving(report: "ServingReport") -> Document:
                 Table(
                     ("metric", *(f">{name}" for name in _PERCENTILES)),
                     rows,
-                    foot=f"± 95 % interval over {plural(report.seeds, 'seed')}, in % of the figure",
+                    foot=_interval_foot(report),
                 )
             ],
             wide=True,
@@ -89,6 +89,14 @@ def serving(report: "ServingReport") -> Document:
     )
 
 
+def _interval_foot(report: "ServingReport") -> str:
+    if report.deterministic:
+        return "the load is the same for every seed: one run, no interval"
+    if report.seeds == 1:
+        return "one seed: no interval"
+    return f"± 95 % interval over {plural(report.seeds, 'seed')}, in % of the figure"
+
+
 def _with_interval(value: float, metric: object, name: str) -> str:
     half = getattr(metric, f"{name}_half_width", None)
     if half is None:
@@ -97,26 +105,30 @@ def _with_interval(value: float, metric: object, name: str) -> str:
 
 
 def _utilities(report: "ServingReport") -> Section:
+    asked = ["ttft_p99_pct", "tpot_p99_pct"] + ["goodput_pct"] * (report.goodput is not None)
     rows = [
         Row(
             (
                 f"{say_resource(row.resource)} x{report.factor:g}",
-                *(_gain(gain) for gain in (row.ttft_p99_pct, row.tpot_p99_pct, row.goodput_pct)),
+                *(_gain(getattr(row, name)) for name in asked),
             ),
             note=row.note,
         )
         for row in report.utilities
     ]
-    columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")
-    foot = "% of the time saved, and of goodput gained; ± 95 % interval over seeds, paired"
+    columns = ("resource", ">p99 TTFT", ">p99 TPOT", ">goodput")[: 1 + len(asked)]
+    gained = ", and of goodput gained" if report.goodput is not None else ""
+    foot = f"% of the time saved{gained}"
+    if report.seeds > 1:
+        foot += "; ± 95 % interval over seeds, paired"
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
 
 
-def _gain(gain: "tuple[float, float | None] | None") -> str:
+def _gain(gain: "Gain | None") -> str:
     if gain is None:
         return ""
-    value, half = gain
-    return f"{value:+.2f} %" if half is None else f"{value:+.2f} ± {half:.2f} %"
+    half = "" if gain[1] is None else f" ± {gain[1]:.2f}"
+    return f"{gain[0]:+.2f}{half} %"
 
 
 def _where(report: "ServingReport") -> Section:

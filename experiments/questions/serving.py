@@ -63,18 +63,22 @@ class MetricRow:
     p99_half_width: float | None
 
 
+Gain = tuple[float, float | None]
+"""A mean over seeds and the half width of its 95 % interval; None of one run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServingUtility:
     """What a multiple of a resource buys (%): less p99 TTFT and TPOT, more goodput.
 
-    Each is the mean over seeds and its half width (None of one seed); ``note`` says why there is
+    Each is the mean over seeds and its half width, None of one run; ``note`` says why there is
     none.
     """
 
     resource: str
-    ttft_p99_pct: tuple[float, float | None] | None
-    tpot_p99_pct: tuple[float, float | None] | None
-    goodput_pct: tuple[float, float | None] | None
+    ttft_p99_pct: Gain | None
+    tpot_p99_pct: Gain | None
+    goodput_pct: Gain | None
     note: str = ""
 
 
@@ -122,6 +126,7 @@ class ServingReport(Report):
     prior: ServingPrior
     doubts: tuple[str, ...]
     cause: str
+    deterministic: bool
 
     def metric(self, name: str) -> MetricRow:
         """Return the row of a metric."""
@@ -185,7 +190,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     slo
         By which requests count as goodput; None: no goodput.
     seeds
-        Runs, of which intervals are made; a table of requests is run once.
+        Runs, of which intervals are made; a load that is the same for all seeds is run once.
     resources
         Which to multiply; None: all that there are.
     factor
@@ -202,7 +207,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
     if not 0 < factor < float("inf"):
         raise WhatIfError(f"factor {factor!r} is not positive and finite")
-    count = 1 if isinstance(load, Requests) else seeds
+    count = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 1} points")
     base = _runs(deployment, deployment, load, count)
@@ -232,7 +237,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         f"{engine.name}: {engine.tokens} tokens an iteration, {engine.sequences} requests at once,"
         f" {deployment.parallelism}",
         metrics,
-        tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, 0))[0])),
+        tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         _parts(base),
         goodput,
         fraction,
@@ -247,7 +252,13 @@ def serving(  # noqa: PLR0913 - the options of the command
         serving_prior(engine.name),
         (*_unmeasured(deployment), *_doubts(base, load, count)),
         _cause(base, utilities),
+        _deterministic(load),
     )
+
+
+def _deterministic(load: Load) -> bool:
+    """Return whether every seed asks alike: a table, or a closed loop of fixed lengths."""
+    return isinstance(load, Requests) or (isinstance(load, Closed) and load.spread == 1.0)
 
 
 _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
@@ -379,8 +390,8 @@ _NORMAL = 1.960
 """The same for many."""
 
 
-def _gain(values: Floats) -> tuple[float, float | None]:
-    """Mean of gains (%) and the half width of their 95 % interval, None of one value."""
+def _gain(values: Floats) -> Gain:
+    """Mean of gains (%) and the half width of their 95 % interval."""
     half = _half_width(values)
     return 100 * float(values.mean()), None if half is None else 100 * half
 
@@ -463,7 +474,7 @@ def _doubts(runs: Sequence[InstanceRun], load: Load, count: int) -> tuple[str, .
                 f"the load is beyond capacity: it saturates at about {rate:.3g} requests/s, and"
                 " latencies grow with the length of the run"
             )
-    if count == 1 and not isinstance(load, Requests):
+    if count == 1 and not _deterministic(load):
         doubts.append("one seed gives no interval: use --seeds 5")
     return tuple(doubts)
 

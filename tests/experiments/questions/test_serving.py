@@ -187,12 +187,15 @@ def test_a_request_that_never_fits_is_refused():
 
 def test_the_command_answers_first():
     words = (
-        "serving llama-3.1-8b -c hgx-h100 --concurrency 2 --input 64 --output-tokens 8 --seeds 1"
+        "serving llama-3.1-8b -c hgx-h100 --concurrency 2 --input 64 --output-tokens 8"
     )
     done = RUNNER.invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("p99 TTFT is")
     assert "memory bandwidth x2" in done.stdout
+    assert "±" not in done.stdout, "all seeds of a closed loop of fixed lengths are alike"
+    assert "the same for every seed" in done.stdout
+    assert "goodput" not in done.stdout, "without an SLO there is none"
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,7 @@ def test_a_request_that_never_fits_is_refused():
 
 
 def test_the_command_answers_first():
-    words = (
-        "serving llama-3.1-8b -c hgx-h100 --concurrency 2 --input 64 --output-tokens 8"
-    )
+    words = "serving llama-3.1-8b -c hgx-h100 --concurrency 2 --input 64 --output-tokens 8"
     done = RUNNER.invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("p99 TTFT is")

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 389
-LINES = 111_750
+MODULES = 394
+LINES = 113_600
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

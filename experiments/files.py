@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from simulator.support.errors import OutputError
+from simulator.support.input_files import open_file
 
 WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "html")
 """Options of commands that name what is written."""
@@ -115,7 +116,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _begins_as_none_read(path: Path) -> bool:
-    with _reported(path), path.open("rb") as file:
+    with _reported(path), open_file(path, OutputError) as file:
         return file.read(5).startswith(_NEVER_READ)
 
 

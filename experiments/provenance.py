@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 
 from experiments.output.document import TrustAnswer
 from experiments.output.encoding import jsonable as jsonable
-from simulator.support.errors import TraceError
+from simulator.support.errors import OutputError, TraceError
+from simulator.support.input_files import open_file
 
 if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster
@@ -146,7 +147,7 @@ def _hashed(path: Path) -> InputFile:
 def _digest(path: Path, size: int, changed_ns: int) -> str:
     """Hash a file; one that has kept its size and time is not read again."""
     del size, changed_ns
-    with path.open("rb") as file:
+    with open_file(path, OutputError) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -10,8 +10,6 @@
     it is a histogram of a router's choices; ``FILE:LAYER`` names one layer of it.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ import numpy as np
 from simulator.shares import Shares, of_bytes
 from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError, shown
+from simulator.support.input_files import csv_rows, read_text
 
 _FORMS = (
     "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "
@@ -265,19 +264,14 @@ _Rows = Sequence[tuple[int, Sequence[str]]]
 
 
 def _rows(path: Path) -> _Rows:
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise WorkloadError(f"{path}: more than {_LARGEST_FILE >> 20} MiB: no such table")
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise WorkloadError(f"{path}: cannot be read as a table: {reason}") from error
+    text = read_text(path, WorkloadError, "as a table", most=_LARGEST_FILE)
     lines = [
         (at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()[:1] not in "#"
     ]
-    cells = csv.reader(io.StringIO("\n".join(line for _, line in lines)))
+    cells = csv_rows((line for _, line in lines), path, WorkloadError)
     rows = [
-        (at, [cell.strip() for cell in row]) for (at, _), row in zip(lines, cells, strict=False)
+        (at, [cell.strip() for cell in row])
+        for (at, _), (_, row) in zip(lines, cells, strict=False)
     ]
     if not rows:
         raise WorkloadError(f"{path}: is empty; {_FORMS}")

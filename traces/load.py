@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import head_of
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from traces.core.events import Job
 from traces.core.files import (
-    head_of,
     is_execution_trace,
     is_goal,
     is_kineto,

@@ -16,6 +16,7 @@ from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from collectives.files.osu import is_osu, read_osu
 from collectives.files.perftest import is_perftest, read_perftest
 from simulator.support.errors import TraceError
+from simulator.support.input_files import read_bytes
 from simulator.support.log_text import as_printed, decoded
 
 _FORMS = (
@@ -87,10 +88,9 @@ def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
 
 def _read(path: Path, layout: Layout) -> BenchmarkLog:
     try:
-        text = decoded(path.read_bytes())
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(f"{path}: cannot be read as a log: {reason}") from error
+        text = decoded(read_bytes(path, TraceError, "as a log"))
+    except UnicodeError as error:
+        raise TraceError(f"{path}: cannot be read as a log: {error}") from error
     name, printed = str(path), as_printed(text)
     if is_nccl_tests(printed):
         log = read_nccl_tests(printed, name, layout)

@@ -10,8 +10,6 @@ Two tools have names of their own, and are known by them: rccl-tests' files (``a
 ``nccl_perf`` (``nccl_dtype``, ``message_size`` in elements, ``latency`` in ms).
 """
 
-import csv
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from collectives.files.measured_calls import (
     seconds,
 )
 from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.input_files import csv_rows, parse_json
 from simulator.support.quantities import bytes_per_element
 from simulator.workload import KINDS, kind_named
 
@@ -128,8 +127,8 @@ def _first_names(text: str) -> set[str] | None:
     first = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
     if first.lstrip()[:1] in ("{", "["):
         try:
-            rows = _json_rows(text)
-        except ValueError:
+            rows = _json_rows(text, "the file")
+        except TraceError:
             return {name.lower() for name in re.findall(r'"(\w+)"\s*:', first)} or None
         return set().union(*({key.lower() for key in row} for _, row in rows[:1])) or None
     separator = _separator(first)
@@ -142,24 +141,21 @@ def _separator(head: str) -> str | None:
 
 
 def _cells(head: str, separator: str) -> list[str]:
-    names = next(csv.reader([head], delimiter=separator))
+    _, names = next(csv_rows([head], "line 1", TraceError, delimiter=separator), (1, []))
     return [name.strip().lower() for name in names]
 
 
-def _json_rows(text: str) -> list[tuple[int, Mapping[str, object]]]:
+def _json_rows(text: str, path: str) -> list[tuple[int, Mapping[str, object]]]:
     """Read an object per line, or one list of objects, each with the line or place it stands in."""
     if text.lstrip().startswith("["):
-        rows = list(enumerate(json.loads(text), 1))
+        rows = list(enumerate(parse_json(text, path, TraceError), 1))
     else:
         rows = []
         for at, line in enumerate(text.splitlines(), 1):
             if line.strip()[:1] not in ("", "#"):
-                try:
-                    rows.append((at, json.loads(line)))
-                except ValueError as error:
-                    raise ValueError(f"line {at}: {error}") from error
+                rows.append((at, parse_json(line, f"{path}, line {at}", TraceError)))
     if not all(isinstance(row, dict) for _, row in rows):
-        raise ValueError("rows are objects")
+        raise TraceError(f"{path}: JSON that has no object per call")
     return rows
 
 
@@ -171,18 +167,14 @@ def _rows(text: str, path: str) -> Iterator[tuple[str, Cells]]:
     ]
     if numbered_lines and numbered_lines[0][1].lstrip()[:1] in ("{", "["):
         what = "row" if text.lstrip().startswith("[") else "line"
-        try:
-            rows = _json_rows(text)
-        except ValueError as error:
-            reason = f"JSON that ends early, or has no object per call: {error}"
-            raise TraceError(f"{path}: {reason}") from error
+        rows = _json_rows(text, path)
         for at, row in rows:
             yield f"{path}, {what} {at}", {key.lower(): _text(row[key]) for key in row}
         return
     separator = _separator(numbered_lines[0][1]) or ","
     names = _cells(numbered_lines[0][1], separator)
     for at, line in numbered_lines[1:]:
-        cells = next(csv.reader([line], delimiter=separator))
+        _, cells = next(csv_rows([line], f"{path}, line {at}", TraceError, delimiter=separator))
         while len(cells) > len(names) and not cells[-1].strip():
             cells.pop()
         if len(cells) != len(names):

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from collectives.files.thread_blocks import Instruction, MscclProgram, ThreadBlock, resolve
 from simulator.schedule import Schedule
 from simulator.support.errors import ScheduleError
+from simulator.support.input_files import parse_xml
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -35,14 +36,6 @@ KINDS = {
     "alltoall": "all_to_all",
 }
 TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
-
-
-class _Builder(ElementTree.TreeBuilder):
-    """A document type may declare entities, which may expand without bound: none is read."""
-
-    def doctype(self, name: str, *_: object) -> None:
-        """Refuse it where it begins, before any entity is declared."""
-        raise ScheduleError(f"DOCTYPE {name}: a document type is not read")
 
 
 def read_msccl(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
@@ -58,10 +51,7 @@ def read_msccl(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     ScheduleError
         If it is not XML, or an element, attribute or type is not understood; named.
     """
-    try:
-        root = ElementTree.fromstring(text, ElementTree.XMLParser(target=_Builder()))
-    except ElementTree.ParseError as error:
-        raise ScheduleError(f"not XML: {error}") from error
+    root = parse_xml(text, "the file", ScheduleError)
     if root.tag != "algo":
         raise ScheduleError(f"<{root.tag}>: the outermost element must be <algo>")
     coll = _text(root, "algo", "coll")

@@ -30,6 +30,7 @@ from collectives.files.measured_calls import (
     seconds,
 )
 from simulator.support.errors import TraceError, shown
+from simulator.support.input_files import reason_of
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _KINDS = {
@@ -286,6 +287,8 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
             document, start = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}: JSON that ends or breaks at line {error.lineno}") from error
+        except (ValueError, RecursionError) as error:  # a number, or nesting, without end
+            raise TraceError(f"{path}: JSON that cannot be read: {reason_of(error)}") from error
         if isinstance(document, dict):
             yield document
 

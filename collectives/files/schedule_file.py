@@ -23,6 +23,7 @@ from collectives.files.msccl import read_msccl
 from collectives.proof import check
 from simulator.schedule import Schedule, Step
 from simulator.support.errors import ScheduleError
+from simulator.support.input_files import read_text
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -49,10 +50,11 @@ def load_schedule(path: Path | str) -> Schedule:
     if path.suffix.lower() not in readers:
         raise ScheduleError(f"{path}: a schedule is a file in {' or '.join(readers)}")
     reader = readers[path.suffix.lower()]
+    text = read_text(path, ScheduleError)
     try:
-        schedule, owners = reader(path.read_text(encoding="utf-8"))
+        schedule, owners = reader(text)
         check(schedule, owners)
-    except (OSError, UnicodeDecodeError, ScheduleError) as error:
+    except ScheduleError as error:
         raise ScheduleError(f"{path}: {error}") from error
     return schedule
 

@@ -355,11 +355,12 @@ _OF_PLANS |= {"engine", "nodes", "algorithm", "what_if", "slow_down", "verbose"}
 
 def _plan_in(ctx: typer.Context, name: str) -> "GenerationPlan | None":
     """Read the plan that a name is the file of; None if it is a model's, or its card's."""
+    from simulator.support.input_files import HEAD, read_bytes
     from traces.core.files import is_plan
     from traces.generate.plan import read_plan
 
     path = Path(name)
-    if not path.is_file() or not is_plan(path.read_bytes()):
+    if not path.is_file() or not is_plan(read_bytes(path, most=HEAD + 1)):
         return None
     refuse_given(ctx, ctx.params.keys() - _OF_PLANS, "for a plan, which says what runs: change it")
     return read_plan(path)

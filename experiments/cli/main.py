@@ -28,7 +28,8 @@ from experiments.cli.former_names import current_words
 from experiments.cli.show import WORDS, say, with_verbosity
 from experiments.files import check_apart
 from experiments.output.encoding import harmless, write_on_any
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import SettingsError, TwofoldError
+from simulator.support.limits import LIMITS, VARIABLE, guard_memory, out_of_memory, parse_limits
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "Questions about a step": {
@@ -76,8 +77,8 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Note what was typed, which is part of an answer, and translate former names in it."""
         WORDS.set(tuple(args))
-        words = current_words(args)
-        if words != args and not ctx.resilient_parsing:
+        words = current_words(_limits_first(args))
+        if sorted(words) != sorted(args) and not ctx.resilient_parsing:
             say(f"note: this is now written {shlex.join(('twofold', *words))}")
         return super().parse_args(ctx, words)
 
@@ -91,6 +92,29 @@ class _Commands(TyperGroup):
             if name not in self.commands:
                 self.add_command(_make_command(name), name)
         return cast("TyperCommand | TyperGroup | None", self.commands.get(cmd_name))
+
+
+def _limits_first(words: list[str]) -> list[str]:
+    """Move ``--limit`` and its value before the command, since it is no command's own.
+
+    Examples
+    --------
+    >>> _limits_first(["utility", "t", "--limit", "memory=8GB"])
+    ['--limit', 'memory=8GB', 'utility', 't']
+    """
+    first: list[str] = []
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            rest += [word, *left]
+        elif word == "--limit":
+            first += [word, *[value for value in [next(left, None)] if value is not None]]
+        elif word.startswith("--limit="):
+            first.append(word)
+        else:
+            rest.append(word)
+    return [*first, *rest]
 
 
 _NARROWEST = 40
@@ -211,8 +235,29 @@ def _of_all(
             "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Raise or lower what a file may take, such as memory=8GB; may be repeated, and "
+            "may stand behind the command.",
+        ),
+    ] = None,
 ) -> None:
     """Take the options that are no command's."""
+    try:
+        words = [*os.environ.get(VARIABLE, "").split(","), *(limit or ())]
+        LIMITS.set(parse_limits(words))
+    except SettingsError as error:
+        raise typer.BadParameter(str(error), param_hint="--limit") from error
+    if limit:
+        os.environ[VARIABLE] = ",".join(filter(str.strip, words))  # processes started inherit it
+    if _keeps_to_budget:
+        guard_memory()
+
+
+_keeps_to_budget: list[bool] = []
+"""Not empty where the process is this program's alone, so that its memory may be limited."""
 
 
 def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
@@ -224,8 +269,9 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
             check_apart(options)
             ask(*arguments, **options)
             sys.stdout.flush()
-        except TwofoldError as error:
-            raise _stop(f"error: {error}", 1) from error
+        except (TwofoldError, MemoryError) as error:
+            reason = out_of_memory() if isinstance(error, MemoryError) else error
+            raise _stop(f"error: {reason}", 1) from error
         except KeyboardInterrupt as error:
             raise _stop("interrupted: there is no complete answer", 130) from error
         except BrokenPipeError as error:
@@ -252,6 +298,8 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "1")
 """Nothing here multiplies large matrices, for which numpy would start threads: 50 ms and more."""
 _NO_PLUGINS = ("PYDANTIC_DISABLE_PLUGINS", "__all__")
 """Pydantic's plugins watch services: to look for some, every installed distribution is read."""
+_PLAIN_MEMORY = ("ARROW_DEFAULT_MEMORY_POOL", "system")
+"""Arrow's own allocator takes a gibibyte of address space ahead, which the budget would count."""
 _ALLOCATIONS = 300_000
 """After so many more the collector looks for cycles: Python's 700 are for small programs, and the
 modules of a first answer make over 100,000 objects, none of them to be freed."""
@@ -262,7 +310,9 @@ def main() -> None:
     os.environ.setdefault(*_ONE_THREAD)
     os.environ.setdefault(*_NO_PLUGINS)
     gc.set_threshold(_ALLOCATIONS)
+    os.environ.setdefault(*_PLAIN_MEMORY)
     write_on_any(sys.stdout, sys.stderr)
+    _keeps_to_budget.append(True)
     try:
         app(prog_name="twofold")
     finally:

@@ -5,8 +5,6 @@ ranks take its seats in ascending order, as launchers number ranks host by host,
 says otherwise.
 """
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import ClusterError, SettingsError, shown
+from simulator.support.input_files import csv_rows, read_text
 from simulator.support.names import one_of, same_name
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster
@@ -218,11 +217,7 @@ def _from_file(jobs: Sizes, cluster: Cluster, placement: str) -> Seating:
     if path.suffix.lower() not in _FILES:
         choices = one_of(placement, PLACEMENTS)
         raise SettingsError(f"placement {choices}, nor a file that ends in {', '.join(_FILES)}")
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingsError(f"{path}: the placement cannot be read: {why}") from error
+    text = read_text(path, SettingsError, "as a placement")
     is_csv = path.suffix.lower() == ".csv"
     rows = list(_csv_rows(text, path) if is_csv else _yaml_rows(text, path))
     return _on_nodes_of_one_size(Seating(*_checked(rows, jobs, cluster), str(path)), cluster)
@@ -239,15 +234,15 @@ class _Row:
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[_Row]:
-    lines = csv.reader(io.StringIO(text))
-    head = [name.strip().lower() for name in next(lines, [])]
+    lines = csv_rows(text.splitlines(keepends=True), path, SettingsError)
+    head = [name.strip().lower() for name in next(lines, (1, []))[1]]
     if sorted(head) != sorted(_COLUMNS):
         raise SettingsError(
             f"{path}: line 1: the columns are {','.join(head) or 'missing'}; write"
             f" {','.join(_COLUMNS)}"
         )
-    for cells in lines:
-        where = f"{path}: line {lines.line_num}"
+    for line, cells in lines:
+        where = f"{path}: line {line}"
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(head):

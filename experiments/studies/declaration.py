@@ -31,6 +31,7 @@ from experiments.studies.dimensions import Dimension, DimensionError, parse_dime
 from experiments.studies.figures import FIGURES, FITS
 from experiments.studies.robust import Goal, check_quantile
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
+from simulator.support.input_files import read_bytes
 from simulator.support.names import did_you_mean
 from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, places
 
@@ -325,11 +326,7 @@ def read_study(source: Path | str) -> Declaration:
         If it cannot be read or is no study: with file, line, column and field.
     """
     path = Path(source)
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StudyError(f"{path}: cannot be read as a study: {reason.lower()}") from error
+    data = read_bytes(path, StudyError, "as a study")
     if len(data) > _LONGEST:
         raise StudyError(f"{path}: too long for a study, more than {_LONGEST} B")
     content = parse_yaml(data, path, StudyError)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from experiments.scenario.change import Multiplied, Scaled
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
+from simulator.support.errors import StudyError
+from simulator.support.input_files import read_bytes
 from topologies import Cluster, changed
 from topologies.cluster.bill import Bill, Counted, bill_of
 from traces.generate.plan import GenerationPlan
@@ -229,5 +231,5 @@ def _hashed(left_out: tuple[str, ...]) -> str:
             ):
                 continue
             content.update(f"{inside.as_posix()}\0".encode())
-            content.update(path.read_bytes())
+            content.update(read_bytes(path, StudyError))
     return content.hexdigest()

@@ -34,10 +34,10 @@ from experiments.studies.store import (
     STUDY,
     answers_in,
     read_results,
-    reported,
 )
 from experiments.studies.study import StudyReport, WorkloadAnswer, read_workloads
 from simulator.support.errors import StudyError, TwofoldError
+from simulator.support.input_files import read_text
 from simulator.timeline import Timeline
 from topologies.cluster.bill import Bill
 
@@ -183,7 +183,7 @@ def _decoded(path: Path, kind: type[_Kind]) -> _Kind:
     """Read JSON that the study wrote."""
     try:
         return msgspec.json.decode(_text(path), type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
 
 
@@ -196,11 +196,7 @@ def _files(declared: Declaration, stored: _Inputs, directory: Path) -> Iterator[
 
 def _text(path: Path) -> str:
     """Read a file that the study wrote."""
-    try:
-        with reported(path.parent):
-            return path.read_text("utf-8")
-    except UnicodeError as error:
-        raise StudyError(f"{path}: cannot be read: it is not UTF-8 text") from error
+    return read_text(path, StudyError)
 
 
 def _workloads(

@@ -30,6 +30,7 @@ from experiments.studies.dimensions import NONE, Dimension, Value, as_written
 from experiments.studies.placed import Base, Placed, Site, code_identity, digest
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import StudyError, TwofoldError, WhatIfError
+from simulator.support.input_files import open_file
 from simulator.support.quantities import parse_quantity
 from topologies import Cluster, changed, load_cluster, place, resource_values, with_topology
 from topologies.cluster.catalog import complaints
@@ -385,5 +386,5 @@ def _is_file(word: str) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path, StudyError) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

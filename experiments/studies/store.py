@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from experiments.files import writing
 from experiments.studies.placed import Answer, Move
 from simulator.support.errors import OutputError, StudyError, TwofoldError
+from simulator.support.input_files import read_bytes, read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +149,7 @@ class Store:
         text = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
         with reported(self.folder):
             path = self.folder / INPUTS
-            differs = path.exists() and path.read_text("utf-8") != text
+            differs = path.exists() and read_text(path, StudyError) != text
             if differs:
                 (self.folder / DRAWN).unlink(missing_ok=True)
         self._write_text(INPUTS, text)
@@ -162,7 +163,7 @@ class Store:
         """Write a file of the directory if it is not there, or is another."""
         path, data = self.folder / name, os.fsencode(text)
         with reported(self.folder):
-            if not path.exists() or path.read_bytes() != data:
+            if not path.exists() or read_bytes(path, StudyError) != data:
                 with writing(path) as stream:
                     stream.write(data)
 
@@ -334,7 +335,7 @@ def check_folder(folder: Path, study: Written) -> None:
 
     path = folder / STUDY
     with reported(folder):
-        recorded = parse_yaml(path.read_bytes(), path, StudyError)
+        recorded = parse_yaml(read_bytes(path, StudyError), path, StudyError)
     if recorded != study.content:
         raise StudyError(
             f"{folder}: holds another study, {_difference(recorded, study.content)}: "

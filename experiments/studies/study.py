@@ -23,7 +23,8 @@ from experiments.studies.explore import Chosen, Explored, Explorer
 from experiments.studies.placed import Base, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from simulator.support.errors import OutputError, TwofoldError
+from simulator.support.errors import OutputError, StudyError, TwofoldError
+from simulator.support.input_files import read_text
 from topologies import load_cluster
 from traces.generate.plan import files_named, read_plan
 
@@ -418,7 +419,7 @@ def _written(declared: Declaration, content: Mapping[str, Any] | Path | str) -> 
     if isinstance(content, Mapping):
         text = yaml.safe_dump(dict(declared.content), sort_keys=False, allow_unicode=True)
         return Written(yaml.safe_load(text), text)
-    return Written(declared.content, Path(content).read_text("utf-8"))
+    return Written(declared.content, read_text(Path(content), StudyError, "as a study"))
 
 
 def _cache(stack: ExitStack, note: Callable[[str], None]) -> Cache | None:

@@ -6,7 +6,6 @@ A folder has ``requests.jsonl``, a line per request: ``request_id``, ``input_tok
 LLMServingSim's benchmark writes them (github casys-kaist/LLMServingSim).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from experiments.validation.serving_rows import model_named
 from simulator.serving.engines import engine
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError
+from simulator.support.input_files import json_rows, parse_json, read_text
 from topologies import Cluster
 from traces.generate.inference import Precisions
 from traces.generate.parallelism import Parallelism
@@ -76,28 +76,16 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
 
 
 def _json(file: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TraceError(f"{file}: cannot be read as the settings of an engine: {reason}") from None
+    words = "as the settings of an engine"
+    data = parse_json(read_text(file, TraceError, words), file, TraceError)
     if not isinstance(data, dict):
         raise TraceError(f"{file}: the settings of an engine are a table")
     return data
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    try:
-        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
-            if line.strip():
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise TraceError(f"{file}, line {number}: not a table")
-                rows.append(row)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TraceError(f"{file}: cannot be read as requests: {reason}") from None
+    lines = read_text(file, TraceError, "as requests")
+    rows = [row for _, row in json_rows(lines, file)]
     if not rows:
         raise TraceError(f"{file}: has no request")
     return rows

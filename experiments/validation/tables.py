@@ -5,13 +5,13 @@ the other kinds stand in ``_COLUMNS``. What has none of them may be the log of a
 no table.
 """
 
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import csv_table, read_bytes, read_text
 from topologies import catalog
 
 Row = Mapping[str, str | None]
@@ -35,14 +35,16 @@ def table_kind(path: Path | str) -> Kind | None:
     Logs of benchmarks are tables of collectives.
     """
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError:  # a directory, a name that is no file, or one that may not be read
+        head = read_bytes(Path(path), most=_HEAD)
+    except TraceError:  # a directory, a name that is no file, or one that may not be read
         return None
     if b"\0" in head:
         return None
-    first = head.decode("utf-8-sig", "replace").splitlines()[:1]
-    columns = {name.strip() for name in next(csv.reader(first), [])}
+    try:
+        names, _ = csv_table(head.decode("utf-8-sig", "replace").split("\n")[0], path)
+    except TraceError:
+        return None
+    columns = {name.strip() for name in names}
     for kind, needed in _COLUMNS.items():
         if needed <= columns:
             return kind
@@ -76,14 +78,9 @@ def read_rows(
         If the file cannot be read as CSV, or has no row.
     """
     source = Path(path)
-    try:
-        with source.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            check(reader.fieldnames or ())
-            rows = [parse(row, f"{source}, line {reader.line_num}") for row in reader]
-    except (OSError, UnicodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(f"{source}: cannot be read as a table of {of}s: {reason}") from error
+    names, table = csv_table(read_text(source, TraceError, f"as a table of {of}s"), source)
+    check(names)
+    rows = [parse(row, f"{source}, line {line}") for line, row in table]
     if not rows:
         raise TraceError(f"{source}: a table of measured {of}s has a row per {of}; it has none")
     return rows

@@ -16,6 +16,7 @@
     ├── StudyError        a study file, or a directory that holds another study
     ├── PluginError       what another distribution adds, and cannot be used
     ├── OutputError       an output that cannot be written
+    ├── LimitError        a file or a question beyond a budget: names it, and how it is raised
     └── DeadlockError     nothing can happen any more and ops are pending: names who waits
 
 The command line turns any of them into one line on stderr and exit status 1.
@@ -85,6 +86,10 @@ class PluginError(TwofoldError):
 
 class OutputError(TwofoldError):
     """An output file that cannot be written."""
+
+
+class LimitError(TwofoldError):
+    """What would take more than a limit allows: names file, place, limit and how to raise it."""
 
 
 class DeadlockError(TwofoldError):

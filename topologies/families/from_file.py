@@ -7,14 +7,15 @@ what a what-if can double (without it the edge is ``scale_up``, or of the tier t
 fabric of). An edge of an undirected graph is a cable, of a directed graph one direction of it.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.support.errors import QuantityError, TopologyError
+from simulator.support.input_files import parse_json, parse_xml, read_bytes, read_text
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
 from simulator.topology import (
@@ -202,16 +203,16 @@ def _read(file: Path) -> "nx.Graph[Any]":
 
     import networkx as nx  # slow to load
 
-    malformed = (nx.NetworkXError, ParseError, ValueError, KeyError, TypeError, AttributeError)
+    malformed = (nx.NetworkXError, ParseError, ArithmeticError, ValueError, LookupError, TypeError)
     try:
         if file.suffix == ".graphml":
-            graph: nx.Graph[Any] = nx.read_graphml(file)
+            data = read_bytes(file, TopologyError)
+            parse_xml(data, file, TopologyError)  # networkx expands entities, and has no bounds
+            graph: nx.Graph[Any] = nx.read_graphml(BytesIO(data))
             return graph
         if file.suffix == ".json":
-            return _node_link(json.loads(file.read_text("utf-8")))
-    except OSError as error:
-        raise TopologyError(f"{file}: cannot be read: {error.strerror}") from error
-    except malformed as error:
+            return _node_link(parse_json(read_text(file, TopologyError), file, TopologyError))
+    except (*malformed, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise TopologyError(f"{file}: not a graph: {reason or type(error).__name__}") from error
     raise TopologyError(f"{file}: a graph is a .graphml or .json file")

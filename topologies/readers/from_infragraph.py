@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.support.errors import ClusterError
+from simulator.support.input_files import read_text
 from simulator.support.yaml_text import parse_yaml
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
@@ -63,11 +64,7 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
         If the file is no infrastructure, or one that no cluster file describes: it names the part.
     """
     file = Path(path)
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ClusterError(f"{file}: cannot be read: {reason}") from error
+    text = read_text(file, ClusterError)
     try:
         return _cluster(file, parse_yaml(text, str(file), ClusterError), like)
     except _GraphError as error:

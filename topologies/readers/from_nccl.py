@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree.ElementTree import Element, ParseError, parse
+from xml.etree.ElementTree import Element
 
 from simulator.support.errors import ClusterError
+from simulator.support.input_files import parse_xml, read_bytes
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
@@ -80,12 +81,7 @@ def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
         If the file cannot be read or is no dump of one whole node: it names the element.
     """
     file = Path(path)
-    try:
-        root = parse(file).getroot()
-    except OSError as error:
-        raise ClusterError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ParseError, ValueError) as error:
-        raise ClusterError(f"{file}: not a topology of NCCL: {error}") from error
+    root = parse_xml(read_bytes(file, ClusterError), file, ClusterError)
     try:
         return wired_cluster(_drawing(file, root), like)
     except _ElementError as error:

@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 from simulator.support.errors import ClusterError
+from simulator.support.input_files import read_bytes
 from simulator.support.log_text import as_printed, decoded
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
@@ -66,10 +67,9 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     """
     file = Path(path)
     try:
-        text = decoded(file.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ClusterError(f"{file}: cannot be read: {reason}") from error
+        text = decoded(read_bytes(file, ClusterError))
+    except ValueError as error:
+        raise ClusterError(f"{file}: cannot be read: not a text file") from error
     matrix = _matrix(file, as_printed(text))
     return wired_cluster(_drawing(file, matrix, like), like)
 

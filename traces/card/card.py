@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import read_bytes
 from simulator.support.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
@@ -309,12 +310,7 @@ def read_card(path: Path) -> WorkloadCard | None:
     TraceError
         If it cannot be read, or is a card with something wrong: names file and key.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(LONGEST + 1)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    data = read_bytes(path, most=LONGEST + 1)
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     if not looks_like_card(text):
         return None

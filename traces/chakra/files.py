@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import HEAD, beginning, unpack
 from traces.chakra.schema import METADATA, OWN, ChakraNode, attribute_value
 from traces.chakra.stream import ChakraTrace, NodeKind, decode_stream, is_stream
-from traces.core.files import HEAD, beginning, unpack
 from traces.core.rank_graph import kind_of
 
 GroupTable = dict[str, "NamedGroup"]

@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import read_bytes
 from simulator.support.yaml_text import parse_yaml
 from simulator.workload import KINDS, UNKNOWN
 
@@ -277,12 +278,7 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
 
 
 def _text(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    text = read_bytes(path, most=_LARGEST_FILE + 1)
     if len(text) > _LARGEST_FILE:
         raise TraceError(f"{path}: more than {_LARGEST_FILE} bytes: not a table of kernels")
     return text

@@ -5,12 +5,12 @@ the fields that say their shape; what a config leaves out has the default that `
 gives it. What a card cannot say (layers of another kind, experts in some layers only) is refused.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.support.errors import TraceError, shown
+from simulator.support.input_files import parse_json
 from simulator.support.names import did_you_mean
 
 Fields = dict[str, Any]
@@ -45,10 +45,7 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
         If the file is no such config, its architecture is unknown or has what a card cannot say, or
         a field is missing or no number: that is named.
     """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{source}: not JSON: {error}") from error
+    data = parse_json(text, source, TraceError)
     if not isinstance(data, dict):
         raise TraceError(f"{source}: a config.json is a table of fields, not {shown(data)}")
     kind = data.get("model_type") or data.get("_class_name")

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.yaml_text import parse_yaml
 from traces.generate.hugging_face import card_of, is_config
@@ -467,11 +468,7 @@ def load_model(name_or_path: str | Path) -> Model:
         if not (path.exists() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         path = path / "config.json" if path.is_dir() else path
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
-        if len(data) > _LONGEST:
-            raise TraceError(f"{path}: too long for a model card, more than {_LONGEST} B")
-        text = data.decode()
+        text = read_text(path, TraceError, "as a model card", most=_LONGEST)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise TraceError(f"{path}: cannot be read as a model card: {reason}") from error

@@ -34,9 +34,9 @@ from pydantic import (
 
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.input_files import unpack
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.support.yaml_text import parse_yaml
-from traces.core.files import unpack
 from traces.generate.framework import framework
 from traces.generate.kernel_times import (
     COMPUTE_EFFICIENCY,

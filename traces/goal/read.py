@@ -30,8 +30,9 @@ import numpy as np
 
 from simulator.builder import WorkloadBuilder
 from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.input_files import unpack
 from simulator.workload import CallRow, What, Workload
-from traces.core.files import GOAL_COMMENT, unpack
+from traces.core.files import GOAL_COMMENT
 from traces.core.loaded import Coverage, Loaded
 from traces.matching.lane_order import one_at_a_time
 

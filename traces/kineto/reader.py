@@ -12,8 +12,9 @@ from pathlib import Path
 from msgspec import Raw
 
 from simulator.support.errors import TraceError, shown
+from simulator.support.input_files import head_of, unpack
 from traces.core.events import EXECUTION_TRACE, ProcessGroup, RankTrace, rank_in_name, unknown_rank
-from traces.core.files import head_of, uncollected, unpack
+from traces.core.files import uncollected
 from traces.kineto.comm import group_ranks
 from traces.kineto.events import EventReading, correlate
 from traces.kineto.schema import (

@@ -8,24 +8,21 @@ more rows than the file has room for.
 
 import sqlite3
 import tempfile
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import GZIP, open_file, unpack_into
 from traces.core.events import Longs
-from traces.core.files import AS_GZIP, GZIP, SQLITE
+from traces.core.files import SQLITE
 
-_BOMB = 400
-"""Databases shrink 3 to 10 times; a file that unpacks to more than this is not one."""
-_PIECE = 1 << 20
 _CHUNK = 1 << 16
 """Rows that are in memory as Python objects at a time."""
 _LEAST_ROW = 4
@@ -180,7 +177,7 @@ def opened(path: Path) -> Iterator[Database]:
         If the file cannot be read, is damaged or is no SQLite database.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             packed = file.read(2) == GZIP
             file.seek(0)
             if not packed:
@@ -188,7 +185,7 @@ def opened(path: Path) -> Iterator[Database]:
                     yield database
                 return
             with tempfile.NamedTemporaryFile(suffix=".sqlite") as plain:
-                _unpack(path, file, plain)
+                unpack_into(path, file, plain)
                 with _database(path, Path(plain.name)) as database:
                     yield database
     except OSError as error:
@@ -220,30 +217,6 @@ def _damaged(path: Path, error: Exception) -> TraceError:
     """Say so in one line, although SQLite may quote what it stumbled over."""
     reason = " ".join(str(error).split())[:200]
     return TraceError(f"{path}: the database is damaged: {reason}")
-
-
-def _unpack(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
-    """Unpack gzip piece by piece, so that a bomb fills neither memory nor disk."""
-    limit = _BOMB * path.stat().st_size + _PIECE
-    unpacker, written = zlib.decompressobj(AS_GZIP), 0
-    rest = packed.read(_PIECE)
-    try:
-        while rest or not unpacker.eof:
-            if not rest:
-                raise TraceError(f"{path}: the gzip data are cut short: copy the file again")
-            piece = unpacker.decompress(rest, _PIECE)
-            written += len(piece)
-            if written > limit:
-                raise TraceError(f"{path}: unpacks to more than {_BOMB} times its size: no trace")
-            plain.write(piece)
-            if unpacker.eof:
-                rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE)
-                unpacker = zlib.decompressobj(AS_GZIP) if rest else unpacker
-            else:
-                rest = unpacker.unconsumed_tail or packed.read(_PIECE)
-    except zlib.error as error:
-        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
-    plain.flush()
 
 
 def _quoted(name: str) -> str:

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import beginning
 from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
-from traces.core.files import SQLITE, beginning, is_sqlite
+from traces.core.files import SQLITE, is_sqlite
 from traces.nsys.communicators import common_part, with_groups
 from traces.nsys.database import opened
 from traces.nsys.nccl import nccl_calls

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import HEAD, unpack
 from traces.core.comm_kernels import communicates
 from traces.core.events import (
     EXECUTION_TRACE,
@@ -28,7 +29,7 @@ from traces.core.events import (
     rank_in_name,
     unknown_rank,
 )
-from traces.core.files import HEAD, is_execution_trace, unpack
+from traces.core.files import is_execution_trace
 from traces.pytorch_et.reader import ExecutionTrace, parse_execution_trace
 
 

@@ -7,20 +7,19 @@ or in a ``.tgz``. Nodes are numbered in the order in which they began.
 """
 
 import math
-import tarfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
 from simulator.support.errors import TraceError, WorkloadError
+from simulator.support.input_files import tar_members, unpack
 from simulator.support.quantities import bytes_per_element
 from traces.core.columns import ValueIndex
 from traces.core.events import Ints, Longs, ProcessGroup
-from traces.core.files import is_tar, unpack
+from traces.core.files import is_tar
 from traces.core.loaded import Loaded
 from traces.pytorch_et.comm import EtComm, communication, is_init, process_groups
 from traces.pytorch_et.schema import (
@@ -88,7 +87,10 @@ def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
     data = unpack(path)
     if not is_tar(data):
         return (parse_execution_trace(path, data),)
-    return tuple(parse_execution_trace(path / name, piece) for name, piece in _members(path, data))
+    members = tar_members(path, data, ".json")
+    if not members:
+        raise TraceError(f"{path}: no JSON file in this archive")
+    return tuple(parse_execution_trace(path / name, piece) for name, piece in members)
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:
@@ -106,27 +108,6 @@ def refuse_to_replay(path: Path, step: str) -> Loaded:
         f"times, so there is no step {step!r} to replay: record torch.profiler's trace of the same "
         "run and put it beside"
     )
-
-
-_LIMIT = 1 << 31
-"""Bytes of one trace in an archive; larger ones are written as they are."""
-
-
-def _members(path: Path, data: bytes) -> list[tuple[str, bytes]]:
-    """Read an archive's JSON files, not what macOS puts beside them (``._name``)."""
-    members = []
-    try:
-        with tarfile.open(fileobj=BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                named = Path(member.name).name
-                if member.isfile() and named.endswith(".json") and not named.startswith("._"):
-                    piece = archive.extractfile(member)
-                    members.append((member.name, piece.read(_LIMIT) if piece else b""))
-    except (tarfile.TarError, ValueError, EOFError, OSError) as error:
-        raise TraceError(f"{path}: the archive is damaged: {error}") from error
-    if not members:
-        raise TraceError(f"{path}: no JSON file in this archive")
-    return members
 
 
 def parse_execution_trace(path: Path, data: bytes) -> ExecutionTrace:

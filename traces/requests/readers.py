@@ -4,10 +4,8 @@ Formats are recognised by their columns. Requests are sorted by arrival, counted
 Lines that ask for no token (failures of BurstGPT) are left out, and counted.
 """
 
-import csv
-import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import csv_table, json_rows, reason_of, unpack
 from traces.requests.table import Requests
 
 
@@ -57,17 +56,16 @@ def read_requests(path: Path | str) -> Requests:
     """
     file = Path(path)
     try:
-        data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, UnicodeError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(f"{file}: cannot be read as requests: {reason}") from None
+        text = unpack(file).decode()
+    except UnicodeError as error:
+        raise TraceError(f"{file}: cannot be read as requests: {reason_of(error)}") from None
     if not text.strip():
         raise TraceError(f"{file}: there is no request")
     whole = _benchmark(text, str(file)) if text.lstrip().startswith("{") else None
     if whole is not None:
         return whole
-    rows = _json_rows(text, file) if text.lstrip().startswith("{") else _csv_rows(text)
+    is_json = text.lstrip().startswith("{")
+    rows = json_rows(text, file) if is_json else csv_table(text, file)[1]
     parsed: list[tuple[float, int, int]] = []
     chosen: Format | None = None
     for line, row in rows:
@@ -84,25 +82,6 @@ def read_requests(path: Path | str) -> Requests:
     prompts = np.array([request[1] for request in parsed], dtype=np.int64)
     outputs = np.array([request[2] for request in parsed], dtype=np.int64)
     return Requests(times - times[0], prompts, outputs, str(file))
-
-
-def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(text.splitlines())
-    for row in reader:
-        yield reader.line_num, row
-
-
-def _json_rows(text: str, file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise TraceError(f"{file}, line {number}: no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise TraceError(f"{file}, line {number}: not a table of fields")
-        yield number, row
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:

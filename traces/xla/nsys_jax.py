@@ -7,10 +7,7 @@ programs serialized HLO.
 """
 
 import io
-import lzma
 import re
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.support.errors import TraceError
+from simulator.support.input_files import check_ratio, open_zip, read_member, unpack_xz
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
 from traces.xla.hlo import HloModule, kind_by_name
@@ -80,16 +78,11 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
 
 _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
-_LARGEST = 1 << 30
-"""Nothing in a bundle unpacks to more than this (B): the largest program seen has 6.5 MB."""
-_DENSEST = 400
-"""HLO shrinks 10 to 40 times; what unpacks to more than this many times its size is not HLO."""
-_SMALL = 1 << 16
-"""Whatever its ratio, so much (B) does no harm."""
-_MOST_ROWS = 10_000_000
+_FEW_ROWS = 10_000
+"""A row has a start and a duration of its own, and so takes a byte at least; so many rows may be
+alike."""
 _NAME = "Name"
 """The column of texts: the same ones again and again, kept once."""
-_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError)
 
 
 class Bundle:
@@ -97,10 +90,7 @@ class Bundle:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        try:
-            self._zip = zipfile.ZipFile(file)
-        except (*_BROKEN, ValueError) as error:
-            raise TraceError(f"{file}: not a whole zip archive: {error}: copy it again") from error
+        self._zip = open_zip(file)
         self._members = {info.filename: info for info in self._zip.infolist()}
 
     def __enter__(self) -> "Bundle":
@@ -127,7 +117,7 @@ class Bundle:
             if lacking:
                 raise TraceError(f"{self.file}: {member}: no column {lacking[0]!r}")
             source = pq.ParquetFile(io.BytesIO(data), read_dictionary=repeated)
-            self._check_size(source, member)
+            self._check_size(source, member, len(data))
             table = source.read(columns=list(columns))
             return {column: _values(table.column(column)) for column in columns}
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -153,7 +143,7 @@ class Bundle:
         """Read a program; ``modules`` has those that other processes' bundles held already."""
         data = self._read(member)
         if member.endswith(".xz"):
-            data = self._unpacked(data, member)
+            data = unpack_xz(f"{self.file}: {member}", data)
         if data not in modules:
             modules[data] = parse_module(data, f"{self.file}: {member}")
         return modules[data]
@@ -165,40 +155,16 @@ class Bundle:
         raise TraceError(f"{self.file}: no {name} in the archive; was it written by nsys-jax?")
 
     def _read(self, member: str) -> bytes:
-        info = self._members[member]
-        limit = min(_LARGEST, _DENSEST * info.compress_size + _SMALL)
-        if info.file_size > limit:
-            raise TraceError(
-                f"{self.file}: {member} unpacks to {info.file_size} bytes, more than any bundle's"
-            )
-        try:
-            with self._zip.open(info) as source:
-                return source.read(info.file_size)
-        except (*_BROKEN, RuntimeError, ValueError) as error:
-            raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
+        return read_member(self.file, self._zip, member)
 
-    def _unpacked(self, data: bytes, member: str) -> bytes:
-        limit = min(_LARGEST, _DENSEST * len(data) + _SMALL)
-        unpacker = lzma.LZMADecompressor(memlimit=_LARGEST)
-        try:
-            unpacked = unpacker.decompress(data, max_length=limit)
-        except lzma.LZMAError as error:
-            raise TraceError(f"{self.file}: {member} is damaged: {error}: copy it again") from error
-        if not unpacker.eof:
-            reason = (
-                "is cut short" if len(unpacked) < limit else f"unpacks to more than {limit} bytes"
-            )
-            raise TraceError(f"{self.file}: {member} {reason}")
-        return unpacked
-
-    def _check_size(self, source: "pq.ParquetFile", member: str) -> None:
-        """Refuse a table that says it is larger than any: its encodings can repeat a value."""
+    def _check_size(self, source: "pq.ParquetFile", member: str, size: int) -> None:
+        """Refuse a table of more rows than its bytes: its encodings can repeat a value."""
         metadata = source.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         rows = sum(group.num_rows for group in groups)
-        size = sum(group.total_byte_size for group in groups)
-        if not (0 <= rows <= _MOST_ROWS and size <= _LARGEST and rows == metadata.num_rows):
-            raise TraceError(f"{self.file}: {member}: {rows} rows of {size} bytes, more than any")
+        if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
+            raise TraceError(f"{self.file}: {member}: {rows} rows in {size} bytes: it is damaged")
+        check_ratio(f"{self.file}: {member}", size, sum(group.total_byte_size for group in groups))
 
 
 def _values(column: "pa.ChunkedArray") -> list[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.support.errors import TraceError
-from traces.core.files import HEAD, unpack
+from simulator.support.input_files import HEAD, unpack
 from traces.xla.hlo import HloModule, HloOp, base_name, kind_by_name, parse_instruction
 
 Stats = Mapping[str, Any]

@@ -340,7 +340,7 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
             "gpu," + TABLE.replace("\nall", "\nH100,all", 1).replace("\nall", "\nA100,all", 1),
             "gpu: rows of 2 machines",
         ),
-        ('{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": 2', "ends early"),
+        ('{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": 2', "not JSON"),
         ('[{"kind": "all_reduce", "ranks": 8, "size_bytes": 8, "time_us": null}]', "'None'"),
         (
             "op_name,allreduce_dtype,num_gpus,message_size,latency\nall_reduce,half,8,512,0.01\n",

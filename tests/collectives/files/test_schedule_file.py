@@ -393,5 +393,7 @@ def test_a_document_type_is_refused_before_its_entities_are_expanded(tmp_path):
         f'<!ENTITY a{number} "{f"&a{number - 1 or str()};" * 10}">' for number in range(1, 12)
     )
     path = written(tmp_path, f"{bomb}]><algo>&a11;</algo>", "bomb.xml")
-    with pytest.raises(ScheduleError, match=r"bomb.xml: DOCTYPE algo: a document type is not read"):
+    with pytest.raises(
+        ScheduleError, match=r"bomb.xml: .*DOCTYPE algo: a document type is not read"
+    ):
         load_schedule(path)

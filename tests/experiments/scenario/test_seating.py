@@ -140,7 +140,7 @@ def test_a_yaml_file_that_is_wrong_is_refused(text, told, tmp_path):
 def test_what_is_no_placement_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="'pack' is not one of packed, striped, random"):
         seated({"a": 1, "b": 1}, DGX, "pack")
-    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+    with pytest.raises(SettingsError, match="cannot be read as a placement: no such file"):
         seated({"a": 1, "b": 1}, DGX, str(tmp_path / "missing.csv"))
 
 

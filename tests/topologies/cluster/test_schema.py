@@ -175,13 +175,13 @@ def test_a_name_that_is_nearly_one_of_the_catalogue_says_which():
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     for name, reason in (
-        ("none.yaml", "No such file"),
+        ("none.yaml", "no such file"),
         (".", "directory"),
-        ("bytes.yaml", "not a text file"),
+        ("bytes.yaml", "not UTF-8 text"),
     ):
         with pytest.raises(ClusterError, match=f"cannot be read as a cluster: .*{reason}"):
             load_cluster(tmp_path / name)
-    with pytest.raises(ClusterError, match=r"^n{300}: cannot be read as a cluster: File name too"):
+    with pytest.raises(ClusterError, match=r"^n{300}: cannot be read as a cluster: file name too"):
         load_cluster("n" * 300)
 
 

@@ -106,13 +106,13 @@ def test_two_edges_between_two_nodes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{", "not a graph"),
+        ("a.json", "{", "not JSON"),
         ("a.json", "[]", "node-link JSON is a table"),
         ("a.json", '{"nodes": 3}', "node-link JSON is a table"),
         ("a.json", '{"nodes": [{"id": 0}]}', "not a graph"),
         ("a.json", '{"nodes": [{}], "edges": [{"source": 1}]}', "not a graph"),
         ("a.json", '{"nodes": [7], "edges": []}', "not a graph"),
-        ("a.graphml", "<graphml", "not a graph"),
+        ("a.graphml", "<graphml", "not XML"),
         ("a.graphml", "<graphml/>", "not a graph"),
         ("a.txt", "", "a graph is a .graphml or .json file"),
     ],
@@ -125,7 +125,7 @@ def test_what_is_no_graph_is_refused(tmp_path, name, text, message):
 
 @pytest.mark.parametrize("name", ["none.json", "none.graphml"])
 def test_a_file_that_is_not_there_is_refused(tmp_path, name):
-    with pytest.raises(TopologyError, match="cannot be read: No such file"):
+    with pytest.raises(TopologyError, match="cannot be read: no such file"):
         custom(tmp_path / name)
 
 

@@ -233,7 +233,7 @@ def test_idle_gpus_are_no_ranks(tmp_path):
 
 BAD = {
     "no gpu": ("<system><cpu numaid='0' arch='x86_64' vendor='x'/></system>", "no gpu"),
-    "no xml": ("GPU0 GPU1", "not a topology of NCCL"),
+    "no xml": ("GPU0 GPU1", "not XML"),
     "other xml": ("<graphs/>", "<graphs> where <system> is expected"),
     "two GPUs on a bus": (
         lambda box: box.system(box.gpu(bus="b") + box.gpu(bus="b")),

@@ -50,7 +50,7 @@ def test_compressed_files_are_read(tmp_path):
         (AZURE.replace("374", "-4"), "line 2: ContextTokens -4 is negative"),
         (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is no time"),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,0\n", "no request asks for a token"),
-        ('{"timestamp": 0, "input_length": 1\n', "line 1: no JSON"),
+        ('{"timestamp": 0, "input_length": 1\n', "line 1: not JSON"),
     ],
 )
 def test_what_is_wrong_is_said_with_line_and_field(text, said, tmp_path):

@@ -11,7 +11,6 @@ of matrix products and attention), a kernel without a known operator by its own 
 its kind but not its shape.
 """
 
-import csv
 import math
 import re
 from collections import defaultdict
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.input_files import csv_table, read_text
 from simulator.workload import Floats
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
@@ -174,18 +174,14 @@ def read_own(file: Path) -> OwnKernels:
     TraceError
         If it cannot be read as that; the message names file, line, field and value.
     """
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise TraceError(
-                    f"{file}: line 1: column {missing[0]} is missing; a table of kernels has the"
-                    f" columns {', '.join(COLUMNS)}"
-                )
-            rows = tuple(_row(row, f"{file}: line {reader.line_num}") for row in reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{file}: cannot be read as CSV: {error}") from None
+    names, table = csv_table(read_text(file, TraceError, "as CSV"), file)
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise TraceError(
+            f"{file}: line 1: column {missing[0]} is missing; a table of kernels has the"
+            f" columns {', '.join(COLUMNS)}"
+        )
+    rows = tuple(_row(row, f"{file}: line {line}") for line, row in table)
     if not rows:
         raise TraceError(f"{file}: has no rows: measure a kernel at least")
     return OwnKernels(str(file), rows)

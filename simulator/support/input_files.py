@@ -1,0 +1,504 @@
+"""The one door for files of strangers: opened, unpacked and parsed within :mod:`limits <.limits>`.
+
+A file here is a regular file: a pipe would be waited for, a device may have no end. What is wrong
+with one is raised as the error type of the reader, what is too large as
+:class:`~simulator.support.errors.LimitError`; both say file, place and reason in one line.
+"""
+
+import csv
+import json
+import os
+import stat
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from simulator.support.errors import TraceError, TwofoldError, shown
+from simulator.support.limits import allow_for, limits
+
+if TYPE_CHECKING:
+    import tarfile
+    import zipfile
+    from xml.etree.ElementTree import Element
+
+Wrong = type[TwofoldError]
+"""Type of error that a reader raises of a file that is wrong."""
+GZIP = b"\x1f\x8b"
+AS_GZIP = 31
+"""``wbits`` of zlib for the gzip format."""
+HEAD = 1 << 16
+"""Bytes by which a file is recognised, and what is unpacked of a small file whatever its ratio."""
+_PIECE = 1 << 20
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def reason_of(error: Exception) -> str:
+    """Say in few words, on one line, why a file cannot be read."""
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8 text"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.split())[:200].lower()
+
+
+def open_file(path: Path, wrong: Wrong = TraceError, what: str = "") -> BufferedReader:
+    """Open a regular file to read; ``what`` completes "cannot be read", as in "as a study".
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if there is none, it is a pipe, a device or a socket, or may not be
+        read.
+    LimitError
+        If it is larger than the limit ``file``.
+    """
+    said = f"{path}: cannot be read{' ' * bool(what)}{what}"
+    try:
+        # Without waiting, or a pipe that nobody writes to would be waited for.
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        file = os.fdopen(number, "rb")  # refuses a directory, and closes it
+    except (OSError, ValueError) as error:  # of the latter, a NUL in the name
+        raise wrong(f"{said}: {reason_of(error)}") from error
+    status = os.fstat(file.fileno())
+    kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), None)
+    try:
+        if kind is not None:
+            raise wrong(f"{said}: it is {kind}: write what it holds to a file first")
+        limits().check("file", status.st_size, str(path), f"{status.st_size} B")
+    except TwofoldError:
+        file.close()
+        raise
+    return file
+
+
+def read_bytes(
+    path: Path, wrong: Wrong = TraceError, what: str = "", *, most: int | None = None
+) -> bytes:
+    """Read a file, or its first ``most`` bytes.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`open_file`.
+    """
+    with open_file(path, wrong, what) as file:
+        try:
+            data = file.read(-1 if most is None else most)
+        except OSError as error:
+            raise wrong(f"{path}: cannot be read: {reason_of(error)}") from error
+    allow_for(len(data))
+    return data
+
+
+def read_text(
+    path: Path, wrong: Wrong = TraceError, what: str = "", *, most: int | None = None
+) -> str:
+    """Read a file of UTF-8 text; a mark of UTF-8 at the beginning is left out.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`open_file`, and if it is no such text.
+    LimitError
+        If it is longer than ``most`` bytes.
+    """
+    data = read_bytes(path, wrong, what)
+    if most is not None and len(data) > most:
+        raise wrong(f"{path}: {len(data)} B, more than {most} B: too long {what or 'to be sound'}")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeError as error:
+        words = f"{path}: cannot be read{' ' * bool(what)}{what}"
+        raise wrong(f"{words}: {reason_of(error)}") from error
+
+
+def unpack(path: Path, wrong: Wrong = TraceError) -> bytes:
+    """Read a file and unpack it where it is gzip; a mark of UTF-8 at the beginning is left out.
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if it cannot be read, is damaged or cut short.
+    LimitError
+        If it unpacks to more than the limits allow.
+    """
+    data = read_bytes(path, wrong)
+    if not data.startswith(GZIP):
+        return data.removeprefix(BOM_UTF8)
+    packed, pieces, size = len(data), [], 0
+    while data.startswith(GZIP):
+        most = min(limits().unpacked, limits().ratio * packed + HEAD) - size
+        piece, data = _member(path, data, most, wrong)
+        pieces.append(piece)
+        size += len(piece)
+    if data.strip(b"\0"):
+        raise wrong(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
+    allow_for(size)
+    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)).removeprefix(BOM_UTF8)
+
+
+def head_of(path: Path, wrong: Wrong = TraceError) -> bytes:
+    """Read the first bytes of a file, unpacked: a large file that is no trace is not read.
+
+    Raises
+    ------
+    TwofoldError
+        If it cannot be read, or its gzip data are damaged.
+    """
+    head = read_bytes(path, wrong, most=HEAD)
+    if not head.startswith(GZIP):
+        return head.removeprefix(BOM_UTF8)
+    try:
+        return zlib.decompressobj(AS_GZIP).decompress(head, HEAD).removeprefix(BOM_UTF8)
+    except zlib.error as error:
+        raise wrong(f"{path}: the gzip data are damaged: {error}") from error
+
+
+def beginning(path: Path, size: int = HEAD) -> bytes:
+    """Read the first bytes of a file, unpacked where it is gzip; none where that is damaged.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
+    head = read_bytes(path, most=HEAD)
+    if not head.startswith(GZIP):
+        return head[:size]
+    try:
+        return zlib.decompressobj(AS_GZIP).decompress(head, size)
+    except zlib.error:
+        return b""
+
+
+def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
+    """Unpack gzip piece by piece into another file, so that it need not fit into memory.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged or cut short.
+    LimitError
+        If it unpacks to more than the limits allow.
+    """
+    size = os.fstat(packed.fileno()).st_size
+    unpacker, written = zlib.decompressobj(AS_GZIP), 0
+    rest = packed.read(_PIECE)
+    try:
+        while rest or not unpacker.eof:
+            if not rest:
+                raise TraceError(f"{path}: the gzip data are cut short: copy the file again")
+            piece = unpacker.decompress(rest, _PIECE)
+            written += len(piece)
+            check_ratio(str(path), size, written)
+            plain.write(piece)
+            if unpacker.eof:
+                rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE)
+                unpacker = zlib.decompressobj(AS_GZIP) if rest else unpacker
+            else:
+                rest = unpacker.unconsumed_tail or packed.read(_PIECE)
+    except zlib.error as error:
+        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
+    plain.flush()
+
+
+def check_ratio(where: str, packed: int, unpacked: int) -> None:
+    """Refuse what unpacks to more than the limits allow.
+
+    Raises
+    ------
+    LimitError
+        Names the limit.
+    """
+    if unpacked > HEAD:
+        times = -(-(unpacked - HEAD) // max(packed, 1))
+        limits().check("ratio", times, where, f"unpacks to {times} times its size")
+    limits().check("unpacked", unpacked, where, f"unpacks to {unpacked} B or more")
+
+
+def _member(path: Path, data: bytes, most: int, wrong: Wrong) -> tuple[bytes, bytes]:
+    unpacker = zlib.decompressobj(AS_GZIP)
+    try:
+        piece = unpacker.decompress(data, max(most, 0) + 1)
+    except zlib.error as error:
+        raise wrong(f"{path}: the gzip data are damaged: {error}") from error
+    if len(piece) > most:
+        check_ratio(str(path), len(data), len(piece) + HEAD + limits().ratio * len(data))
+    if not unpacker.eof:
+        raise wrong(f"{path}: the gzip data are cut short after {len(data)} bytes: copy again")
+    return piece, unpacker.unused_data
+
+
+def open_zip(path: Path) -> "zipfile.ZipFile":
+    """Open a zip archive, whose members are then read with :func:`read_member`.
+
+    Raises
+    ------
+    TraceError
+        If it is no whole archive.
+    LimitError
+        If it has too many members.
+    """
+    import zipfile
+
+    open_file(path).close()  # refuses what is no file
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError) as error:
+        raise TraceError(
+            f"{path}: not a whole zip archive: {reason_of(error)}: copy it again"
+        ) from error
+    members = len(archive.infolist())
+    if members > limits().members:
+        archive.close()
+        limits().check("members", members, str(path), f"{members} members")
+    return archive
+
+
+def read_member(path: Path, archive: "zipfile.ZipFile", member: str) -> bytes:
+    """Read a member of a zip archive.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged.
+    LimitError
+        If it unpacks to more than the limits allow.
+    """
+    import lzma
+    import zipfile
+
+    info = archive.getinfo(member)
+    check_ratio(f"{path}: {member}", info.compress_size, info.file_size)
+    try:
+        with archive.open(info) as source:
+            data = source.read(info.file_size)
+    except (
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError),
+        *(NotImplementedError, RuntimeError, ValueError),
+    ) as error:
+        raise TraceError(
+            f"{path}: {member} is damaged: {reason_of(error)}: copy it again"
+        ) from error
+    allow_for(len(data))
+    return data
+
+
+def unpack_xz(where: str, data: bytes) -> bytes:
+    """Unpack xz.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged or cut short.
+    LimitError
+        If it unpacks to more than the limits allow.
+    """
+    import lzma
+
+    most = min(limits().unpacked, limits().ratio * len(data) + HEAD)
+    unpacker = lzma.LZMADecompressor(memlimit=1 << 30)
+    try:
+        unpacked = unpacker.decompress(data, max_length=most + 1)
+    except lzma.LZMAError as error:
+        raise TraceError(f"{where} is damaged: {error}: copy it again") from error
+    check_ratio(where, len(data), len(unpacked))
+    if not unpacker.eof:
+        raise TraceError(f"{where} is cut short")
+    allow_for(len(unpacked))
+    return unpacked
+
+
+def tar_members(path: Path, data: bytes, ending: str) -> list[tuple[str, bytes]]:
+    """Read the files of a plain tar archive whose names end so, not macOS's beside (``._name``).
+
+    Links and special files are not followed. Sparse files are refused: a few bytes stand for any
+    number of zeros, and no tool here writes them.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged or holds a sparse file.
+    LimitError
+        If it has too many members.
+    """
+    import tarfile
+    from io import BytesIO
+
+    members = []
+    try:
+        with tarfile.open(fileobj=BytesIO(data), mode="r:") as archive:
+            for number, member in enumerate(archive, 1):
+                limits().check("members", number, str(path), f"{number} members or more")
+                if _is_plain(path, member) and member.name.endswith(ending):
+                    if member.size > len(data):
+                        raise TraceError(
+                            f"{path}: {shown(member.name)} is cut short: copy the archive again"
+                        )
+                    piece = archive.extractfile(member)
+                    members.append((member.name, b"" if piece is None else piece.read()))
+    except (tarfile.TarError, ValueError, EOFError, OSError, RecursionError) as error:
+        raise TraceError(f"{path}: the archive is damaged: {reason_of(error)}") from error
+    return members
+
+
+def _is_plain(path: Path, member: "tarfile.TarInfo") -> bool:
+    if member.issparse():
+        raise TraceError(f"{path}: {shown(member.name)} is a sparse file: write it in full")
+    return member.isfile() and not Path(member.name).name.startswith("._")
+
+
+def parse_json(text: str | bytes, source: Path | str, wrong: Wrong) -> Any:
+    """Parse JSON; ``source`` is what errors call it.
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if it is none, or has a number of thousands of digits.
+    LimitError
+        If it nests deeper than the limit.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        depth = _nesting(text)
+        limits().check("depth", depth, str(source), f"JSON nested {depth} levels deep")
+        raise wrong(f"{source}: JSON nested too deep to be read") from None
+    except ValueError as error:
+        raise wrong(f"{source}: not JSON: {' '.join(str(error).split())[:200]}") from error
+    parts, depth = [value], 0
+    while level := [part for part in parts if isinstance(part, dict | list)]:
+        depth += 1
+        limits().check("depth", depth, str(source), f"JSON nested {depth} levels deep or more")
+        parts = [
+            part for item in level for part in (item.values() if isinstance(item, dict) else item)
+        ]
+    return value
+
+
+def _nesting(text: str | bytes) -> int:
+    """Count levels of brackets: an upper bound, since those in strings count."""
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    deepest = depth = 0
+    for byte in data:
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest
+
+
+def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":
+    """Parse XML without a document type, whose entities may expand without end.
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if it is no XML, of an encoding that is not known, or declares a
+        document type.
+    LimitError
+        If it nests deeper than the limit.
+    """
+    from xml.etree.ElementTree import ParseError, TreeBuilder, XMLParser
+
+    class Builder(TreeBuilder):
+        depth = 0
+
+        def doctype(self, name: str, *_: object) -> None:
+            raise wrong(f"{source}: DOCTYPE {name}: a document type is not read")
+
+        def start(self, tag: str, attributes: dict[Any, Any], /) -> "Element":
+            self.depth += 1
+            limits().check(
+                "depth", self.depth, str(source), f"XML nested {self.depth} levels deep or more"
+            )
+            return super().start(tag, attributes)
+
+        def end(self, tag: str, /) -> "Element":
+            self.depth -= 1
+            return super().end(tag)
+
+    parser = XMLParser(target=Builder())
+    try:
+        parser.feed(data)
+        root: Element = parser.close()
+    except (ParseError, LookupError, ValueError, AssertionError) as error:
+        # LookupError and ValueError: an encoding that does not exist, or has several bytes.
+        raise wrong(f"{source}: not XML that can be read: {reason_of(error)}") from error
+    return root
+
+
+def csv_rows(
+    lines: Iterable[str], source: Path | str, wrong: Wrong, *, delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of CSV with the number of the line that each ends in.
+
+    Raises
+    ------
+    TwofoldError
+        Of the type ``wrong``, if a cell is longer than Python's 131,072 characters, or a quotation
+        never ends.
+    """
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise wrong(f"{source}, line {reader.line_num}: not CSV: {error}") from error
+        yield reader.line_num, cells
+
+
+def csv_table(
+    text: str, source: Path | str, wrong: Wrong = TraceError
+) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the names of the columns of CSV, and its rows by them with their lines.
+
+    A row that is short lacks its last columns; empty lines are none.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`csv_rows`; also if a row has more cells than there are columns.
+    """
+    rows = csv_rows(text.splitlines(keepends=True), source, wrong)
+    names = next((cells for _, cells in rows if cells), [])
+    return names, _by_name(names, rows, source, wrong)
+
+
+def _by_name(
+    names: list[str], rows: Iterator[tuple[int, list[str]]], source: Path | str, wrong: Wrong
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, cells in rows:
+        if len(cells) > len(names):
+            raise wrong(f"{source}, line {line}: {len(cells)} cells of {len(names)} columns")
+        if cells:
+            yield line, dict(zip(names, cells, strict=False))
+
+
+def json_rows(
+    text: str, source: Path | str, wrong: Wrong = TraceError
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of JSON with an object per line, each with its line; empty lines are none.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`parse_json`; also if a line is no object.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            where = f"{source}, line {number}"
+            row = parse_json(line, where, wrong)
+            if not isinstance(row, dict):
+                raise wrong(f"{where}: not a table of fields")
+            yield number, row

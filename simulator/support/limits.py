@@ -1,0 +1,160 @@
+"""Budgets of one command: what a file of a stranger may take before it is refused.
+
+Each has a default that no sound file here has come near, and can be raised with ``--limit
+NAME=VALUE`` or ``TWOFOLD_LIMITS="NAME=VALUE,…"``, which processes that are started inherit.
+
+The budget of memory is the system's to keep (``RLIMIT_DATA``): :func:`guard_memory` sets it, and
+what readers hand out raises it, so that a small file cannot take what a large one may.
+"""
+
+import os
+import re
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+
+from simulator.support.errors import LimitError, SettingsError, shown
+
+VARIABLE = "TWOFOLD_LIMITS"
+"""Environment variable with limits, as ``memory=8GB,depth=200``."""
+PER_BYTE = 16
+"""Bytes of memory that a command may take for each byte of its files, unpacked. A profiler's JSON
+takes 3 to 6 times its size (``python -m benchmarks``)."""
+_FIELD = re.compile(r"\s*([a-z_]+)\s*=\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)B?\s*")
+_PREFIXES = "kMGT"
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a command may take, the defaults stated.
+
+    Attributes
+    ----------
+    memory
+        Of the process (B), besides :data:`PER_BYTE` for each byte of its files.
+    file
+        Bytes of one file as it is on disk.
+    unpacked
+        Bytes of one file, or of one member of an archive, unpacked.
+    ratio
+        Of unpacked to packed bytes; sound traces shrink 10 to 60 times.
+    members
+        Files in an archive.
+    depth
+        Levels of nested JSON or XML.
+    items
+        Vertices, cables, ranks or rows that a description spells out in few words.
+    """
+
+    memory: int = 1_800_000_000
+    file: int = 1 << 36
+    unpacked: int = 1 << 36
+    ratio: int = 400
+    members: int = 10_000
+    depth: int = 100
+    items: int = 4_000_000
+
+    def check(self, name: str, value: int, where: str, what: str) -> None:
+        """Refuse a value beyond the limit ``name``; ``what`` says in the message what is too much.
+
+        Raises
+        ------
+        LimitError
+            Names ``where``, the limit and how it is raised.
+
+        Examples
+        --------
+        >>> Limits().check("depth", 5000, "graph.json", "nested 5000 levels deep")
+        Traceback (most recent call last):
+        simulator.support.errors.LimitError: graph.json: nested 5000 levels deep, more than the \
+limit of 100: if that is right, raise it: --limit depth=5000
+        """
+        limit = getattr(self, name)
+        if value > limit:
+            raise LimitError(
+                f"{where}: {what}, more than the limit of {limit}: if that is right, raise it: "
+                f"--limit {name}={min(value, _MOST)}"
+            )
+
+
+LIMITS: ContextVar[Limits | None] = ContextVar("LIMITS", default=None)
+"""Those of the command that runs; of the environment where there are none."""
+
+
+def limits() -> Limits:
+    """Return the limits in force."""
+    chosen = LIMITS.get()
+    if chosen is None:
+        chosen = parse_limits(os.environ.get(VARIABLE, "").split(","))
+        LIMITS.set(chosen)
+    return chosen
+
+
+def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
+    """Read limits from words such as ``memory=8GB``; empty words are none.
+
+    Raises
+    ------
+    SettingsError
+        If a word is not NAME=NUMBER, or of a limit that does not exist.
+
+    Examples
+    --------
+    >>> parse_limits(["memory=8GB", "depth=200"]).memory
+    8000000000
+    """
+    names = [field.name for field in fields(Limits)]
+    given = {}
+    for text in filter(str.strip, texts):
+        match = _FIELD.fullmatch(text)
+        if match is None or match[1] not in names or len(text) > 40:
+            raise SettingsError(
+                f"limit {shown(text)}: write NAME=NUMBER, such as memory=8GB; names are "
+                f"{', '.join(names)}"
+            )
+        step = 1024.0 if match[4] else 1000.0
+        power = _PREFIXES.index(match[3].replace("K", "k")) + 1 if match[3] else 0
+        given[match[1]] = min(int(float(match[2]) * step**power), _MOST)
+    return replace(Limits(), **given)
+
+
+_guarded: list[int] = []
+"""Bytes that the process may take now, where a limit was set."""
+
+
+def guard_memory() -> None:
+    """Have the system keep this process to the budget of memory; what readers unpack raises it.
+
+    Where the system has no such limit (macOS, Windows) nothing is done. A lower one that the user
+    has set stays.
+    """
+    if sys.platform == "linux":
+        _guarded[:] = [limits().memory]
+        _set_limit()
+
+
+def allow_for(size: int) -> None:
+    """Raise the budget of memory by what a file of so many bytes (unpacked) may take."""
+    if _guarded and size > 0:
+        _guarded[0] += PER_BYTE * size
+        _set_limit()
+
+
+def _set_limit() -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = _guarded[0]
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def out_of_memory() -> str:
+    """Say that the budget of memory is used up, and how it is raised."""
+    limit = _guarded[0] if _guarded else limits().memory
+    return (
+        f"memory: more than {limit / 1e9:.1f} GB are needed, the limit for files of this size: if "
+        f"that is right, raise it: --limit memory={max(2, round(4 * limit / 1e9))}GB"
+    )

@@ -1,0 +1,211 @@
+"""The door for files of strangers: what is refused at it, and that nobody goes round it."""
+
+import ast
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.places import ROOT
+from simulator.support.errors import LimitError, SettingsError, TraceError, TwofoldError
+from simulator.support.input_files import (
+    csv_table,
+    open_zip,
+    parse_json,
+    parse_xml,
+    read_bytes,
+    read_member,
+    read_text,
+    tar_members,
+    unpack,
+)
+from simulator.support.limits import LIMITS, Limits, parse_limits
+
+PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
+
+
+@pytest.fixture
+def tight():
+    """Limits that small files exceed."""
+    LIMITS.set(Limits(file=1000, unpacked=100_000, ratio=10, members=3, depth=5))
+    yield
+    LIMITS.set(None)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(TraceError, match=f"cannot be read: it is {kind}"):
+            read_bytes(path)
+    with pytest.raises(TraceError, match="is a directory"):
+        read_bytes(tmp_path)
+    with pytest.raises(TraceError, match="no such file"):
+        read_bytes(tmp_path / "none")
+    with pytest.raises(TraceError, match="null byte"):
+        read_bytes(Path("a\0b"))
+
+
+def test_each_limit_names_itself_and_is_raised_as_it_says(tmp_path, tight):
+    file = tmp_path / "a"
+    file.write_bytes(bytes(1001))
+    with pytest.raises(LimitError, match=r"1001 B, more than the limit of 1000.*--limit file=1001"):
+        read_bytes(file)
+    file.write_bytes(gzip.compress(bytes(90_000)))
+    with pytest.raises(LimitError, match=r"limit of 10: .*--limit ratio=\d+"):
+        unpack(file)
+    for text in ("[" * 6 + "]" * 6, '{"a":' * 6 + "1" + "}" * 6):
+        with pytest.raises(LimitError, match="--limit depth=6"):
+            parse_json(text, "a.json", TraceError)
+    with pytest.raises(LimitError, match="--limit depth=6"):
+        parse_xml("<a>" * 6 + "</a>" * 6, "a.xml", TraceError)
+    LIMITS.set(Limits(file=1000, depth=6))
+    assert parse_json("[" * 6 + "]" * 6, "a.json", TraceError)
+
+
+def tar(*members):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data, kind in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(data)
+            info.linkname = "a.json" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_an_archive_gives_plain_files_and_never_more_bytes_than_it_has(tmp_path):
+    links = [(f"{n}.json", b"", kind) for n in range(3) for kind in (b"1", b"2")]
+    data = tar(("a.json", b"{}", b"0"), ("._a.json", b"x", b"0"), *links)
+    assert tar_members(tmp_path, data, ".json") == [("a.json", b"{}")]
+    sparse = bytearray(tar(("a.json", bytes(512), b"S")))
+    sparse[483:495] = b"%011o\0" % (1 << 32)  # the size that it stands for
+    sparse[148:156] = b"        "
+    sparse[148:156] = b"%06o\0 " % sum(sparse[:512])
+    with pytest.raises(TraceError, match="sparse"):
+        tar_members(tmp_path, bytes(sparse), ".json")
+
+
+def test_an_archive_of_too_many_members_is_refused(tmp_path, tight):
+    with pytest.raises(LimitError, match="--limit members=4"):
+        tar_members(tmp_path, tar(*((f"{n}.json", b"", b"0") for n in range(9))), ".json")
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(4):
+            archive.writestr(str(number), "")
+    with pytest.raises(LimitError, match="--limit members=4"):
+        open_zip(path)
+
+
+def test_a_member_that_unpacks_without_end_is_refused(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", bytes(100_000_000))
+    with open_zip(path) as archive, pytest.raises(LimitError, match="limit of 400"):
+        read_member(path, archive, "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"<?xml version='1.0' encoding='no-such'?><a/>", "encoding"),
+        (b"<?xml version='1.0' encoding='utf-7'?><a/>", "encoding"),
+        (b"<?xml version='1.0' encoding='idna'?><a/>", "not XML"),
+        (b"<?xml version='1.0' encoding='zip'?><a/>", "not XML"),
+        (b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "document type"),
+        (b"<a>", "not XML"),
+        (b"", "not XML"),
+        (b"<a>" * 5000, "--limit depth"),
+    ],
+)
+def test_xml_that_is_not_read(text, words):
+    with pytest.raises(TwofoldError, match=words):
+        parse_xml(text, "a.xml", TraceError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "9" * 5000, "{", "", "\ufeff{}", '{"a": ' + "-" * 9, "[1e5" + "0" * 5000],
+)
+def test_json_that_is_not_read_is_one_line(text):
+    with pytest.raises(TwofoldError, match=r"^a\.json: ") as caught:
+        parse_json(text, "a.json", TraceError)
+    assert "\n" not in str(caught.value)
+
+
+def test_csv_that_is_not_read():
+    for text in ('a,b\n1,"' + "x" * 200_000 + '"\n', 'a\n"x', "a\n1,2\n"):
+        with pytest.raises(TraceError, match=r"^a\.csv, line 2: "):
+            list(csv_table(text, "a.csv")[1])
+
+
+def test_text_that_is_none(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xff\xfe")
+    with pytest.raises(TraceError, match="it is not UTF-8 text"):
+        read_text(tmp_path / "a")
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["", "k", "M", "G", "Gi"]))
+def test_a_limit_is_what_its_words_say(number, prefix):
+    step = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Gi": 2**30}[prefix]
+    assert parse_limits([f"memory={number}{prefix}B", " "]).memory == number * step
+
+
+@pytest.mark.parametrize(
+    "word", ["memory", "memory=", "mem=1", "memory=-1", "memory=1e9", "x" * 90]
+)
+def test_a_limit_that_is_none(word):
+    with pytest.raises(SettingsError, match="write NAME=NUMBER, such as memory=8GB"):
+        parse_limits([word])
+
+
+OWN = {
+    "simulator/support/input_files.py",  # the door
+    "simulator/support/limits.py",
+    "experiments/evaluate/workers.py",  # columns that this program wrote for its own workers
+    "experiments/files.py",  # outputs
+    "experiments/studies/dask_cluster.py",
+    "experiments/studies/store.py",
+    "experiments/output/page.py",  # the package's own files
+    "experiments/priors/errors.py",
+    "collectives/libraries/engine_all_reduce.py",
+    "traces/generate/kernel_times/times.py",
+    "traces/nsys/database.py",  # what the door unpacked into a temporary file
+}
+"""Modules that open files of their own program."""
+
+
+def calls_of(path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def test_no_reader_goes_round_the_door():
+    """Files of the package are read by ``importlib.resources``, all others through one module."""
+    round_it = []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            name = str(path.relative_to(ROOT))
+            if name in OWN or "gallery" in name:
+                continue
+            for node, called in calls_of(path):
+                end = called.rpartition(".")[2]
+                if called in ("open", "gzip.open", "tarfile.open", "zipfile.ZipFile") or (
+                    end in ("read_bytes", "read_text", "open")
+                    and "." in called
+                    and not called.startswith(("files(", "(files(", "entry.", "self.", "nest."))
+                ):
+                    round_it.append(f"{name}:{node.lineno}: {called}")
+    assert not [
+        where
+        for where in round_it
+        if not where.endswith(
+            (": form.open", ": source.read_text", ": connection.open", ": os.open")
+        )
+    ]

@@ -25,12 +25,19 @@ if TYPE_CHECKING:
 
 _LOAD = "Load"
 _ENGINE = "Engine"
+_POOLS = "Instances"
 
 
 def _engines() -> "Iterable[str]":
     from simulator.serving.engines import engine_names
 
     return engine_names()
+
+
+def _routers() -> "Iterable[str]":
+    from simulator.serving.loop import ROUTERS
+
+    return ROUTERS
 
 
 def serving(
@@ -64,6 +71,39 @@ def serving(
     ] = None,
     blocks: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
+    ] = None,
+    instances: Annotated[
+        int, typer.Option(min=0, rich_help_panel=_POOLS, help="How many there are, all alike.")
+    ] = 1,
+    router: Annotated[
+        str, typer.Option(**choice(_routers), rich_help_panel=_POOLS, help="Who gets a request.")
+    ] = "least-load",
+    prefix_cache: Annotated[
+        bool, typer.Option(rich_help_panel=_POOLS, help="Keep prompts for those that begin alike.")
+    ] = True,
+    decode_instances: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_POOLS, help="Decode in a pool of its own: how many."),
+    ] = None,
+    decode_tp: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --tp", help="Of that pool."),
+    ] = None,
+    decode_dp: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --dp", help="Of that pool."),
+    ] = None,
+    decode_ep: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --ep", help="Of that pool."),
+    ] = None,
+    decode_cluster: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_POOLS,
+            show_default="as --cluster",
+            help="Whose accelerators that pool has; the network is the other's.",
+        ),
     ] = None,
     requests: Annotated[
         Path | None,
@@ -114,8 +154,10 @@ def serving(
 ) -> None:
     """Serve requests by a deployment: TTFT, TPOT, goodput, and what doubling would buy.
 
-    One instance is simulated iteration by iteration, as its engine schedules it.
+    Instances are simulated iteration by iteration, as their engine schedules them; prompts go to a
+    pool that decodes over the cluster's network.
     """
+    from experiments.evaluate.serving_fleets import Instances
     from experiments.output.progress import watching
     from experiments.questions import serving as questions
 
@@ -126,10 +168,26 @@ def serving(
     where = (str(cluster), engine, engine_version)
     deployment = _deployment(model, where, (tp, dp, ep), precisions)
     deployment = _with_limits(deployment, max_tokens, max_sequences, blocks)
+    decode = None
+    if decode_instances is not None:
+        where = (decode_cluster or str(cluster), engine, engine_version)
+        degrees = (decode_tp or tp, decode_dp or dp, decode_ep or ep)
+        decode = _deployment(model, where, degrees, precisions)
+        decode = _with_limits(decode, max_tokens, max_sequences, blocks)
+    elif decode_tp or decode_dp or decode_ep or decode_cluster:
+        raise typer.BadParameter("a pool that decodes needs --decode-instances N.")
+    served_by = Instances(
+        deployment=deployment,
+        count=instances,
+        router=router,
+        caches_prefixes=prefix_cache,
+        decode=decode,
+        decode_count=decode_instances or 0,
+    )
     load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
     with watching("points") as watch:
         report = questions.serving(
-            deployment,
+            served_by,
             load,
             slo=_slo(slo),
             seeds=seeds,

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evaluate.serving_instances import Deployment, InstanceRun, cache_bytes, serve
-from experiments.scenario.collective_times import collective_time
-from simulator.serving.loop import Columns, Host
+from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
+from experiments.evaluate.serving_instances import Deployment
+from simulator.serving.loop import Host
+from simulator.serving.schedulers import Columns
 from simulator.support.arrays import Longs
 
 INFERENCEX = "inferencex"
@@ -46,90 +47,21 @@ def lengths(client: Closed, count: int, seed: int) -> tuple[Longs, Longs]:
 
 
 def closed_loop(
-    deployment: Deployment,
+    instances: Instances | Deployment,
     client: Closed,
     *,
     seed: int = 0,
-    blocks: int | None = None,
+    base: Instances | None = None,
     host: Host | None = None,
 ) -> InstanceRun:
-    """Ask a deployment in a closed loop.
-
-    Data-parallel ranks of attention have a part of the requests each, and are alike.
-    """
-    concurrency = max(1, round(client.concurrency / deployment.parallelism.dp))
-    prompt, output = lengths(client, client.rounds * concurrency, seed)
-    requests = Columns(np.zeros(len(prompt)), prompt, output)
+    """Ask instances in a closed loop."""
+    prompt, output = lengths(client, client.rounds * client.concurrency, seed)
     return serve(
-        deployment,
-        requests,
-        concurrency=concurrency,
+        instances,
+        Columns(np.zeros(len(prompt)), prompt, output, np.full(len(prompt), -1)),
+        concurrency=client.concurrency,
         interval=client.interval,
         poll=client.poll,
-        blocks=blocks,
+        base=base,
         host=host,
     )
-
-
-class Disaggregated(NamedTuple):
-    """What disaggregated pools take (s): the mean to the first token, and for a token after it."""
-
-    ttft: float
-    tpot: float
-
-
-def disaggregated(
-    prefill: Deployment,
-    decode: Deployment,
-    workers: tuple[int, int],
-    client: Closed,
-    *,
-    seed: int = 0,
-) -> Disaggregated:
-    """Ask pools that read prompts and that decode, in a closed loop.
-
-    Workers of a pool are alike and share the requests evenly. A decode begins when the cache of its
-    prompt has come, whole, over one rank's link to each rank; prompts arrive at the prefill pool
-    when the decode before them has ended, round by round.
-
-    Parameters
-    ----------
-    prefill, decode
-        An instance of each pool.
-    workers
-        How many there are.
-    client
-        The closed loop over both.
-    seed
-        Of the lengths.
-    """
-    share = max(1, round(client.concurrency / workers[1] / decode.parallelism.dp))
-    prompt, output = lengths(client, client.rounds * share, seed)
-    requests = Columns(np.zeros(len(prompt)), prompt, output)
-    decoded = serve(decode, requests, concurrency=share, prefilled=True)
-    tpot = float(decoded.tpot.mean())
-    at_once = max(1, round(client.concurrency / workers[0] / prefill.parallelism.dp))
-    prompts, outputs = lengths(client, client.rounds * at_once, seed + 1)
-    arrival = np.zeros(0)
-    coming = np.zeros(at_once)
-    for _ in range(client.rounds):
-        arrival = np.concatenate([arrival, coming])
-        count = len(arrival)
-        order = np.argsort(arrival, kind="stable")
-        columns = Columns(arrival[order], prompts[:count], np.ones(count, np.int64))
-        run = serve(prefill, columns)
-        first = run.arrived + run.ttft
-        # Those of the last round come back when they have been decoded.
-        last = np.sort(first)[-at_once:]
-        coming = last + outputs[count - at_once : count] * tpot
-    transfer = _transfer(prefill, decode, client.input_tokens)
-    # The decode pool's first token follows the cache; it is streamed with its interval.
-    wait = tpot * (client.interval if decode.engine.whole_interval else 1)
-    return Disaggregated(float(run.ttft.mean()) + transfer + wait, tpot)
-
-
-def _transfer(prefill: Deployment, decode: Deployment, tokens: int) -> float:
-    """Time of a prompt's cache from one instance to another (s): every rank sends its part."""
-    ranks = min(prefill.parallelism.tp, decode.parallelism.tp)
-    size = cache_bytes(prefill) * tokens * prefill.parallelism.tp / ranks
-    return collective_time(prefill.cluster, "send_receive", 2, size)

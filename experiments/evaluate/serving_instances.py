@@ -1,20 +1,14 @@
-"""Instances of a model that serve: memory, the surface of their iterations, and one run."""
+"""Instances of a model that serve: memory, and the surface of their iterations."""
 
-import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.scenario.collective_times import collective_time
 from simulator.accelerators import Accelerator
-from simulator.serving.engines import RESERVES, Engine, captured_sizes, engine
-from simulator.serving.loop import Client, Columns, Host, RunState, run_state, serve_requests
-from simulator.serving.schedulers import SCHEDULERS, Rules
+from simulator.serving.engines import Engine, captured_sizes, engine
 from simulator.serving.surface import IterationSurface
-from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
@@ -96,22 +90,6 @@ class MemoryUse(NamedTuple):
     cache: float
     token: float
     blocks: int
-
-
-class InstanceRun(NamedTuple):
-    """Times of requests (s) at the client, and sums over the run (:data:`loop.TOTALS`).
-
-    ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
-    counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`).
-    """
-
-    arrived: Floats
-    ttft: Floats
-    tpot: Floats
-    end_to_end: Floats
-    queued: Floats
-    totals: Floats
-    gaps: Floats
 
 
 def memory_use(deployment: Deployment) -> MemoryUse:
@@ -328,90 +306,6 @@ class ExchangeClock:
         if self.cluster is not self.base:
             kernel *= library / collective_time(self.base, exchange.kind, ranks, exchange.size)
         return min(kernel, library) if exchange.size > _SMALL_DOMAIN else kernel
-
-
-def serve(  # noqa: PLR0913 - the nouns of a run
-    deployment: Deployment,
-    requests: Columns,
-    *,
-    concurrency: int = 0,
-    interval: int = 1,
-    poll: int = 1,
-    blocks: int | None = None,
-    base: Cluster | None = None,
-    host: Host | None = None,
-    prefilled: bool = False,
-) -> InstanceRun:
-    """Serve requests by one instance.
-
-    Parameters
-    ----------
-    deployment
-        The instance.
-    requests
-        Arrivals (s, ascending; without meaning in a closed loop) and lengths.
-    concurrency
-        Requests at a time of a closed loop; 0: open.
-    interval
-        Tokens that the engine sends at once.
-    poll
-        Iterations between two looks for new requests.
-    blocks, base, host
-        Blocks of the cache, cluster before a what-if, and the host's times, where not by default.
-    prefilled
-        Whether prompts were read by another instance.
-
-    Raises
-    ------
-    WorkloadError
-        If a request never fits into the cache.
-    """
-    by = deployment.engine
-    rules = Rules(
-        SCHEDULERS[by.scheduler],
-        by.tokens,
-        by.sequences,
-        int(by.chunked),
-        RESERVES[by.reserve],
-        by.block,
-        memory_use(deployment).blocks if blocks is None else blocks,
-        deployment.speculation.drafts if deployment.speculation else 0,
-        deployment.speculation.accepted if deployment.speculation else 1.0,
-    )
-    longest = int((requests.prompt + requests.output).max())
-    if math.ceil(longest / by.block) > rules.blocks:
-        raise WorkloadError(
-            f"a request of {longest} tokens never fits: the cache has {rules.blocks} blocks of"
-            f" {by.block} tokens: use more tensor ranks, or a cache of 8 bits"
-        )
-    times = host or by.host
-    if deployment.speculation:
-        # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
-        more = deployment.speculation.drafts / deployment.model.layers
-        times = times._replace(kernels=times.kernels * (1 + more))
-    client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
-    state = run_state(requests, rules, prefilled=prefilled)
-    serve_requests(requests, rules, client, instance_surface(deployment, base), times, state)
-    if not math.isfinite(state.totals[6]):
-        raise WorkloadError(f"{deployment.model.name}: an iteration takes no finite time")
-    if state.totals[8]:
-        raise WorkloadError(f"a prompt of more than {by.tokens} tokens is never scheduled")
-    return _as_seen(requests, state, times)
-
-
-def _as_seen(requests: Columns, state: RunState, host: Host) -> InstanceRun:
-    served = state.served
-    later = np.maximum(requests.output - 1, 1)
-    delay = host.first + host.per_token * requests.prompt
-    return InstanceRun(
-        served.arrived,
-        served.first - served.arrived + delay,
-        (served.last - served.first) / later,
-        served.last - served.arrived + delay,
-        served.scheduled - served.arrived,
-        state.totals,
-        state.gaps,
-    )
 
 
 def deployment_of(  # noqa: PLR0913 - what a deployment is named by

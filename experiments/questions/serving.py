@@ -8,21 +8,15 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Closed, closed_loop
-from experiments.evaluate.serving_instances import (
-    Deployment,
-    InstanceRun,
-    MemoryUse,
-    kernel_origins,
-    memory_use,
-    serve,
-)
+from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
+from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from simulator.serving.loop import Columns, gap_quantile
+from simulator.serving.loop import gap_quantile
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
@@ -94,6 +88,7 @@ class ServingAnswer(Head):
     tokens_per_second_per_gpu: float
     preemptions: int
     peak_cache: float
+    found_fraction: float | None
     blocks: int
     seeds: int
 
@@ -119,6 +114,7 @@ class ServingReport(Report):
     tokens_per_second_per_gpu: float
     preemptions: int
     peak_cache: float
+    found: float | None
     memory: MemoryUse
     seeds: int
     factor: float
@@ -145,6 +141,7 @@ class ServingReport(Report):
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "preemptions": self.preemptions,
             "peak_cache": self.peak_cache,
+            "found_fraction": self.found,
             "blocks": self.memory.blocks,
             "seeds": self.seeds,
         }
@@ -170,7 +167,7 @@ class ServingReport(Report):
 
 @question("serving")
 def serving(  # noqa: PLR0913 - the options of the command
-    deployment: Deployment,
+    instances: Instances | Deployment,
     load: Load,
     *,
     slo: Slo | None = None,
@@ -179,12 +176,12 @@ def serving(  # noqa: PLR0913 - the options of the command
     factor: float = 2.0,
     watch: Watch = lambda _: None,
 ) -> ServingReport:
-    """Serve a load by a deployment, and again with a multiple of each resource.
+    """Serve a load by instances, and again with a multiple of each resource.
 
     Parameters
     ----------
-    deployment
-        The instance; data-parallel ranks share the requests evenly.
+    instances
+        Who serves; a deployment is one instance.
     load
         What asks.
     slo
@@ -203,57 +200,75 @@ def serving(  # noqa: PLR0913 - the options of the command
     TwofoldError
         If the model does not fit, a request never fits, or a resource is unknown.
     """
+    if isinstance(instances, Deployment):
+        instances = Instances(deployment=instances)
     if seeds < 1:
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
     if not 0 < factor < float("inf"):
         raise WhatIfError(f"factor {factor!r} is not positive and finite")
+    deployment = instances.deployment
     count = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 1} points")
-    base = _runs(deployment, deployment, load, count)
+    base = _runs(instances, instances, load, count)
     if progress is not None:
         progress(1, len(names) + 1)
     before = _figures(base, slo)
     utilities = []
     for number, resource in enumerate(names):
-        utilities.append(_utility(deployment, load, resource, factor, (count, slo, before)))
+        utilities.append(_utility(instances, load, resource, factor, (count, slo, before)))
         if progress is not None:
             progress(number + 2, len(names) + 1)
     memory = memory_use(deployment)
-    gpus = deployment.parallelism.ranks
     span = float(np.mean([run.totals[6] for run in base]))
-    tokens = float(np.mean([run.totals[7] for run in base])) * deployment.parallelism.dp
-    served = float(np.mean([len(run.ttft) for run in base])) * deployment.parallelism.dp
-    metrics = tuple(_metric(name, base) for name in _METRICS)
-    goodput = float(np.mean(before["goodput"])) if slo is not None else None
-    fraction = float(np.mean(before["fraction"])) if slo is not None else 0.0
-    engine = deployment.engine
     return ServingReport(
         deployment.model.name,
         deployment.cluster.name,
         deployment.cluster,
         Settings(),
         _load_text(load),
-        f"{engine.name}: {engine.tokens} tokens an iteration, {engine.sequences} requests at once,"
-        f" {deployment.parallelism}",
-        metrics,
+        _engine_text(instances),
+        tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         _parts(base),
-        goodput,
-        fraction,
-        served / span,
-        tokens / span / gpus,
+        float(np.mean(before["goodput"])) if slo is not None else None,
+        float(np.mean(before["fraction"])) if slo is not None else 0.0,
+        float(np.mean([len(run.ttft) for run in base])) / span,
+        float(np.mean([run.totals[7] for run in base])) / span / instances.ranks,
         int(sum(run.totals[1] for run in base)),
         max(float(run.totals[5]) for run in base) / memory.blocks,
+        _found(base, load),
         memory,
         count,
         factor,
         {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
-        serving_prior(engine.name),
+        serving_prior(deployment.engine.name),
         (*_unmeasured(deployment), *_doubts(base, load, count)),
-        _cause(base, utilities),
+        _cause(instances, base, utilities),
         _deterministic(load),
     )
+
+
+def _engine_text(instances: Instances) -> str:
+    deployment = instances.deployment
+    engine = deployment.engine
+    text = (
+        f"{engine.name}: {engine.tokens} tokens an iteration, {engine.sequences} requests at once,"
+        f" {deployment.parallelism}"
+    )
+    if instances.decode is not None:
+        return (
+            f"{text}; {instances.count} instances read prompts, {instances.decode_count} of"
+            f" {instances.decode.parallelism} decode"
+        )
+    return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
+
+
+def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:
+    """Share of the tokens of prompts that were cached; None where no prefix is shared."""
+    if not isinstance(load, Requests) or load.hashes is None:
+        return None
+    return float(runs[0].found.sum() / load.prompt.sum())
 
 
 def _deterministic(load: Load) -> bool:
@@ -265,27 +280,21 @@ _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
 
 
 def _runs(
-    base: Deployment, deployment: Deployment, load: Load, count: int, *, host: float = 1.0
+    base: Instances, instances: Instances, load: Load, count: int, *, host: float = 1.0
 ) -> list[InstanceRun]:
     """Serve the load once for each seed; ``host`` divides the host's times."""
-    usual = deployment.engine.host
+    usual = base.deployment.engine.host
     times = usual._replace(
         **{name: getattr(usual, name) / host for name in ("step", "prefill", "first", "per_token")}
     )
     runs = []
     for seed in range(count):
         if isinstance(load, Closed):
-            runs.append(closed_loop(deployment, load, seed=seed, host=times))
-            continue
-        table = load if isinstance(load, Requests) else load(seed)
-        # Ranks with a batch of their own take requests by turns; the first stands for all.
-        turns = slice(0, len(table), deployment.parallelism.dp)
-        columns = Columns(
-            np.ascontiguousarray(table.arrival[turns]),
-            np.ascontiguousarray(table.prompt[turns]),
-            np.ascontiguousarray(table.output[turns]),
-        )
-        runs.append(serve(deployment, columns, base=base.cluster, host=times))
+            run = closed_loop(instances, load, seed=seed, base=base, host=times)
+        else:
+            table = load if isinstance(load, Requests) else load(seed)
+            run = serve(instances, table, base=base, host=times)
+        runs.append(run)
     return runs
 
 
@@ -297,6 +306,16 @@ def resources_of(deployment: Deployment) -> list[str]:
         if name.startswith(("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth"))
     ]
     return [*RATES, *network]
+
+
+def with_more_of(instances: Instances, resource: str, factor: float) -> Instances:
+    """Return instances that all have a multiple of a resource, as :func:`with_more` says."""
+    decode = instances.decode
+    return replace(
+        instances,
+        deployment=with_more(instances.deployment, resource, factor),
+        decode=None if decode is None else with_more(decode, resource, factor),
+    )
 
 
 def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:
@@ -326,7 +345,7 @@ def with_more(deployment: Deployment, resource: str, factor: float) -> Deploymen
 
 
 def _utility(
-    deployment: Deployment,
+    instances: Instances,
     load: Load,
     resource: str,
     factor: float,
@@ -334,9 +353,9 @@ def _utility(
 ) -> ServingUtility:
     count, slo, before = baseline
     try:
-        better = with_more(deployment, resource, factor)
+        better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        after = _figures(_runs(deployment, better, load, count, host=host), slo)
+        after = _figures(_runs(instances, better, load, count, host=host), slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
     ttft, tpot = (
@@ -479,8 +498,11 @@ def _doubts(runs: Sequence[InstanceRun], load: Load, count: int) -> tuple[str, .
     return tuple(doubts)
 
 
-def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]) -> str:
-    prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs]))
+def _cause(
+    instances: Instances, runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]
+) -> str:
+    count = instances.count + instances.decode_count
+    prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs])) / count
     busy = f"{100 * prefill:.0f} % of the time iterations also read prompts"
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     if not gains:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.baseline import Settings
-from experiments.evaluate.serving_clients import INFERENCEX, Closed, closed_loop, disaggregated
+from experiments.evaluate.serving_clients import INFERENCEX, Closed, closed_loop
+from experiments.evaluate.serving_fleets import Instances
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
@@ -172,10 +173,13 @@ def mean_times(case: ServingCase) -> tuple[float, float]:
         interval=case.interval,
         poll=case.poll,
     )
-    if case.decode is not None:
-        times = disaggregated(case.deployment, case.decode, case.workers, client)
-        return times.ttft, times.tpot
-    run = closed_loop(case.deployment, client)
+    instances = Instances(
+        deployment=case.deployment,
+        count=case.workers[0],
+        decode=case.decode,
+        decode_count=case.workers[1] if case.decode is not None else 0,
+    )
+    run = closed_loop(instances, client)
     return float(run.ttft.mean()), float(run.tpot.mean())
 
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.baseline import Settings
-from experiments.evaluate.serving_instances import InstanceRun, serve
+from experiments.evaluate.serving_fleets import InstanceRun, serve
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.validation.serving_logs import ServingLog, rank_correlation, read_log
-from simulator.serving.loop import Columns
+from simulator.serving.schedulers import Columns
 from simulator.support.arrays import Floats
 from topologies import Cluster, load_cluster
 
@@ -145,28 +145,9 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
 
 
 def served(log: ServingLog) -> InstanceRun:
-    """Serve a log's requests; data-parallel ranks take them by turns and step together.
-
-    A rank's iteration is that of its own batch: ranks with as many requests take about as long.
-    """
-    dp = log.deployment.parallelism.dp
-    count = len(log.ids)
-    columns: list[Floats] = [np.full(count, np.nan) for _ in InstanceRun._fields[:-2]]
-    totals, gaps = np.zeros(0), np.zeros(0)
-    for rank in range(min(dp, count)):
-        turns = np.arange(rank, count, dp)
-        requests = Columns(
-            np.ascontiguousarray(log.arrival[turns]),
-            np.ascontiguousarray(log.prompt[turns]),
-            np.ascontiguousarray(log.output[turns]),
-        )
-        run = serve(log.deployment, requests)
-        for column, values in zip(columns, run[:-2], strict=True):
-            column[turns] = values
-        totals = run.totals if not len(totals) else totals + run.totals
-        gaps = run.gaps if not len(gaps) else gaps + run.gaps
-    arrived, ttft, tpot, end_to_end, queued = columns
-    return InstanceRun(arrived, ttft, tpot, end_to_end, queued, totals, gaps)
+    """Serve a log's requests; data-parallel ranks have a queue each and step together."""
+    alone = np.full(len(log.ids), -1)
+    return serve(log.deployment, Columns(log.arrival, log.prompt, log.output, alone))
 
 
 def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure]:

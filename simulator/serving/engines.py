@@ -43,6 +43,8 @@ class Engine:
         leave.
     whole_interval
         Whether the first token is sent with a whole streaming interval.
+    merges
+        Whether of two computed copies of a block one is given up.
     host
         What an iteration and a first token take besides kernels.
     """
@@ -59,6 +61,7 @@ class Engine:
     memory_fraction: float
     of_free: bool
     whole_interval: bool
+    merges: bool
     host: Host
 
 
@@ -103,6 +106,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         memory_fraction=data["memory"]["fraction"],
         of_free=data["memory"]["of"] == "free",
         whole_interval=data["first_chunk"] == "interval",
+        merges=data["merges"],
         host=Host(
             step=parse_quantity(host["step"], "s"),
             prefill=parse_quantity(host["prefill"], "s"),

@@ -1,33 +1,67 @@
-"""The compiled loop: requests arrive, a scheduler makes batches, and iterations take their time.
+"""The compiled loop: requests arrive, schedulers make batches, and iterations take their time.
 
-State is columns by request and a few lists of requests. A scheduler is a function of that state
-which writes into ``plan`` how many tokens each request computes next; :mod:`.schedulers` has them.
+State is columns by request, and counters and lists by worker. A scheduler is a function of a
+worker's state that writes into ``plan`` how many tokens each request computes next;
+:mod:`.schedulers` has them. Workers of one instance step together: an iteration lasts as long as
+the slowest's, and one without work computes as much for nothing. What goes from one pool to another
+is on the network, which is not of this loop: it comes back when caches are to be sent.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from simulator.serving.prefix_cache import ABSENT, PrefixCache, name_units
 from simulator.serving.schedulers import (
-    COMING,
-    DONE,
+    AWAITS,
+    COMES,
+    COUNTERS,
+    EXPECTED,
     FINISHED,
     FREE,
-    JOINED,
+    ITERATIONS,
+    MOVING,
+    NOBODY,
+    PEAK,
     PREEMPTIONS,
     RUNS,
-    Counters,
-    Queues,
+    UNREAD,
+    WAITS,
+    Columns,
     Rules,
     States,
+    Worker,
+    free_blocks,
+    hold_blocks,
     join_queue,
     leave_running,
+    missing_tokens,
     plan_batch,
+    pop_first,
+    push_last,
+    unseat,
 )
 from simulator.serving.surface import Batch, IterationSurface, iteration_time
-from simulator.support.arrays import Floats, Longs
+from simulator.support.arrays import Floats, LongMatrix, Longs
 from simulator.support.compiled import hot_loop
+
+ROUND_ROBIN, LEAST_LOAD, SESSION, PREFIX = 0, 1, 2, 3
+ROUTERS: Mapping[str, int] = {
+    "round-robin": ROUND_ROBIN,
+    "least-load": LEAST_LOAD,
+    "session": SESSION,
+    "prefix": PREFIX,
+}
+"""Routers by name. Least load counts a request that waits four times as one that runs (vLLM,
+``v1/engine/core_client.py``, for data-parallel ranks); session keeps each with the worker that its
+first request got; prefix takes the least tokens to read, those sent there before included, and
+blocks held (Dynamo's KV router, with weights of 1)."""
+SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
+"""Why the loop came back."""
+NOW = 0
+COMING, DONE, TURN, SENDS = 0, 1, 2, 3
 
 
 class Host(NamedTuple):
@@ -57,12 +91,26 @@ class Client(NamedTuple):
     poll: int
 
 
-class Columns(NamedTuple):
-    """Requests: arrival (s; of an open loop, ascending), tokens of prompt and output."""
+class Pool(NamedTuple):
+    """Workers that are alike, in instances of ``width`` data-parallel ranks that step together."""
 
-    arrival: Floats
-    prompt: Longs
-    output: Longs
+    workers: int
+    width: int
+    rules: Rules
+    surface: IterationSurface
+    host: Host
+
+
+class Fleet(NamedTuple):
+    """Pools: the first reads prompts, and decodes where the second has no workers.
+
+    ``router`` is a number of :data:`ROUTERS`; caches of prompts go to the worker of the second pool
+    with the least load.
+    """
+
+    first: Pool
+    second: Pool
+    router: int
 
 
 class Served(NamedTuple):
@@ -74,17 +122,42 @@ class Served(NamedTuple):
     last: Floats
 
 
+class Caches(NamedTuple):
+    """Prefix caches of the first pool: :class:`~simulator.serving.prefix_cache.PrefixCache`.
+
+    Arrays that differ by worker have a row for each.
+    """
+
+    offset: Longs
+    units: Longs
+    shared: Longs
+    references: LongMatrix
+    before: LongMatrix
+    after: LongMatrix
+    loose: LongMatrix
+
+
 class RunState(NamedTuple):
     """All that changes while requests are served; ``totals`` are :data:`TOTALS`.
 
-    ``emitted`` is when each request had its latest token (s), ``gaps`` counts the times between
-    two tokens of a request, in bins of :func:`gap_quantile`.
+    ``running`` and ``counters`` have a row by worker, ``ends`` and ``begun`` the times (s) of each
+    instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
+    ``sends`` are requests whose cache is to be sent. ``emitted`` is when each request had its
+    latest token (s), ``gaps`` counts the times between two tokens of a request, in bins of
+    :func:`gap_quantile`.
     """
 
     states: States
-    queues: Queues
-    counters: Counters
+    running: LongMatrix
+    counters: LongMatrix
+    caches: Caches
     served: Served
+    clock: Floats
+    tally: Longs
+    ends: Floats
+    begun: Floats
+    homes: Longs
+    sends: Longs
     totals: Floats
     emitted: Floats
     gaps: Floats
@@ -109,23 +182,57 @@ TOTALS = (
 tokens, blocks, the end of the run (s), and whether a request could never be scheduled."""
 
 
-def run_state(requests: Columns, rules: Rules, *, prefilled: bool = False) -> RunState:
-    """Return the state before the first request; ``prefilled``: prompts were read elsewhere."""
+class Prefixes(NamedTuple):
+    """Units of prompts by request, CSR: numbers from 0, equal where all tokens so far are equal."""
+
+    offset: Longs
+    units: Longs
+
+
+def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None) -> RunState:
+    """Return the state before the first request."""
     count = len(requests.prompt)
+    pools = (fleet.first, fleet.second)
+    workers = sum(pool.workers for pool in pools)
+    most = max(pool.rules.sequences for pool in pools)
     states = States(*(np.zeros(count, np.int64) for _ in States._fields))
-    if prefilled:
-        states.computed[:] = requests.prompt
-        states.generated[:] = 1
-    counters = np.zeros(8, np.int64)
-    counters[FREE] = rules.blocks
+    counters = np.zeros((workers, COUNTERS), np.int64)
+    counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
+    counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
+    instances = sum(pool.workers // pool.width for pool in pools)
     return RunState(
         states,
-        Queues(np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)),
-        Counters(counters),
+        np.zeros((workers, min(count, most) + 1), np.int64),
+        counters,
+        _caches(count, fleet.first, prefixes),
         Served(*(np.full(count, math.nan) for _ in Served._fields)),
+        np.zeros(1),
+        np.zeros(4, np.int64),
+        np.full(instances, math.inf),
+        np.zeros(instances),
+        np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
+        np.zeros(count, np.int64),
         np.zeros(len(TOTALS)),
         np.full(count, math.nan),
         np.zeros(GAP_BINS),
+    )
+
+
+def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
+    if prefixes is None or not pool.rules.unit:
+        none, empty = np.zeros(0, np.int64), np.zeros((1, 1), np.int64)
+        return Caches(np.zeros(1, np.int64), none, none, *(empty.copy() for _ in range(4)))
+    names = int(prefixes.units.max(initial=-1)) + 1
+    shape = (pool.workers, names + count + 1)
+    # The end of the ring is its own neighbour while nothing is free.
+    return Caches(
+        prefixes.offset,
+        prefixes.units,
+        np.zeros(len(prefixes.units), np.int64),
+        np.full((pool.workers, names), ABSENT, np.int64),
+        np.full(shape, names + count, np.int64),
+        np.full(shape, names + count, np.int64),
+        np.zeros((pool.workers, count), np.int64),
     )
 
 
@@ -150,97 +257,317 @@ def gap_quantile(gaps: Floats, quantile: float | None) -> float:
 
 @hot_loop
 def serve_requests(
-    requests: Columns,
-    rules: Rules,
-    client: Client,
-    surface: IterationSurface,
-    host: Host,
-    run: RunState,
-) -> None:
-    """Serve all requests; ``run`` is written."""
-    count = requests.prompt.shape[0]
-    counters, totals = run.counters.values, run.totals
-    now = 0.0
-    while counters[DONE] < count:
-        _arrive(requests, client, run, now)
-        plan_batch(requests.prompt, requests.output, rules, run.states, run.queues, run.counters)
-        batch = _batch(requests.prompt, rules, run.states, run.queues, run.counters)
-        if batch.decodes + batch.chunks == 0:
-            if client.concurrency == 0 and counters[COMING] < count:
-                now = max(now, requests.arrival[counters[COMING]])
-                continue
-            # Nothing runs, nothing comes, and what waits gets no blocks.
+    requests: Columns, fleet: Fleet, client: Client, run: RunState, until: float, most: int
+) -> int:
+    """Go on to a time (s), for ``most`` iterations at the most; ``run`` is written.
+
+    Returns why it came back: all are served, caches are to be sent, the time has come, so many
+    iterations have been, or what waits never gets its blocks.
+    """
+    tally, clock, totals = run.tally, run.clock, run.totals
+    limit = totals[0] + most
+    while True:
+        now = clock[NOW]
+        _end_due(requests, fleet, client, run, now)
+        _arrive(requests, fleet, client, run, now)
+        _start_idle(requests, fleet, client, run, now)
+        if tally[SENDS]:
+            return SEND
+        if tally[DONE] == requests.prompt.shape[0]:
+            totals[6] = now
+            return SERVED
+        if totals[0] >= limit:
+            return PAUSED
+        coming = _next_instant(requests, client, run)
+        if coming > until:
+            clock[NOW] = until
+            return REACHED
+        if coming == math.inf:
             totals[8] = 1.0
-            break
-        begun = now
-        time = host.kernels * iteration_time(surface, batch) + host.step
-        if batch.chunks:
-            time += host.prefill
-            totals[3] += time
-        else:
-            totals[2] += time
-        now += time
-        totals[0] += 1.0
-        totals[4] += batch.decodes + batch.chunk_tokens
-        totals[5] = max(totals[5], float(rules.blocks - counters[FREE]))
-        _end_iteration(requests, rules, client, run, begun, now)
-    totals[1] = float(counters[PREEMPTIONS])
-    totals[6] = now
+            return STUCK
+        clock[NOW] = coming
 
 
 @hot_loop
-def _arrive(requests: Columns, client: Client, run: RunState, now: float) -> None:
-    """Let requests arrive, and join the queue when the engine looks for them."""
-    counters, served = run.counters.values, run.served
+def _next_instant(requests: Columns, client: Client, run: RunState) -> float:
+    """Return when an iteration ends or a request arrives next (s)."""
+    coming = math.inf
+    for instance in range(run.ends.shape[0]):
+        coming = min(coming, run.ends[instance])
+    number = run.tally[COMING]
+    if client.concurrency == 0 and number < requests.prompt.shape[0]:
+        coming = min(coming, max(requests.arrival[number], run.clock[NOW]))
+    return coming
+
+
+@hot_loop
+def _worker(requests: Columns, fleet: Fleet, run: RunState, number: int) -> Worker:
+    """Return a worker's own part of the state."""
+    caches = run.caches
+    row = number if number < caches.references.shape[0] else 0
+    return Worker(
+        requests,
+        run.states,
+        run.running[number],
+        run.counters[number],
+        PrefixCache(
+            caches.offset,
+            caches.units,
+            caches.shared,
+            caches.references[row],
+            caches.before[row],
+            caches.after[row],
+            caches.loose[row],
+        ),
+    )
+
+
+@hot_loop
+def _pool_of(fleet: Fleet, instance: int) -> tuple[Pool, int]:
+    """Return the pool of an instance, and the number of its first worker."""
+    ahead = fleet.first.workers // fleet.first.width
+    if instance < ahead:
+        return fleet.first, instance * fleet.first.width
+    return fleet.second, fleet.first.workers + (instance - ahead) * fleet.second.width
+
+
+@hot_loop
+def _arrive(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+    """Let requests arrive: all at their time, or in a closed loop as many as may be there."""
+    tally, served = run.tally, run.served
     count = requests.prompt.shape[0]
     if client.concurrency == 0:
-        while counters[COMING] < count and requests.arrival[counters[COMING]] <= now:
-            served.arrived[counters[COMING]] = requests.arrival[counters[COMING]]
-            counters[COMING] += 1
-    elif run.totals[0] == 0.0:
-        # The closed loop begins with a burst.
-        while counters[COMING] < min(client.concurrency, count):
-            served.arrived[counters[COMING]] = 0.0
-            counters[COMING] += 1
-    if counters[RUNS] == 0 or int(run.totals[0]) % client.poll == 0:
-        while counters[JOINED] < counters[COMING]:
-            join_queue(run.queues, run.counters, run.states, counters[JOINED])
-            counters[JOINED] += 1
+        while tally[COMING] < count and requests.arrival[tally[COMING]] <= now:
+            served.arrived[tally[COMING]] = requests.arrival[tally[COMING]]
+            _send_to_worker(requests, fleet, run)
+        return
+    while tally[COMING] < min(count, tally[DONE] + client.concurrency):
+        served.arrived[tally[COMING]] = now
+        _send_to_worker(requests, fleet, run)
 
 
 @hot_loop
-def _end_iteration(
-    requests: Columns, rules: Rules, client: Client, run: RunState, begun: float, now: float
+def _send_to_worker(requests: Columns, fleet: Fleet, run: RunState) -> None:
+    """Route the request that comes next."""
+    request = int(run.tally[COMING])
+    run.tally[COMING] += 1
+    number = _route(requests, fleet, run, request)
+    run.states.worker[request] = number
+    worker = _worker(requests, fleet, run, number)
+    if fleet.router == PREFIX:
+        run.states.unread[request] = missing_tokens(fleet.first.rules, worker, request)
+        worker.counters[UNREAD] += run.states.unread[request]
+    push_last(worker, COMES, request)
+
+
+@hot_loop
+def _route(requests: Columns, fleet: Fleet, run: RunState, request: int) -> int:
+    """Choose the worker that reads a prompt."""
+    workers, width = fleet.first.workers, fleet.first.width
+    if workers == 1:
+        return 0
+    if fleet.router == ROUND_ROBIN:
+        turn, instances = int(run.tally[TURN]), workers // width
+        run.tally[TURN] += 1
+        return (turn % instances) * width + (turn // instances) % width
+    if fleet.router == PREFIX:
+        return _cheapest(requests, fleet, run, request)
+    session = requests.session[request]
+    if fleet.router == SESSION and session != NOBODY:
+        if run.homes[session] == NOBODY:
+            run.homes[session] = _least_loaded(run, 0, workers)
+        return int(run.homes[session])
+    return _least_loaded(run, 0, workers)
+
+
+@hot_loop
+def _least_loaded(run: RunState, first: int, last: int) -> int:
+    """Choose the worker with the least requests, those that wait counted four times."""
+    best, least = first, math.inf
+    for number in range(first, last):
+        counters = run.counters[number]
+        waits = counters[WAITS] + counters[COMES] + counters[AWAITS]
+        load = 4.0 * waits + counters[RUNS] + counters[EXPECTED]
+        if load < least:
+            best, least = number, load
+    return best
+
+
+@hot_loop
+def _cheapest(requests: Columns, fleet: Fleet, run: RunState, request: int) -> int:
+    """Choose the worker with the least blocks to read and to hold."""
+    rules = fleet.first.rules
+    best, least = 0, math.inf
+    for number in range(fleet.first.workers):
+        worker = _worker(requests, fleet, run, number)
+        unread = missing_tokens(rules, worker, request) + worker.counters[UNREAD]
+        cost = unread / rules.block + rules.blocks - worker.counters[FREE]
+        if cost < least:
+            best, least = number, cost
+    return best
+
+
+@hot_loop
+def _start_idle(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+    """Begin an iteration of each instance that has none, and work."""
+    for instance in range(run.ends.shape[0]):
+        if run.ends[instance] != math.inf:
+            continue
+        pool, first = _pool_of(fleet, instance)
+        time, reads = 0.0, 0
+        for number in range(first, first + pool.width):
+            worker = _worker(requests, fleet, run, number)
+            batch = _planned(pool.rules, client, worker, run)
+            worker.counters[ITERATIONS] += 1
+            if batch.decodes + batch.chunks:
+                reads += batch.chunks
+                time = max(time, pool.host.kernels * iteration_time(pool.surface, batch))
+                run.totals[4] += batch.decodes + batch.chunk_tokens
+        if time > 0.0:
+            _begin_iteration(pool, run, instance, now, time, reads)
+
+
+@hot_loop
+def _planned(rules: Rules, client: Client, worker: Worker, run: RunState) -> Batch:
+    """Look for new requests where it is time to, and plan a worker's next batch."""
+    counters = worker.counters
+    if counters[AWAITS]:
+        _take_in(rules, worker, run)
+    if counters[RUNS] == 0 or counters[ITERATIONS] % client.poll == 0:
+        join_queue(worker)
+    if counters[RUNS] + counters[WAITS] == 0:
+        return Batch(1, 0, 0.0, 0, 0.0, 0.0)
+    plan_batch(rules, worker)
+    counters[PEAK] = max(counters[PEAK], rules.blocks - counters[FREE])
+    return _batch(rules, worker)
+
+
+@hot_loop
+def _begin_iteration(
+    pool: Pool, run: RunState, instance: int, now: float, device: float, chunks: int
 ) -> None:
-    """Advance every request of the batch; those that have all their tokens leave."""
-    states, counters, served = run.states, run.counters.values, run.served
-    position = 0
-    while position < counters[RUNS]:
-        request = int(run.queues.running[position])
-        planned = states.plan[request]
-        if planned > 0:
-            if math.isnan(served.scheduled[request]):
-                served.scheduled[request] = begun
-            states.computed[request] += planned
-        tokens = requests.prompt[request] + states.generated[request]
-        if planned == 0 or states.computed[request] < tokens:
-            position += 1
+    """Begin an iteration that takes the device so long (s), with so many chunks of prompts."""
+    time = device + pool.host.step
+    if chunks:
+        time += pool.host.prefill
+        run.totals[3] += time
+    else:
+        run.totals[2] += time
+    run.totals[0] += 1.0
+    run.begun[instance] = now
+    run.ends[instance] = now + time
+
+
+@hot_loop
+def _take_in(rules: Rules, worker: Worker, run: RunState) -> None:
+    """Have caches sent to a worker, in order, while it has seats and blocks for them."""
+    counters = worker.counters
+    while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
+        request = int(counters[AWAITS + 1])
+        tokens = int(worker.requests.prompt[request] + 1)
+        if rules.reserve == 2:
+            tokens += int(worker.requests.output[request] - 1)
+        held = hold_blocks(rules, worker, 0, tokens)
+        if held < 0:
+            return
+        pop_first(worker, AWAITS)
+        worker.states.ahead[request] = held
+        counters[EXPECTED] += 1
+        run.sends[run.tally[SENDS]] = request
+        run.tally[SENDS] += 1
+
+
+@hot_loop
+def deliver(requests: Columns, fleet: Fleet, run: RunState, request: int) -> None:
+    """Let a request's cache arrive now at the worker that it was sent to."""
+    states = run.states
+    free_blocks(
+        fleet.first.rules, _worker(requests, fleet, run, int(states.worker[request])), request
+    )
+    states.blocks[request] = states.ahead[request]
+    states.ahead[request] = 0
+    states.worker[request] = states.target[request]
+    push_last(_worker(requests, fleet, run, int(states.target[request])), COMES, request)
+
+
+@hot_loop
+def _end_due(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+    """End the iterations whose time has come."""
+    for instance in range(run.ends.shape[0]):
+        if run.ends[instance] > now:
             continue
-        _make_tokens(requests.output, rules, states, run.totals, request)
-        _count_gap(run, request, now)
-        seen = min(client.first_chunk, requests.output[request])
-        if states.generated[request] >= seen and math.isnan(served.first[request]):
-            served.first[request] = now
-        if states.generated[request] < requests.output[request]:
-            position += 1
-            continue
-        served.last[request] = now
-        states.state[request] = FINISHED
-        leave_running(run.queues, run.counters, states, position)
-        counters[DONE] += 1
-        if client.concurrency > 0 and counters[COMING] < requests.prompt.shape[0]:
-            served.arrived[counters[COMING]] = now
-            counters[COMING] += 1
+        run.ends[instance] = math.inf
+        pool, first = _pool_of(fleet, instance)
+        hands_on = int(fleet.second.workers > 0 and first < fleet.first.workers)
+        for number in range(first, first + pool.width):
+            worker = _worker(requests, fleet, run, number)
+            position = 0
+            while position < worker.counters[RUNS]:
+                request = int(worker.running[position])
+                if not _advance(pool.rules, worker, run, request, run.begun[instance]):
+                    position += 1
+                    continue
+                _make_tokens(requests.output, pool.rules, run.states, run.totals, request)
+                _count_gap(run, request, now)
+                _see_token(requests, client, run, request, hands_on)
+                if run.states.generated[request] >= requests.output[request]:
+                    run.served.last[request] = now
+                    run.states.state[request] = FINISHED
+                    leave_running(pool.rules, worker, position)
+                    run.tally[DONE] += 1
+                elif hands_on:
+                    unseat(worker, position)
+                    _hand_on(requests, fleet, run, request)
+                else:
+                    position += 1
+
+
+@hot_loop
+def _see_token(
+    requests: Columns, client: Client, run: RunState, request: int, hands_on: int
+) -> None:
+    """Note when the client sees its first token: whoever reads the prompt for others sends none."""
+    made, wanted = run.states.generated[request], requests.output[request]
+    seen = made >= min(client.first_chunk, wanted) and (made >= wanted or hands_on == 0)
+    if seen and math.isnan(run.served.first[request]):
+        run.served.first[request] = run.clock[NOW]
+
+
+@hot_loop
+def _advance(rules: Rules, worker: Worker, run: RunState, request: int, begun: float) -> bool:
+    """Count what an iteration computed of a request; say whether it makes tokens."""
+    states = worker.states
+    planned = int(states.plan[request])
+    if planned == 0:
+        return False
+    if math.isnan(run.served.scheduled[request]):
+        run.served.scheduled[request] = begun
+    before = int(states.computed[request])
+    states.computed[request] += planned
+    if rules.unit and before < worker.requests.prompt[request]:
+        given_up = name_units(
+            worker.cache,
+            request,
+            before // rules.unit,
+            int(states.computed[request]) // rules.unit,
+            rules.merges,
+        )
+        worker.counters[FREE] += given_up * (rules.unit // rules.block)
+    if states.computed[request] < worker.requests.prompt[request] + states.generated[request]:
+        return False
+    worker.counters[UNREAD] -= states.unread[request]
+    states.unread[request] = 0
+    return True
+
+
+@hot_loop
+def _hand_on(requests: Columns, fleet: Fleet, run: RunState, request: int) -> None:
+    """Choose who decodes a request, and have its cache sent there when there is room."""
+    first = fleet.first.workers
+    target = _least_loaded(run, first, first + fleet.second.workers)
+    run.states.target[request] = target
+    run.states.state[request] = MOVING
+    push_last(_worker(requests, fleet, run, target), AWAITS, request)
 
 
 @hot_loop
@@ -269,14 +596,13 @@ def _make_tokens(output: Longs, rules: Rules, states: States, totals: Floats, re
 
 
 @hot_loop
-def _batch(
-    prompt: Longs, rules: Rules, states: States, queues: Queues, counters: Counters
-) -> Batch:
+def _batch(rules: Rules, worker: Worker) -> Batch:
     """Sum what the plan computes."""
+    states, prompt = worker.states, worker.requests.prompt
     decodes, chunks = 0, 0
     context, tokens, pairs = 0.0, 0.0, 0.0
-    for position in range(counters.values[RUNS]):
-        request = queues.running[position]
+    for position in range(worker.counters[RUNS]):
+        request = worker.running[position]
         planned = states.plan[request]
         if planned == 0:
             continue
@@ -289,3 +615,9 @@ def _batch(
             tokens += planned
             pairs += planned * (past + planned / 2.0)
     return Batch(1 + rules.drafts, decodes, context, chunks, tokens, pairs)
+
+
+def close(run: RunState) -> None:
+    """Sum what workers counted into the totals."""
+    run.totals[1] = float(run.counters[:, PREEMPTIONS].sum())
+    run.totals[5] = float(run.counters[:, PEAK].max())

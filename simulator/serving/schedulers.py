@@ -7,14 +7,36 @@ of admission. What the rules are planned from is in ``engines.yaml`` beside this
 
 from typing import NamedTuple
 
-from simulator.support.arrays import Longs
+from simulator.serving.prefix_cache import (
+    PrefixCache,
+    cached_units,
+    evict,
+    hold_units,
+    release_units,
+    unheld_units,
+)
+from simulator.support.arrays import Floats, Longs
 from simulator.support.compiled import hot_loop
 
-NOT_ARRIVED, WAITING, RUNNING, FINISHED = 0, 1, 2, 3
+NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
+NOBODY = -1
 
-HEAD, RUNS, WAITS, COMING, FREE, PREEMPTIONS, JOINED, DONE = 0, 1, 2, 3, 4, 5, 6, 7
-"""Places of :class:`Counters`: begin of the ring; requests that run and wait, that have come; free
-blocks; preemptions; requests that have joined the queue, and that are done."""
+RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
+FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, COUNTERS = (
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    17,
+)
+"""Places of a worker's counters: requests that run; three lists, each how many there are, the first
+and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
+when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
+preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
+cache is on its way; iterations; and how many counters there are."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -49,6 +71,10 @@ class Rules(NamedTuple):
         Tokens that are drafted for each decode, all of which it computes.
     accepted
         Tokens that a decode makes in the mean: 1 without drafts.
+    unit
+        Tokens of a unit of the prefix cache, a multiple of ``block``; 0: there is none.
+    merges
+        1: of two computed copies of a unit one is given up.
     """
 
     scheduler: int
@@ -60,12 +86,28 @@ class Rules(NamedTuple):
     blocks: int
     drafts: int
     accepted: float
+    unit: int
+    merges: int
+
+
+class Columns(NamedTuple):
+    """Requests: arrival (s; of an open loop, ascending), tokens of prompt and output.
+
+    ``session`` is a number by session, :data:`NOBODY` of a request alone.
+    """
+
+    arrival: Floats
+    prompt: Longs
+    output: Longs
+    session: Longs
 
 
 class States(NamedTuple):
     """Of each request: state, tokens computed and made, blocks held, tokens planned next, decodes.
 
-    A request whose prompt was read elsewhere begins with it computed and one token made.
+    ``following`` is the next of the list that a request is in, ``worker`` where it is; ``target``
+    where its cache goes, and ``ahead`` the blocks that it holds there already; ``unread`` its
+    tokens that the router took to be missing, ``found`` those of its prompt that were cached.
     """
 
     state: Longs
@@ -74,67 +116,122 @@ class States(NamedTuple):
     blocks: Longs
     plan: Longs
     steps: Longs
+    following: Longs
+    worker: Longs
+    target: Longs
+    ahead: Longs
+    unread: Longs
+    found: Longs
 
 
-class Queues(NamedTuple):
-    """Requests that wait, a ring, and those that run, in the order of admission."""
+class Worker(NamedTuple):
+    """A queue with a batch of its own: an instance, or one of its data-parallel ranks.
 
-    waiting: Longs
-    running: Longs
-
-
-class Counters(NamedTuple):
-    """One array: where the ring begins, and how many requests run, wait, and have come, and so on.
-
-    Its places are named :data:`HEAD` to :data:`DONE`.
+    ``running`` are the requests that run, in the order of admission; ``counters`` are named
+    :data:`RUNS` and so on. ``states`` and ``requests`` are those of all workers.
     """
 
-    values: Longs
+    requests: Columns
+    states: States
+    running: Longs
+    counters: Longs
+    cache: PrefixCache
 
 
 @hot_loop
-def join_queue(queues: Queues, counters: Counters, states: States, request: int) -> None:
-    """Put a request behind all that wait."""
-    size = queues.waiting.shape[0]
-    queues.waiting[(counters.values[HEAD] + counters.values[WAITS]) % size] = request
-    counters.values[WAITS] += 1
-    states.state[request] = WAITING
+def push_last(worker: Worker, place: int, request: int) -> None:
+    """Put a request at the end of a list: :data:`WAITS`, :data:`COMES` or :data:`AWAITS`."""
+    counters, following = worker.counters, worker.states.following
+    following[request] = NOBODY
+    if counters[place]:
+        following[counters[place + 2]] = request
+    else:
+        counters[place + 1] = request
+    counters[place + 2] = request
+    counters[place] += 1
 
 
 @hot_loop
-def _return_to_queue(queues: Queues, counters: Counters, states: States, request: int) -> None:
+def pop_first(worker: Worker, place: int) -> int:
+    """Take the first of a list, which is not empty."""
+    counters = worker.counters
+    request = int(counters[place + 1])
+    counters[place + 1] = worker.states.following[request]
+    counters[place] -= 1
+    return request
+
+
+@hot_loop
+def join_queue(worker: Worker) -> None:
+    """Put those that have come behind all that wait; whose prompt was read elsewhere, runs."""
+    counters, states = worker.counters, worker.states
+    while counters[COMES]:
+        request = pop_first(worker, COMES)
+        if states.state[request] == MOVING:
+            # Its blocks and its seat were held before its cache was sent.
+            counters[EXPECTED] -= 1
+            _run(worker, request)
+        else:
+            push_last(worker, WAITS, request)
+            states.state[request] = WAITING
+
+
+@hot_loop
+def _run(worker: Worker, request: int) -> None:
+    worker.running[worker.counters[RUNS]] = request
+    worker.counters[RUNS] += 1
+    worker.states.state[request] = RUNNING
+    worker.states.plan[request] = 0
+
+
+@hot_loop
+def _return_to_queue(worker: Worker, request: int) -> None:
     """Put a request before all that wait; it has lost what it computed."""
-    size = queues.waiting.shape[0]
-    counters.values[HEAD] = (counters.values[HEAD] - 1 + size) % size
-    queues.waiting[counters.values[HEAD]] = request
-    counters.values[WAITS] += 1
+    counters, states = worker.counters, worker.states
+    states.following[request] = counters[WAITS + 1] if counters[WAITS] else NOBODY
+    if not counters[WAITS]:
+        counters[WAITS + 2] = request
+    counters[WAITS + 1] = request
+    counters[WAITS] += 1
     states.state[request] = WAITING
     states.computed[request] = 0
 
 
 @hot_loop
-def leave_running(queues: Queues, counters: Counters, states: States, position: int) -> None:
+def leave_running(rules: Rules, worker: Worker, position: int) -> None:
     """Take a request out of those running, in order, and free its blocks."""
-    request = queues.running[position]
-    counters.values[FREE] += states.blocks[request]
-    states.blocks[request] = 0
-    states.plan[request] = 0
-    for index in range(position, counters.values[RUNS] - 1):
-        queues.running[index] = queues.running[index + 1]
-    counters.values[RUNS] -= 1
+    unseat(worker, position)
+    free_blocks(rules, worker, int(worker.running[worker.counters[RUNS]]))
 
 
 @hot_loop
-def _admit(queues: Queues, counters: Counters, states: States) -> int:
-    """Move the first that waits to those running, and return it."""
-    request = int(queues.waiting[counters.values[HEAD]])
-    counters.values[HEAD] = (counters.values[HEAD] + 1) % queues.waiting.shape[0]
-    counters.values[WAITS] -= 1
-    queues.running[counters.values[RUNS]] = request
-    counters.values[RUNS] += 1
-    states.state[request] = RUNNING
-    states.plan[request] = 0
-    return request
+def unseat(worker: Worker, position: int) -> None:
+    """Take a request out of those running, in order; it is left behind the last of them."""
+    counters = worker.counters
+    request = worker.running[position]
+    for index in range(position, counters[RUNS] - 1):
+        worker.running[index] = worker.running[index + 1]
+    counters[RUNS] -= 1
+    worker.running[counters[RUNS]] = request
+    worker.states.plan[request] = 0
+
+
+@hot_loop
+def free_blocks(rules: Rules, worker: Worker, request: int) -> None:
+    """Free a request's blocks; of those that others hold, its claim."""
+    counters, states = worker.counters, worker.states
+    blocks = states.blocks[request]
+    states.blocks[request] = 0
+    if rules.unit:
+        unit_blocks = rules.unit // rules.block
+        held = 0
+        for entry in range(worker.cache.offset[request], worker.cache.offset[request + 1]):
+            held += worker.cache.shared[entry]
+        loose = int(blocks - held * unit_blocks)
+        _, freed = release_units(worker.cache, request, loose)
+        blocks = loose + freed * unit_blocks
+        counters[KEPT] += blocks
+    counters[FREE] += blocks
 
 
 @hot_loop
@@ -144,67 +241,80 @@ def _needed(tokens: int, block: int) -> int:
 
 
 @hot_loop
-def _hold(counters: Counters, states: States, request: int, tokens: int, block: int) -> bool:
+def hold_blocks(rules: Rules, worker: Worker, held: int, tokens: int) -> int:
+    """Take the blocks of ``tokens`` beyond ``held``; return how many, or -1 if there are less."""
+    counters = worker.counters
+    more = max(0, _needed(tokens, rules.block) - held)
+    if more > counters[FREE]:
+        return -1
+    counters[FREE] -= more
+    if counters[KEPT] > counters[FREE]:
+        lacking = int(counters[KEPT] - counters[FREE])
+        counters[KEPT] -= evict(worker.cache, lacking, rules.unit // rules.block)
+    return more
+
+
+@hot_loop
+def _hold(rules: Rules, worker: Worker, request: int, tokens: int) -> bool:
     """Hold the blocks of a request's first ``tokens``; False if there are not as many."""
-    more = max(0, _needed(tokens, block) - states.blocks[request])
-    if more > counters.values[FREE]:
+    more = hold_blocks(rules, worker, int(worker.states.blocks[request]), tokens)
+    if more < 0:
         return False
-    counters.values[FREE] -= more
-    states.blocks[request] += more
+    worker.states.blocks[request] += more
     return True
 
 
 @hot_loop
-def _missing(prompt: Longs, states: States, request: int) -> int:
+def _missing(worker: Worker, request: int) -> int:
     """Tokens known but not computed: the rest of a prompt, or the one last made."""
-    return int(prompt[request] + states.generated[request] - states.computed[request])
+    states = worker.states
+    known = worker.requests.prompt[request] + states.generated[request]
+    return int(known - states.computed[request])
 
 
 @hot_loop
-def plan_batch(
-    prompt: Longs, output: Longs, rules: Rules, states: States, queues: Queues, counters: Counters
-) -> None:
-    """Write the next batch into ``states.plan``, by the scheduler of the rules."""
-    for position in range(counters.values[RUNS]):
-        states.plan[queues.running[position]] = 0
+def plan_batch(rules: Rules, worker: Worker) -> None:
+    """Write the next batch into ``plan``, by the scheduler of the rules."""
+    counters = worker.counters
+    for position in range(counters[RUNS]):
+        worker.states.plan[worker.running[position]] = 0
     if rules.scheduler == SGLANG:
-        if not _admit_prompts(prompt, output, rules, states, queues, counters, rules.tokens):
-            _decode_all(prompt, rules, states, queues, counters, rules.tokens)
+        if not _admit_prompts(rules, worker, rules.tokens):
+            _decode_all(rules, worker, rules.tokens)
     elif rules.scheduler == STATIC:
-        if counters.values[RUNS] == 0:
-            _admit_prompts(prompt, output, rules, states, queues, counters, rules.tokens)
+        if counters[RUNS] == 0:
+            _admit_prompts(rules, worker, rules.tokens)
         else:
-            _run_all(prompt, rules, states, queues, counters)
+            _run_all(rules, worker)
     elif rules.scheduler == VLLM:
-        left, preempted = _run_in_order(prompt, rules, states, queues, counters)
+        left, preempted = _run_in_order(rules, worker)
         if not preempted:
-            _admit_prompts(prompt, output, rules, states, queues, counters, left)
+            _admit_prompts(rules, worker, left)
     else:
         # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts in what is left of the budget.
-        left = _decode_all(prompt, rules, states, queues, counters, rules.tokens)
-        _admit_prompts(prompt, output, rules, states, queues, counters, left)
+        left = _decode_all(rules, worker, rules.tokens)
+        _admit_prompts(rules, worker, left)
 
 
 @hot_loop
-def _run_in_order(
-    prompt: Longs, rules: Rules, states: States, queues: Queues, counters: Counters
-) -> tuple[int, bool]:
+def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
     """Serve those running in order of admission (vLLM v1); preempt the latest where blocks lack.
 
     Returns what is left of the budget, and whether any was preempted.
     """
+    counters, states = worker.counters, worker.states
     left, preempted, position = rules.tokens, False, 0
-    while position < counters.values[RUNS] and left > 0:
-        request = queues.running[position]
-        planned = min(_missing(prompt, states, request), left)
-        fits = _hold(counters, states, request, states.computed[request] + planned, rules.block)
+    while position < counters[RUNS] and left > 0:
+        request = int(worker.running[position])
+        planned = min(_missing(worker, request), left)
+        fits = _hold(rules, worker, request, states.computed[request] + planned)
         while not fits:
-            last = int(queues.running[counters.values[RUNS] - 1])
-            _preempt_last(states, queues, counters)
+            last = int(worker.running[counters[RUNS] - 1])
+            _preempt_last(rules, worker)
             preempted = True
             if last == request:
                 return left, True
-            fits = _hold(counters, states, request, states.computed[request] + planned, rules.block)
+            fits = _hold(rules, worker, request, states.computed[request] + planned)
         states.plan[request] = planned
         left -= planned
         position += 1
@@ -212,103 +322,140 @@ def _run_in_order(
 
 
 @hot_loop
-def _preempt_last(states: States, queues: Queues, counters: Counters) -> None:
+def _preempt_last(rules: Rules, worker: Worker) -> None:
     """Take the request admitted last out of those running; it is computed anew later."""
-    last = int(queues.running[counters.values[RUNS] - 1])
-    leave_running(queues, counters, states, counters.values[RUNS] - 1)
-    _return_to_queue(queues, counters, states, last)
-    counters.values[PREEMPTIONS] += 1
+    last = int(worker.running[worker.counters[RUNS] - 1])
+    leave_running(rules, worker, worker.counters[RUNS] - 1)
+    _return_to_queue(worker, last)
+    worker.counters[PREEMPTIONS] += 1
 
 
 @hot_loop
-def _decode_all(
-    prompt: Longs, rules: Rules, states: States, queues: Queues, counters: Counters, left: int
-) -> int:
+def _decode_all(rules: Rules, worker: Worker, left: int) -> int:
     """Give every request that has read its prompt one token; preempt the latest if blocks lack.
 
     Returns what is left of the budget.
     """
+    counters, states, prompt = worker.counters, worker.states, worker.requests.prompt
     position = 0
-    while position < counters.values[RUNS] and left > 0:
-        request = queues.running[position]
-        if states.computed[request] < prompt[request] or _missing(prompt, states, request) != 1:
+    while position < counters[RUNS] and left > 0:
+        request = int(worker.running[position])
+        if states.computed[request] < prompt[request] or _missing(worker, request) != 1:
             position += 1
             continue
-        if _hold(counters, states, request, states.computed[request] + 1, rules.block):
+        if _hold(rules, worker, request, states.computed[request] + 1):
             states.plan[request] = 1
             left -= 1
             position += 1
         else:
-            _preempt_last(states, queues, counters)
+            _preempt_last(rules, worker)
     return left
 
 
 @hot_loop
-def _run_all(
-    prompt: Longs, rules: Rules, states: States, queues: Queues, counters: Counters
-) -> None:
+def _run_all(rules: Rules, worker: Worker) -> None:
     """Go on with a batch that was formed before: all its prompts have been read."""
     left = rules.tokens
-    for position in range(counters.values[RUNS]):
-        request = queues.running[position]
-        planned = min(_missing(prompt, states, request), left)
+    for position in range(worker.counters[RUNS]):
+        request = int(worker.running[position])
+        planned = min(_missing(worker, request), left)
         if planned > 0:
-            _hold(counters, states, request, states.computed[request] + planned, rules.block)
-            states.plan[request] = planned
+            _hold(rules, worker, request, worker.states.computed[request] + planned)
+            worker.states.plan[request] = planned
             left -= planned
 
 
 @hot_loop
-def _admit_prompts(  # noqa: PLR0913 - state by kind
-    prompt: Longs,
-    output: Longs,
-    rules: Rules,
-    states: States,
-    queues: Queues,
-    counters: Counters,
-    left: int,
-) -> bool:
+def _admit_prompts(rules: Rules, worker: Worker, left: int) -> bool:
     """Go on with prompts that are half read, then admit from the queue, in order.
 
     The first that does not fit ends it. Returns whether any prompt is read in this iteration.
     """
+    counters, states = worker.counters, worker.states
+    prompt, output = worker.requests.prompt, worker.requests.output
     budget = left
     if rules.scheduler != VLLM:
-        left = _read_on(prompt, states, queues, counters, left)
-    promised = _promised(prompt, output, rules, states, queues, counters)
-    while counters.values[WAITS] > 0 and left > 0 and counters.values[RUNS] < rules.sequences:
-        request = int(queues.waiting[counters.values[HEAD]])
+        left = _read_on(worker, left)
+    promised = _promised(rules, worker)
+    while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
+        request = int(counters[WAITS + 1])
         sequence = int(prompt[request] + states.generated[request])
-        missing = sequence - int(states.computed[request])
+        units = cached_units(worker.cache, request) if rules.unit else 0
+        computed = _computed(rules, units, sequence)
+        missing = sequence - computed
         # A prompt beyond the whole budget is read alone where it cannot be cut.
         if missing > left and not rules.chunked and left != rules.tokens:
             break
         planned = min(missing, left) if rules.chunked else missing
-        needed = _reserved(
-            rules, sequence, int(states.computed[request]) + planned, output[request]
-        )
-        if needed + promised > counters.values[FREE]:
+        whole = _reserved(rules, sequence, computed + planned, output[request])
+        if whole - _shared_blocks(rules, worker, request, units) + promised > counters[FREE]:
             break
-        tokens = sequence if rules.reserve else int(states.computed[request]) + planned
-        _hold(counters, states, request, tokens, rules.block)
-        promised += max(0, needed - states.blocks[request]) if rules.reserve == 2 else 0
-        _admit(queues, counters, states)
+        if units:
+            _take_cached(rules, worker, request, units)
+        states.computed[request] = computed
+        _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
+        promised += max(0, whole - states.blocks[request]) if rules.reserve == 2 else 0
+        _run(worker, pop_first(worker, WAITS))
         states.plan[request] = planned
         left -= planned
     return left < budget
 
 
 @hot_loop
-def _read_on(prompt: Longs, states: States, queues: Queues, counters: Counters, left: int) -> int:
+def _seats_taken(worker: Worker) -> int:
+    """Count requests that run, and those whose cache is on its way."""
+    return int(worker.counters[RUNS] + worker.counters[EXPECTED])
+
+
+@hot_loop
+def _computed(rules: Rules, units: int, sequence: int) -> int:
+    """Tokens that cached units spare: all but a last block, of which one token must be computed."""
+    return min(units * rules.unit, (sequence - 1) // rules.block * rules.block)
+
+
+@hot_loop
+def _shared_blocks(rules: Rules, worker: Worker, request: int, units: int) -> int:
+    """Blocks of a prompt's first units that others hold, so that they need not be free."""
+    if units == 0:
+        return 0
+    held = units - unheld_units(worker.cache, request, units)
+    return held * (rules.unit // rules.block)
+
+
+@hot_loop
+def _take_cached(rules: Rules, worker: Worker, request: int, units: int) -> None:
+    """Hold the cached begin of a prompt."""
+    unit_blocks = rules.unit // rules.block
+    taken = hold_units(worker.cache, request, units) * unit_blocks
+    worker.counters[FREE] -= taken
+    worker.counters[KEPT] -= taken
+    worker.states.blocks[request] += units * unit_blocks
+    if worker.states.generated[request] == 0:
+        prompt = int(worker.requests.prompt[request])
+        worker.states.found[request] = _computed(rules, units, prompt)
+
+
+@hot_loop
+def _read_on(worker: Worker, left: int) -> int:
     """Go on with prompts that are half read; returns what is left of the budget."""
-    for position in range(counters.values[RUNS]):
-        request = queues.running[position]
-        missing = _missing(prompt, states, request)
-        unread = states.computed[request] < prompt[request] or missing > 1
+    states = worker.states
+    for position in range(worker.counters[RUNS]):
+        request = int(worker.running[position])
+        missing = _missing(worker, request)
+        unread = states.computed[request] < worker.requests.prompt[request] or missing > 1
         if unread and left > 0 and states.plan[request] == 0:
             states.plan[request] = min(missing, left)
             left -= min(missing, left)
     return left
+
+
+@hot_loop
+def missing_tokens(rules: Rules, worker: Worker, request: int) -> int:
+    """Tokens of a request that comes which the worker would have to compute."""
+    prompt = int(worker.requests.prompt[request])
+    if not rules.unit:
+        return prompt
+    return prompt - _computed(rules, cached_units(worker.cache, request), prompt)
 
 
 @hot_loop
@@ -322,15 +469,13 @@ def _reserved(rules: Rules, sequence: int, computed: int, output: int) -> int:
 
 
 @hot_loop
-def _promised(
-    prompt: Longs, output: Longs, rules: Rules, states: States, queues: Queues, counters: Counters
-) -> int:
+def _promised(rules: Rules, worker: Worker) -> int:
     """Blocks that those running may still take, where they are reserved for all their output."""
     if rules.reserve != 2:
         return 0
     promised = 0
-    for position in range(counters.values[RUNS]):
-        request = queues.running[position]
-        whole = _needed(int(prompt[request] + output[request]), rules.block)
-        promised += max(0, whole - states.blocks[request])
+    for position in range(worker.counters[RUNS]):
+        request = worker.running[position]
+        tokens = worker.requests.prompt[request] + worker.requests.output[request]
+        promised += max(0, _needed(int(tokens), rules.block) - worker.states.blocks[request])
     return promised

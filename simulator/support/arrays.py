@@ -17,6 +17,7 @@ Longs = NDArray[np.int64]
 """Offsets into edges and hops, counts, and keys of two indices in one."""
 Mask = NDArray[np.bool_]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+LongMatrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:

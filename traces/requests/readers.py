@@ -1,28 +1,32 @@
 """Readers of request traces: Azure, Vidur, BurstGPT, Mooncake, LLMServingSim, vLLM's benchmark.
 
-Formats are recognised by their columns. Requests are sorted by arrival, counted from the first.
-Lines that ask for no token (failures of BurstGPT) are left out, and counted.
+Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's) and
+``session_id`` are read from all. Arrivals ascend, and count from the first. Lines of BurstGPT that
+have no token are failures, and left out.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simulator.support.arrays import Longs, offsets
 from simulator.support.errors import TraceError
 from simulator.support.input_files import csv_table, json_rows, reason_of, unpack
-from traces.requests.table import Requests
+from traces.requests.table import Hashes, Requests
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """Columns of a format: of time, prompt and output, and the seconds of a unit of time.
 
-    Without a unit times are dates.
+    Without a unit times are dates. ``hashed`` are the tokens of a block of ``hash_ids``, where the
+    format does not say itself (``hash_tokens``). ``fails``: a line without a token is a failure.
     """
 
     name: str
@@ -30,13 +34,15 @@ class Format:
     prompt: str
     output: str
     unit: float | None = 1.0
+    hashed: int = 0
+    fails: bool = False
 
 
 FORMATS = (
     Format("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", None),
     Format("Vidur", "arrived_at", "num_prefill_tokens", "num_decode_tokens"),
-    Format("BurstGPT", "Timestamp", "Request tokens", "Response tokens"),
-    Format("Mooncake", "timestamp", "input_length", "output_length", 1e-3),
+    Format("BurstGPT", "Timestamp", "Request tokens", "Response tokens", fails=True),
+    Format("Mooncake", "timestamp", "input_length", "output_length", 1e-3, 512),
     Format("LLMServingSim", "arrival_time_ns", "input_toks", "output_toks", 1e-9),
     Format("log", "queued_ts", "input_toks", "output_toks"),
     Format("twofold", "arrival_s", "prompt_tokens", "output_tokens"),
@@ -66,22 +72,94 @@ def read_requests(path: Path | str) -> Requests:
         return whole
     is_json = text.lstrip().startswith("{")
     rows = json_rows(text, file) if is_json else csv_table(text, file)[1]
-    parsed: list[tuple[float, int, int]] = []
-    chosen: Format | None = None
-    for line, row in rows:
-        chosen = chosen or _format(row, file)
-        arrival = _time(row, chosen, f"{file}, line {line}")
-        prompt = _tokens(row, chosen.prompt, f"{file}, line {line}")
-        output = _tokens(row, chosen.output, f"{file}, line {line}")
-        if prompt and output:
-            parsed.append((arrival, prompt, output))
-    if not parsed:
+    asked = list(_asked(rows, file))
+    if not asked:
         raise TraceError(f"{file}: no request asks for a token")
-    parsed.sort(key=lambda request: request[0])
-    times = np.array([request[0] for request in parsed])
-    prompts = np.array([request[1] for request in parsed], dtype=np.int64)
-    outputs = np.array([request[2] for request in parsed], dtype=np.int64)
-    return Requests(times - times[0], prompts, outputs, str(file))
+    falls = [later for early, later in pairwise(asked) if later < early]
+    if falls:
+        raise TraceError(
+            f"{falls[0].place}: it arrives before the request in front of it: sort the requests"
+            " by time"
+        )
+    return Requests(
+        np.array([each.arrival for each in asked]) - asked[0].arrival,
+        np.array([each.prompt for each in asked], dtype=np.int64),
+        np.array([each.output for each in asked], dtype=np.int64),
+        str(file),
+        _joined([each.hashes for each in asked], asked[0].hashed),
+        _sessions([each.session for each in asked]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A line: a request, and how many tokens each of its hashes stands for."""
+
+    arrival: float
+    prompt: int
+    output: int
+    hashes: Sequence[Any]
+    hashed: int
+    session: Any
+    place: str
+
+    def __lt__(self, other: "_Asked") -> bool:
+        return self.arrival < other.arrival
+
+
+def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterator[_Asked]:
+    chosen: Format | None = None
+    hashed = 0
+    for line, row in rows:
+        place = f"{file}, line {line}"
+        if chosen is None:
+            chosen = _format(row, file)
+            hashed = _hash_tokens(row, chosen, place)
+        arrival = _time(row, chosen, place)
+        prompt = _tokens(row, chosen.prompt, place)
+        output = _tokens(row, chosen.output, place)
+        if prompt and output:
+            hashes = _hashes(row, place) if hashed else ()
+            yield _Asked(arrival, prompt, output, hashes, hashed, row.get("session_id"), place)
+        elif not chosen.fails:
+            column = chosen.output if prompt else chosen.prompt
+            raise TraceError(f"{place}: {column} 0: a request has at least 1 token of each")
+
+
+def _hash_tokens(row: Mapping[str, Any], chosen: Format, place: str) -> int:
+    if row.get("hash_ids") is None:
+        return 0
+    tokens = row.get("hash_tokens", chosen.hashed)
+    if not str(tokens).isdigit() or not int(tokens):
+        raise TraceError(f"{place}: hash_tokens {tokens!r}: how many tokens does a hash stand for?")
+    return int(tokens)
+
+
+def _hashes(row: Mapping[str, Any], place: str) -> Sequence[Any]:
+    """Return a row's hashes: a list, or words in a cell."""
+    hashes = row.get("hash_ids")
+    if isinstance(hashes, str):
+        hashes = hashes.split()
+    if not isinstance(hashes, list):
+        raise TraceError(f"{place}: hash_ids {hashes!r} is no list")
+    return hashes
+
+
+def _joined(hashes: Sequence[Sequence[Any]], tokens: int) -> Hashes | None:
+    if not tokens:
+        return None
+    flat = [name for row in hashes for name in row]
+    # Names may be numbers or text; only which are alike counts.
+    _, ids = np.unique(np.array(flat, dtype=None if flat else np.int64), return_inverse=True)
+    return Hashes(tokens, offsets([len(row) for row in hashes]), ids.astype(np.int64))
+
+
+def _sessions(names: Sequence[Any]) -> Longs | None:
+    if all(name is None for name in names):
+        return None
+    numbers: dict[Any, int] = {}
+    known = [-1 if name is None else numbers.setdefault(str(name), len(numbers)) for name in names]
+    return np.array(known, dtype=np.int64)
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:

@@ -1,6 +1,7 @@
 """Requests as columns: when each arrives, and how many tokens it has and asks for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,17 @@ from simulator.support.errors import TraceError
 
 _MOST = 10_000_000
 """Requests of a table: ten million take 240 MB."""
+
+
+class Hashes(NamedTuple):
+    """Hashes of the blocks of prompts, CSR by request: each stands for its tokens and all before.
+
+    ``tokens`` are those of a block; the last of a prompt may be partly filled.
+    """
+
+    tokens: int
+    offset: Longs
+    ids: Longs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +35,16 @@ class Requests:
         Tokens of each prompt, and tokens that it asks for.
     source
         What messages call the table.
+    hashes
+        Of the blocks of prompts; None: no prompt begins as another.
+    session
+        A number of the conversation that each belongs to, -1 of one alone; None: of all.
 
     Raises
     ------
     TraceError
         If there is none, or a column has another length, a time that falls or is no number, or a
-        count that is not positive.
+        count that is not positive, or a prompt has fewer hashes than full blocks.
 
     Examples
     --------
@@ -41,6 +57,8 @@ class Requests:
     prompt: Longs
     output: Longs
     source: str
+    hashes: Hashes | None = None
+    session: Longs | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
@@ -63,6 +81,19 @@ class Requests:
                 raise TraceError(
                     f"{self.source}: {name} tokens of request {number} are not at least 1"
                 )
+        self._check_hashes()
+
+    def _check_hashes(self) -> None:
+        if self.hashes is None:
+            return
+        lacking = np.diff(self.hashes.offset) < self.prompt // self.hashes.tokens
+        if lacking.any():
+            number = int(np.argmax(lacking))
+            raise TraceError(
+                f"{self.source}: request {number} has"
+                f" {int(np.diff(self.hashes.offset)[number])} hashes of {self.hashes.tokens} tokens"
+                f" for a prompt of {int(self.prompt[number])}: give one for each block"
+            )
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -75,9 +106,20 @@ class Requests:
 
     def faster(self, factor: float) -> "Requests":
         """Return the same requests arriving ``factor`` times as fast."""
-        return Requests(self.arrival / factor, self.prompt, self.output, self.source)
+        return replace(self, arrival=self.arrival / factor)
 
     def first(self, count: int) -> "Requests":
         """Return the first ``count`` requests."""
-        parts = (self.arrival[:count], self.prompt[:count], self.output[:count])
-        return Requests(*parts, self.source)
+        count = min(count, len(self))
+        hashes, session = self.hashes, self.session
+        if hashes is not None:
+            offset = hashes.offset[: count + 1]
+            hashes = Hashes(hashes.tokens, offset, hashes.ids[: offset[-1]])
+        return Requests(
+            self.arrival[:count],
+            self.prompt[:count],
+            self.output[:count],
+            self.source,
+            hashes,
+            None if session is None else session[:count],
+        )

@@ -5,8 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.serving.loop import Client, Columns, Host, gap_quantile, run_state, serve_requests
-from simulator.serving.schedulers import FREE, SCHEDULERS, Rules
+from simulator.serving.loop import (
+    LEAST_LOAD,
+    SERVED,
+    STUCK,
+    Client,
+    Fleet,
+    Host,
+    Pool,
+    close,
+    gap_quantile,
+    run_state,
+    serve_requests,
+)
+from simulator.serving.schedulers import FREE, SCHEDULERS, Columns, Rules
 from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
 
 NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)
@@ -30,6 +42,8 @@ def rules(scheduler: str, **changes: int) -> Rules:
         "blocks": 10**6,
         "drafts": 0,
         "accepted": 1.0,
+        "unit": 0,
+        "merges": 0,
     }
     return Rules(SCHEDULERS[scheduler], **(usual | changes))
 
@@ -39,12 +53,17 @@ def columns(arrival: list[float], prompt: list[int], output: list[int]) -> Colum
         np.array(arrival, dtype=float),
         np.array(prompt, dtype=np.int64),
         np.array(output, dtype=np.int64),
+        np.full(len(arrival), -1),
     )
 
 
 def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN):
-    state = run_state(requests, by)
-    serve_requests(requests, by, client, surface, NO_HOST, state)
+    pool = Pool(1, 1, by, surface, NO_HOST)
+    fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
+    state = run_state(requests, fleet)
+    reason = serve_requests(requests, fleet, client, state, np.inf, 2**40)
+    assert reason in (SERVED, STUCK)
+    close(state)
     return state
 
 
@@ -54,7 +73,7 @@ def test_waiting_at_batch_one_is_that_of_m_d_1():
     arrival = np.cumsum(np.random.default_rng(1).exponential(1 / load, count))
     ones = np.ones(count, dtype=np.int64)
     by = rules("vllm", sequences=1)
-    served = run(Columns(arrival, ones, ones), by, constant_surface()).served
+    served = run(Columns(arrival, ones, ones, -ones), by, constant_surface()).served
     waiting = served.scheduled - served.arrived
     assert waiting.mean() == pytest.approx(load / (2 * (1 - load)), rel=0.03)
 
@@ -65,7 +84,7 @@ def test_waiting_at_batch_one_is_that_of_m_g_1():
     generator = np.random.default_rng(2)
     arrival = np.cumsum(generator.exponential(1 / rate, count))
     output = generator.integers(1, 10, count)
-    requests = Columns(arrival, np.ones(count, dtype=np.int64), output)
+    requests = Columns(arrival, np.ones(count, dtype=np.int64), output, np.full(count, -1))
     served = run(requests, rules("vllm", sequences=1), constant_surface()).served
     waiting = (served.scheduled - served.arrived).mean()
     second, first = float(np.mean(output**2.0)), float(output.mean())
@@ -90,7 +109,7 @@ def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
     assert totals[8] == 0
     assert (state.states.generated == requests.output).all()
     assert totals[7] == requests.output.sum()
-    assert state.counters.values[FREE] == blocks
+    assert state.counters[0, FREE] == blocks
     assert totals[5] <= blocks
     assert (state.states.blocks == 0).all()
     assert (served.scheduled >= served.arrived - 1e-9).all()

@@ -1,0 +1,285 @@
+"""Instances that serve together: a router before them, prefix caches, and one run of requests."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.evaluate.cache_transfers import CacheTransfers, Part, parts_of
+from experiments.evaluate.serving_instances import Deployment, instance_surface, memory_use
+from simulator.serving.engines import RESERVES
+from simulator.serving.loop import (
+    NOW,
+    PAUSED,
+    REACHED,
+    ROUTERS,
+    SEND,
+    SENDS,
+    SERVED,
+    Client,
+    Fleet,
+    Host,
+    Pool,
+    Prefixes,
+    RunState,
+    close,
+    deliver,
+    run_state,
+    serve_requests,
+)
+from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
+from simulator.support.arrays import Floats, Longs, offsets
+from simulator.support.errors import WorkloadError
+from simulator.support.names import one_of
+from topologies import Cluster
+from traces.requests.table import Hashes, Requests
+
+_ITERATIONS = 200_000
+"""Iterations between two visits of the loop to Python, where it may be interrupted: some 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Instances of a deployment behind a router.
+
+    Parameters
+    ----------
+    deployment
+        What each is.
+    count
+        How many there are.
+    router
+        Name of :data:`simulator.serving.loop.ROUTERS`.
+    caches_prefixes
+        Whether blocks of prompts that have been read are kept for those that begin alike.
+    decode, decode_count
+        What decodes prompts that the others have read, and how many there are; None: they do it
+        themselves. They are on the same network, behind the others, though they may have another
+        accelerator.
+
+    Raises
+    ------
+    WorkloadError
+        If there is none, or no such router, or pools of different models or caches.
+    """
+
+    deployment: Deployment
+    count: int = 1
+    router: str = "least-load"
+    caches_prefixes: bool = True
+    decode: Deployment | None = None
+    decode_count: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise WorkloadError(f"{self.count} instances: at least 1 is needed")
+        if self.decode is not None and self.decode_count < 1:
+            raise WorkloadError(f"{self.decode_count} instances that decode: at least 1 is needed")
+        if self.router not in ROUTERS:
+            raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of all instances."""
+        decode = 0 if self.decode is None else self.decode.parallelism.ranks
+        return self.count * self.deployment.parallelism.ranks + self.decode_count * decode
+
+
+class InstanceRun(NamedTuple):
+    """Times of requests (s) at the client, and sums over the run (:data:`loop.TOTALS`).
+
+    ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
+    counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`), ``found`` tokens
+    of each prompt that were cached, ``worker`` is where its prompt was read.
+    """
+
+    arrived: Floats
+    ttft: Floats
+    tpot: Floats
+    end_to_end: Floats
+    queued: Floats
+    found: Longs
+    worker: Longs
+    totals: Floats
+    gaps: Floats
+
+
+def columns_of(requests: Requests) -> Columns:
+    """Return a table of requests as the loop takes it."""
+    session = requests.session
+    alone = np.full(len(requests), -1, np.int64)
+    return Columns(
+        requests.arrival, requests.prompt, requests.output, alone if session is None else session
+    )
+
+
+def serve(  # noqa: PLR0913 - the nouns of a run
+    instances: Instances | Deployment,
+    requests: Requests | Columns,
+    *,
+    concurrency: int = 0,
+    interval: int = 1,
+    poll: int = 1,
+    base: Instances | None = None,
+    host: Host | None = None,
+) -> InstanceRun:
+    """Serve requests.
+
+    Parameters
+    ----------
+    instances
+        Who serves; a deployment is one instance.
+    requests
+        Arrivals (s, ascending; without meaning in a closed loop) and lengths; only a table has
+        prefixes that are shared.
+    concurrency
+        Requests at a time of a closed loop; 0: open.
+    interval
+        Tokens that the engine sends at once.
+    poll
+        Iterations between two looks for new requests.
+    base, host
+        What they were before a what-if, and the host's times, where not by default.
+
+    Raises
+    ------
+    WorkloadError
+        If a request never fits into the cache, or is longer than the model takes.
+    """
+    if isinstance(instances, Deployment):
+        instances = Instances(deployment=instances)
+    hashes = requests.hashes if isinstance(requests, Requests) else None
+    columns = columns_of(requests) if isinstance(requests, Requests) else requests
+    if instances.router == "session" and (columns.session < 0).all():
+        raise WorkloadError(
+            "the requests name no sessions, by which the router session goes: use --router prefix"
+        )
+    deployment, decode = instances.deployment, instances.decode or instances.deployment
+    unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
+    before = base or instances
+    where = before.deployment.cluster
+    first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=host)
+    second = first._replace(workers=0)
+    if instances.decode is not None:
+        where = (before.decode or before.deployment).cluster
+        second = _pool(decode, instances.decode_count, columns, unit=0, base=where, host=host)
+    fleet = Fleet(first, second, ROUTERS[instances.router])
+    by = decode.engine
+    client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
+    prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
+    state = run_state(columns, fleet, prefixes)
+    reason = _run(instances, columns, fleet, client, state)
+    close(state)
+    if reason != SERVED:
+        raise WorkloadError(f"a prompt of more than {by.tokens} tokens is never scheduled")
+    if not math.isfinite(state.totals[6]):
+        raise WorkloadError(f"{deployment.model.name}: an iteration takes no finite time")
+    return _as_seen(columns, state, first.host)
+
+
+def _run(
+    instances: Instances, requests: Columns, fleet: Fleet, client: Client, state: RunState
+) -> int:
+    """Run the loop to its end, and beside it what goes over the network; return why it ended."""
+    transfers = None
+    if instances.decode is not None:
+        transfers = CacheTransfers(instances.deployment.cluster, instances.ranks)
+    while True:
+        until = math.inf if transfers is None else transfers.next_event
+        reason = serve_requests(requests, fleet, client, state, until, _ITERATIONS)
+        if reason == PAUSED:
+            continue
+        if transfers is None or reason not in (SEND, REACHED):
+            return reason
+        now = float(state.clock[NOW])
+        if reason == SEND:
+            for request in state.sends[: state.tally[SENDS]].tolist():
+                transfers.begin(now, request, _parts(instances, requests, fleet, state, request))
+            state.tally[SENDS] = 0
+        for request in transfers.advance(now):
+            deliver(requests, fleet, state, request)
+
+
+def _parts(
+    instances: Instances, requests: Columns, fleet: Fleet, state: RunState, request: int
+) -> list[Part]:
+    """Return what ranks send each other of a request's cache: whole blocks."""
+    prefill, decode = instances.deployment, instances.decode
+    assert decode is not None  # noqa: S101 - who has transfers has who decodes
+    block = prefill.engine.block
+    tokens = -(-int(requests.prompt[request]) // block) * block
+    source = int(state.states.worker[request]) * prefill.parallelism.tp
+    target = int(state.states.target[request]) - fleet.first.workers
+    begin = instances.count * prefill.parallelism.ranks + target * decode.parallelism.tp
+    return parts_of(prefill, decode, tokens, (source, begin))
+
+
+def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
+    """Return the full units of prompts: engines cache no block that is not full."""
+    full = prompt // hashes.tokens
+    begins = np.repeat(hashes.offset[:-1], full)
+    offset = offsets(full)
+    entries = begins + np.arange(offset[-1]) - np.repeat(offset[:-1], full)
+    _, units = np.unique(hashes.ids[entries], return_inverse=True)
+    return Prefixes(offset, np.ascontiguousarray(units, dtype=np.int64))
+
+
+def _pool(
+    deployment: Deployment,
+    count: int,
+    requests: Columns,
+    *,
+    unit: int,
+    base: Cluster | None,
+    host: Host | None,
+) -> Pool:
+    by, width = deployment.engine, deployment.parallelism.dp
+    rules = Rules(
+        SCHEDULERS[by.scheduler],
+        by.tokens,
+        by.sequences,
+        int(by.chunked),
+        RESERVES[by.reserve],
+        by.block,
+        memory_use(deployment).blocks,
+        deployment.speculation.drafts if deployment.speculation else 0,
+        deployment.speculation.accepted if deployment.speculation else 1.0,
+        unit,
+        int(by.merges),
+    )
+    if unit % by.block:
+        raise WorkloadError(
+            f"hashes of {unit} tokens are not whole blocks of {by.block} tokens, as {by.name} has"
+            " them: use --no-prefix-cache"
+        )
+    longest = int((requests.prompt + requests.output).max())
+    if math.ceil(longest / by.block) > rules.blocks:
+        raise WorkloadError(
+            f"a request of {longest} tokens never fits: the cache has {rules.blocks} blocks of"
+            f" {by.block} tokens: use more tensor ranks, or a cache of 8 bits"
+        )
+    times = host or by.host
+    if deployment.speculation:
+        # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
+        more = deployment.speculation.drafts / deployment.model.layers
+        times = times._replace(kernels=times.kernels * (1 + more))
+    surface = instance_surface(deployment, base)
+    return Pool(count * width, width, rules, surface, times)
+
+
+def _as_seen(requests: Columns, state: RunState, host: Host) -> InstanceRun:
+    served = state.served
+    later = np.maximum(requests.output - 1, 1)
+    delay = host.first + host.per_token * requests.prompt
+    return InstanceRun(
+        served.arrived,
+        served.first - served.arrived + delay,
+        (served.last - served.first) / later,
+        served.last - served.arrived + delay,
+        served.scheduled - served.arrived,
+        state.states.found,
+        state.states.worker,
+        state.totals,
+        state.gaps,
+    )

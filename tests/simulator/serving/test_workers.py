@@ -1,0 +1,206 @@
+"""Laws of several workers: prefix caches, routers, ranks that step together, caches handed on."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.serving.loop import (
+    NOW,
+    ROUTERS,
+    SEND,
+    SENDS,
+    SERVED,
+    STUCK,
+    Client,
+    Fleet,
+    Host,
+    Pool,
+    Prefixes,
+    close,
+    deliver,
+    run_state,
+    serve_requests,
+)
+from simulator.serving.schedulers import FREE, KEPT, SCHEDULERS, Columns, Rules
+from simulator.serving.surface import IterationSurface
+from simulator.support.arrays import offsets
+
+NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)
+UNIT = 8
+
+
+def surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurface:
+    tokens = step + per_token * np.arange(8193.0)
+    zero = np.full((5, 40), 1e-300)
+    return IterationSurface(tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy())
+
+
+def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes: int) -> Pool:
+    usual = {
+        **{"scheduler": SCHEDULERS["vllm"], "tokens": 512, "sequences": 8, "chunked": 1},
+        **{"reserve": 1, "block": 4, "blocks": 1000, "drafts": 0, "accepted": 1.0},
+        **{"unit": UNIT, "merges": 0},
+    }
+    return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
+
+
+def columns(
+    arrival: list[float], prompt: list[int], output: list[int], session: list[int] | None = None
+) -> Columns:
+    ints = [np.array(each, dtype=np.int64) for each in (prompt, output)]
+    sessions = np.array(session or [-1] * len(prompt), dtype=np.int64)
+    return Columns(np.array(arrival, dtype=float), *ints, sessions)
+
+
+def prefixes(names: list[list[int]]) -> Prefixes:
+    flat = np.array([name for row in names for name in row], dtype=np.int64)
+    return Prefixes(offsets([len(row) for row in names]), flat)
+
+
+def run(
+    requests: Columns,
+    first: Pool,
+    *,
+    second: Pool | None = None,
+    router: str = "least-load",
+    names: list[list[int]] | None = None,
+    delay: float = 0.0,
+):
+    """Serve; what one pool hands on to another is there ``delay`` s later, or in a moment."""
+    fleet = Fleet(first, second or first._replace(workers=0), ROUTERS[router])
+    state = run_state(requests, fleet, None if names is None else prefixes(names))
+    coming: list[tuple[float, int]] = []
+    while True:
+        until = coming[0][0] if coming else np.inf
+        reason = serve_requests(requests, fleet, Client(0, 1, 1), state, until, 2**40)
+        if reason in (SERVED, STUCK):
+            break
+        if reason == SEND:
+            sent = state.sends[: state.tally[SENDS]].tolist()
+            coming = sorted(coming + [(state.clock[NOW] + delay, request) for request in sent])
+            state.tally[SENDS] = 0
+        while coming and coming[0][0] <= state.clock[NOW]:
+            deliver(requests, fleet, state, coming.pop(0)[1])
+    close(state)
+    return state
+
+
+families = st.lists(
+    st.tuples(
+        st.floats(0, 3),
+        st.integers(1, 60),
+        st.integers(1, 12),
+        st.integers(0, 2),
+        st.integers(0, 7),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(
+    families,
+    st.sampled_from(["vllm", "sglang", "trtllm", "sarathi"]),
+    st.sampled_from(sorted(ROUTERS)),
+    st.integers(1, 3),
+    st.integers(18, 60),
+)
+def test_blocks_and_tokens_are_conserved_with_caches(load, scheduler, router, workers, blocks):
+    """Prompts of a family share their first blocks: each block is freed once, each token is made
+    once, and what is found in a cache is never a whole prompt."""
+    gaps, prompt, output, family, common = zip(*load, strict=True)
+    names = [
+        [
+            1000 * family[i] + k if k < common[i] else 10_000 + 100 * i + k
+            for k in range(prompt[i] // UNIT)
+        ]
+        for i in range(len(load))
+    ]
+    numbers = {name: number for number, name in enumerate(sorted({n for r in names for n in r}))}
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output), list(family))
+    by = pool(
+        workers,
+        scheduler=SCHEDULERS[scheduler],
+        merges=int(scheduler != "vllm"),
+        tokens=64,
+        blocks=blocks,
+        per_token=0.01,
+    )
+    state = run(requests, by, router=router, names=[[numbers[n] for n in row] for row in names])
+    assert not state.totals[8]
+    assert (state.states.generated == requests.output).all()
+    assert (state.counters[:, FREE] == blocks).all()
+    assert (state.states.blocks == 0).all()
+    assert state.totals[5] <= blocks
+    assert (state.states.found < requests.prompt).all()
+    assert np.isin(state.caches.references, (-1, 0)).all()
+    kept = (state.caches.references == 0).sum(axis=1) * (UNIT // 4) + state.caches.loose.sum(axis=1)
+    assert (state.counters[:, KEPT] == kept).all()
+    assert (kept <= blocks).all()
+    if not state.totals[1]:
+        computed = requests.prompt.sum() + (requests.output - 1).sum()
+        assert state.totals[4] == computed - state.states.found.sum()
+
+
+@given(families)
+def test_a_cache_makes_no_first_token_later_at_a_low_rate(load):
+    """One request at a time, first come first served: found tokens need not be computed."""
+    _, prompt, output, family, _ = zip(*load, strict=True)
+    requests = columns([1000.0 * i for i in range(len(load))], list(prompt), list(output))
+    names = [[8 * family[i] + k for k in range(prompt[i] // UNIT)] for i in range(len(load))]
+    waits = []
+    for unit in (0, UNIT):
+        state = run(requests, pool(unit=unit, per_token=0.1), names=names)
+        waits.append((state.served.first - state.served.arrived).mean())
+    assert waits[1] <= waits[0] + 1e-9
+
+
+def test_the_beginning_of_a_prompt_lives_longest():
+    """vLLM frees blocks last first: of 3 units in a cache of 3, what is new takes the last."""
+    requests = columns([0.0, 100.0, 200.0], [24, 4, 24], [1, 1, 1])
+    names = [[0, 1, 2], [], [0, 1, 2]]
+    state = run(requests, pool(blocks=7), names=names)
+    # One block more was free: the second request takes it, and the third finds all but a block.
+    assert state.states.found[2] == 20
+    state = run(columns([0.0, 100.0, 200.0], [24, 8, 24], [1, 1, 1]), pool(blocks=7), names=names)
+    assert state.states.found[2] == 16
+
+
+@pytest.mark.parametrize(
+    ("router", "expected"),
+    [("round-robin", [0, 1, 0, 1]), ("session", [0, 1, 1, 0]), ("prefix", [0, 1, 1, 0])],
+)
+def test_routers_send_requests_where_they_should(router, expected):
+    """Two conversations, whose second requests come in the other order."""
+    requests = columns([0.0, 0.5, 500.0, 500.5], [64] * 4, [4] * 4, [0, 1, 1, 0])
+    names = [[0] * 8, [1] * 8, [1] * 8, [0] * 8]
+    names = [[8 * row[0] + k for k in range(8)] for row in names]
+    state = run(requests, pool(2), router=router, names=names)
+    assert state.states.worker.tolist() == expected
+
+
+def test_ranks_of_an_instance_step_together():
+    """The rank with a decode waits in each iteration for the one that reads a prompt."""
+    requests = columns([0.0, 1.0], [1, 400], [6, 1])
+    alone, together = (
+        run(requests, pool(2, width=width, unit=0, per_token=0.01)).served.last[0]
+        for width in (1, 2)
+    )
+    assert alone == pytest.approx(6 * 1.01)
+    assert together == pytest.approx(alone + 399 * 0.01)
+
+
+@given(families, st.sampled_from(["vllm", "sglang", "trtllm"]), st.integers(18, 60))
+def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
+    """Blocks of both pools are freed once, and no token is seen before its cache has come."""
+    gaps, prompt, output, _, _ = zip(*load, strict=True)
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
+    by = pool(2, scheduler=SCHEDULERS[scheduler], unit=0, blocks=blocks, tokens=64)
+    state = run(requests, by, second=by._replace(workers=1), delay=0.25)
+    assert not state.totals[8]
+    assert (state.states.generated == requests.output).all()
+    assert (state.counters[:, FREE] == blocks).all()
+    several = requests.output > 1
+    assert (state.served.first[several] >= state.served.scheduled[several] + 2.25 - 1e-9).all()
+    assert (state.served.first[~several] <= state.served.last[~several]).all()

@@ -1,4 +1,4 @@
-"""Caches of prompts on their way from one pool of instances to another, over the cluster's links."""
+"""Caches of prompts on their way from one pool of instances to another, over its links."""
 
 import math
 from dataclasses import dataclass, field

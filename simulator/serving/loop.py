@@ -467,11 +467,11 @@ def _take_in(rules: Rules, worker: Worker, run: RunState) -> None:
         tokens = int(worker.requests.prompt[request] + 1)
         if rules.reserve == 2:
             tokens += int(worker.requests.output[request] - 1)
-        held = hold_blocks(rules, worker, 0, tokens)
-        if held < 0:
+        blocks = hold_blocks(rules, worker, 0, tokens)
+        if blocks < 0:
             return
         pop_first(worker, AWAITS)
-        worker.states.ahead[request] = held
+        worker.states.ahead[request] = blocks
         counters[EXPECTED] += 1
         run.sends[run.tally[SENDS]] = request
         run.tally[SENDS] += 1
@@ -527,8 +527,8 @@ def _see_token(
     requests: Columns, client: Client, run: RunState, request: int, hands_on: int
 ) -> None:
     """Note when the client sees its first token: whoever reads the prompt for others sends none."""
-    made, wanted = run.states.generated[request], requests.output[request]
-    seen = made >= min(client.first_chunk, wanted) and (made >= wanted or hands_on == 0)
+    tokens, wanted = run.states.generated[request], requests.output[request]
+    seen = tokens >= min(client.first_chunk, wanted) and (tokens >= wanted or hands_on == 0)
     if seen and math.isnan(run.served.first[request]):
         run.served.first[request] = run.clock[NOW]
 

@@ -65,15 +65,15 @@ def unheld_units(cache: PrefixCache, request: int, count: int) -> int:
 @hot_loop
 def hold_units(cache: PrefixCache, request: int, count: int) -> int:
     """Hold a prompt's first units; return how many were free."""
-    taken = 0
+    revived = 0
     for entry in range(cache.offset[request], cache.offset[request] + count):
         unit = cache.units[entry]
         if cache.references[unit] == 0:
             _unlink(cache, unit)
-            taken += 1
+            revived += 1
         cache.references[unit] += 1
         cache.shared[entry] = 1
-    return taken
+    return revived
 
 
 @hot_loop
@@ -103,7 +103,7 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
 def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, int]:
     """Let go of a request's units, last first, behind its ``loose`` blocks.
 
-    Returns how many units it held, and how many of them nobody holds any more.
+    Returns how many units it claims, and how many of them nobody holds any more.
     """
     if loose > 0:
         node = cache.references.shape[0] + request
@@ -111,38 +111,38 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
             _unlink(cache, node)
         cache.loose[request] += loose
         _append(cache, node)
-    held, freed = 0, 0
+    claims, freed = 0, 0
     for entry in range(cache.offset[request + 1] - 1, cache.offset[request] - 1, -1):
         if not cache.shared[entry]:
             continue
         cache.shared[entry] = 0
-        held += 1
+        claims += 1
         unit = cache.units[entry]
         cache.references[unit] -= 1
         if cache.references[unit] == 0:
             _append(cache, unit)
             freed += 1
-    return held, freed
+    return claims, freed
 
 
 @hot_loop
 def evict(cache: PrefixCache, blocks: int, unit_blocks: int) -> int:
     """Take at least so many blocks from the front of what is free; return how many it was."""
-    taken, end = 0, cache.after.shape[0] - 1
-    while taken < blocks and cache.after[end] != end:
+    evicted, end = 0, cache.after.shape[0] - 1
+    while evicted < blocks and cache.after[end] != end:
         node = cache.after[end]
         request = node - cache.references.shape[0]
         if request < 0:
             _unlink(cache, node)
             cache.references[node] = ABSENT
-            taken += unit_blocks
+            evicted += unit_blocks
             continue
-        part = min(cache.loose[request], blocks - taken)
+        part = min(cache.loose[request], blocks - evicted)
         cache.loose[request] -= part
-        taken += part
+        evicted += part
         if cache.loose[request] == 0:
             _unlink(cache, node)
-    return taken
+    return evicted
 
 
 @hot_loop

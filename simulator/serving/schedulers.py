@@ -139,25 +139,25 @@ class Worker(NamedTuple):
 
 
 @hot_loop
-def push_last(worker: Worker, place: int, request: int) -> None:
+def push_last(worker: Worker, queue: int, request: int) -> None:
     """Put a request at the end of a list: :data:`WAITS`, :data:`COMES` or :data:`AWAITS`."""
     counters, following = worker.counters, worker.states.following
     following[request] = NOBODY
-    if counters[place]:
-        following[counters[place + 2]] = request
+    if counters[queue]:
+        following[counters[queue + 2]] = request
     else:
-        counters[place + 1] = request
-    counters[place + 2] = request
-    counters[place] += 1
+        counters[queue + 1] = request
+    counters[queue + 2] = request
+    counters[queue] += 1
 
 
 @hot_loop
-def pop_first(worker: Worker, place: int) -> int:
+def pop_first(worker: Worker, queue: int) -> int:
     """Take the first of a list, which is not empty."""
     counters = worker.counters
-    request = int(counters[place + 1])
-    counters[place + 1] = worker.states.following[request]
-    counters[place] -= 1
+    request = int(counters[queue + 1])
+    counters[queue + 1] = worker.states.following[request]
+    counters[queue] -= 1
     return request
 
 
@@ -224,10 +224,10 @@ def free_blocks(rules: Rules, worker: Worker, request: int) -> None:
     states.blocks[request] = 0
     if rules.unit:
         unit_blocks = rules.unit // rules.block
-        held = 0
+        shared = 0
         for entry in range(worker.cache.offset[request], worker.cache.offset[request + 1]):
-            held += worker.cache.shared[entry]
-        loose = int(blocks - held * unit_blocks)
+            shared += worker.cache.shared[entry]
+        loose = int(blocks - shared * unit_blocks)
         _, freed = release_units(worker.cache, request, loose)
         blocks = loose + freed * unit_blocks
         counters[KEPT] += blocks
@@ -241,10 +241,10 @@ def _needed(tokens: int, block: int) -> int:
 
 
 @hot_loop
-def hold_blocks(rules: Rules, worker: Worker, held: int, tokens: int) -> int:
-    """Take the blocks of ``tokens`` beyond ``held``; return how many, or -1 if there are less."""
+def hold_blocks(rules: Rules, worker: Worker, before: int, tokens: int) -> int:
+    """Take the blocks of ``tokens`` but those it has; return how many, -1 if there are less."""
     counters = worker.counters
-    more = max(0, _needed(tokens, rules.block) - held)
+    more = max(0, _needed(tokens, rules.block) - before)
     if more > counters[FREE]:
         return -1
     counters[FREE] -= more
@@ -268,8 +268,8 @@ def _hold(rules: Rules, worker: Worker, request: int, tokens: int) -> bool:
 def _missing(worker: Worker, request: int) -> int:
     """Tokens known but not computed: the rest of a prompt, or the one last made."""
     states = worker.states
-    known = worker.requests.prompt[request] + states.generated[request]
-    return int(known - states.computed[request])
+    sequence = worker.requests.prompt[request] + states.generated[request]
+    return int(sequence - states.computed[request])
 
 
 @hot_loop
@@ -418,17 +418,17 @@ def _shared_blocks(rules: Rules, worker: Worker, request: int, units: int) -> in
     """Blocks of a prompt's first units that others hold, so that they need not be free."""
     if units == 0:
         return 0
-    held = units - unheld_units(worker.cache, request, units)
-    return held * (rules.unit // rules.block)
+    claimed = units - unheld_units(worker.cache, request, units)
+    return claimed * (rules.unit // rules.block)
 
 
 @hot_loop
 def _take_cached(rules: Rules, worker: Worker, request: int, units: int) -> None:
     """Hold the cached begin of a prompt."""
     unit_blocks = rules.unit // rules.block
-    taken = hold_units(worker.cache, request, units) * unit_blocks
-    worker.counters[FREE] -= taken
-    worker.counters[KEPT] -= taken
+    revived = hold_units(worker.cache, request, units) * unit_blocks
+    worker.counters[FREE] -= revived
+    worker.counters[KEPT] -= revived
     worker.states.blocks[request] += units * unit_blocks
     if worker.states.generated[request] == 0:
         prompt = int(worker.requests.prompt[request])

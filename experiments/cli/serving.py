@@ -1,5 +1,6 @@
 """The command that serves requests: a deployment under a load, and what doubling would buy."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,7 +74,7 @@ def serving(
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
     ] = None,
     instances: Annotated[
-        int, typer.Option(min=0, rich_help_panel=_POOLS, help="How many there are, all alike.")
+        int, typer.Option(min=1, rich_help_panel=_POOLS, help="How many there are, all alike.")
     ] = 1,
     router: Annotated[
         str, typer.Option(**choice(_routers), rich_help_panel=_POOLS, help="Who gets a request.")
@@ -81,28 +82,12 @@ def serving(
     prefix_cache: Annotated[
         bool, typer.Option(rich_help_panel=_POOLS, help="Keep prompts for those that begin alike.")
     ] = True,
-    decode_instances: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_POOLS, help="Decode in a pool of its own: how many."),
-    ] = None,
-    decode_tp: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --tp", help="Of that pool."),
-    ] = None,
-    decode_dp: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --dp", help="Of that pool."),
-    ] = None,
-    decode_ep: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_POOLS, show_default="as --ep", help="Of that pool."),
-    ] = None,
-    decode_cluster: Annotated[
+    decode: Annotated[
         str | None,
         typer.Option(
+            metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
             rich_help_panel=_POOLS,
-            show_default="as --cluster",
-            help="Whose accelerators that pool has; the network is the other's.",
+            help="Decode in a pool of N instances; degrees and accelerator as the others'.",
         ),
     ] = None,
     requests: Annotated[
@@ -168,21 +153,20 @@ def serving(
     where = (str(cluster), engine, engine_version)
     deployment = _deployment(model, where, (tp, dp, ep), precisions)
     deployment = _with_limits(deployment, max_tokens, max_sequences, blocks)
-    decode = None
-    if decode_instances is not None:
-        where = (decode_cluster or str(cluster), engine, engine_version)
-        degrees = (decode_tp or tp, decode_dp or dp, decode_ep or ep)
-        decode = _deployment(model, where, degrees, precisions)
-        decode = _with_limits(decode, max_tokens, max_sequences, blocks)
-    elif decode_tp or decode_dp or decode_ep or decode_cluster:
-        raise typer.BadParameter("a pool that decodes needs --decode-instances N.")
+    decode_count, pool = 0, None
+    if decode is not None:
+        decode_count, degrees, machine = _pool(decode, (tp, dp, ep))
+        pool = _deployment(
+            model, (machine or str(cluster), engine, engine_version), degrees, precisions
+        )
+        pool = _with_limits(pool, max_tokens, max_sequences, blocks)
     served_by = Instances(
         deployment=deployment,
         count=instances,
         router=router,
         caches_prefixes=prefix_cache,
-        decode=decode,
-        decode_count=decode_instances or 0,
+        decode=pool,
+        decode_count=decode_count,
     )
     load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
     with watching("points") as watch:
@@ -225,6 +209,21 @@ def _deployment(
     return deployment_of(
         model, cluster, degrees=degrees, recipes=recipes, engine_name=engine, version=version
     )
+
+
+def _pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
+    """Read a pool that decodes: how many, degrees, and whose accelerators."""
+    words = re.fullmatch(
+        r"(\d+)(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d+[\s,]*)*))?(?:on\s+(\S+))?", text.strip()
+    )
+    if words is None:
+        raise typer.BadParameter(f"--decode {text!r}: write such as '4 x tp 8, dp 2 on hgx-h200'.")
+    degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
+    for name, count in re.findall(r"(tp|dp|ep)\s*(\d+)", words[2] or ""):
+        degrees[name] = int(count)
+    if not min(int(words[1]), *degrees.values()):
+        raise typer.BadParameter(f"--decode {text!r}: a pool has at least 1 of each.")
+    return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
 
 
 def _with_limits(

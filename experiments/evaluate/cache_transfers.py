@@ -8,10 +8,10 @@ import numpy as np
 from experiments.evaluate.serving_instances import Deployment, cache_bytes
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.costing.link_load import program
+from simulator.schedule import Plan
 from simulator.support.errors import ClusterError
 from simulator.transfers.crowd import Crowd, Program
-from simulator.transfers.program import has_transfers, numbered, runs_ahead
+from simulator.transfers.program import numbered, write
 from simulator.workload import Call, Group
 from topologies import Cluster
 from traces.generate.model import LatentAttention
@@ -45,7 +45,7 @@ class CacheTransfers:
     moved: float = 0.0
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
-    _written: dict[tuple[int, int, int], Program] = field(default_factory=dict)
+    _written: dict[tuple[int, int], tuple[Program, Plan]] = field(default_factory=dict)
     _owner: dict[int, int] = field(default_factory=dict)
     _left: dict[int, int] = field(default_factory=dict)
 
@@ -87,21 +87,16 @@ class CacheTransfers:
         return come
 
     def _program(self, source: int, target: int, size: float) -> tuple[Program, float]:
-        """Write a send out; those of one pair are planned once for each doubling of the size."""
+        """Write a send out as the library carries it out; routes are kept for each pair."""
         network, costs = self._scenario.topology(), self._scenario.costs()
-        scale = math.ceil(math.log2(max(size, 1.0)))
-        group = Group((source, target), "kv")
-        carried = costs.carried(Call("send_receive", group, 2.0**scale))
-        key = (source, target, scale)
-        if key not in self._written:
-            where = np.array(group.ranks, dtype=np.int32), 2.0**scale, network
-            self._written[key] = program(carried.plan, carried.loads, where)
-        written, plan = self._written[key], carried.plan
-        ahead = has_transfers(plan) and runs_ahead(plan)
-        if plan is None or written.ways is None or not ahead:
-            where = np.array(group.ranks, dtype=np.int32), size, network
-            return program(plan, carried.loads, where), 0.0
-        return numbered(written, plan, size, network), plan.overhead
+        call = Call("send_receive", Group((source, target), "kv"), size)
+        plan = costs.planner(call, network)
+        key = (source, target)
+        routed = self._written.get(key)
+        if routed is None or routed[1].schedule is not plan.schedule:
+            where = np.array(key, dtype=np.int32), size, network
+            routed = self._written[key] = (write(plan, *where), plan)
+        return numbered(routed[0], plan, size, network), plan.overhead
 
 
 def parts_of(

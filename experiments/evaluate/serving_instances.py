@@ -249,7 +249,9 @@ class _Key:
 def _surface(key: _Key) -> IterationSurface:
     deployment, p = key.deployment, key.deployment.parallelism
     clock = PassClock(
-        _kernels(_chip(deployment.cluster)), exchange_times(deployment.cluster, p, key.base)
+        _kernels(_chip(deployment.cluster)),
+        exchange_times(deployment.cluster, p, key.base),
+        spreads_experts=p.dp > 1 and p.ep > 1,
     )
     batch = InferencePass(
         model=deployment.model,

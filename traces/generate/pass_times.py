@@ -35,10 +35,14 @@ class PassClock:
         Of the accelerator.
     exchange
         What collectives take.
+    spreads_experts
+        Whether experts are spread over ranks that have a batch each: grouped products of engines
+        are then others than those of one batch, the faster of the recipes of a size (DeepGEMM's).
     """
 
     kernels: KernelTimes
     exchange: ExchangeTime
+    spreads_experts: bool = False
     _exchanges: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def time(self, batch: InferencePass) -> float:
@@ -57,7 +61,7 @@ class PassClock:
                 if scores is None or scores == (kernel.name == SCORES):
                     shape = kernel.forward.shape
                     assert shape is not None  # noqa: S101 - every kernel of a pass has one
-                    time += self.kernels.fastest(shape).seconds
+                    time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
             if not scores:
                 time += sum(self._exchange(each) for each in (*part.before, *part.after))
         return time

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import (
     Deployment,
     ExchangeClock,
@@ -196,11 +197,38 @@ def test_the_command_answers_first():
     assert "goodput" not in done.stdout, "without an SLO there is none"
 
 
+def test_the_command_serves_by_pools_on_one_network():
+    words = (
+        "serving llama-3.1-8b -c hgx-h100 --concurrency 4 --input 512 --output-tokens 8"
+        " --instances 2 --resource scale_out.bandwidth -o json"
+    )
+    whole = RUNNER.invoke(app, words.split())
+    apart = RUNNER.invoke(app, [*words.split(), "--decode", "1 x tp 2"])
+    assert (whole.exit_code, apart.exit_code) == (0, 0), apart.output
+    means = [
+        {row["metric"]: row["mean"] for row in json.loads(each.stdout)["metrics"]}
+        for each in (whole, apart)
+    ]
+    # Its first token comes after the cache has moved and the other pool has run an iteration.
+    assert means[1]["ttft"] > means[0]["ttft"]
+
+
+def test_sessions_are_needed_by_their_router():
+    with pytest.raises(TwofoldError, match="name no sessions"):
+        serving(
+            Instances(deployment=deployment(), count=2, router="session"),
+            generate_requests(2, 1.0, 100, 10),
+            resources=[],
+        )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("", "give one of --requests, --rate and --concurrency"),
         ("--rate fast", "write requests per second"),
+        ("--concurrency 2 --decode 0", "a pool has at least 1 of each"),
+        ("--concurrency 2 --decode many", "write such as '4 x tp 8, dp 2 on hgx-h200'"),
         ("--concurrency 2 --slo later", "write 'ttft 500 ms, tpot 50 ms'"),
     ],
 )

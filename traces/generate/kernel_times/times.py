@@ -23,6 +23,7 @@ from traces.generate.kernel_times.own import OwnKernels, OwnKind, kind_of, kinds
 from traces.generate.kernel_times.shapes import (
     LAUNCHED,
     Attention,
+    ExpertGemms,
     Gemm,
     Shape,
     Streaming,
@@ -137,14 +138,16 @@ class KernelTimes:
             self._known.update({shape: self._as_own(shape, time) for shape, time in tabled.items()})
         return [self._known[shape] for shape in requested]
 
-    def fastest(self, shape: Shape) -> KernelTime:
+    def fastest(self, shape: Shape, *, experts: bool = False) -> KernelTime:
         """Return the time of a kernel by the faster of recipes that read the same bytes.
 
         Products with scales of blocks and of a whole matrix do: some tables of the former timed the
-        host (SGLang's on H200, which did not, are within a tenth of the latter).
+        host (SGLang's on H200, which did not, are within a tenth of the latter). With ``experts``
+        their grouped products are looked up so, too.
         """
         time = self.time(shape)
-        if isinstance(shape, Gemm) and shape.dtype in _ALIKE:
+        kinds = (Gemm, ExpertGemms) if experts else (Gemm,)
+        if isinstance(shape, kinds) and shape.dtype in _ALIKE:
             time = min(time, self.time(replace(shape, dtype=_ALIKE[shape.dtype])))
         return time
 

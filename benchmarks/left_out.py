@@ -71,9 +71,10 @@ MACHINES = {
     "polaris": Measured("polaris", "ampere", "nvlink", "slingshot"),
 }
 
-SHEET_WIRE = {"ampere": 0.8, "hopper": 0.824, "blackwell": 0.802, "pcie": 0.75}
+SHEET_WIRE = {"ampere": 0.8, "hopper": 0.824, "blackwell": 0.802, "pcie": 1.0}
 """Of the data sheet's bandwidth, what NCCL assumes: 20 of 25, 20.6 of 25 and 40.1 of 50 GB/s per
-NVLink, 12 of 16 GB/s of PCIe Gen3 (NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
+NVLink (NVIDIA/nccl v2.30.7 src/graph/topo.h). Over PCIe the class of a path decides, as published
+of other machines (``pcie.paths`` of h100-pcie-8)."""
 SHEET_NIC = 0.96
 """Of a NIC's bandwidth: 48 of 50 GB/s for NDR (NVIDIA AddyLaddy, nccl-tests issues #290 #319)."""
 
@@ -85,7 +86,6 @@ START: Mapping[str, float] = {
     "copy": 40e9,
     "sends": 500e9,
     "p2p_channel": 6e9,
-    "bridged": 1.0,
     "nic": 1.0,
     "message": 6e-6,
 }
@@ -100,7 +100,7 @@ def told(system: str) -> tuple[str, ...]:
     measured = MACHINES[system]
     if measured.nics:
         return ("nic", "message")
-    return (*_LOCAL, "bridged") if measured.link == "pcie" else _LOCAL
+    return _LOCAL
 
 
 @contextmanager
@@ -124,7 +124,9 @@ def constants(system: str, given: Constants) -> Iterator[Cluster]:
             "message_overhead": given["message"],
         }
         parts["scale_out"] = cluster.scale_out.model_copy(update=changes)
-    pci = replace(nccl_constants.PCI, bridged=min(given["bridged"], 1.0), base=None)
+    if pcie:
+        parts["pcie"] = load_cluster("h100-pcie-8").pcie
+    pci = replace(nccl_constants.PCI, base=None)
     with (
         patch.dict(nccl_constants.GENERATIONS, {measured.generation: tuning}),
         patch.object(nccl_constants, "PCI", pci),

@@ -336,7 +336,7 @@ def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] 
         word, _, number = str(node).partition(":")
         if word in ("nic", "gpu"):
             home[index] = int(number.partition(".")[0])
-        elif word in named and number.isdecimal():
+        elif word.removesuffix("-down") in named and number.isdecimal():
             home[index] = int(number)
     return home
 

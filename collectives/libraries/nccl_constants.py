@@ -24,17 +24,16 @@ class LocalLink:
 
     ``steps`` and ``tree_steps`` are the hardware latency (s) of a step of a ring and of a tree by
     protocol; LL's is the wire's and belongs to the links. ``fractions`` are of the wire's bandwidth
-    by protocol: those that NCCL takes there. ``bridged`` is the part of that which rings of three
-    and more ranks reach. ``channels`` and ``base`` (s), where given, stand in for those of the
-    generation: few channels are a kernel of few blocks.
+    by protocol: those that NCCL takes there. ``channels``, ``base`` (s) and ``copy`` (B/s), where
+    given, stand in for those of the generation: few channels are a kernel of few blocks.
     """
 
     steps: Mapping[str, float]
     tree_steps: Mapping[str, float]
     fractions: Mapping[str, float]
-    bridged: float = 1.0
     channels: int | None = None
     base: float | None = None
+    copy: float | None = None
 
 
 NVLINK = LocalLink(
@@ -46,13 +45,13 @@ PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
     fractions={"LL": 0.42, "Simple": 1.0},
-    bridged=0.65,
     channels=2,
     base=4.2 * MICRO,
+    copy=87 * GIGA,
 )
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
-and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``bridged``, a ring
-over host bridges moves 25 GB/s where a pair on one switch moves 39."""
+and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
+longer its all-gathers are than half of its all-reduces."""
 
 
 def local_link(technology: str) -> LocalLink:

@@ -226,7 +226,7 @@ class Case:
     def own_copy(self) -> Number:
         """Copying the rank's own block (s)."""
         share = _COPIED.get(self.kind, 1.0)
-        return share * self.block / (self.channels * self.tuning.copy)
+        return share * self.block / (self.channels * (self.link.copy or self.tuning.copy))
 
     def message(self, size: Number, protocol: str) -> Number:
         """Time a message of some bytes takes the proxy (s); Simple's latency has it."""
@@ -385,8 +385,6 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
     on_wire = case.wire(schedule, pipelined=pipelined)
     steps, transfer = on_wire.steps, case.size * on_wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else case.link.fractions[name]
-    if case.n > 2:
-        fraction = fraction * case.link.bridged
     step = transfer / max(steps, 1)
     near = _near_step(case, name)
     across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)

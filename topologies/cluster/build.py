@@ -38,8 +38,18 @@ from topologies.cluster.fabrics import Graph, RailFabric, SwitchFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
-from topologies.cluster.schema import WIRED, Cluster, ScaleUp
-from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
+from topologies.cluster.schema import WIRED, Cluster, PciePaths, ScaleUp
+from topologies.cluster.wiring import (
+    P2P_LEVELS,
+    USUAL_P2P,
+    Cable,
+    P2pLevel,
+    Wiring,
+    gpu_number,
+    is_processor,
+    nic_number,
+    reached,
+)
 from topologies.families.family import Domain, cables
 
 
@@ -262,9 +272,14 @@ def wired_links(
         Of the resources ``scale_up`` and ``pcie``.
     """
     speed = _speeds(cluster, wiring)
+    paths = cluster.pcie.paths if cluster.pcie and one_slot(cluster.scale_up) else None
+    tree = None if paths is None else _Tree(cluster, wiring, paths)
     for node in range(placement.nodes):
         # A NIC of several ports is listed once, with its first port.
         nic_by_number = {nic.first // nic.count: nic for nic in nics if nic.node == node}
+        if tree is not None:
+            yield from tree.links(node, placement, nic_by_number)
+            continue
         for cable in wiring.cables:
             bandwidth = cable.width * speed[cable.tier]
             number = [nic_index for end in cable.ends if (nic_index := nic_number(end)) is not None]
@@ -279,6 +294,97 @@ def wired_links(
                 link = _link(cluster, wiring, cable, bandwidth)
                 yield replace(link, source=source, target=target)
                 yield replace(link, source=target, target=source)
+
+
+HOST_MEMORY = "host_memory"
+"""The resource of what messages move through buffers of a processor's memory."""
+
+
+class _Tree:
+    """PCIe of a wired node: cables go up to the processors, and messages turn where they may.
+
+    Every switch and processor has two sides, ``cpu0`` on the way up and ``cpu0-down`` on the way
+    down, joined where messages turn: below a switch by peer access alone, at a processor through
+    its root complex or the buffers in its memory. From processor to processor they go on the way
+    down, so that a message lies in the memory of one.
+    """
+
+    def __init__(self, cluster: Cluster, wiring: Wiring, paths: PciePaths) -> None:
+        level = (cluster.library and cluster.library.p2p) or USUAL_P2P
+        self.cluster, self.wiring, self.paths = cluster, wiring, paths
+        self.reach = P2P_LEVELS.index(level)
+        self.speed = _speeds(cluster, wiring)
+        top = [name for name in wiring.vertices if name.startswith("cpu") and is_processor(name)]
+        top = top or [name for name in wiring.vertices if is_processor(name)]
+        inside = [cable for cable in wiring.cables if cable.tier == SCALE_UP]
+        self.depth = {
+            name: min(reached(processor, inside).get(name, len(inside)) for processor in top)
+            for name in wiring.vertices
+        }
+
+    def links(self, node: int, placement: Placement, nics: Mapping[int, Nic]) -> Iterator[Link]:
+        """Links inside one node."""
+        for cable in self.wiring.cables:
+            if cable.tier == SCALE_UP:
+                yield from self._cable(cable, node, placement)
+        for name in self.wiring.vertices:
+            turn = self._turn(name)
+            if turn > 0:
+                of = SCALE_UP if math.isinf(turn) else HOST_MEMORY
+                yield Link(f"{name}:{node}", f"{name}-down:{node}", turn, 0.0, of)
+        for cable in self.wiring.cables:
+            number = next((n for end in cable.ends if (n := nic_number(end)) is not None), None)
+            if number is None or number not in nics:
+                continue
+            nic, plug = nics[number], next(end for end in cable.ends if nic_number(end) is None)
+            bandwidth = nic.count * cable.width * self.speed[PCIE]
+            sides = (f"{plug}:{node}", f"{plug}-down:{node}")
+            for side in sides if gpu_number(plug) is None else (_vertex(plug, node, placement),):
+                yield Link(side, nic.out, bandwidth, 0.0, PCIE)
+                yield Link(nic.into, side, bandwidth, 0.0, PCIE)
+
+    def _cable(self, cable: Cable, node: int, placement: Placement) -> Iterator[Link]:
+        lower, upper = sorted(cable.ends, key=self.depth.__getitem__, reverse=True)
+        bandwidth = cable.width * self.speed[SCALE_UP] * self._share(lower, upper)
+        latency = self.cluster.scale_up.latency * (gpu_number(lower) is not None) / 2
+        below = _vertex(lower, node, placement)
+        down = below if gpu_number(lower) is not None else f"{lower}-down:{node}"
+        if self.depth[lower] == self.depth[upper]:  # between processors, or switches side by side
+            up = down if is_processor(lower) else below
+            across = f"{upper}-down:{node}" if is_processor(lower) else f"{upper}:{node}"
+            yield Link(up, f"{upper}-down:{node}", bandwidth, latency, SCALE_UP)
+            yield Link(across, down, bandwidth, latency, SCALE_UP)
+            return
+        yield Link(below, f"{upper}:{node}", bandwidth, latency, SCALE_UP)
+        yield Link(f"{upper}-down:{node}", down, bandwidth, latency, SCALE_UP)
+
+    def _share(self, lower: str, upper: str) -> float:
+        """Part of a cable's wire that messages move, by the class of path that they take there."""
+        if is_processor(lower) and is_processor(upper):
+            share, peers = self.paths.socket, self._peers("SYS")
+        elif is_processor(upper):
+            share, peers = self.paths.host_bridge, self._peers("PHB")
+        else:
+            share, peers = self.paths.switch, self._peers("PIX")
+        return share if peers else self.paths.shared_memory
+
+    def _turn(self, name: str) -> float:
+        """Bandwidth with which messages turn at a vertex (B/s); 0 where they may not."""
+        if gpu_number(name) is not None or nic_number(name) is not None:
+            return 0.0
+        if is_processor(name):
+            return math.inf if self._peers("PHB") else self.paths.memory
+        leaf = any(gpu_number(end) is not None for end in self._neighbours(name))
+        return math.inf if self._peers("PIX" if leaf else "PXB") else 0.0
+
+    def _neighbours(self, name: str) -> Iterator[str]:
+        for cable in self.wiring.cables:
+            if name in cable.ends:
+                yield from cable.ends
+
+    def _peers(self, level: P2pLevel) -> bool:
+        """Whether GPUs that are so far from each other have peer access."""
+        return self.reach >= P2P_LEVELS.index(level)
 
 
 def with_doors(

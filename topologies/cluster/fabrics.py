@@ -465,15 +465,17 @@ FABRICS: dict[object, type[BaseModel]] = {
 """Every fabric by what a cluster file calls it in ``scale_out.topology``."""
 
 
-MEASURED, FITTED, SAME_GENERATION, DATA_SHEET = (
+MEASURED, FITTED, SAME_GENERATION, DATA_SHEET, PATH_CLASS = (
     "measured",
     "fitted",
     "same generation",
     "data sheet",
+    "path class",
 )
-Knowledge = Literal["measured", "fitted", "same generation", "data sheet"]
+Knowledge = Literal["measured", "fitted", "same generation", "data sheet", "path class"]
 """The best known first: this machine was timed; the model's constants were fitted to machines of
-this kind; to others of its generation; to none like it."""
+this kind; to others of its generation; to none like it; GPUs meet over PCIe and processors, where
+machines with one data sheet differ by a factor of ten."""
 KNOWN_TIERS = ("scale_up", "scale_out")
 Tier = Literal["scale_up", "scale_out"]
 _Error = Annotated[float, Field(ge=0, lt=1000, allow_inf_nan=False, strict=True)]
@@ -511,7 +513,7 @@ class TierErrors(ClusterPart):
     small: CallErrors
     large: CallErrors
     kinds: tuple[Annotated[str, AfterValidator(_known_kind)], ...] = ()
-    others: Literal["fitted", "same generation", "data sheet"] = "data sheet"
+    others: Literal["fitted", "same generation", "data sheet", "path class"] = "data sheet"
 
 
 class HowKnown(ClusterPart):

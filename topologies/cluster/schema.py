@@ -44,7 +44,7 @@ from topologies.cluster.fabrics import (
 )
 from topologies.cluster.graphs import expanded, fabric_graph
 from topologies.cluster.prices import PowerDraws, Prices
-from topologies.cluster.wiring import Wiring
+from topologies.cluster.wiring import P2pLevel, Wiring, is_processor, without_peer_access
 from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
 
@@ -251,17 +251,36 @@ class ScaleUp(ClusterPart):
         return self.bandwidth * self.efficiency / self.role.links(self.shape)
 
 
+class PciePaths(ClusterPart):
+    """What GPUs move to each other over PCIe, by class of path.
+
+    Below one PCIe ``switch``, through the ``host_bridge`` of a processor, from ``socket`` to
+    socket: parts of the wire that a GPU's kernels move by peer access (P2P). ``shared_memory`` is
+    the part that they move through a buffer in host memory, which is what NCCL does where peer
+    access is off or the path is longer than ``library.p2p`` allows; ``memory`` is what all such
+    messages move through the buffers of one processor together.
+    """
+
+    switch: Fraction
+    host_bridge: Fraction
+    socket: Fraction
+    shared_memory: Fraction
+    memory: Bandwidth
+
+
 class Pcie(ClusterPart):
     """The port between a rank and its NICs, one direction.
 
     Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
     each with such a port; ``latency`` is that of a step on this path, by default that
-    of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload.
+    of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload. ``paths``
+    are those of a ``wired`` node whose scale-up fabric is PCIe.
     """
 
     bandwidth: Bandwidth
     latency: Latency | None = None
     efficiency: Fraction = 1.0
+    paths: PciePaths | None = None
 
 
 class Host(ClusterPart):
@@ -275,12 +294,16 @@ class Library(ClusterPart):
 
     ``none``, and no library, stand for the ideal algorithms of :mod:`collectives.select`, unless a
     trace says which library its calls were carried out by. ``pxn`` false: a rank sends by its own
-    NIC only, not by that of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1).
+    NIC only, not by that of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1). ``p2p`` is the
+    longest path over which GPUs access each other's memory (NCCL_P2P_LEVEL): ``PXB``, over PCIe
+    switches, by default; with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all that
+    a node moves goes through host memory (:func:`topologies.cluster.wiring.without_peer_access`).
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
     version: str | None = None
     pxn: StrictBool = True
+    p2p: P2pLevel | None = None
 
 
 class NodeNics(ClusterPart):
@@ -467,7 +490,7 @@ class Cluster(ClusterPart):
     @model_validator(mode="before")
     @classmethod
     def _topologies_are_names(cls, data: Any) -> Any:
-        return expanded(with_data_sheets(data))
+        return expanded(without_peer_access(with_data_sheets(data)))
 
     @model_validator(mode="after")
     def _graphs_fit(self) -> Self:
@@ -533,6 +556,12 @@ class Cluster(ClusterPart):
                 f"wiring has {gpus} gpus, ranks_per_node is {self.ranks_per_node} and"
                 f" scale_up.size {self.scale_up.size}: a wired node is one domain"
             )
+        if (
+            self.pcie is not None
+            and self.pcie.paths is not None
+            and not any(map(is_processor, self.wiring.vertices))
+        ):
+            raise ValueError("pcie.paths: the wiring has no processor: call one cpu0")
         if self.pcie is None and self.wiring.unit(PCIE):
             raise ValueError("wiring has cables of tier pcie: give pcie.bandwidth")
         if self.scale_out is not None and (not nics or self.scale_out.nics_per_node % nics):

@@ -10,14 +10,24 @@ bandwidths: a cable says only how wide it is beside the others of its tier, so t
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
-from simulator.topology import PCIE, SCALE_UP
-from topologies.cluster.fabrics import ClusterPart, PositiveMultiple
+from simulator.support.quantities import parse_quantity
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
+from topologies.cluster.fabrics import PATH_CLASS, ClusterPart, PositiveMultiple
 
 _GPU, _NIC = re.compile(r"gpu(\d+)"), re.compile(r"nic(\d+)")
+_PROCESSOR = re.compile(r"(cpu|host)[\d-]*")
+
+P2pLevel = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
+"""Kinds of path between two GPUs by NCCL's words, the shortest first: itself, NVLink, one PCIe
+switch, several, a host bridge, from processor to processor (NCCL user guide, NCCL_P2P_LEVEL)."""
+P2P_LEVELS: tuple[P2pLevel, ...] = get_args(P2pLevel)
+USUAL_P2P: P2pLevel = "PXB"
+"""Up to where NCCL uses peer access unless told otherwise (NVIDIA/nccl v2.30.7 src/graph/paths.cc,
+ncclTopoCheckP2p), but for pairs of GPUs on AMD processors and NVLink."""
 
 
 def gpu_number(vertex: str) -> int | None:
@@ -30,6 +40,11 @@ def gpu_number(vertex: str) -> int | None:
     """
     match = _GPU.fullmatch(vertex)
     return None if match is None else int(match.group(1))
+
+
+def is_processor(vertex: str) -> bool:
+    """Whether a vertex is a processor, or one of its root complexes: ``cpu0``, ``host3``."""
+    return _PROCESSOR.fullmatch(vertex) is not None
 
 
 def nic_number(vertex: str) -> int | None:
@@ -206,3 +221,117 @@ def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> d
                 far[neighbour] = far[vertex] + 1
                 waiting.append(neighbour)
     return far
+
+
+USUAL_PATHS = {
+    "switch": 0.74,
+    "host_bridge": 0.74,
+    "socket": 0.68,
+    "shared_memory": 0.6,
+    "memory": "98 GB/s",
+}
+"""What messages move by class of path (:class:`topologies.cluster.schema.PciePaths`), where nobody
+measured it on the machine. Peer access through a root complex and host memory: 46.7 and 37.6 of
+63 GB/s on 4 GPUs of one EPYC 9575F (NVIDIA/nccl commit df78025), 22 and 18 of 31 on 4 RTX 4090
+(NVIDIA/nccl issue 1603). From socket to socket 51 of 55, 50 of 54 and 39 of 54 GB/s of what is
+reached inside one (github voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md). A switch is taken for
+a root complex. Buffers of one processor: 4 GPUs on one move 24 GB/s each, 2 and 2 on two 35
+(NVIDIA/nccl issue 1130); 25 on 4 RTX PRO 6000."""
+PATHS_SOURCE = (
+    "taken from other machines: NVIDIA/nccl commit df78025, issues 1130 and 1603; github"
+    " voipmonitor/rtx6kpro hardware/pcie-bandwidth.md"
+)
+_PCIE_RATES = {"pcie3": 20e9, "pcie4": 40e9, "pcie5": 80e9, "pcie6": float("inf")}
+"""Below which bandwidth of x16 a port is of that generation (15.8, 31.5, 63, 121 GB/s)."""
+
+
+def without_peer_access(data: Any) -> Any:
+    """Write out what a node is to a library that may not access peers' memory (``p2p: LOC``).
+
+    NVLink and xGMI then carry nothing: GPUs meet in the host's memory, over their PCIe ports. A
+    node that is drawn keeps its PCIe; of any other half of the GPUs, and of the NICs, hang on each
+    of two processors.
+
+    Parameters
+    ----------
+    data
+        The table of a cluster file; it stays as it is.
+
+    Returns
+    -------
+    object
+        The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where
+        peers have access, or meet over PCIe anyway.
+
+    Raises
+    ------
+    ValueError
+        If the file does not say how GPUs reach the host, or a domain spans nodes.
+    """
+    tables = ("library", "scale_up")
+    if not isinstance(data, dict) or not all(isinstance(data.get(name), dict) for name in tables):
+        return data
+    before = data["scale_up"]
+    if data["library"].get("p2p") != "LOC" or str(before.get("link", "")).startswith("pcie"):
+        return data
+    port, ranks, size = data.get("pcie"), data.get("ranks_per_node"), before.get("size")
+    if not isinstance(port, dict) or "bandwidth" not in port or data.get("node_kinds"):
+        raise ValueError(
+            "library.p2p LOC: GPUs meet in host memory: give pcie.bandwidth, of nodes of one kind"
+        )
+    if not isinstance(ranks, int) or (isinstance(size, int) and size > ranks):
+        raise ValueError(
+            "library.p2p LOC: the scale-up domain spans nodes, which have no host memory in common"
+        )
+    rate = parse_quantity(str(port["bandwidth"]), "B/s")
+    scale_up = {
+        "topology": "wired",
+        "size": ranks,
+        "bandwidth": port["bandwidth"],
+        "latency": "1 us",
+        "link": next(name for name, most in _PCIE_RATES.items() if rate < most),
+    }
+    sources = {
+        name: text
+        for name, text in dict(data.get("sources") or {}).items()
+        if not name.startswith(("scale_up.", "wiring."))
+    }
+    known = {**dict(data.get("known") or {}), "scale_up": PATH_CLASS}
+    known["errors"] = {
+        tier: errors for tier, errors in known.get("errors", {}).items() if tier != SCALE_UP
+    }
+    return data | {
+        "scale_up": scale_up,
+        "wiring": {"cables": _to_the_host(data, ranks)},
+        "pcie": {"paths": USUAL_PATHS, **port},
+        "known": known,
+        "sources": sources | {f"pcie.paths.{name}": PATHS_SOURCE for name in USUAL_PATHS},
+    }
+
+
+def _to_the_host(data: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """Return the cables over which GPUs reach the host, and NICs."""
+    wiring, fabric = data.get("wiring"), data.get(SCALE_OUT)
+    if isinstance(wiring, dict):
+        cables = [dict(cable) for cable in wiring["cables"] if cable["tier"] == PCIE]
+        for cable in cables:
+            if nic_number(cable["source"]) is None and nic_number(cable["target"]) is None:
+                cable["tier"] = SCALE_UP
+        return cables
+    nics = fabric.get("nics_per_node", 0) if isinstance(fabric, dict) else 0
+    nics = ranks if nics > ranks and nics % ranks == 0 else nics
+    ends = [
+        (f"{name}{number}", f"cpu{2 * number // count}", tier)
+        for name, count, tier in (("gpu", ranks, SCALE_UP), ("nic", nics, PCIE))
+        for number in range(count)
+    ]
+    ends += [("cpu0", "cpu1", SCALE_UP)] * (ranks > 1)
+    return [
+        {
+            "source": source,
+            "target": target,
+            "tier": tier,
+            "width": 2.0 if source == "cpu0" else 1.0,
+        }
+        for source, target, tier in ends
+    ]

@@ -18,8 +18,17 @@ from simulator.accelerators import GENERATIONS, vendor
 from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
+from topologies.cluster.fabrics import PATH_CLASS
 from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology, quantities
-from topologies.cluster.wiring import Cable, Wiring, gpu_number, nic_number
+from topologies.cluster.wiring import (
+    PATHS_SOURCE,
+    USUAL_PATHS,
+    Cable,
+    Wiring,
+    gpu_number,
+    is_processor,
+    nic_number,
+)
 
 GIGA = 1e9
 PCIE_SHARE = 0.75
@@ -163,11 +172,13 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
         _put_network(draft, drawing, wiring, like or _nearest(drawing, _by_nic))
         if wiring.unit(PCIE):
             _put_pcie(draft, drawing, wiring)
+        if drawing.technology == PCIE:
+            _put_paths(draft, drawing, wiring)
         cables = wiring.model_dump(mode="json", exclude_unset=True)["cables"]
         draft.put("wiring.cables", cables, drawing.file)
         if drawing.cpu:
             draft.put("host.cpu", drawing.cpu)
-        draft.copy(chip, "library", "collective_overhead")
+        draft.copy(chip, "library.name", "library.version", "collective_overhead")
         return Cluster.model_validate(draft.data | {"sources": draft.sources})
     except ValidationError as error:
         raise ClusterError(f"{drawing.file}: {complaints(error)}") from error
@@ -214,7 +225,9 @@ def _put_scale_up(draft: _Draft, drawing: Drawing, wiring: Wiring, like: Cluster
         )
         if chip.link in get_args(LinkTechnology):
             draft.put("scale_up.link", chip.link)
-    draft.copy(like, "scale_up.efficiency", "scale_up.latency")
+    if drawing.technology != PCIE:
+        draft.copy(like, "scale_up.efficiency")
+    draft.copy(like, "scale_up.latency")
     if drawing.switched and chip.generation == like.accelerator.generation:
         draft.copy(like, "scale_up.in_network_reduction")
 
@@ -256,11 +269,22 @@ def _put_pcie(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
     draft.put("pcie.bandwidth", f"{unit!r} GB/s", source)
     if wiring.peers_use_pcie and drawing.technology != PCIE:
         box = _nearest(drawing, _by_pcie)
-        share, source = box.scale_up.efficiency, box.sources.get("scale_up.efficiency", "not given")
-        draft.put("pcie.efficiency", share, f"taken from {box.name}: {source}")
+        draft.put("pcie.efficiency", USUAL_PATHS["shared_memory"], PATHS_SOURCE)
         latency = box.scale_up.latency
         source = box.sources.get("scale_up.latency", "not given")
         draft.put("pcie.latency", f"{latency!r} s", f"taken from {box.name}: {source}")
+
+
+def _put_paths(draft: _Draft, drawing: Drawing, wiring: Wiring) -> None:
+    """Give what GPUs move to each other over PCIe as it is on other machines."""
+    if not any(map(is_processor, wiring.vertices)):
+        draft.put("scale_up.efficiency", USUAL_PATHS["switch"], PATHS_SOURCE)
+        return
+    if not wiring.unit(PCIE):
+        draft.put("pcie.bandwidth", f"{wiring.unit(SCALE_UP)!r} GB/s", drawing.file)
+    for name, value in USUAL_PATHS.items():
+        draft.put(f"pcie.paths.{name}", value, PATHS_SOURCE)
+    draft.put("known.scale_up", PATH_CLASS)
 
 
 Key = Callable[[Drawing, Cluster], tuple[float, ...]]

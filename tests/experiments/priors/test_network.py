@@ -110,7 +110,7 @@ def test_the_catalogue_says_how_each_tier_is_known() -> None:
         assert "measured" not in (cluster.known.scale_up, cluster.known.scale_out)
     assert load_cluster("dgx-a100").known.scale_up == "fitted"
     assert load_cluster("hgx-b200").known.scale_up == "same generation"
-    assert load_cluster("l40s-pcie-8").known.scale_up == "data sheet"
+    assert load_cluster("l40s-pcie-8").known.scale_up == "path class"
 
 
 def test_a_change_of_a_number_keeps_what_is_known_another_topology_does_not() -> None:

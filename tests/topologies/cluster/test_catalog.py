@@ -8,6 +8,7 @@ import yaml
 
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from topologies import Cluster, build, catalog, load_cluster, parse_cluster, quantities
+from topologies.cluster.build import HOST_MEMORY
 from topologies.families.grid import slice_shape
 
 NAMES = (
@@ -80,7 +81,9 @@ def test_one_rank_two_a_node_and_two_nodes_are_built(name):
 @pytest.mark.parametrize("name", catalog())
 def test_neighbours_in_a_domain_are_the_stated_latency_apart(name):
     cluster = load_cluster(name)
-    assert latency(build(cluster, 2), 0, 1, SCALE_UP) == pytest.approx(cluster.scale_up.latency)
+    assert latency(build(cluster, 2), 0, 1, SCALE_UP, HOST_MEMORY) == pytest.approx(
+        cluster.scale_up.latency
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))
@@ -90,7 +93,8 @@ def test_nics_on_one_switch_are_the_stated_latency_apart(name):
     network = build(cluster, ranks)
     stated, tiers = cluster.scale_out.latency, (SCALE_OUT, PCIE)
     if (cluster.scale_up.link or "").startswith("pcie"):  # over the domain's switch, one slot
-        stated, tiers = stated + cluster.scale_up.latency, (*tiers, SCALE_UP)
+        stated = stated + cluster.scale_up.latency
+        tiers = (*tiers, SCALE_UP, HOST_MEMORY)
     assert latency(network, 0, cluster.ranks_per_node, *tiers) == pytest.approx(stated)
 
 
@@ -106,7 +110,11 @@ def test_a_rank_moves_its_payload_bandwidth_into_its_domain(name):
     if scale_up.topology == "torus" and scale_up.size > size:
         assert payload == pytest.approx(links * scale_up.link_bandwidth)
     else:
-        assert payload == pytest.approx(scale_up.bandwidth * scale_up.efficiency)
+        share = scale_up.efficiency
+        if scale_up.link and scale_up.link.startswith("pcie"):
+            paths, peers = cluster.pcie.paths, cluster.library.p2p == "SYS"
+            share *= paths.host_bridge if peers else paths.shared_memory
+        assert payload == pytest.approx(scale_up.bandwidth * share)
 
 
 @pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))

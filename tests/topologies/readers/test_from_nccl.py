@@ -150,12 +150,13 @@ def test_without_nvlink_the_tree_is_the_scale_up_fabric(tmp_path):
         "pcie4",
         pytest.approx(LIKE_GEN4 / 1e9, rel=0.001),
     )
-    assert {link.resource for link in path_of(network, 0, 7)} == {SCALE_UP}
+    assert {link.resource for link in path_of(network, 0, 7)} == {SCALE_UP, "host_memory"}
     hops = {other: len(path_of(network, 0, other)) for other in (1, 2, 4)}
-    assert hops == {1: 2, 2: 4, 4: 5}
+    # Up, a turn, and down again; to the other socket, on the way down.
+    assert hops == {1: 3, 2: 5, 4: 6}
     assert "pcie" in {link.resource for link in path_of(network, 0, 8)}
-    socket = next(link for link in path_of(network, 0, 4) if link.target == "cpu1:0")
-    assert socket.bandwidth == pytest.approx(22e9 / 0.75 * cluster.scale_up.efficiency)  # SRP
+    socket = next(link for link in path_of(network, 0, 4) if link.target == "cpu1-down:0")
+    assert socket.bandwidth == pytest.approx(22e9 / 0.75 * cluster.pcie.paths.shared_memory)  # SRP
 
 
 def test_a_narrow_bridge_is_narrow():
@@ -348,7 +349,7 @@ def test_bridges_that_share_a_bus_are_as_many_devices(tmp_path):
     cluster = read(tmp_path, box.system(box.pci(ports)))
     network = build(cluster, 8)
     assert cluster.wiring.own_nics() == [0, 1, 2, 3]
-    assert len(path_of(network, 0, 1)) == 4
+    assert len(path_of(network, 0, 1)) == 5  # of these one is the turn at the upper switch
     assert "share a bus" in cluster.description
 
 

@@ -40,18 +40,19 @@ def test_as_many_links_as_a_gpu_has_lead_to_its_peers(tmp_path):
 def test_the_tree_says_what_the_matrix_says(tmp_path):
     cluster = read(tmp_path, MATRIX_L40S, "l40s-pcie-8")
     network = build(cluster, 8)
-    assert targets(network, 0, 1) == ["switch0:0", 1]
-    assert targets(network, 0, 2) == ["switch0:0", "cpu0:0", "host2:0", 2]
+    assert targets(network, 0, 1) == ["switch0:0", "switch0-down:0", 1]
+    up_and_down = ["switch0:0", "cpu0:0", "cpu0-down:0", "host2-down:0", 2]
+    assert targets(network, 0, 2) == up_and_down
     assert targets(network, 2, 6) == [
         "host2:0",
         "nic:0.0:out",
         "fabric",
         "nic:1.0:in",
-        "host2:1",
+        "host2-down:1",
         6,
     ]
-    assert targets(network, 0, 3)[-2:] == ["cpu3:0", 3]
-    assert network.resources == (SCALE_UP, PCIE, "scale_out")
+    assert targets(network, 0, 3)[-2:] == ["cpu3-down:0", 3]
+    assert network.resources == (SCALE_UP, "host_memory", PCIE, "scale_out")
 
 
 def test_a_rank_leaves_by_the_nic_on_its_bridge(tmp_path):

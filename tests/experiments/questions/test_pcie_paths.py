@@ -1,0 +1,145 @@
+"""What GPUs move to each other over PCIe, by class of path and peer access."""
+
+import math
+
+import pytest
+
+from experiments.questions.collective import collective
+from simulator.support.errors import ClusterError, TwofoldError
+from topologies import build, load_cluster, parse_cluster
+from topologies.cluster.changed import with_fields
+from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import P2P_LEVELS, USUAL_P2P
+
+LARGE = 2.0**28
+SWITCHED = """
+name: box
+accelerator: RTX PRO 6000 Blackwell Server Edition
+ranks_per_node: 4
+nodes: 1
+scale_up: {topology: wired, size: 4, bandwidth: 63 GB/s, latency: 1 us, link: pcie5}
+wiring:
+  cables:
+    - {source: gpu0, target: plx0, tier: scale_up}
+    - {source: gpu1, target: plx0, tier: scale_up}
+    - {source: gpu2, target: plx1, tier: scale_up}
+    - {source: gpu3, target: plx1, tier: scale_up}
+    - {source: plx0, target: cpu0, tier: scale_up}
+    - {source: plx1, target: cpu1, tier: scale_up}
+    - {source: cpu0, target: cpu1, tier: scale_up, width: 2}
+pcie:
+  bandwidth: 63 GB/s
+  paths: {switch: 0.8, host_bridge: 0.1, socket: 0.05, shared_memory: 0.5, memory: 20 GB/s}
+library: {name: nccl, p2p: PXB}
+"""
+
+
+def busbw(cluster: Cluster, kind: str, ranks: int) -> float:
+    return collective(kind, cluster, [LARGE], ranks=ranks).points[0].busbw_GBps
+
+
+def with_level(cluster: Cluster, level: str) -> Cluster:
+    return with_fields(cluster, {"library.p2p": level}, "p2p")
+
+
+@pytest.mark.parametrize(
+    ("level", "inside", "between"),
+    [
+        # Buffers in the memory of one processor limit what has no peer access.
+        ("LOC", 20.0, 20.0),
+        ("NVL", 20.0, 20.0),
+        ("PIX", 0.8 * 63, 20.0),
+        ("PXB", 0.8 * 63, 20.0),
+        # Peers as far as a root complex; the other socket is still reached through host memory.
+        ("PHB", 0.8 * 63, 0.1 * 63),
+        ("SYS", 0.8 * 63, 0.1 * 63),
+    ],
+)
+def test_each_class_of_path_moves_its_part_of_the_wire(level, inside, between):
+    network = build(with_level(parse_cluster(SWITCHED, source="box"), level), 4)
+    for target, expected in ((1, inside), (2, between)):
+        path = _path(network, target)
+        assert min(link.bandwidth for link in path) / 1e9 == pytest.approx(expected)
+        assert sum(link.latency for link in path) == pytest.approx(1e-6)
+
+
+def _path(network, target):
+    import numpy as np
+
+    from simulator.routing.routes import routes
+
+    _, links, _ = routes(network, np.array([0], np.int32), np.array([target], np.int32))
+    return [network.link(int(one)) for one in links]
+
+
+@pytest.mark.parametrize(
+    ("entry", "level", "ranks", "published", "within"),
+    [
+        ("h100-pcie-8", USUAL_P2P, 4, 24.0, 0.05),  # NVIDIA/nccl issue 1130, on one processor
+        ("a100-pcie-8", USUAL_P2P, 4, 18.0, 0.05),  # NVIDIA/nccl issue 1603, RTX 4090
+        ("a100-pcie-8", "SYS", 4, 22.0, 0.08),  # the same with peer access
+        ("h100-pcie-8", "SYS", 4, 46.7, 0.05),  # NVIDIA/nccl commit df78025
+        ("a100-pcie-8", "SYS", 8, 21.0, 0.08),  # NVIDIA/nccl issue 841; not fitted
+        ("h100-pcie-8", USUAL_P2P, 8, 28.0, 0.15),  # NVIDIA/nccl issue 1639, RTX 5090; not fitted
+    ],
+)
+def test_boxes_that_others_measured(entry, level, ranks, published, within):
+    cluster = with_level(load_cluster(entry), level)
+    assert busbw(cluster, "all_reduce", ranks) == pytest.approx(published, rel=within)
+
+
+def test_eight_l40s_of_a_cloud_move_one_to_two_gigabytes():
+    for kind in ("all_reduce", "all_gather", "all_to_all"):
+        assert 1.15 < busbw(load_cluster("l40s-pcie-8"), kind, 8) < 2
+    known = load_cluster("l40s-pcie-8").known
+    assert known.scale_up == "path class"
+
+
+def test_without_peer_access_nvlink_carries_nothing():
+    """All bytes pass a PCIe port and a processor's memory, and NVLink's speed is of no matter."""
+    on = load_cluster("hgx-h100")
+    off = with_level(on, "LOC")
+    assert busbw(on, "all_reduce", 8) > 10 * busbw(off, "all_reduce", 8)
+    assert off.scale_up.bandwidth == on.pcie.bandwidth == 63e9
+    assert not off.scale_up.in_network_reduction
+    assert busbw(off, "all_reduce", 8) == pytest.approx(98 / 4, rel=0.05)
+    assert busbw(off, "all_reduce", 2) == pytest.approx(0.6 * 63, rel=0.07)
+    # Between nodes a rank still has a NIC of its own.
+    assert busbw(off, "send_receive", 16) > 0
+    assert off.wiring.own_nics() == list(range(8))
+    again = Cluster.model_validate(off.model_dump(mode="json", exclude_unset=True))
+    assert again == off
+
+
+@pytest.mark.parametrize("level", P2P_LEVELS[1:])
+def test_nvlink_is_a_peer_path_at_every_level_but_the_first(level):
+    on = load_cluster("dgx-a100")
+    assert with_level(on, level).scale_up == on.scale_up
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [("gb200-nvl72", "spans nodes"), ("mi300x-8", "pcie.bandwidth"), ("tpu-v4", "pcie.bandwidth")],
+)
+def test_what_has_no_host_memory_in_common_is_refused_with_the_reason(entry, told):
+    cluster = load_cluster(entry)
+    if entry == "gb200-nvl72" or cluster.pcie is None:
+        with pytest.raises(TwofoldError, match=told):
+            with_level(cluster, "LOC")
+
+
+def test_paths_need_a_processor_and_an_unknown_level_is_named():
+    no_cpu = SWITCHED.replace("cpu0", "root0").replace("cpu1", "root1")
+    with pytest.raises(ClusterError, match="call one cpu0"):
+        parse_cluster(no_cpu, source="box")
+    with pytest.raises(ClusterError, match=r"library\.p2p"):
+        parse_cluster(SWITCHED.replace("PXB", "NODE"), source="box")
+
+
+def test_a_turn_is_unlimited_or_the_memory_of_a_processor():
+    network = build(load_cluster("h100-pcie-8"), 8)
+    memory = network.resource == network.resources.index("host_memory")
+    assert network.bandwidth[memory].tolist() == [98e9, 98e9]
+    peers = build(with_level(load_cluster("h100-pcie-8"), "PHB"), 8)
+    assert "host_memory" not in peers.resources
+    assert math.isinf(peers.bandwidth.max())

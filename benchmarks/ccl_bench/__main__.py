@@ -44,7 +44,8 @@ class Answer:
     in % of the step that they measured, None where they published none. Between them and
     ``by_ours`` stand two on the cluster's own network: ``in_line``, where a rank neither computes
     nor calls while it calls (what-if ``overlap none``), and ``one_call``, where it computes, but
-    has one call under way (``one call per rank``).
+    has one call under way (``one call per rank``). ``over_sockets`` is the step (s) of a row of
+    several nodes whose library went over TCP (what-if ``transport sockets``).
     """
 
     name: str
@@ -56,6 +57,7 @@ class Answer:
     in_line: float
     one_call: float
     by_ours: float
+    over_sockets: float | None
 
 
 def answer(row: Row) -> Answer:
@@ -83,7 +85,14 @@ def answer(row: Row) -> Answer:
         in_line=_utility(scenario, OVERLAP_NONE),
         one_call=_utility(scenario, ONE_CALL),
         by_ours=_utility(scenario),
+        over_sockets=_over_sockets(scenario),
     )
+
+
+def _over_sockets(scenario: Scenario) -> float | None:
+    if scenario.ranks <= scenario.cluster.ranks_per_node:
+        return None
+    return parse_change("transport sockets").apply(scenario).scenario.run().makespan
 
 
 def _utility(scenario: Scenario, first: str = "") -> float:
@@ -163,6 +172,20 @@ def show(console: Console, found: Sequence[Answer | Unanswered]) -> None:
             correlation = rank_correlation(*zip(*pairs, strict=True))
             said = "none, all are equal" if correlation is None else f"{correlation:.2f}"
             console.print(f"rank correlation with theirs, {words}: {said} ({len(pairs)} rows)")
+    spread = [one for one in known if one.over_sockets is not None and one.measured_step]
+    for words, steps in (
+        ("as the cards say", [one.step for one in spread]),
+        ("over TCP sockets", [one.over_sockets for one in spread]),
+    ):
+        if len(spread) > 1:
+            theirs = [one.measured_step or 0.0 for one in spread]
+            ours = [step or 0.0 for step in steps]
+            correlation = rank_correlation(theirs, ours)
+            off = float(np.exp(np.median(np.abs(np.log(np.array(ours) / theirs)))))
+            console.print(
+                f"steps of several nodes, {words}: rank correlation {correlation or 0:.2f}, "
+                f"{off:.2f} x off in the median ({len(spread)} rows)"
+            )
     console.print(f"{len(known)} of {len(found)} rows answered; not answered:")
     refused = Counter(one.reason for one in found if isinstance(one, Unanswered))
     for reason, rows in refused.most_common():
@@ -180,6 +203,7 @@ def _table(known: Sequence[Answer]) -> Table:
         "overlap none",
         "one call",
         "ours",
+        "sockets s",
     )
     for one in known:
         shown.add_row(
@@ -192,6 +216,7 @@ def _table(known: Sequence[Answer]) -> Table:
             f"{one.in_line:.3g}",
             f"{one.one_call:.3g}",
             f"{one.by_ours:.3g}",
+            _said(one.over_sockets),
         )
     return shown
 

@@ -18,6 +18,7 @@ from experiments.cli.options import (
     Output,
     OutputOption,
     SlowDown,
+    Transport,
     WhatIfs,
     choice,
     completed,
@@ -277,6 +278,7 @@ def generate(
     engine: Engine = "flow",
     nodes: Nodes = None,
     algorithm: Algorithms = None,
+    transport: Transport = None,
     what_if: WhatIfs = None,
     slow_down: SlowDown = "",
     output: OutputOption = Output.TABLE,
@@ -349,7 +351,7 @@ def _check_framework(values: dict[str, Any]) -> None:
 _OF_PLANS = frozenset(
     {"ctx", "model", "cluster", "memory_only", "folded", "write", "html", "output"}
 )
-_OF_PLANS |= {"engine", "nodes", "algorithm", "what_if", "slow_down", "verbose"}
+_OF_PLANS |= {"engine", "nodes", "algorithm", "transport", "what_if", "slow_down", "verbose"}
 """Options that mean something for a plan, which says itself what runs."""
 
 

@@ -27,6 +27,8 @@ from experiments.cli.options import (
     Replicate,
     SlowDown,
     Step,
+    Transport,
+    WhatIfs,
     completed,
     is_given,
     refuse_given,
@@ -225,6 +227,8 @@ def collective(
             help="Measured calls to compare with: a log of nccl-tests, …, or CSV; repeat it."
         ),
     ] = None,
+    transport: Transport = None,
+    what_if: WhatIfs = None,
     engine: EngineOfCalls = "flow",
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Draw it: .png, .svg or .pdf.")
@@ -235,12 +239,10 @@ def collective(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Time a collective as nccl-tests does, or several concurrent ones."""
-    from topologies.cluster.bare import is_bare
-
     check_figure(figure)
     check_perfetto(perfetto)
-    if nodes is not None and is_bare(cluster):
-        raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
+    _check_nodes(nodes, cluster)
+    changes = (*_transport(transport), *(what_if or ()))
     several = _calls(calls)
     if several is not None:
         sizing = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
@@ -251,7 +253,9 @@ def collective(
             raise typer.BadParameter(f"{name} has no effect for calls: each has its own words.")
         from experiments.questions.collective_calls import collective_calls
 
-        together = collective_calls(several, cluster, ranks=ranks, nodes=nodes, engine=engine)
+        together = collective_calls(
+            several, cluster, ranks=ranks, nodes=nodes, engine=engine, what_ifs=changes
+        )
         if perfetto is not None:
             from experiments.output.perfetto import write_calls
 
@@ -281,9 +285,22 @@ def collective(
             engine=engine,
             imbalance=imbalance,
             baseline=baseline or (),
+            what_ifs=changes,
             watch=watch,
         )
     show(report, output, figure)
+
+
+def _check_nodes(nodes: int | None, cluster: str) -> None:
+    from topologies.cluster.bare import is_bare
+
+    if nodes is not None and is_bare(cluster):
+        raise typer.BadParameter("--nodes has no effect for a bare network: it has none.")
+
+
+def _transport(name: str | None) -> list[str]:
+    """Return the what-if that a transport is."""
+    return [] if name is None else [f"transport {name}"]
 
 
 def _calls(words: "Sequence[str]") -> list[str] | None:

@@ -148,6 +148,13 @@ def _changes(values: list[str] | None) -> list[str]:
     return values or []
 
 
+def transports() -> Iterable[str]:
+    """Names of the ways in which a library reaches its NICs."""
+    from topologies.cluster.fabrics import TRANSPORTS
+
+    return TRANSPORTS
+
+
 def _slope(value: str) -> str:
     from experiments.costing.slowdown import TRACE, slope_of_text
 
@@ -354,6 +361,16 @@ Nodes = Annotated[
         show_default="fill",
     ),
 ]
+Transport = Annotated[
+    str | None,
+    typer.Option(
+        "--transport",
+        **choice(transports),
+        rich_help_panel=_SIMULATION,
+        help="How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
+        show_default="as the cluster",
+    ),
+]
 Algorithms = Annotated[
     list[str] | None,
     typer.Option(
@@ -419,6 +436,7 @@ _OF_SETTINGS: dict[str, tuple[Any, Any]] = {
     "step": (Step, "typical"),
     "nodes": (Nodes, None),
     "algorithm": (Algorithms, None),
+    "transport": (Transport, None),
     "what_if": (WhatIfs, None),
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
@@ -441,7 +459,7 @@ def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None
     but
         Options that it does not take.
     defaults
-        Those whose default is another one for it.
+        Those whose default is another one for it; ``transport`` only stands where it is named.
     """
 
     def decorate(ask: Callable[..., None]) -> Callable[..., None]:
@@ -455,7 +473,7 @@ def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None
                 annotation=annotation,
             )
             for name, (annotation, default) in _OF_SETTINGS.items()
-            if name not in but
+            if name not in but and (name != "transport" or name in defaults)
         ]
 
         @wraps(ask)
@@ -507,4 +525,6 @@ def settings_of(ctx: typer.Context) -> "Settings":
     for option, name in _FIELDS.items():
         if option in values:
             values[name] = tuple(values.pop(option) or ())
+    if transport := values.pop("transport", None):
+        values["what_ifs"] = (f"transport {transport}", *values["what_ifs"])
     return Settings(**values)

@@ -45,7 +45,7 @@ _METRICS = {
 """Options that have no effect with, or without, ``--metrics``."""
 
 
-@with_settings()
+@with_settings(transport=None)
 def utility(
     ctx: typer.Context,
     trace: Trace,
@@ -75,7 +75,7 @@ def utility(
     answer(ctx, ask, trace, cluster, factor=factor, resources=resource or (), per=per)
 
 
-@with_settings()
+@with_settings(transport=None)
 def sweep(
     ctx: typer.Context,
     trace: Trace,

@@ -15,6 +15,8 @@ _NAMES = {
     "scale_up": "scale-up",
     "scale_out": "scale-out",
     "pcie": "PCIe",
+    "host_copies": "host-copy",
+    "host_memory": "host-memory",
 }
 
 

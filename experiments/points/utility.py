@@ -48,6 +48,7 @@ from simulator.support.quantities import format_quantity
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
+_TIER_NAMES |= {"host_copies": "copies by the host", "host_memory": "host memory"}
 """How the resources of links are called in a sentence."""
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""

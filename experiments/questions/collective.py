@@ -19,6 +19,7 @@ from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
+from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import Planner, simulate
@@ -169,6 +170,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     engine: str = "flow",
     imbalance: str | None = None,
     baseline: Sequence[Path | str] = (),
+    what_ifs: Sequence[str] = (),
     watch: "Watch" = lambda _: None,
 ) -> CollectiveReport:
     """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
@@ -201,6 +203,9 @@ def collective(  # noqa: PLR0913 - the options of the command
         Logs of benchmarks, or tables of measured calls
         (:mod:`collectives.files.benchmark_logs`): calls of the same kind and ranks are held
         against the model.
+    what_ifs
+        Changes of the cluster, such as ``transport sockets``
+        (:mod:`experiments.scenario.language`).
     watch
         Called with what is about to be simulated; returns where its progress goes. Of the engine
         ``transfer`` that is the transfers that have ended.
@@ -212,6 +217,7 @@ def collective(  # noqa: PLR0913 - the options of the command
         of another kind or does not fit them, or the baseline has no such call.
     """
     kind, algorithm = _program(kind, algorithm, imbalance)
+    network = changed_network(network, what_ifs, ranks, nodes)
     own_schedule = _own_schedule(kind, ranks, algorithm)
     where, topology, planner = network_of(
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
@@ -513,6 +519,31 @@ def network_of(
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)
     where = cluster.name if nodes is None else f"{cluster.name}, {nodes} node{'s' * (nodes != 1)}"
     return where, scenario.topology(), scenario.planner()
+
+
+def changed_network(
+    network: Cluster | Topology | Path | str, what_ifs: Sequence[str], ranks: int, nodes: int | None
+) -> Cluster | Topology | Path | str:
+    """Return a cluster with what-ifs, named after them.
+
+    Raises
+    ------
+    WhatIfError
+        If one is none, or changes anything but the cluster: a step, or a single link.
+    """
+    if not what_ifs:
+        return network
+    cluster = cluster_of(network)
+    if cluster is None:
+        raise WhatIfError(f"what-if {what_ifs[0]!r}: a bare topology has none; name a cluster")
+    before = Scenario(WorkloadBuilder(job_ranks=ranks).build(), cluster, nodes=nodes)
+    after = before
+    for text in what_ifs:
+        after = parse_change(text).apply(after).scenario
+        same = after.workload is before.workload and after.ranks == before.ranks
+        if after.faults or after.forced or not same:
+            raise WhatIfError(f"what-if {text!r}: collective takes changes of the cluster only")
+    return after.cluster.model_copy(update={"name": ", ".join((cluster.name, *what_ifs))})
 
 
 def cluster_of(network: Cluster | Topology | Path | str) -> Cluster | None:

@@ -16,7 +16,7 @@ from experiments.output.document import Document
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
 from experiments.question import question
-from experiments.questions.collective import cluster_of, network_of
+from experiments.questions.collective import changed_network, cluster_of, network_of
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
@@ -166,6 +166,7 @@ def collective_calls(
     ranks: int | None = None,
     nodes: int | None = None,
     engine: str = "flow",
+    what_ifs: Sequence[str] = (),
 ) -> CollectiveCallsReport:
     """Time calls alone and beside each other on a cluster or a bare topology.
 
@@ -182,6 +183,8 @@ def collective_calls(
         Over which they are spread evenly; by default they fill nodes in order.
     engine
         ``flow`` or ``transfer``.
+    what_ifs
+        Changes of the cluster, such as ``transport sockets``.
 
     Raises
     ------
@@ -206,6 +209,7 @@ def collective_calls(
         raise WhatIfError("which calls? Name one, such as all_reduce 64MiB ranks 0-15")
     parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
     job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
+    network = changed_network(network, what_ifs, job, nodes)
     where, topology, planner = network_of(network, job, nodes, ("", None))
     run = _Run(parsed, job, Costs(topology, _forced(parsed, planner)), engine)
     repetitions = run.repetitions()

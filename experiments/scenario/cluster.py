@@ -18,7 +18,7 @@ from simulator.support.quantities import parse_quantity
 from simulator.topology import SCALE_OUT
 from simulator.workload import Floats, What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
-from topologies.cluster.changed import with_fields
+from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
 from topologies.cluster.schema import AcceleratorTable, from_data_sheet, kinds_of
 
@@ -106,6 +106,16 @@ def other_routing(policy: str) -> Edited:
         after = with_fields(before, {f"{SCALE_OUT}.routing": policy}, f"routing {policy}")
         was, now = (getattr(cluster.scale_out, "policy", "none") for cluster in (before, after))
         return Changed(replace(scenario, cluster=after), f"{SCALE_OUT} routing {was} → {now}")
+
+    return Edited(apply, is_network=True)
+
+
+def other_setting(name: str, text: str) -> Edited:
+    """Set something of the library, or of how it reaches its NICs."""
+
+    def apply(scenario: Scenario) -> Changed:
+        after = with_setting(scenario.cluster, name, text)
+        return Changed(replace(scenario, cluster=after), f"{name} = {text}")
 
     return Edited(apply, is_network=True)
 

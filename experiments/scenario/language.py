@@ -27,6 +27,12 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``cluster NAME``                                       the step on the network of another cluster
 ``topology [TIER=]TOPOLOGY``                           another topology in a tier of the cluster
 ``routing POLICY``                                     how the fabric between nodes is routed
+``transport rdma|roce|efa|sockets``                    how the library reaches its NICs
+``p2p LOC|NVL|PIX|PXB|PHB|SYS``                        up to where GPUs access each other's memory;
+                                                       ``LOC``: not even over NVLink
+``SETTING = VALUE``                                    of the library: ``library.version = 2.28``,
+                                                       ``NCCL_P2P_DISABLE = 1``
+                                                       (:data:`topologies.cluster.changed.SETTINGS`)
 ``link A-B down``, ``switch NAME``, ``node N``,        single parts of the network are gone,
 ``nic I of node N [RESOURCE.]latency xF``              or have F times their bandwidth (or latency)
 ``P% of [TIER] links xF [seed S]``                     a share of them by lot; or of ``nics``,
@@ -43,6 +49,7 @@ joined by ``and`` applies together, in order.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from experiments.scenario import cluster, faults, ops
 from experiments.scenario.change import (
@@ -66,6 +73,7 @@ from experiments.scenario.words import (
 )
 from simulator.support.errors import TwofoldError, WhatIfError
 from simulator.support.names import same_name
+from topologies.cluster.changed import SETTINGS
 from topologies.cluster.kinds import split_resource
 
 GRAMMAR = (
@@ -73,7 +81,8 @@ GRAMMAR = (
     "RESOURCE = VALUE, [KIND][@LABEL] bytes|time xF, all_to_all[@LABEL] imbalance HOW, "
     "KIND[@LABEL] drop, algorithm RULE, "
     "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
-    "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, "
+    "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, transport NAME, p2p LEVEL, "
+    "SETTING = VALUE, "
     "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
     "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
 )
@@ -186,6 +195,9 @@ def _spread(clause: Clause) -> Part:
 def _set(clause: Clause) -> Part:
     clause.for_all_ranks()
     name, _, *value = clause.words
+    setting = None if name.quoted else same_name(name.text, SETTINGS)
+    if setting is not None:
+        return cluster.other_setting(setting, " ".join(word.text for word in value))
     resource = _resource(name)
     if resource is None:
         raise WhatIfError(f"{name.text!r} is not a resource of the cluster")
@@ -270,6 +282,8 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "cluster": _network("cluster", cluster.other_cluster),
     "topology": _network("topology", cluster.other_topology),
     "routing": _network("routing", cluster.other_routing),
+    "transport": _network("transport", partial(cluster.other_setting, "scale_out.transport")),
+    "p2p": _network("level of peer access", partial(cluster.other_setting, "library.p2p")),
 }
 
 _LABELLED: dict[str, Callable[[Clause], Part]] = {REPLICAS: _replicas, _ACCELERATOR: _accelerator}

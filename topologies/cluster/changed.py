@@ -15,7 +15,7 @@ from simulator.support.errors import ClusterError, TopologyError, WhatIfError
 from simulator.support.names import did_you_mean, same_name
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
-from topologies.cluster.fabrics import DATA_SHEET, GRAPH, GraphFabric
+from topologies.cluster.fabrics import DATA_SHEET, GRAPH, TRANSPORT_FIELDS, TRANSPORTS, GraphFabric
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
 from topologies.cluster.schema import WIRED, Cluster, LinkFactors
@@ -321,6 +321,102 @@ def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cl
         return Cluster.model_validate(data)
     except ValidationError as error:
         raise WhatIfError(f"{what}: {complaints(error)}") from error
+
+
+_SWITCH = {"1": True, "0": False, "true": True, "false": False, "on": True, "off": False}
+
+
+def _switch_of(text: str) -> bool:
+    if text.lower() not in _SWITCH:
+        raise WhatIfError(f"{text!r}: write 1 or 0")
+    return _SWITCH[text.lower()]
+
+
+def _count_of(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise WhatIfError(f"{text!r}: write a whole number above 0")
+    return int(text)
+
+
+def _level_of(text: str) -> str:
+    """Return the word of a level of peer access; older versions of NCCL number them."""
+    numbered = ("LOC", "PIX", "PXB", "PHB", "PHB", "SYS")
+    return numbered[int(text)] if text.isdecimal() and int(text) < 6 else text.upper()
+
+
+SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
+    "library.p2p": lambda text: {"library.p2p": _level_of(text)},
+    "library.pxn": lambda text: {"library.pxn": _switch_of(text)},
+    "library.version": lambda text: {"library.version": text},
+    "scale_out.flows": lambda text: {"scale_out.flows": _count_of(text)},
+    "scale_out.transport": lambda text: {"scale_out.transport": text.lower()},
+    "scale_out.host_bandwidth": lambda text: {"scale_out.host_bandwidth": text},
+    "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _level_of(text)},
+    "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _switch_of(text) else {},
+    "NCCL_PXN_DISABLE": lambda text: {"library.pxn": not _switch_of(text)},
+    "NCCL_IB_DISABLE": lambda text: {"scale_out.transport": "sockets"} if _switch_of(text) else {},
+    "NCCL_IB_QPS_PER_CONNECTION": lambda text: {"scale_out.flows": _count_of(text)},
+    "NCCL_SOCKET_NTHREADS": lambda text: {
+        "scale_out.transport": "sockets",
+        "scale_out.host_bandwidth": f"{1.5 * _count_of(text)} GB/s",
+    },
+}
+"""Settings of a library and of how it reaches its NICs, by the field of a cluster file and by
+NCCL's variable: from what one is set to, to fields of the file."""
+
+
+def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
+    """Return the cluster with a setting of its library, or of how that reaches its NICs.
+
+    With another transport the figures of the one before are gone; wires, NICs and cables stay.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    name
+        One of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
+    text
+        What it is set to.
+
+    Raises
+    ------
+    WhatIfError
+        If there is no such setting, it cannot be set to that, or the cluster has no such table.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> with_setting(load_cluster("hgx-h100"), "NCCL_IB_DISABLE", "1").scale_out.host_bandwidth
+    1500000000.0
+    """
+    known = same_name(name, SETTINGS)
+    if known is None:
+        hint = did_you_mean(name, tuple(SETTINGS))
+        raise WhatIfError(f"{name!r} is no setting; {hint}settings are {', '.join(SETTINGS)}")
+    what = f"{known} = {text}"
+    try:
+        fields = SETTINGS[known](text)
+    except WhatIfError as error:
+        raise WhatIfError(f"{what}: {error}") from error
+    transport = fields.get("scale_out.transport")
+    if transport in TRANSPORTS and cluster.scale_out is not None:
+        cluster = _without_transport(cluster, TRANSPORTS[str(transport)])
+    return with_fields(cluster, fields, what)
+
+
+def _without_transport(cluster: Cluster, after: Mapping[str, object]) -> Cluster:
+    """Put another transport's figures in the place of what the file says of its own."""
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    gone = TRANSPORT_FIELDS - ({"link"} - after.keys())
+    part = {name: value for name, value in data[SCALE_OUT].items() if name not in gone}
+    data["sources"] = {
+        name: source
+        for name, source in data.get("sources", {}).items()
+        if name not in {f"{SCALE_OUT}.{field}" for field in gone}
+    }
+    known = _unlike(data.get("known", {}), SCALE_OUT)
+    return Cluster.model_validate(data | {SCALE_OUT: {**after, **part}, "known": known})
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:

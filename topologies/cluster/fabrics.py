@@ -99,6 +99,27 @@ FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minim
 """A policy of :data:`simulator.policy.POLICIES`."""
 
 
+Transport = Literal["rdma", "roce", "efa", "sockets"]
+TRANSPORTS: dict[str, dict[str, Any]] = {
+    "rdma": {"link": "infiniband", "latency": "2.7 us", "efficiency": 0.96},
+    "roce": {"link": "roce", "latency": "2.7 us", "efficiency": 0.96},
+    "efa": {"link": "efa", "latency": "28 us", "efficiency": 0.97, "message_overhead": "11 us"},
+    "sockets": {"latency": "50 us", "host_bandwidth": "1.5 GB/s"},
+}
+"""How a library reaches its NICs, and what is then known of them. InfiniBand: NCCL's latency of a
+step, 48 of 50 GB/s (NVIDIA/nccl v2.30.7 src/graph/tuning.cc; NVIDIA AddyLaddy, nccl-tests issues
+#290 #319). RoCE: the same; a queue pair moves 392 of 400 Gbit/s there, too (NVIDIA/nccl issue
+2409). EFA: as on AWS p5 (``aws-p5``, fitted there). TCP sockets: 1.5 GB/s a NIC and 50 us, as
+CCL-Bench's two-node cards have it, for a socket of a thread (NCCL_SOCKET_NTHREADS x
+NCCL_NSOCKS_PERTHREAD, by default 1 x 1 but on AWS and Google: NCCL user guide); elsewhere 1.1 to
+1.5 GB/s of 100 Gbit/s (NVIDIA/nccl issue 450, 32 to 128 MiB), at most 2.4 of 4 (issue 209).
+Several sockets move as many times what the slowest does (NVIDIA sjeaugey, nccl-tests issue 83)."""
+TRANSPORT_FIELDS = frozenset(
+    {"transport", "link", "latency", "efficiency", "message_overhead", "in_order", "host_bandwidth"}
+)
+"""What another transport takes down: the file's figures are of the one before."""
+
+
 class _Nics(ClusterPart):
     """What every scale-out fabric has; ``bandwidth`` is that of one NIC in one direction.
 
@@ -106,7 +127,9 @@ class _Nics(ClusterPart):
     from what the communication library assumes. ``in_order`` says whether 128 B arrive as one and
     in order, without which NCCL leaves out its protocol LL128 between nodes (EFA's first generation
     and TCPXO do not promise it). ``link`` is what the fabric is made of; how its switches route
-    follows from it (:attr:`policy`).
+    follows from it (:attr:`policy`). ``host_bandwidth`` is what the host moves through a NIC, where
+    its processor copies the bytes: no faster fabric changes that. ``transport`` is how the library
+    reaches its NICs (:data:`TRANSPORTS`), which gives what the file does not say itself.
     """
 
     nics_per_node: Count
@@ -116,6 +139,14 @@ class _Nics(ClusterPart):
     message_overhead: Latency | None = None
     link: FabricLink | None = None
     in_order: StrictBool = True
+    transport: Transport | None = None
+    host_bandwidth: Bandwidth | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_transport_has_it(cls, data: Any) -> Any:
+        preset = TRANSPORTS.get(data.get("transport") or "") if isinstance(data, dict) else None
+        return data if preset is None else preset | data
 
     @property
     def policy(self) -> str:

@@ -37,6 +37,9 @@ from topologies.families.family import cables
 from topologies.families.from_file import preferring_fast
 from topologies.families.grid import slice_ends
 
+HOST_COPIES = "host_copies"
+"""The resource of what the host's processor moves through a NIC (``scale_out.host_bandwidth``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nic:
@@ -115,8 +118,14 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
         bandwidth, latency = nic.sort.bandwidth * nic.sort.efficiency, nic.sort.latency / 2
         switch = plug(fabric, nic)
         plugs[switch] = None
-        yield Link(nic.out, switch, nic.count * bandwidth, latency, SCALE_OUT)
-        yield Link(switch, nic.into, nic.count * bandwidth, latency, SCALE_OUT)
+        out, into = nic.out, nic.into
+        if nic.sort.host_bandwidth is not None:
+            out, into = f"{nic.name}:wire-out", f"{nic.name}:wire-in"
+            copied = nic.count * nic.sort.host_bandwidth
+            yield Link(nic.out, out, copied, 0.0, HOST_COPIES)
+            yield Link(into, nic.into, copied, 0.0, HOST_COPIES)
+        yield Link(out, switch, nic.count * bandwidth, latency, SCALE_OUT)
+        yield Link(switch, into, nic.count * bandwidth, latency, SCALE_OUT)
     yield from inner(fabric, list(plugs), nodes)
 
 

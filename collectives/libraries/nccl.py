@@ -191,10 +191,10 @@ def _last_of_tree(case: Case, around: Schedule, tree: Schedule) -> Number:
     near, net = nccl_tables.NVLINK.steps["Simple"], nccl_tables.NET_STEP["Simple"]
     hops = 2 * (case.domains - 1)
     factor = nccl_tables.LONG_RING.get(case.machine.generation, nccl_tables.LONG_RING[""])
-    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING_SIMPLE
+    ring_latency = (2 * (case.n - 1) - hops) * near + hops * net + nccl_tables.BASE_RING["Simple"]
     up = (case.local - 1) * nccl_tables.NVLINK.tree_steps["Simple"]
     up += (case.domains - 1).bit_length() * nccl_tables.NET_TREE_STEP["Simple"]
-    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING_SIMPLE
+    gain = factor * ring_latency - 2 * up - nccl_tables.BASE_RING["Simple"]
     of_tree = case.wire(tree, pipelined=True).per_byte / case.tree_fraction(tree)
     loss = of_tree - case.wire(around, pipelined=True).per_byte
     return np.where(loss > 0, max(0.0, gain) / np.where(loss > 0, loss, 1.0), inf)

@@ -77,7 +77,6 @@ NET_SLOTS = 8
 """Slots of a connection's buffer (NCCL_STEPS), each of which a latency of the network passes
 before Simple's pipeline between nodes runs full. Not fitted; on three fabrics whose latency is ten
 and more times InfiniBand's (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
-BASE_RING_SIMPLE = 8.4 * MICRO
 WIDE = 14.0 * MICRO - 6.6 * MICRO
 """What LL128 costs more than LL once per call (base latencies of Ring); fits Simple as well, where
 the table has 1.8 us."""
@@ -167,6 +166,34 @@ GENERATIONS = {
 
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""
+
+BLACKWELL_RING = 18 * 40.1 * GIGA
+"""What the tuner takes a ring of Blackwell over NVLink for: 18 links of 40.1 GB/s (topo.h)."""
+BASE_RING = {"LL": 6.6 * MICRO, "LL128": 14.0 * MICRO, "Simple": 8.4 * MICRO}
+"""Base latency of a ring by protocol."""
+
+
+def most_of(protocol: str, constants: Tuning, channels: int, n: int) -> float:
+    """Size (B) up to which the tuner takes a protocol rather than Simple, on rings of Blackwell.
+
+    By its own model, for all-gather and reduce-scatter inside a domain: a protocol starts sooner
+    than Simple, and moves what its channels carry. ``perChMaxRingLL128Bws`` differs from version
+    to version, and what is chosen with it: of reduce-scatters of 16 MiB on 8 B200 LL128 or Simple.
+
+    Examples
+    --------
+    >>> versions = [tuning("blackwell", version) for version in ("2.28", "2.29", "2.30")]
+    >>> [round(most_of("LL128", constants, 16, 8) / 2**20) for constants in versions]
+    [44, 12, 30]
+    """
+    if protocol == "Simple":
+        return inf
+    carried = channels * constants.channel if protocol == "LL128" else constants.ll_cap
+    ring = min(FRACTION[protocol] * BLACKWELL_RING, carried)
+    sooner = BASE_RING["Simple"] - BASE_RING[protocol]
+    sooner += (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
+    return max(0.0, sooner) / ((n - 1) / n * (1 / ring - 1 / BLACKWELL_RING))
+
 
 _MOST_CHANNELS = 64
 _FOURFOLD = ("hopper", "blackwell")

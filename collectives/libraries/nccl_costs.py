@@ -21,8 +21,9 @@ value per network.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -40,6 +41,8 @@ from simulator.topology import SCALE_UP, Topology
 
 _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 """What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
+_TUNED = ("all_gather", "reduce_scatter")
+"""Kinds of which the tuner is known to take a slower protocol than it could on Blackwell."""
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
 _NVLS_CHANNELS, _NVLS_FITTED = 16, 8
@@ -269,7 +272,15 @@ class Case:
 
 def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     """Offer a schedule of blocks that go round, all ranks at once."""
-    return [_ring(case, schedule, name, pipelined=pipelined) for name in case.protocols]
+    offers = [_ring(case, schedule, name, pipelined=pipelined) for name in case.protocols]
+    tuned = case.kind in _TUNED and case.machine.generation == "blackwell"
+    if case.domains > 1 or case.link is not tables.NVLINK or not tuned:
+        return offers
+    most = [tables.most_of(o.protocol, case.tuning, case.channels, case.n) for o in offers]
+    return [
+        replace(offer, overhead=np.where(case.size > last, inf, offer.overhead))
+        for offer, last in zip(offers, most, strict=True)
+    ]
 
 
 def treed(case: Case, schedule: Schedule) -> list[Offer]:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
     from experiments.questions.serving import serving as serving
+    from experiments.questions.serving_rate import serving_rate as serving_rate
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
     from experiments.questions.validate import validate as validate
@@ -113,6 +114,7 @@ _PLACES = {
     "validate_serving_log": f"{_QUESTIONS}.validate_serving_log:validate_serving_log",
     "validate_steps": f"{_QUESTIONS}.validate_steps:validate_steps",
     "serving": f"{_QUESTIONS}.serving:serving",
+    "serving_rate": f"{_QUESTIONS}.serving_rate:serving_rate",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
@@ -205,6 +207,7 @@ __all__ = [
     "replay",
     "report",
     "serving",
+    "serving_rate",
     "share",
     "simulate",
     "steps",

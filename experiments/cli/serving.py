@@ -21,6 +21,7 @@ from experiments.cli.show import check_figure, check_html, show
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from experiments.evaluate.serving_fleets import Instances
     from experiments.evaluate.serving_instances import Deployment
     from experiments.questions.serving import Load, Slo
 
@@ -89,6 +90,9 @@ def serving(
             rich_help_panel=_POOLS,
             help="Decode in a pool of N instances; degrees and accelerator as the others'.",
         ),
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="rate", help="Find the rate at which the SLO is just met.")
     ] = None,
     requests: Annotated[
         Path | None,
@@ -168,7 +172,16 @@ def serving(
         decode=pool,
         decode_count=decode_count,
     )
+    if find not in (None, "rate"):
+        raise typer.BadParameter(f"--find {find!r} is not rate.")
+    if find is not None and concurrency is not None:
+        raise typer.BadParameter("--find rate needs an open loop: leave out --concurrency.")
+    if find is not None and rate is None and requests is None:
+        rate = "1/s"
     load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
+    if find is not None:
+        _show_rate(served_by, load, (_slo(slo), seeds, resource, factor), (form, figure, html))
+        return
     with watching("points") as watch:
         report = questions.serving(
             served_by,
@@ -180,6 +193,32 @@ def serving(
             watch=watch,
         )
     show(report, form, figure, html)
+
+
+def _show_rate(
+    served_by: "Instances",
+    load: "Load",
+    options: "tuple[Slo | None, int, list[str] | None, float]",
+    forms: tuple[Output, Path | None, Path | None],
+) -> None:
+    from experiments.evaluate.serving_clients import Closed
+    from experiments.output.progress import watching
+    from experiments.questions.serving import Slo
+    from experiments.questions.serving_rate import serving_rate
+
+    slo, seeds, resources, factor = options
+    assert not isinstance(load, Closed)  # noqa: S101 - refused before
+    with watching("points") as watch:
+        report = serving_rate(
+            served_by,
+            load,
+            slo=slo or Slo(),
+            seeds=seeds,
+            resources=resources,
+            factor=factor,
+            watch=watch,
+        )
+    show(report, *forms)
 
 
 def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:

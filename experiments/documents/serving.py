@@ -20,7 +20,9 @@ from experiments.output.words import percent, plural, say_resource, say_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.questions.serving import Gain, ServingReport
+    from experiments.priors.serving import ServingPrior
+    from experiments.questions.serving import Gain, ServingReport, Slo
+    from experiments.questions.serving_rate import ServingRateReport
     from experiments.questions.validate_serving import ServingErrors, ValidateServingReport
     from experiments.questions.validate_serving_log import LogFigure, ServingLogReport
 
@@ -146,6 +148,111 @@ def _where(report: "ServingReport") -> Section:
     return Section("parts", "Where a request's time goes", [table])
 
 
+def rate(report: "ServingRateReport") -> Document:
+    """Say which rate meets the SLO, how latency grows with it, and what a resource would buy."""
+    half = report.half_width
+    interval = "" if half is None else f" ± {half:.2g}"
+    rows = [
+        Row(
+            (
+                f"{point.rate_per_s:.4g}/s",
+                *(say_time(getattr(point, name)) for name in _CURVE_TIMES),
+                f"{point.throughput_per_s:.4g}/s",
+                percent(100 * point.met),
+            )
+        )
+        for point in report.curve
+    ]
+    columns = (
+        *(">rate", ">mean\nTTFT", ">p99\nTTFT", ">mean\nTPOT", ">p99\nTPOT"),
+        *(">requests\nserved", ">meet\nthe SLO"),
+    )
+    sections = [
+        Section("curve", "Latency by rate", [Table(columns, rows)], wide=True),
+        Section("figure", "Latency by rate", [_curve(report)], wide=True, terminal=False),
+    ]
+    if report.utilities:
+        gains = [
+            Row(
+                (f"{say_resource(each.resource)} x{report.factor:g}", _gain(each.rate_pct)),
+                note=each.note,
+            )
+            for each in report.utilities
+        ]
+        foot = "% of the rate gained"
+        if report.seeds > 1:
+            foot += "; ± 95 % interval over seeds, paired"
+        table = Table(("resource", ">rate at the SLO"), gains, foot=foot)
+        sections.append(Section("utilities", "What doubling buys", [table], wide=True))
+    best = report.utilities[0] if report.utilities and report.utilities[0].rate_pct else None
+    cause = (
+        ""
+        if best is None
+        else f"More {best.resource} raises that rate most, by {_gain(best.rate_pct)}."
+    )
+    return Document(
+        title=f"Capacity: {report.model} on {report.cluster.name}",
+        headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; it saturates at"
+        f" {report.saturation:.4g}/s, and the knee is at {report.knee.rate_per_s:.4g}/s.",
+        cause=cause,
+        trust=_prior_trust(report.prior),
+        facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
+        sections=tuple(sections),
+        details={
+            "saturation": "requests/s if all were there from the begin",
+            "knee": "where requests/s over mean latency is the most (Kleinrock's power)",
+        },
+    )
+
+
+_CURVE_TIMES = ("ttft_mean", "ttft_p99", "tpot_mean", "tpot_p99")
+
+
+def _say_slo(slo: "Slo") -> str:
+    limits = [
+        f"{name} {say_time(limit)}"
+        for name, limit in (("TTFT", slo.ttft), ("TPOT", slo.tpot))
+        if limit is not None
+    ]
+    return f"99 % of requests: {', '.join(limits)}"
+
+
+def _curve(report: "ServingRateReport") -> Chart:
+    rates = [point.rate_per_s for point in report.curve]
+    series = [
+        Series(
+            "line",
+            rates,
+            [getattr(point, name) for point in report.curve],
+            name=label,
+            colour=colour,
+        )
+        for name, label, colour in (
+            ("ttft_p99", "p99 TTFT", "blue"),
+            ("ttft_mean", "mean TTFT", "sky"),
+            ("e2e_mean", "mean end to end", "orange"),
+        )
+    ]
+    knee = report.knee
+    series.append(
+        Series(
+            "points",
+            [knee.rate_per_s],
+            [knee.e2e_mean],
+            name="knee",
+            labels=["knee"],
+            colour="green",
+        )
+    )
+    return Chart(
+        "load-latency",
+        "Latency by rate",
+        series,
+        x=Axis("requests/s", zero=True),
+        y=Axis("s", kind="log"),
+    )
+
+
 def _cdf(report: "ServingReport") -> Chart:
     series = [
         Series(
@@ -162,12 +269,14 @@ def _cdf(report: "ServingReport") -> Chart:
 
 
 def _trust(report: "ServingReport") -> Trust:
-    prior = report.prior
+    return _prior_trust(report.prior, tuple(Doubt(doubt) for doubt in report.doubts))
+
+
+def _prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
     text = (
         f"on {plural(prior.rows, 'measured row')} of {prior.alike} TPOT was off by"
         f" {prior.tpot_pct:g} % and TTFT by {prior.ttft_pct:g} % in the median"
     )
-    doubts = tuple(Doubt(doubt) for doubt in report.doubts)
     close = max(prior.tpot_pct, prior.ttft_pct) <= 10
     grade: Grade = "poor" if doubts else "good" if close else "fair"
     return Trust(text, grade, doubts)

@@ -16,7 +16,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from simulator.serving.loop import gap_quantile
+from simulator.serving.loop import Host, gap_quantile
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
@@ -227,7 +227,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         deployment.cluster,
         Settings(),
         _load_text(load),
-        _engine_text(instances),
+        say_engine(instances),
         tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         _parts(base),
@@ -249,7 +249,8 @@ def serving(  # noqa: PLR0913 - the options of the command
     )
 
 
-def _engine_text(instances: Instances) -> str:
+def say_engine(instances: Instances) -> str:
+    """Say which engine with which limits, and how many instances."""
     deployment = instances.deployment
     engine = deployment.engine
     text = (
@@ -279,14 +280,18 @@ def _deterministic(load: Load) -> bool:
 _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
 
 
+def host_of(instances: Instances, factor: float) -> Host:
+    """Return the host's times of instances, divided by a factor."""
+    usual = instances.deployment.engine.host
+    names = ("step", "prefill", "first", "per_token")
+    return usual._replace(**{name: getattr(usual, name) / factor for name in names})
+
+
 def _runs(
     base: Instances, instances: Instances, load: Load, count: int, *, host: float = 1.0
 ) -> list[InstanceRun]:
     """Serve the load once for each seed; ``host`` divides the host's times."""
-    usual = base.deployment.engine.host
-    times = usual._replace(
-        **{name: getattr(usual, name) / host for name in ("step", "prefill", "first", "per_token")}
-    )
+    times = host_of(base, host)
     runs = []
     for seed in range(count):
         if isinstance(load, Closed):
@@ -359,7 +364,7 @@ def _utility(
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
     ttft, tpot = (
-        _gain(1 - after[name] / np.maximum(before[name], 1e-12)) for name in ("ttft", "tpot")
+        gain_of(1 - after[name] / np.maximum(before[name], 1e-12)) for name in ("ttft", "tpot")
     )
     if slo is None:
         return ServingUtility(resource, ttft, tpot, None)
@@ -369,7 +374,7 @@ def _utility(
         resource,
         ttft,
         tpot,
-        None if np.isnan(gain).any() else _gain(gain),
+        None if np.isnan(gain).any() else gain_of(gain),
         "no request meets the SLO before" if np.isnan(gain).any() else "",
     )
 
@@ -381,7 +386,7 @@ def _figures(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
         "tpot": np.array([np.quantile(run.tpot, 0.99) for run in runs]),
     }
     if slo is not None:
-        met = [_met(run, slo) for run in runs]
+        met = [requests_that_meet(run, slo) for run in runs]
         spans = [float(run.totals[6]) for run in runs]
         figures["goodput"] = np.array(
             [each.sum() / span for each, span in zip(met, spans, strict=True)]
@@ -390,7 +395,8 @@ def _figures(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
     return figures
 
 
-def _met(run: InstanceRun, slo: Slo) -> Floats:
+def requests_that_meet(run: InstanceRun, slo: Slo) -> Floats:
+    """Return 1 for each request that keeps the SLO, else 0."""
     met = np.ones(len(run.ttft))
     if slo.ttft is not None:
         met *= run.ttft <= slo.ttft
@@ -409,13 +415,14 @@ _NORMAL = 1.960
 """The same for many."""
 
 
-def _gain(values: Floats) -> Gain:
+def gain_of(values: Floats) -> Gain:
     """Mean of gains (%) and the half width of their 95 % interval."""
-    half = _half_width(values)
+    half = half_width(values)
     return 100 * float(values.mean()), None if half is None else 100 * half
 
 
-def _half_width(values: Floats) -> float | None:
+def half_width(values: Floats) -> float | None:
+    """Return the half width of the 95 % interval of a mean over seeds; None of one."""
     count = len(values)
     if count < 2:
         return None
@@ -426,7 +433,7 @@ def _half_width(values: Floats) -> float | None:
 def _metric(name: str, runs: Sequence[InstanceRun]) -> MetricRow:
     quantiles = (None, 0.5, 0.9, 0.95, 0.99)
     values = [np.array([_quantile(name, run, each) for run in runs]) for each in quantiles]
-    means, halves = [float(each.mean()) for each in values], [_half_width(each) for each in values]
+    means, halves = [float(each.mean()) for each in values], [half_width(each) for each in values]
     return MetricRow(name, *means, *halves)
 
 

@@ -1,0 +1,86 @@
+"""Capacity: bisection finds the rate at which the SLO is just met."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_instances import deployment_of
+from experiments.questions.serving import Slo, serving
+from experiments.questions.serving_rate import ATTAINED, serving_rate
+from simulator.support.errors import WhatIfError
+from traces.requests.generators import generate_requests
+
+EIGHT = deployment_of("llama-3.1-8b", "hgx-h100")
+SLO = Slo(ttft=0.2, tpot=0.02)
+
+
+def requests(seed: int, rate: float = 1.0):
+    return generate_requests(200, rate, 512, 32, seed=seed)
+
+
+def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
+    report = serving_rate(EIGHT, requests(1), slo=SLO, resources=[])
+    usual = requests(1).rate
+    for factor, met in ((0.98, True), (1.02, False)):
+        table = requests(1).faster(factor * report.rate / usual)
+        answer = serving(EIGHT, table, slo=SLO, resources=[])
+        assert (answer.goodput_fraction >= ATTAINED) == met
+    assert report.half_width is None
+    assert report.rate < 1.1 * report.saturation
+
+
+def test_twice_the_instances_serve_twice_the_rate_or_more():
+    one, two = (
+        serving_rate(
+            Instances(deployment=EIGHT, count=count, router="round-robin"),
+            lambda seed: generate_requests(3000, 1.0, 512, 32, seed=seed),
+            slo=SLO,
+            seeds=1,
+            resources=[],
+        )
+        for count in (1, 2)
+    )
+    # Taken by turns, arrivals at each are more even than Poisson's: a little more than twice.
+    assert 1.9 < two.rate / one.rate < 2.6
+    assert 1.8 < two.saturation / one.saturation < 2.1
+
+
+def test_more_memory_bandwidth_raises_the_rate_and_the_curve_rises():
+    report = serving_rate(EIGHT, requests, slo=SLO, seeds=2, resources=["memory.bandwidth"])
+    (utility,) = report.utilities
+    assert utility.rate_pct is not None
+    assert utility.rate_pct[0] > 0
+    means = [point.e2e_mean for point in report.curve]
+    assert means == sorted(means)
+    assert report.knee in report.curve
+
+
+def test_an_slo_that_nobody_meets_is_refused():
+    with pytest.raises(WhatIfError, match="never met, even of requests that wait for nobody"):
+        serving_rate(EIGHT, requests, slo=Slo(tpot=1e-4), seeds=1, resources=[])
+
+
+def test_the_command_finds_a_rate():
+    words = "serving llama-3.1-8b -c hgx-h100 --find rate --requests-count 60 --seeds 2"
+    more = ["--slo", "ttft 200 ms, tpot 20 ms", "--resource", "compute", "--input", "512"]
+    done = CliRunner().invoke(app, [*words.split(), *more])
+    assert done.exit_code == 0, done.output
+    assert "requests/s meet the SLO; it saturates at" in done.stdout
+    answer = CliRunner().invoke(app, [*words.split(), *more, "-o", "json"])
+    assert json.loads(answer.stdout)["rate_per_s"] > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--find speed --rate 1/s", "--find 'speed' is not rate"),
+        ("--find rate --concurrency 2", "needs an open loop"),
+    ],
+)
+def test_what_cannot_be_found_says_why(words, said):
+    done = CliRunner().invoke(app, ["serving", "llama-3.1-8b", "-c", "hgx-h100", *words.split()])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 394
-LINES = 114_000
+MODULES = 396
+LINES = 114_900
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

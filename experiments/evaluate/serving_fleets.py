@@ -10,6 +10,7 @@ from experiments.evaluate.cache_transfers import CacheTransfers, Part, parts_of
 from experiments.evaluate.serving_instances import Deployment, instance_surface, memory_use
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
+    DONE,
     NOW,
     PAUSED,
     REACHED,
@@ -91,7 +92,8 @@ class InstanceRun(NamedTuple):
 
     ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
     counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`), ``found`` tokens
-    of each prompt that were cached, ``worker`` is where its prompt was read.
+    of each prompt that were cached, ``worker`` is where its prompt was read. ``unserved`` requests
+    were not done when the run was interrupted; the others have a row.
     """
 
     arrived: Floats
@@ -103,6 +105,7 @@ class InstanceRun(NamedTuple):
     worker: Longs
     totals: Floats
     gaps: Floats
+    unserved: int
 
 
 def columns_of(requests: Requests) -> Columns:
@@ -169,13 +172,28 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
     state = run_state(columns, fleet, prefixes)
-    reason = _run(instances, columns, fleet, client, state)
+    _finish(instances, columns, fleet, client, state)
+    return _as_seen(columns, state, first.host)
+
+
+def _finish(
+    instances: Instances, requests: Columns, fleet: Fleet, client: Client, state: RunState
+) -> None:
+    """Run to the end, or until interrupted, if any request is done then."""
+    try:
+        reason = _run(instances, requests, fleet, client, state)
+    except KeyboardInterrupt:
+        # What is done is an answer, too; who asks sees that some are not served.
+        if not state.tally[DONE]:
+            raise
+        reason, state.totals[6] = SERVED, state.clock[NOW]
     close(state)
     if reason != SERVED:
-        raise WorkloadError(f"a prompt of more than {by.tokens} tokens is never scheduled")
+        tokens = fleet.first.rules.tokens
+        raise WorkloadError(f"a prompt of more than {tokens} tokens is never scheduled")
     if not math.isfinite(state.totals[6]):
-        raise WorkloadError(f"{deployment.model.name}: an iteration takes no finite time")
-    return _as_seen(columns, state, first.host)
+        model = instances.deployment.model.name
+        raise WorkloadError(f"{model}: an iteration takes no finite time")
 
 
 def _run(
@@ -213,6 +231,24 @@ def _parts(
     target = int(state.states.target[request]) - fleet.first.workers
     begin = instances.count * prefill.parallelism.ranks + target * decode.parallelism.tp
     return parts_of(prefill, decode, tokens, (source, begin))
+
+
+def check_lengths(instances: Instances, requests: Requests) -> None:
+    """Refuse requests that are longer than the model takes.
+
+    Raises
+    ------
+    WorkloadError
+        If there is one; names it.
+    """
+    model = instances.deployment.model
+    tokens = requests.prompt + requests.output
+    number = int(np.argmax(tokens))
+    if model.longest is not None and tokens[number] > model.longest:
+        raise WorkloadError(
+            f"{requests.source}: request {number} has {requests.prompt[number]} tokens and asks for"
+            f" {requests.output[number]}: {model.name} takes {model.longest} in all"
+        )
 
 
 def prefixes_of(prompt: Longs, hashes: Hashes) -> Prefixes:
@@ -270,16 +306,18 @@ def _pool(
 
 def _as_seen(requests: Columns, state: RunState, host: Host) -> InstanceRun:
     served = state.served
+    done = np.flatnonzero(np.isfinite(served.last))
     later = np.maximum(requests.output - 1, 1)
     delay = host.first + host.per_token * requests.prompt
     return InstanceRun(
-        served.arrived,
-        served.first - served.arrived + delay,
-        (served.last - served.first) / later,
-        served.last - served.arrived + delay,
-        served.scheduled - served.arrived,
-        state.states.found,
-        state.states.worker,
+        served.arrived[done],
+        (served.first - served.arrived + delay)[done],
+        ((served.last - served.first) / later)[done],
+        (served.last - served.arrived + delay)[done],
+        (served.scheduled - served.arrived)[done],
+        state.states.found[done],
+        state.states.worker[done],
         state.totals,
         state.gaps,
+        len(requests.prompt) - len(done),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.scenario.collective_times import collective_time
 from simulator.accelerators import Accelerator
-from simulator.serving.engines import Engine, captured_sizes, engine
+from simulator.serving.engines import Engine, captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
@@ -358,11 +358,13 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     for recipe in recipes:
         if recipe not in PRECISIONS:
             raise WorkloadError(f"precision {one_of(recipe, PRECISIONS)}")
+    by = engine(engine_name, version, where.accelerator.memory or 80e9)
+    check_version(engine_name, version)
     return Deployment(
         model=card,
         cluster=where,
         parallelism=Parallelism(tp=tp, dp=dp, ep=ep, etp=tp * dp // ep if ep > 1 else None),
-        engine=engine(engine_name, version, where.accelerator.memory or 80e9),
+        engine=by,
         precisions=Precisions(attention=weights, network=weights, experts=experts, cache=cache),
         context=context,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Closed, closed_loop
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
+from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
@@ -207,16 +207,22 @@ def serving(  # noqa: PLR0913 - the options of the command
     if not 0 < factor < float("inf"):
         raise WhatIfError(f"factor {factor!r} is not positive and finite")
     deployment = instances.deployment
-    count = 1 if _deterministic(load) else seeds
+    wanted = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 1} points")
-    base = _runs(instances, instances, load, count)
+    base = _runs(instances, instances, load, wanted)
+    count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
     before = _figures(base, slo)
     utilities = []
-    for number, resource in enumerate(names):
-        utilities.append(_utility(instances, load, resource, factor, (count, slo, before)))
+    doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
+    for number, resource in enumerate([] if base[-1].unserved else names):
+        try:
+            utilities.append(_utility(instances, load, resource, factor, (count, slo, before)))
+        except KeyboardInterrupt:
+            doubts.append(f"interrupted: {number} of {len(names)} resources are answered")
+            break
         if progress is not None:
             progress(number + 2, len(names) + 1)
     memory = memory_use(deployment)
@@ -243,7 +249,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         factor,
         {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
         serving_prior(deployment.engine.name),
-        (*_unmeasured(deployment), *_doubts(base, load, count)),
+        tuple(doubts),
         _cause(instances, base, utilities),
         _deterministic(load),
     )
@@ -292,15 +298,26 @@ def _runs(
 ) -> list[InstanceRun]:
     """Serve the load once for each seed; ``host`` divides the host's times."""
     times = host_of(base, host)
-    runs = []
+    runs: list[InstanceRun] = []
     for seed in range(count):
         if isinstance(load, Closed):
             run = closed_loop(instances, load, seed=seed, base=base, host=times)
         else:
             table = load if isinstance(load, Requests) else load(seed)
+            check_lengths(instances, table)
             run = serve(instances, table, base=base, host=times)
+        if run.unserved and runs:
+            # A part of a run beside whole ones would be another load.
+            runs[-1] = runs[-1]._replace(unserved=_LATER)
+            break
         runs.append(run)
+        if run.unserved:
+            break
     return runs
+
+
+_LATER = -1
+"""Requests not served of a run that is whole, but behind which no more was run."""
 
 
 def resources_of(deployment: Deployment) -> list[str]:
@@ -360,7 +377,10 @@ def _utility(
     try:
         better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        after = _figures(_runs(instances, better, load, count, host=host), slo)
+        runs = _runs(instances, better, load, count, host=host)
+        if runs[-1].unserved:
+            raise KeyboardInterrupt
+        after = _figures(runs, slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
     ttft, tpot = (
@@ -472,22 +492,43 @@ _MOSTLY = 0.5
 
 
 def _unmeasured(deployment: Deployment) -> tuple[str, ...]:
-    """Say if most kernels were measured neither here nor on a relative."""
-    share = kernel_origins(deployment)["roofline"]
-    if share <= _MOSTLY:
-        return ()
-    return (
-        f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"
-        f" {deployment.cluster.accelerator.name}",
-    )
+    """Say if most kernels were measured neither here nor on a relative, or the engine is new."""
+    doubts = []
+    engine, share = deployment.engine, kernel_origins(deployment)["roofline"]
+    if engine.assumed:
+        doubts.append(
+            f"{engine.name} is newer than {engine.assumed}, the newest whose defaults are known"
+        )
+    if share > _MOSTLY:
+        doubts.append(
+            f"{100 * share:.0f} % of kernels' time is a roofline's: no table has them on"
+            f" {deployment.cluster.accelerator.name}"
+        )
+    return tuple(doubts)
 
 
 _SATURATED = 1.05
 """How much later than its last arrival and a request's time a run ends whose queue grows."""
 
 
-def _doubts(runs: Sequence[InstanceRun], load: Load, count: int) -> tuple[str, ...]:
+def _doubts(
+    runs: Sequence[InstanceRun], load: Load, count: int, slo: Slo | None
+) -> tuple[str, ...]:
     doubts = []
+    last = runs[-1]
+    if last.unserved == _LATER:
+        doubts.append(f"interrupted: {len(runs)} of {count} seeds are answered")
+    elif last.unserved:
+        whole = len(last.ttft) + last.unserved
+        doubts.append(
+            f"interrupted: {len(last.ttft)} of {whole} requests are answered, those done first"
+        )
+    if slo is not None and not any(requests_that_meet(run, slo).any() for run in runs):
+        ttft, tpot = (min(float(getattr(run, name).min()) for run in runs) for name in _METRICS[:2])
+        doubts.append(
+            f"no request meets the SLO: the least TTFT is {1e3 * ttft:.4g} ms, the least TPOT"
+            f" {1e3 * tpot:.4g} ms"
+        )
     if not isinstance(load, Closed):
         run = runs[0]
         half = len(run.queued) // 2

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.baseline import Settings
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
+from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
 from experiments.evaluate.serving_instances import Deployment
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
@@ -181,8 +181,7 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     if seeds < 1:
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
-    if min(len(table) for table in tables) < 2:
-        raise WhatIfError("--find rate needs requests at 2 times at least: one has no rate")
+    _check(instances, tables)
     goal = _Question(tables, slo, instances)
     names = resources_of(instances.deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 2} points")
@@ -213,15 +212,25 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     )
 
 
+def _check(instances: Instances, tables: Sequence[Requests]) -> None:
+    for table in tables:
+        check_lengths(instances, table)
+        if len(table) < 2 or not table.arrival[-1] > table.arrival[0]:
+            raise WhatIfError(
+                f"{table.source}: --find rate needs requests that arrive at 2 times at least"
+            )
+
+
 def _at(
     instances: Instances, table: Requests, rate: float, goal: _Question, host: float
 ) -> InstanceRun:
     """Serve a table at another rate."""
-    span = float(table.arrival[-1] - table.arrival[0])
-    usual = (len(table) - 1) / span if span else float("inf")
-    return serve(
-        instances, table.faster(rate / usual), base=goal.base, host=host_of(goal.base, host)
+    run = serve(
+        instances, table.faster(rate / table.rate), base=goal.base, host=host_of(goal.base, host)
     )
+    if run.unserved:
+        raise KeyboardInterrupt
+    return run
 
 
 def _saturation(instances: Instances, table: Requests) -> float:

@@ -47,6 +47,8 @@ class Engine:
         Whether of two computed copies of a block one is given up.
     host
         What an iteration and a first token take besides kernels.
+    assumed
+        The newest version whose defaults are known, where the engine is newer.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Engine:
     whole_interval: bool
     merges: bool
     host: Host
+    assumed: str = ""
 
 
 def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
@@ -105,6 +108,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         pads_chunks=data["pads_chunks"],
         memory_fraction=data["memory"]["fraction"],
         of_free=data["memory"]["of"] == "free",
+        assumed=data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
         whole_interval=data["first_chunk"] == "interval",
         merges=data["merges"],
         host=Host(
@@ -115,6 +119,21 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
             per_token=parse_quantity(host["per_token"], "s"),
         ),
     )
+
+
+def check_version(name: str, version: str) -> None:
+    """Refuse what is no version; builds of a day have none, and run with the newest defaults.
+
+    Raises
+    ------
+    WorkloadError
+        If it does not begin with a number; names the newest that is known.
+    """
+    if version and not re.match(r"v?\d", version):
+        raise WorkloadError(
+            f"version {version!r} of {name} is none: write such as {_engines()[name]['newest']},"
+            " the newest whose defaults are known"
+        )
 
 
 def engine_names() -> tuple[str, ...]:

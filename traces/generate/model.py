@@ -164,6 +164,8 @@ class Model(CardTable):
     modulations
         Matrices of a layer, ``hidden`` by ``hidden``, by which a vector of each sequence is
         multiplied to scale and shift norms (DiT, arXiv 2212.09748: 6).
+    longest
+        Tokens of the longest sequence that it takes; None where that is not known.
     left_out
         What of the published model the card does not have: generated steps say so.
     sources
@@ -200,6 +202,7 @@ class Model(CardTable):
     patch: Count | None = None
     pooled: StrictBool = False
     modulations: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+    longest: Count | None = None
     left_out: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
 

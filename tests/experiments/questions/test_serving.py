@@ -255,3 +255,42 @@ def test_an_encoder_is_refused():
 def test_every_resource_can_be_asked():
     assert set(resources_of(deployment())) >= {"compute", "memory.bandwidth", "host"}
     assert np.isfinite(len(resources_of(deployment())))
+
+
+def test_what_a_model_does_not_take_is_refused():
+    with pytest.raises(TwofoldError, match=r"request 0 has 131072 tokens .* takes 131072 in all"):
+        serving(deployment(), generate_requests(2, 1.0, 131072, 10), resources=[])
+
+
+@pytest.mark.parametrize(("version", "doubts"), [("0.19.1", 0), ("7.0", 1)])
+def test_a_version_that_nobody_knows_is_a_doubt(version, doubts):
+    new = deployment(version=version)
+    report = serving(new, Closed(2, 64, 8), resources=[])
+    assert len(report.doubts) == doubts
+    with pytest.raises(
+        TwofoldError, match=r"version .newest. of vllm is none: write such as 0\.19"
+    ):
+        deployment(version="newest")
+
+
+def test_an_slo_that_no_request_meets_is_a_doubt():
+    report = serving(deployment(), Closed(2, 64, 8), slo=Slo(ttft=1e-3), resources=[])
+    assert "no request meets the SLO: the least TTFT is" in report.doubts[0]
+
+
+def test_an_interrupted_run_answers_the_requests_that_are_done(monkeypatch):
+    """As Ctrl-C does: the first visit of the loop to Python is the last."""
+    from experiments.evaluate import serving_fleets as fleets
+
+    def interrupted(*words):
+        monkeypatch.setattr(fleets, "serve_requests", stopped)
+        return whole(*words[:-1], 100)
+
+    def stopped(*words):
+        raise KeyboardInterrupt
+
+    whole = fleets.serve_requests
+    monkeypatch.setattr(fleets, "serve_requests", interrupted)
+    report = serving(deployment(), generate_requests(400, 50.0, 64, 8), resources=["compute"])
+    assert "of 400 requests are answered" in report.doubts[0]
+    assert report.utilities == ()

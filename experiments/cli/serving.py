@@ -92,7 +92,12 @@ def serving(
         ),
     ] = None,
     find: Annotated[
-        str | None, typer.Option(metavar="rate", help="Find the rate at which the SLO is just met.")
+        str | None,
+        typer.Option(
+            metavar="rate",
+            rich_help_panel=_LOAD,
+            help="Find the rate at which the SLO is just met.",
+        ),
     ] = None,
     requests: Annotated[
         Path | None,

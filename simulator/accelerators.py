@@ -19,9 +19,12 @@ from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 
 GENERATIONS: Mapping[str, tuple[str, ...]] = {
-    "nvidia": ("pascal", "volta", "ampere", "ada", "hopper", "blackwell"),
-    "amd": ("cdna1", "cdna2", "cdna3", "cdna4"),
+    "nvidia": ("pascal", "volta", "ampere", "ada", "hopper", "blackwell", "rubin"),
+    "amd": ("cdna1", "cdna2", "cdna3", "cdna4", "cdna5"),
     "google": ("tpu",),
+    "aws": ("trainium2", "trainium3"),
+    "intel": ("gaudi3",),
+    "huawei": ("ascend910c",),
 }
 """Generations of each vendor's accelerators, the oldest first."""
 

@@ -161,6 +161,7 @@ GENERATIONS = {
     "ada": _AMPERE,
     "hopper": _HOPPER,
     "blackwell": _BLACKWELL,
+    "rubin": _BLACKWELL,
 }
 """``base`` and ``p2p_channel`` were fitted on Ampere and Hopper; older and newer ones borrow."""
 
@@ -196,7 +197,7 @@ def most_of(protocol: str, constants: Tuning, channels: int, n: int) -> float:
 
 
 _MOST_CHANNELS = 64
-_FOURFOLD = ("hopper", "blackwell")
+_FOURFOLD = ("hopper", "blackwell", "rubin")
 
 
 def net_channels(nics: int, generation: str) -> int:

@@ -157,7 +157,7 @@ class Collision:
 
 def spread_alike(network: Topology) -> Topology:
     """Return the network with messages divided over all shortest paths alike."""
-    return replace(network, routing=replace(network.routing, policy="spray"))
+    return replace(network, routing=replace(network.routing, policy="spray", flows=1))
 
 
 def collision(

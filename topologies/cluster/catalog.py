@@ -176,7 +176,7 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (36, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
+    (45, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

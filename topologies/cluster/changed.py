@@ -390,13 +390,13 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
     >>> with_setting(load_cluster("hgx-h100"), "NCCL_IB_DISABLE", "1").scale_out.host_bandwidth
     1500000000.0
     """
-    known = same_name(name, SETTINGS)
-    if known is None:
+    setting = same_name(name, SETTINGS)
+    if setting is None:
         hint = did_you_mean(name, tuple(SETTINGS))
         raise WhatIfError(f"{name!r} is no setting; {hint}settings are {', '.join(SETTINGS)}")
-    what = f"{known} = {text}"
+    what = f"{setting} = {text}"
     try:
-        fields = SETTINGS[known](text)
+        fields = SETTINGS[setting](text)
     except WhatIfError as error:
         raise WhatIfError(f"{what}: {error}") from error
     transport = fields.get("scale_out.transport")
@@ -415,8 +415,8 @@ def _without_transport(cluster: Cluster, after: Mapping[str, object]) -> Cluster
         for name, source in data.get("sources", {}).items()
         if name not in {f"{SCALE_OUT}.{field}" for field in gone}
     }
-    known = _unlike(data.get("known", {}), SCALE_OUT)
-    return Cluster.model_validate(data | {SCALE_OUT: {**after, **part}, "known": known})
+    data["known"] = _unlike(data.get("known", {}), SCALE_OUT)
+    return Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:

@@ -296,15 +296,15 @@ def without_peer_access(data: Any) -> Any:
         for name, text in dict(data.get("sources") or {}).items()
         if not name.startswith(("scale_up.", "wiring."))
     }
-    known = {**dict(data.get("known") or {}), "scale_up": PATH_CLASS}
-    known["errors"] = {
-        tier: errors for tier, errors in known.get("errors", {}).items() if tier != SCALE_UP
+    figures = {**dict(data.get("known") or {}), "scale_up": PATH_CLASS}
+    figures["errors"] = {
+        tier: errors for tier, errors in figures.get("errors", {}).items() if tier != SCALE_UP
     }
     return data | {
         "scale_up": scale_up,
         "wiring": {"cables": _to_the_host(data, ranks)},
         "pcie": {"paths": USUAL_PATHS, **port},
-        "known": known,
+        "known": figures,
         "sources": sources | {f"pcie.paths.{name}": PATHS_SOURCE for name in USUAL_PATHS},
     }
 

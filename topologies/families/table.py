@@ -2,13 +2,14 @@
 
 from simulator.support.names import same_name
 from simulator.support.plugins import TOPOLOGIES, load_plugin, names_added, plugin_named
-from topologies.families import clos, dragonfly, grid, ring_and_switch
+from topologies.families import clos, dragonfly, grid, low_diameter, ring_and_switch
 from topologies.families.family import Family, ScaleUpRole
 
 FAMILIES: dict[str, Family] = {
     **ring_and_switch.FAMILIES,
     **grid.FAMILIES,
     **dragonfly.FAMILIES,
+    **low_diameter.FAMILIES,
     **clos.FAMILIES,
 }
 """Every family by its name in a spec."""

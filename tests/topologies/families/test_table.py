@@ -45,6 +45,15 @@ MORE = (
     "fat_tree:2",
     "dragonfly:9x4x2",
     "dragonfly:3x4x2x1",
+    "hyperx:4x1",
+    "hyperx:2x2x2x1",
+    "hyperx:1x1",
+    "hyperx:6x2x1",
+    "slim_fly:7x2",
+    "slim_fly:11x1",
+    "slim_fly:13x1",
+    "dragonfly_plus:1x2x2x3",
+    "dragonfly_plus:3x2x2x2x3",
 )
 """Beside each family's example: shapes at the edges of its closed forms."""
 

@@ -242,16 +242,23 @@ class RailFabric(_Routed):
 
     Every rail switch is joined to every spine, so that a message crosses a spine only between
     rails or between pods. Where a node's scale-up domain reaches a rank on the wanted rail, the
-    message goes through that rank instead (NCCL calls it PXN).
+    message goes through that rank instead (NCCL calls it PXN). With 0 ``spines`` it has to: rail-only
+    (W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion
+    Parameters", HOTI 2024, arXiv 2307.12169), one pod, whose rails have no way to each other.
     """
 
     topology: Literal["rail"]
     nodes_per_pod: Count
-    spines: Count
+    spines: Annotated[StrictInt, Field(ge=0)]
     oversubscription: Ratio = 1.0
     hop_latency: Latency = 0.0
 
     _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
+
+    @property
+    def room(self) -> int | None:
+        """Without spines there is one pod."""
+        return None if self.spines else self.nodes_per_pod
 
 
 class FatTreeFabric(_Routed):

@@ -177,6 +177,8 @@ def _spine_links(
     fabric: LeafSpineFabric | RailFabric, switches: list[str], ports: int
 ) -> Iterator[Link]:
     """Join every switch of ``ports`` NICs to every spine; one switch alone needs none."""
+    if not fabric.spines:
+        return
     down = ports * fabric.bandwidth * fabric.efficiency
     spines = range(fabric.spines if len(switches) > 1 else 0)
     yield from cables(

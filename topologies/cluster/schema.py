@@ -38,6 +38,7 @@ from topologies.cluster.fabrics import (
     Latency,
     Multiple,
     PositiveMultiple,
+    RailFabric,
     Rate,
     ScaleOut,
     Size,
@@ -597,6 +598,12 @@ class Cluster(ClusterPart):
             raise ValueError(
                 "library.pxn false is modelled for nodes of one kind whose scale-up domains lie in"
                 " a node: leave it out"
+            )
+        rails = self.scale_out.room if isinstance(self.scale_out, RailFabric) else None
+        if rails is not None and (alone or self.scale_up.size < self.ranks_per_node):
+            raise ValueError(
+                "scale_out.spines 0: from rail to rail messages go through a node's scale-up domain"
+                " only: one domain a node, and library.pxn"
             )
         return self
 

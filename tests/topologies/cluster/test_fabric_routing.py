@@ -186,3 +186,37 @@ def test_a_file_says_how_many_flows_ecmp_hashes():
     assert build(parse_cluster(text, source="small.yaml"), 64).routing.flows == 8
     with pytest.raises(TwofoldError, match="ecmp hashes them, and routing is spray"):
         parse_cluster(text.replace("ecmp", "spray"), source="small.yaml")
+
+
+def rail_only(spines=0, nodes=4, **library):
+    cluster = load_cluster("hgx-h100")
+    data = cluster.model_dump(mode="json", exclude_unset=True)
+    data["scale_out"] |= {"topology": "rail", "nodes_per_pod": 4, "spines": spines}
+    data |= {"nodes": nodes, "sources": {}, "library": {"name": "nccl"} | library}
+    return Cluster.model_validate(data)
+
+
+def test_rails_without_spines_need_them_for_nothing_where_nodes_have_nvlink():
+    """Every pair goes over the sender's rail or that of the receiver, and nothing is lost."""
+    with_spines, without = build(rail_only(4), 32), build(rail_only(0), 32)
+    assert not any(str(node).startswith("spine") for node in without.nodes)
+    assert len(without) < len(with_spines)
+    source = np.repeat(np.arange(32, dtype=np.int32), 32)
+    target = np.tile(np.arange(32, dtype=np.int32), 32)
+    different = source != target
+    ways = [routes(net, source[different], target[different]) for net in (without, with_spines)]
+    out = "scale_out"
+    loads = []
+    for network, (_, links, _) in zip((without, with_spines), ways, strict=True):
+        crossing = network.resource[links] == network.resources.index(out)
+        loads.append(np.bincount(links[crossing]).max())
+    assert loads[0] == loads[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"nodes": 5}, "room for 4 nodes"), ({"pxn": False}, r"scale_out\.spines 0")],
+)
+def test_rails_without_spines_are_one_pod_with_pxn(changed, told):
+    with pytest.raises(ValueError, match=told):
+        rail_only(**changed)

@@ -242,9 +242,9 @@ class RailFabric(_Routed):
 
     Every rail switch is joined to every spine, so that a message crosses a spine only between
     rails or between pods. Where a node's scale-up domain reaches a rank on the wanted rail, the
-    message goes through that rank instead (NCCL calls it PXN). With 0 ``spines`` it has to: rail-only
-    (W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs with Trillion
-    Parameters", HOTI 2024, arXiv 2307.12169), one pod, whose rails have no way to each other.
+    message goes through that rank instead (NCCL calls it PXN). With 0 ``spines`` it has to:
+    rail-only (W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+    with Trillion Parameters", arXiv 2307.12169), one pod whose rails have no way to each other.
     """
 
     topology: Literal["rail"]

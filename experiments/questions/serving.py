@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from experiments.report import Report, Rows
 from experiments.settings import Watch
 from simulator.serving.loop import Host, gap_quantile
 from simulator.support.arrays import Floats
-from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
+from topologies.cluster.bill import bill_of
 from traces.requests.table import Requests
 
 Load = Requests | Closed | Callable[[int], Requests]
@@ -76,6 +77,17 @@ class ServingUtility:
     note: str = ""
 
 
+LIFE = 4 * 365.25 * 86400.0
+"""Seconds over which parts are written off: 4 years, in use all the time."""
+
+
+class TokenCost(NamedTuple):
+    """What a million tokens made take: electricity (kWh), and parts and electricity (USD)."""
+
+    kwh: float
+    usd: float
+
+
 class ServingAnswer(Head):
     """Metrics, utilities, and where the time of a request goes (s, mean)."""
 
@@ -89,6 +101,8 @@ class ServingAnswer(Head):
     preemptions: int
     peak_cache: float
     found_fraction: float | None
+    kwh_per_million_tokens: float | None
+    usd_per_million_tokens: float | None
     blocks: int
     seeds: int
 
@@ -115,6 +129,7 @@ class ServingReport(Report):
     preemptions: int
     peak_cache: float
     found: float | None
+    spent: TokenCost | None
     memory: MemoryUse
     seeds: int
     factor: float
@@ -142,6 +157,8 @@ class ServingReport(Report):
             "preemptions": self.preemptions,
             "peak_cache": self.peak_cache,
             "found_fraction": self.found,
+            "kwh_per_million_tokens": None if self.spent is None else self.spent.kwh,
+            "usd_per_million_tokens": None if self.spent is None else self.spent.usd,
             "blocks": self.memory.blocks,
             "seeds": self.seeds,
         }
@@ -244,6 +261,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals[1] for run in base)),
         max(float(run.totals[5]) for run in base) / memory.blocks,
         _found(base, load),
+        _spent(instances, base),
         memory,
         count,
         factor,
@@ -269,6 +287,29 @@ def say_engine(instances: Instances) -> str:
             f" {instances.decode.parallelism} decode"
         )
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
+
+
+def _spent(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
+    """Return what a million tokens take, by the prices and powers of ``clusters --bill``.
+
+    Instances have their share of nodes bought whole. Accelerators draw what they do at work while
+    an iteration runs, and else what they do waiting. None where a figure is not known, or pools are
+    of several clusters.
+    """
+    cluster = instances.deployment.cluster
+    if instances.decode is not None and instances.decode.cluster.name != cluster.name:
+        return None
+    span, tokens = (float(np.mean([run.totals[total] for run in runs])) for total in (6, 7))
+    count = instances.count + instances.decode_count
+    busy = float(np.mean([run.totals[2] + run.totals[3] for run in runs])) / (span * count)
+    try:
+        bill = bill_of(cluster, instances.ranks)
+        share = instances.ranks / bill.count("accelerator")
+        energy = share * bill.energy(span, {"accelerator": min(busy, 1.0)})
+        money = share * bill.cost * span / LIFE + energy * bill.energy_price
+    except ClusterError:
+        return None
+    return TokenCost(energy / 3.6e6 / tokens * 1e6, money / tokens * 1e6)
 
 
 def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:

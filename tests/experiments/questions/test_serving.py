@@ -17,12 +17,13 @@ from experiments.evaluate.serving_instances import (
     deployment_of,
     memory_use,
 )
-from experiments.questions.serving import Slo, resources_of, serving
+from experiments.questions.serving import LIFE, Slo, resources_of, serving
 from experiments.questions.validate_serving import validate_serving
 from experiments.questions.validate_serving_log import validate_serving_log
 from helpers.places import SHARED
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
+from topologies.cluster.bill import bill_of
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism
 from traces.requests.generators import generate_requests
@@ -294,3 +295,16 @@ def test_an_interrupted_run_answers_the_requests_that_are_done(monkeypatch):
     report = serving(deployment(), generate_requests(400, 50.0, 64, 8), resources=["compute"])
     assert "of 400 requests are answered" in report.doubts[0]
     assert report.utilities == ()
+
+
+def test_a_million_tokens_cost_what_the_bill_says():
+    """Eight busy H100s of 8: the node's power over its tokens/s, and its parts over 4 years."""
+    whole = deployment(degrees=(8, 1, 1))
+    report = serving(whole, Closed(64, 64, 64), resources=[])
+    bill = bill_of(whole.cluster, 8)
+    rate = report.tokens_per_second_per_gpu * 8
+    assert report.spent.kwh == pytest.approx(bill.active_power / rate / 3.6, rel=0.02)
+    money = bill.cost / LIFE + bill.active_power * bill.energy_price
+    assert report.spent.usd == pytest.approx(1e6 * money / rate, rel=0.02)
+    half = serving(deployment(), Closed(64, 64, 64), resources=[])
+    assert half.spent.kwh < report.spent.kwh, "half of a node, and more than half of its tokens/s"

@@ -283,6 +283,7 @@ def _pool(
         deployment.speculation.accepted if deployment.speculation else 1.0,
         unit,
         int(by.merges),
+        int(by.pads_ranks),
     )
     if unit % by.block:
         raise WorkloadError(

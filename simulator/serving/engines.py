@@ -45,6 +45,8 @@ class Engine:
         Whether the first token is sent with a whole streaming interval.
     merges
         Whether of two computed copies of a block one is given up.
+    pads_ranks
+        Whether data-parallel ranks are padded to the tokens of the one with the most.
     host
         What an iteration and a first token take besides kernels.
     assumed
@@ -64,6 +66,7 @@ class Engine:
     of_free: bool
     whole_interval: bool
     merges: bool
+    pads_ranks: bool
     host: Host
     assumed: str = ""
 
@@ -111,6 +114,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         assumed=data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
         whole_interval=data["first_chunk"] == "interval",
         merges=data["merges"],
+        pads_ranks=data["pads_ranks"],
         host=Host(
             step=parse_quantity(host["step"], "s"),
             prefill=parse_quantity(host["prefill"], "s"),

@@ -3,7 +3,7 @@
 State is columns by request, and counters and lists by worker. A scheduler is a function of a
 worker's state that writes into ``plan`` how many tokens each request computes next;
 :mod:`.schedulers` has them. Workers of one instance step together: an iteration lasts as long as
-the slowest's, and one without work computes as much for nothing. What goes from one pool to another
+the slowest's, and one without work waits for it. What goes from one pool to another
 is on the network, which is not of this loop: it comes back when caches are to be sent.
 """
 
@@ -43,7 +43,7 @@ from simulator.serving.schedulers import (
     push_last,
     unseat,
 )
-from simulator.serving.surface import Batch, IterationSurface, iteration_time
+from simulator.serving.surface import Batch, IterationSurface, iteration_time, shared_time
 from simulator.support.arrays import Floats, LongMatrix, Longs
 from simulator.support.compiled import hot_loop
 
@@ -414,17 +414,25 @@ def _start_idle(requests: Columns, fleet: Fleet, client: Client, run: RunState, 
         if run.ends[instance] != math.inf:
             continue
         pool, first = _pool_of(fleet, instance)
-        time, reads = 0.0, 0
+        device, chunks, tokens = 0.0, 0, 0.0
         for number in range(first, first + pool.width):
             worker = _worker(requests, fleet, run, number)
             batch = _planned(pool.rules, client, worker, run)
             worker.counters[ITERATIONS] += 1
             if batch.decodes + batch.chunks:
-                reads += batch.chunks
-                time = max(time, pool.host.kernels * iteration_time(pool.surface, batch))
+                computed = batch.decodes * batch.width + batch.chunk_tokens
+                # What ranks do together takes the tokens of all, the rest those of the slowest; an
+                # engine may pad all to the most that any has.
+                alone = iteration_time(pool.surface, batch)
+                alone -= shared_time(pool.surface, computed, batch.chunks)
+                device = max(device, alone)
+                mean = tokens + computed / pool.width
+                tokens = max(tokens, computed) if pool.rules.pads_ranks else mean
+                chunks += batch.chunks
                 run.totals[4] += batch.decodes + batch.chunk_tokens
-        if time > 0.0:
-            _begin_iteration(pool, run, instance, now, time, reads)
+        if tokens > 0.0:
+            device += shared_time(pool.surface, tokens, chunks)
+            _begin_iteration(pool, run, instance, now, pool.host.kernels * device, chunks)
 
 
 @hot_loop

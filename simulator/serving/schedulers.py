@@ -75,6 +75,8 @@ class Rules(NamedTuple):
         Tokens of a unit of the prefix cache, a multiple of ``block``; 0: there is none.
     merges
         1: of two computed copies of a unit one is given up.
+    pads_ranks
+        1: data-parallel ranks compute as many tokens as the one with the most.
     """
 
     scheduler: int
@@ -88,6 +90,7 @@ class Rules(NamedTuple):
     accepted: float
     unit: int
     merges: int
+    pads_ranks: int
 
 
 class Columns(NamedTuple):

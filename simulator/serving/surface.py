@@ -25,6 +25,10 @@ class IterationSurface(NamedTuple):
     and ``chunks`` are over ``STEPS`` points for each doubling, from 1: of their number in the
     rows, of the mean context or length in the columns. ``windowed`` is of chunks in layers with a
     window, whose columns are tokens of a chunk.
+
+    ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that
+    data-parallel ranks do together, experts and their exchanges, where each rank has ``n`` tokens;
+    empty where there is one rank.
     """
 
     tokens: Floats
@@ -33,6 +37,8 @@ class IterationSurface(NamedTuple):
     decodes: Matrix
     chunks: Matrix
     windowed: Matrix
+    shared: Floats
+    shared_eager: Floats
 
 
 class Batch(NamedTuple):
@@ -93,3 +99,13 @@ def iteration_time(surface: IterationSurface, batch: Batch) -> float:
         time += grid_value(surface.chunks, float(batch.chunks), length)
         time += grid_value(surface.windowed, float(batch.chunks), batch.chunk_tokens / batch.chunks)
     return float(time)
+
+
+@hot_loop
+def shared_time(surface: IterationSurface, tokens: float, chunks: int) -> float:
+    """Time of what data-parallel ranks do together (s), of so many tokens a rank in the mean."""
+    table = surface.shared_eager if chunks else surface.shared
+    if table.shape[0] == 0:
+        return 0.0
+    index = min(math.ceil(tokens), table.shape[0] - 1)
+    return float(table[index] * max(1.0, tokens / max(index, 1)))

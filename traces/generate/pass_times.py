@@ -15,7 +15,7 @@ from traces.generate.inference import (
     head_block,
     layer_block,
 )
-from traces.generate.kernel_times import KernelTimes, Streaming
+from traces.generate.kernel_times import ExpertGemms, KernelTimes, Streaming
 from traces.generate.layers import Exchange, ModelBlock
 
 ExchangeTime = Callable[[Exchange], float]
@@ -66,6 +66,19 @@ class PassClock:
                 time += sum(self._exchange(each) for each in (*part.before, *part.after))
         return time
 
+    def shared(self, block: ModelBlock) -> float:
+        """Time of what data-parallel ranks do together (s): experts and their exchanges."""
+        time = 0.0
+        for part in block.parts:
+            for kernel in part.kernels:
+                if isinstance(kernel.forward.shape, ExpertGemms):
+                    shape = kernel.forward.shape
+                    time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
+            time += sum(
+                self._exchange(each) for each in (*part.before, *part.after) if each.label == "ep"
+            )
+        return time
+
     def _exchange(self, exchange: Exchange) -> float:
         key = (exchange.kind, exchange.label, exchange.size)
         if key not in self._exchanges:
@@ -109,12 +122,11 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         The largest batch.
     """
     every = _token_points(limits)
-    flat = [_alone(clock, batch, tokens) for tokens in every]
-    whole = np.arange(limits.tokens + 1)
-    eager = np.interp(whole, every, flat)
-    captured = np.array((*limits.captured, limits.tokens + 1))
-    padded = captured[np.searchsorted(captured, whole)]
-    tokens = np.where(padded <= limits.tokens, eager[np.minimum(padded, limits.tokens)], eager)
+    tokens, eager = _by_tokens([_alone(clock, batch, tokens) for tokens in every], every, limits)
+    shared = shared_eager = np.zeros(0)
+    if batch.parallelism.dp > 1:
+        together = [_together(clock, batch, tokens) for tokens in every]
+        shared, shared_eager = _by_tokens(together, every, limits)
     heads = _grid(limits.sequences)
     by_head = [
         clock.block(head_block(replace(batch, segments=(Segment(m, 1, 1),), tokens=m)))
@@ -123,13 +135,28 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
     return IterationSurface(
-        tokens=np.ascontiguousarray(tokens),
-        eager=np.ascontiguousarray(tokens if limits.pads_chunks else eager),
+        tokens=tokens,
+        eager=eager,
         sequences=np.ascontiguousarray(sequences),
         decodes=_attention(clock, batch, _grid(limits.sequences), _grid(limits.context), _decode),
         chunks=_attention(clock, batch, _grid(64), _grid(limits.context), _square, windowed=False),
         windowed=_attention(clock, batch, _grid(64), _grid(limits.tokens), _square, windowed=True),
+        shared=shared,
+        shared_eager=shared_eager,
     )
+
+
+def _by_tokens(
+    times: Sequence[float], points: Floats, limits: SurfaceLimits
+) -> tuple[Floats, Floats]:
+    """Return times by number of tokens: of decodes, padded to captured sizes, and with chunks."""
+    whole = np.arange(limits.tokens + 1)
+    eager: Floats = np.interp(whole, points, times)
+    captured = np.array((*limits.captured, limits.tokens + 1))
+    sizes = captured[np.searchsorted(captured, whole)]
+    padded_times = np.where(sizes <= limits.tokens, eager[np.minimum(sizes, limits.tokens)], eager)
+    decodes = np.ascontiguousarray(padded_times)
+    return decodes, decodes if limits.pads_chunks else np.ascontiguousarray(eager)
 
 
 def _token_points(limits: SurfaceLimits) -> Floats:
@@ -150,6 +177,12 @@ def _alone(clock: PassClock, batch: InferencePass, tokens: float) -> float:
     decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
     blocks = [(embedding_block(decodes), 1), *_layers(decodes)]
     return float(sum(count * clock.block(block, scores=False) for block, count in blocks))
+
+
+def _together(clock: PassClock, batch: InferencePass, tokens: float) -> float:
+    """Time of what data-parallel ranks do together in a pass (s)."""
+    decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
+    return float(sum(count * clock.shared(block) for block, count in _layers(decodes)))
 
 
 def _decode(count: float, size: float) -> Segment:

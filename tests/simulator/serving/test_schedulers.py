@@ -29,7 +29,10 @@ def constant_surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurf
     """Make iterations of ``step`` s, and ``per_token`` for each token, whatever is in them."""
     tokens = step + per_token * np.arange(8193.0)
     zero = np.full((5, 40), 1e-300)
-    return IterationSurface(tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy())
+    none = np.zeros(0)
+    return IterationSurface(
+        tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy(), none, none
+    )
 
 
 def rules(scheduler: str, **changes: int) -> Rules:
@@ -44,6 +47,7 @@ def rules(scheduler: str, **changes: int) -> Rules:
         "accepted": 1.0,
         "unit": 0,
         "merges": 0,
+        "pads_ranks": 0,
     }
     return Rules(SCHEDULERS[scheduler], **(usual | changes))
 

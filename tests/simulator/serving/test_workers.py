@@ -33,14 +33,17 @@ UNIT = 8
 def surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurface:
     tokens = step + per_token * np.arange(8193.0)
     zero = np.full((5, 40), 1e-300)
-    return IterationSurface(tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy())
+    none = np.zeros(0)
+    return IterationSurface(
+        tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy(), none, none
+    )
 
 
 def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes: int) -> Pool:
     usual = {
         **{"scheduler": SCHEDULERS["vllm"], "tokens": 512, "sequences": 8, "chunked": 1},
         **{"reserve": 1, "block": 4, "blocks": 1000, "drafts": 0, "accepted": 1.0},
-        **{"unit": UNIT, "merges": 0},
+        **{"unit": UNIT, "merges": 0, "pads_ranks": 0},
     }
     return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
 
@@ -204,3 +207,15 @@ def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
     several = requests.output > 1
     assert (state.served.first[several] >= state.served.scheduled[several] + 2.25 - 1e-9).all()
     assert (state.served.first[~several] <= state.served.last[~several]).all()
+
+
+def test_what_ranks_do_together_takes_the_tokens_of_all():
+    """One rank reads 400 tokens, the other none: half of them a rank in the mean, or all, padded."""
+    together = 0.01 * np.arange(8193.0)
+    requests = columns([0.0], [400], [1])
+    ends = []
+    for pads in (0, 1):
+        by = pool(2, width=2, unit=0, pads_ranks=pads, per_token=0.01)
+        by = by._replace(surface=by.surface._replace(shared=together, shared_eager=together))
+        ends.append(run(requests, by).served.last[0])
+    assert ends == pytest.approx([1.0 + 2.0, 1.0 + 4.0])

@@ -210,7 +210,7 @@ def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
 
 
 def test_what_ranks_do_together_takes_the_tokens_of_all():
-    """One rank reads 400 tokens, the other none: half of them a rank in the mean, or all, padded."""
+    """One rank reads 400 tokens, another none: half of them a rank in the mean, or all, padded."""
     together = 0.01 * np.arange(8193.0)
     requests = columns([0.0], [400], [1])
     ends = []

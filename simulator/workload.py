@@ -8,6 +8,7 @@ Times are seconds since the earliest start of the step on any rank.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -58,6 +59,19 @@ NOT_RECORDED = (STEP_BEFORE, IN_PART, LAUNCH_DELAY)
 """Names of ops that stand for something else than an event of the step's own."""
 
 
+_OVER_BUS = re.compile(r"(?!.*pageable).*(HtoD|DtoH|H2D|D2H|HostToDevice|DeviceToHost)", re.I)
+"""Names that profilers give to copies that the bus between host and device holds up.
+
+CUDA and ROCm stage a copy of pageable memory through a pinned buffer that the host fills: the
+host's copying limits it, not the bus.
+"""
+_SHORT_COPY = 10e-6
+"""A copy that was recorded to take less is counted as its set-up (s).
+
+The shortest copies, of a few bytes, last 0.8 to 2.3 us on A100, H100 and B300 (traces that HTA,
+TraceLens and FastVideo publish), so of a longer one at most a fifth is no moving of bytes.
+"""
+
 _PROGRAM = ("_perf_mpi", "_perf")
 """Ends of the names of nccl-tests' and rccl-tests' programs."""
 
@@ -92,6 +106,8 @@ class What(IntEnum):
     COLLECTIVE = 3
     SEND = 4
     RECEIVE = 5
+    BUS = 6
+    """What no op is: the part of time of copies that the bus of the host limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +517,19 @@ class Workload:
             silent = self.name == self.names.index(UNEXPLAINED_HOST)
             kinds[silent & (self.what == What.HOST)] = What.COLLECTIVE
         return kinds
+
+    @cached_property
+    def over_bus(self) -> Mask:
+        """Which ops are copies that the bus of the host limits, shape ``(ops,)``.
+
+        They are those between device and pinned memory, but for those that were recorded to be so
+        short that they hardly move anything.
+        """
+        names = [number for number, name in enumerate(self.names) if _OVER_BUS.match(name)]
+        if not names:
+            return np.zeros(len(self), dtype=np.bool_)
+        short = self.measured_end - self.measured_start < _SHORT_COPY  # not where it is unknown
+        return np.asarray((self.what == What.COPY) & np.isin(self.name, names) & ~short)
 
     @cached_property
     def own(self) -> Mask:

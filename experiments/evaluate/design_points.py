@@ -23,12 +23,12 @@ from collectives.libraries.planners import times
 from collectives.machine import Machine, choose
 from experiments.baseline import Baseline
 from experiments.evaluate.parallel import Ask, Outcome, map_scenarios, outcome
-from experiments.scenario.change import Change, Multiplied, Part, Scaled, is_of_links
+from experiments.scenario.change import BUS_BANDWIDTH, Change, Multiplied, Part, Scaled, is_of_links
 from experiments.scenario.resources import RANKS, better, check_resource
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
-from simulator.analytic.contraction import Contracted, contract
+from simulator.analytic.contraction import Contracted, contract, told_apart
 from simulator.analytic.longest_path import Points, makespans
 from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likeness
@@ -171,8 +171,12 @@ class _Numbers:
         return self.values.setdefault(part.resource, ones)
 
     def scale(self) -> dict[What, Floats]:
-        """How long each part of local time is, 1 being as it was."""
-        return {part: times / over for part, (times, over) in self.parts.items()}
+        """How long each part of local time is, 1 being as it was; of copies the bus's, too."""
+        scale = {part: times / over for part, (times, over) in self.parts.items()}
+        if BUS_BANDWIDTH in self.values:
+            times, over = self.values[BUS_BANDWIDTH]
+            scale[What.BUS] = over / times
+        return scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +195,9 @@ class Costed:
 
     def of_step(self, step: int = 0) -> Points:
         """Return the points as a pass over the contracted step takes them."""
-        return Points(self.cost, self.rows[step], self.steps[step].calls.factor, self.scale)
+        workload = self.steps[step]
+        scale = {part: self.scale[part] for part in told_apart(workload, self.scale)}
+        return Points(self.cost, self.rows[step], workload.calls.factor, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,7 +319,7 @@ class DesignPoints:
     def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
         """Contract a step; a graph that distinguishes more parts does for fewer."""
         graphs = self._graphs.setdefault(id(workload), [])
-        wanted = set(parts)
+        wanted = set(told_apart(workload, parts))
         for graph in graphs:
             if wanted <= set(graph.parts):
                 return graph

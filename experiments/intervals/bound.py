@@ -68,7 +68,7 @@ def bounds(
             for name, position in zip(names, places.tolist(), strict=True)
         ]
         times = np.stack([of_change.time for of_change in calls], axis=1)
-        scale = {part: by[places] for part, by in costed.scale.items()}
+        scale = {part: by[places] for part, by in costed.of_step().scale.items()}
         points = Points(times, np.arange(len(times)), np.ones(len(times)), scale)
         graph = costed_changes.design.graph(costed.steps[0], PARTS)
         steps = least_steps(graph, points, [of_change.links for of_change in calls])

@@ -159,7 +159,7 @@ def _times(design: DesignPoints, together: Costed, number: int, noise: Floats) -
         together.rows[number]
     ]
     for point in range(len(together.points)):
-        scale = {part: float(by[point]) for part, by in together.scale.items()}
+        scale = {part: float(by[point]) for part, by in together.of_step(number).scale.items()}
         points = Points(
             cost=cost[:, point, None] * noise,
             row=np.arange(len(cost)),

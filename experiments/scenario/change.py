@@ -16,9 +16,10 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from simulator.support.arrays import Mask
 from simulator.support.errors import DisconnectedError, TopologyError, TwofoldError, WhatIfError
+from simulator.support.names import did_you_mean
 from simulator.support.quantities import format_quantity
 from simulator.workload import What, Workload
-from topologies import Cluster, resource_values
+from topologies import Cluster, place, resource_values
 from topologies import changed as changed_cluster
 from topologies.cluster.changed import resource_range
 from topologies.cluster.kinds import by_kind, differing, split_resource
@@ -34,6 +35,8 @@ CLUSTER_RESOURCES = {
     "pcie.bandwidth": "B/s",
 }
 """Values of the cluster that one may multiply, and their units."""
+BUS_BANDWIDTH = "pcie.bandwidth"
+"""The one that copies between host and device follow, besides the network's traffic."""
 LINKS = tuple(name for name, unit in CLUSTER_RESOURCES.items() if unit in ("B/s", "s"))
 """Those that are numbers of links; any other changes which links there are."""
 _OF_LINKS = {"bandwidth": "B/s", "latency": "s"}
@@ -157,6 +160,16 @@ class Multiplied:
         if self.resource.endswith("latency"):
             note += f", {_said_times(self.times / self.over)} as long"
         changed = replace(scenario, cluster=after)
+        plain, kind = split_resource(self.resource)
+        if plain == BUS_BANDWIDTH:
+            workload, copies = scenario.workload, scenario.workload.over_bus
+            if kind is not None:
+                copies = copies & ops_of_kind(scenario, kind)
+            if copies.any():
+                sooner = workload.duration * self.over / self.times
+                after_copies = workload.lasting(np.where(copies, sooner, workload.duration))
+                changed = replace(changed, workload=after_copies)
+                note += f"; {say_ops(workload, copies)}"
         if scenario.faults and self.resource not in LINKS:
             self._check_faults(changed)
         return Changed(changed, note)
@@ -357,6 +370,8 @@ def by_values(before: Scenario, after: Scenario) -> Change | None:
         Multiplied(name, now[name] / values[name]) for name in values if now[name] != values[name]
     )
     change = Change(parts=parts)
+    if before.workload.over_bus.any() and any(part.resource == BUS_BANDWIDTH for part in parts):
+        return None  # the step there has its copies as recorded
     try:
         cluster = change.apply(before).scenario.cluster
     except TwofoldError:
@@ -418,6 +433,26 @@ def say_ranks(workload: Workload, ops: Mask) -> str:
     """Say on how many ranks ops are; on one, which."""
     ranks = np.flatnonzero(np.bincount(workload.rank[ops]))
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+
+
+def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
+    """Ops of the ranks that sit on nodes of a kind.
+
+    Raises
+    ------
+    WhatIfError
+        If there is no such kind, or no rank is on its nodes.
+    """
+    cluster, rank = scenario.cluster, scenario.workload.rank
+    if kind not in cluster.node_kinds:
+        hint = did_you_mean(kind, cluster.node_kinds)
+        kinds = ", ".join(cluster.node_kinds) or "nodes of one kind only"
+        raise WhatIfError(f"{cluster.name} has no nodes of kind {kind!r}; {hint}it has {kinds}")
+    parts = place(cluster, scenario.ranks, scenario.nodes).parts
+    members = [part.placement.members for part in parts if part.kind == kind]
+    if not members:
+        raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
+    return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
 
 
 def say_count(number: int, noun: str) -> str:

@@ -6,14 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, Multiplied, say_ops, unit_of_value
+from experiments.scenario.change import (
+    Changed,
+    Edited,
+    Multiplied,
+    ops_of_kind,
+    say_ops,
+    unit_of_value,
+)
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from simulator.accelerators import Accelerator
 from simulator.edits.ops import durations_scaled
 from simulator.support.arrays import Mask
 from simulator.support.errors import WhatIfError
-from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
 from simulator.topology import SCALE_OUT
 from simulator.workload import Floats, What, Workload
@@ -149,7 +155,7 @@ def accelerate(name: str, kind: str | None = None) -> Edited:
         is_known = (workload.what == What.COMPUTE) & ((flops > 0) | (traffic > 0))
         chips, before = _recorded_times(scenario, is_known, flops, traffic)
         if kind is not None:
-            is_known &= _of_kind(scenario, kind)
+            is_known &= ops_of_kind(scenario, kind)
             chips = [kinds_of(cluster)[kind].accelerator.name]
         if not is_known.any():
             raise WhatIfError("the trace gives no kernel's FLOPs or bytes")
@@ -175,7 +181,7 @@ def _recognised(scenario: Scenario, target: AcceleratorTable, kind: str | None) 
     ratio, unsure, chips = np.ones(len(workload)), np.zeros(len(workload)), []
     kernels = recognise(workload, scenario.trace)
     is_concerned = (
-        np.ones(len(workload), dtype=np.bool_) if kind is None else _of_kind(scenario, kind)
+        np.ones(len(workload), dtype=np.bool_) if kind is None else ops_of_kind(scenario, kind)
     )
     for members, chip in _chips(scenario):
         of_members = (
@@ -235,20 +241,6 @@ def _check_timed(scenario: Scenario, kind: str | None) -> None:
         raise WhatIfError(
             f"kernels last as on {timed.name}: write the accelerator in front of the cluster"
         )
-
-
-def _of_kind(scenario: Scenario, kind: str) -> Mask:
-    """Ops of the ranks that sit on nodes of a kind."""
-    cluster, rank = scenario.cluster, scenario.workload.rank
-    if kind not in cluster.node_kinds:
-        hint = did_you_mean(kind, cluster.node_kinds)
-        kinds = ", ".join(cluster.node_kinds) or "nodes of one kind only"
-        raise WhatIfError(f"{cluster.name} has no nodes of kind {kind!r}; {hint}it has {kinds}")
-    parts = place(cluster, scenario.ranks, scenario.nodes).parts
-    members = [part.placement.members for part in parts if part.kind == kind]
-    if not members:
-        raise WhatIfError(f"no rank of the job sits on a node of kind {kind!r}")
-    return np.asarray((rank >= members[0].start) & (rank < members[0].stop))
 
 
 def _with(cluster: Cluster, chip: AcceleratorTable, kind: str | None) -> Cluster:

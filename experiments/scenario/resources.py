@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.scenario.change import (
+    BUS_BANDWIDTH,
     CLUSTER_RESOURCES,
     Change,
     Multiplied,
@@ -190,6 +191,8 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
         return "" if (workload.what == What.COMPUTE).any() else "no kernels; the host computes"
     if resource == "host":
         return "" if (workload.part == What.HOST).any() else "no host ops in the trace"
+    if resource == BUS_BANDWIDTH and workload.over_bus.any():
+        return "" if scenario.cluster.pcie is not None else _NO_BUS
     if not len(workload.calls):
         return "no collectives in the step"
     if np.isnan(workload.calls.size).all():
@@ -202,6 +205,9 @@ def not_used(baseline: Timeline, scenario: Scenario, resource: str) -> str:
         return "" if moved.get(SCALE_OUT) else _one_domain(scenario)
     tier = resource.partition(".")[0]
     return "" if moved.get(tier) else _no_traffic(scenario, tier)
+
+
+_NO_BUS = "the cluster file has no PCIe; give pcie.bandwidth, and the step's copies follow it"
 
 
 def _not_drawn(scenario: Scenario, resource: str) -> str:

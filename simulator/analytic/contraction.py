@@ -18,7 +18,7 @@ The hot loops take edges as columns ``source``, ``target`` and ``weight`` of sha
 ``(edges, parts)``. :func:`expand` gives every op its times back once the calls have theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -235,8 +235,11 @@ def _direct(  # noqa: C901  a hot loop: a call per edge costs more than its work
             first[target[edge]] = -1
 
 
-PARTS = (What.HOST, What.COMPUTE, What.COPY)
-"""Parts of time that can be scaled by themselves; the rest never is."""
+PARTS = (What.HOST, What.COMPUTE, What.COPY, What.BUS)
+"""Parts of time that can be scaled by themselves; the rest never is.
+
+What the bus limits is scaled with other copies, too. A step without it has no such part.
+"""
 
 _ROUNDS = 12
 """Rounds at most: each takes away what the one before made superfluous; four suffice as a rule."""
@@ -289,7 +292,7 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     DeadlockError
         If calls wait for each other in a cycle.
     """
-    scaled = tuple(sorted(set(parts)))
+    scaled = told_apart(workload, parts)
     if workload.repeats is None:
         web, steps = _web(workload, scaled), 1
     else:
@@ -313,6 +316,12 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
             first = False
         web = _without(web, points)
     return _compact(workload, web, order, scaled, steps)
+
+
+def told_apart(workload: Workload, parts: Iterable[What]) -> tuple[What, ...]:
+    """Return the parts, in order, that a contracted step has columns for."""
+    has_bus = workload.over_bus.any()
+    return tuple(sorted({part for part in parts if part != What.BUS or has_bus}))
 
 
 def expand(workload: Workload, call_end: Floats) -> tuple[Floats, Floats]:
@@ -346,21 +355,37 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
         first,
         after,
     ]
-    column = np.zeros(len(What), dtype=np.intp)
-    column[list(parts)] = 1 + np.arange(len(parts))
     weight: list[Floats] = [np.zeros((len(points), 1 + len(parts))) for points in source]
     # The latency of a launch is its host's.
-    host = column[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
+    host = _columns(parts)[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
-    weight[0][np.arange(len(of)), column[workload.part[of]]] += workload.duration[of]
+    weight[0] += _durations(workload, of, parts)
     weight[1][:, 0] = workload.calls.late[workload.call[member]]
-    weight[2][np.arange(len(leaf)), column[workload.part[leaf]]] = workload.duration[leaf]
+    weight[2] = _durations(workload, leaf, parts)
     weight[3][:, 0] = workload.ready[first]
     return _Web(
         np.concatenate(source).astype(np.int32),
         np.concatenate(target).astype(np.int32),
         np.concatenate(weight),
     )
+
+
+def _columns(parts: tuple[What, ...]) -> NDArray[np.intp]:
+    """Return the column of weights that each part has, 0 where it is never scaled."""
+    column = np.zeros(len(What), dtype=np.intp)
+    column[list(parts)] = 1 + np.arange(len(parts))
+    return column
+
+
+def _durations(workload: Workload, ops: Ints | Longs, parts: tuple[What, ...]) -> Floats:
+    """Durations of ops (s), in the columns of their parts, shape ``(ops, 1 + parts)``."""
+    weight = np.zeros((len(ops), 1 + len(parts)))
+    column = _columns(parts)
+    of_part = column[workload.part[ops]]
+    if What.BUS in parts:
+        of_part[workload.over_bus[ops]] = column[What.BUS]
+    weight[np.arange(len(ops)), of_part] = workload.duration[ops]
+    return weight
 
 
 def _end_points(workload: Workload) -> NDArray[np.integer]:
@@ -382,12 +407,8 @@ def _twice(workload: Workload, web: _Web, parts: tuple[What, ...]) -> _Web:
     source, target = web.source.astype(np.int64), web.target.astype(np.int64)
     later = source != begin
     joint = joints(workload)
-    part = np.zeros(len(What), dtype=np.intp)
-    part[list(parts)] = 1 + np.arange(len(parts))
-    weight = np.zeros((len(joint.source), web.weight.shape[1]))
-    weight[:, 0] = joint.lag
-    rows = np.arange(len(weight))
-    weight[rows, part[workload.part[joint.source]]] += workload.duration[joint.source]
+    weight = _durations(workload, joint.source, parts)
+    weight[:, 0] += joint.lag
     first_source = np.where(source == begin, 2 * of_step, source)
     first_target = np.where(target == finish, 2 * of_step + 1, target)
     next_target = np.where(target == finish, 2 * of_step + 2, target + of_step)[later]

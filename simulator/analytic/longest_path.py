@@ -91,7 +91,10 @@ class Points:
         if missing := [part.name.lower() for part in self.scale if part not in parts]:
             raise WorkloadError(f"contracted without telling apart {', '.join(missing)}")
         ones = np.ones(len(self))
-        return np.stack([ones, *(self.scale.get(part, ones) for part in parts)])
+        scale = {**self.scale}
+        if What.BUS in parts:  # a copy, too
+            scale[What.BUS] = scale.get(What.BUS, ones) * scale.get(What.COPY, ones)
+        return np.stack([ones, *(scale.get(part, ones) for part in parts)])
 
 
 def makespans(graph: Contracted, points: Points) -> Floats:

@@ -6,13 +6,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from helpers.strategies import plan
-from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
 from simulator.engine.simulate import Costs, simulate
 from simulator.workload import What
 
+OF_OPS = (What.HOST, What.COMPUTE, What.COPY)
+"""Parts that every step has; the bus is a part of some only."""
 factors = st.sampled_from([0.0, 0.25, 1.0, 1.0, 2.0, 7.3])
-scales = st.fixed_dictionaries(dict.fromkeys(PARTS, factors))
+scales = st.fixed_dictionaries(dict.fromkeys(OF_OPS, factors))
 
 
 def points(workload, network, scale=None, *, planner=plan):

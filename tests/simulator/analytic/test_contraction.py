@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.passes import points, scaled, scales, timeline
+from helpers.passes import OF_OPS, points, scaled, scales, timeline
 from helpers.strategies import cases, switch_network, with_software
-from simulator.analytic.contraction import PARTS, contract, expand
+from simulator.analytic.contraction import contract, expand
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
 from simulator.support.errors import DeadlockError, WorkloadError
@@ -25,7 +25,7 @@ def test_the_step_is_the_engines_whatever_the_factors_are(case, scale):
     assert step == pytest.approx(truth.makespan, **exact)
 
 
-@given(case=cases(), part=st.sampled_from(PARTS), scale=scales)
+@given(case=cases(), part=st.sampled_from(OF_OPS), scale=scales)
 def test_it_is_so_if_only_what_is_scaled_is_told_apart(case, part, scale):
     workload, network = case
     scale = {part: scale[part]}
@@ -85,7 +85,7 @@ def chain(length):
     builder = WorkloadBuilder(job_ranks=1)
     before = None
     for number in range(length):
-        what = PARTS[number % 3]
+        what = OF_OPS[number % 3]
         op = builder.op(what, rank=0, lane="one", name="op", duration=1.0 + number)
         if before is not None:
             builder.edge(before, op, lag=0.5)

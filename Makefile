@@ -20,6 +20,10 @@ BROWSED := $(VENV)/browsed
 # Of make page-test: what Chromium is called here; CHROMIUM=PATH names another.
 CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
 PYTEST := -m pytest --numprocesses auto
+# Of make fuzz: how long, which numbers of chance, and where what fails is kept.
+MINUTES := 10
+SEED :=
+KEEP :=
 # Of make newest: all, unless some are named.
 TESTS ?=
 # Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
@@ -59,7 +63,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all page-test exhaustive bounds check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +131,9 @@ exhaustive: $(READY)  ## all tests on more and new random cases, some on thousan
 bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 	$(call stage,hot loops with checked indices,$(CHECKED) $(BIN)/twofold system warm)
 	$(call stage,tests with checked indices,$(CHECKED) $(BIN)/python $(PYTEST) $(INDEXED))
+
+fuzz: $(READY)  ## MINUTES=10 of bad inputs over every format, by SEED or a fresh one, which is printed
+	$(BIN)/python -m benchmarks.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks

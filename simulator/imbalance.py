@@ -21,6 +21,7 @@ from simulator.shares import Shares, of_bytes
 from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError, shown
 from simulator.support.input_files import csv_rows, read_text
+from simulator.support.quantities import number_of
 
 _FORMS = (
     "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "
@@ -327,13 +328,13 @@ _MOST = 1 << 20
 
 
 def _whole(cell: str, where: str) -> int:
-    if not (cell.isdecimal() and int(cell) < _MOST):
+    if not (cell.isdecimal() and len(cell) < 9 and int(cell) < _MOST):
         raise WorkloadError(f"{where}: {shown(cell)} is not a whole number from 0 on")
     return int(cell)
 
 
 def _amount(cell: str, where: str) -> float:
-    value = _number(cell)
-    if not 0 <= value < math.inf:
+    value = number_of(cell)
+    if not value >= 0:
         raise WorkloadError(f"{where}: {shown(cell)} is not an amount")
     return value

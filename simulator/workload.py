@@ -26,6 +26,7 @@ from simulator.support.arrays import Longs, Mask, offsets_by_row
 from simulator.support.arrays import Matrix as Matrix
 from simulator.support.errors import WorkloadError
 from simulator.support.names import same_name
+from simulator.support.quantities import CENTURY, MOST_RANKS
 from simulator.support.topological_order import find_cycle
 
 KINDS = (
@@ -648,7 +649,7 @@ def _check_columns(workload: Workload) -> None:
         ("lag", workload.edges.lag),
     ):
         least = -math.inf if name == "ready" and workload.repeats is not None else 0.0
-        wrong = np.flatnonzero(~((values >= least) & np.isfinite(values)))
+        wrong = np.flatnonzero(~((values >= least) & (values <= CENTURY)))
         if len(wrong):
             raise WorkloadError(f"{name} {values[wrong[0]]!r} (row {wrong[0]}) is not a time")
     for name, table in (("lane", workload.lanes), ("name", workload.names)):
@@ -689,6 +690,8 @@ def _check_modules(workload: Workload) -> None:
 
 
 def _check_ranks(workload: Workload) -> None:
+    if workload.job_ranks > MOST_RANKS:
+        raise WorkloadError(f"{workload.job_ranks} ranks; a job has at most {MOST_RANKS}")
     outside = np.flatnonzero((workload.rank < 0) | (workload.rank >= workload.job_ranks))
     if len(outside):
         op = workload.op(int(outside[0]))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
+from simulator.support.limits import limits
 from simulator.topology import Node, Topology
 from topologies.families.family import family_of
 from topologies.families.table import family_named
@@ -46,8 +47,24 @@ def diameter(network: Topology) -> int:
     >>> diameter(ring(8, bandwidth=50e9, latency=1e-6))
     4
     """
+    _check_work(network)
     blocks = range(0, network.ranks, _BLOCK)
     return max(_farthest(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
+
+
+def _check_work(network: Topology) -> None:
+    """Refuse what would take minutes: hops times links times words, by the hops from one rank."""
+    neighbours: dict[int, list[int]] = {}
+    for source, target in zip(network.source.tolist(), network.target.tolist(), strict=True):
+        neighbours.setdefault(source, []).append(target)
+    seen, front, hops = {0}, [0], 0
+    while front:
+        front = list({node for at in front for node in neighbours.get(at, ())} - seen)
+        seen.update(front)
+        hops += bool(front)
+    work = hops * len(network) * -(-network.ranks // 64)
+    what = f"its diameter takes {work:.1e} steps to count"
+    limits().check("work", work, network.name, what)
 
 
 _BLOCK = 1024

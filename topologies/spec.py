@@ -1,5 +1,6 @@
 """A raw topology from a few words (``torus:4x4``, ``leaf_spine:4x2x8:2``), and its figures."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.policy import HASHED, POLICIES, Routing
 from simulator.support.errors import TopologyError
+from simulator.support.limits import limits
 from simulator.support.names import nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.topology import Topology
@@ -138,7 +140,7 @@ def spec_words(spec: str) -> SpecWords:
     name, family = named_family
     digits, _, option = rest.partition(":")
     parts = digits.split("x")
-    if not all(part.isascii() and part.isdigit() for part in parts) or (
+    if not all(re.fullmatch("[0-9]{1,18}", part) for part in parts) or (
         len(parts) not in family.numbers or (option and not family.option)
     ):
         raise TopologyError(f"{words!r}: write {_form(family)}")
@@ -166,14 +168,12 @@ def accepted() -> str:
     return f"{', '.join(forms)}, or the path of a graph (.graphml, .json)"
 
 
-_MOST_LINKS = 10_000_000
-"""A spec with a digit too many should be an error, not a machine without memory."""
-
-
 def _refuse_huge(family: Family, spec: ParsedSpec) -> None:
-    """Raise if there would be far more links than anybody simulates."""
-    if max(spec.numbers) > _MOST_LINKS or family.counts(spec).links > _MOST_LINKS:
-        raise ValueError("that is more than ten million links")
+    """Refuse far more links than anybody simulates: a digit too many is no reason to run dry."""
+    where = f"topology {family.form}"
+    limits().check("items", max(spec.numbers), where, f"{max(spec.numbers)} of a kind")
+    links = family.counts(spec).links
+    limits().check("items", links, where, f"{links} links")
 
 
 def _routed(family: Family, spec: ParsedSpec, name: str, routing: str) -> Topology:

@@ -101,9 +101,10 @@ def _bundle() -> bytes:
     out, packed = io.BytesIO(), io.BytesIO()
     pq.write_table(pa.table(table), out)
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("nvtx_gpu_proj_trace/trace.parquet", out.getvalue())
+        archive.writestr(zipfile.ZipInfo("nvtx_gpu_proj_trace/trace.parquet"), out.getvalue())
         archive.writestr(
-            "dump/module_0004.jit_f.gpu_after_optimizations.hlo.pb.xz", lzma.compress(program)
+            zipfile.ZipInfo("dump/module_0004.jit_f.gpu_after_optimizations.hlo.pb.xz"),
+            lzma.compress(program),
         )
     return packed.getvalue()
 
@@ -311,7 +312,7 @@ def seeds() -> Iterator[Seed]:
         INFRA,
         (("clusters", "--from-infragraph", "F", "--like", "dgx-a100"),),
     )
-    log = (("calibrate", "--logs", "F", *CLUSTER), ("validate", "F", *CLUSTER))
+    log = (("validate", "F", *CLUSTER), ("calibrate", "--logs", "F", *CLUSTER))
     yield Seed("nccl-tests", "nccl.log", NCCL_LOG, log)
     yield Seed("osu", "osu.log", OSU, (("calibrate", "--logs", "F", *CLUSTER, "--ranks", "8"),))
     yield Seed("calls", "calls.csv", CALLS, log)
@@ -352,7 +353,18 @@ def seeds() -> Iterator[Seed]:
         "own-kernels",
         "own.csv",
         OWN,
-        (("generate", "llama-3.1-8b", *CLUSTER, *train, "--kernels-from", "F"),),
+        (
+            (
+                "generate",
+                "llama-3.1-8b",
+                *CLUSTER,
+                *train,
+                "--framework",
+                "megatron",
+                "--kernels-from",
+                "F",
+            ),
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from collectives.files.measured_calls import (
 )
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_rows, parse_json
-from simulator.support.quantities import bytes_per_element
+from simulator.support.quantities import MOST_RANKS, bytes_per_element
 from simulator.workload import KINDS, kind_named
 
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
@@ -302,6 +302,6 @@ def _whole(row: Cells, name: str | None, location: str) -> int | None:
     if name is None or not row.get(name):
         return None
     value = number(row[name])
-    if not value >= 1 or value % 1:
+    if not 1 <= value <= MOST_RANKS or value % 1:
         raise TraceError(f"{location}: {name}: {shown(row[name])} is not a whole number above 0")
     return int(value)

@@ -4,12 +4,12 @@ Readers of single forms make :class:`BenchmarkLog` of it; :mod:`collectives.file
 finds the reader and checks what several logs say together.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.support.errors import TraceError, shown
+from simulator.support.quantities import CENTURY, MOST_RANKS, number_of
 
 MICRO, GIGA = 1e-6, 1e9
 SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}
@@ -73,17 +73,14 @@ def seconds(text: str, unit: float, location: str, column: str) -> float:
         If it is no number above 0.
     """
     value = number(text)
-    if not 0 < value < math.inf:
+    if not 0 < value * unit <= CENTURY:
         raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
     return value * unit
 
 
 def number(text: str) -> float:
-    """Read a number; NaN where it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    """Read a number; NaN where it is none that a log can have."""
+    return number_of(text)
 
 
 def placed(
@@ -102,6 +99,8 @@ def placed(
     rank_count = layout.ranks if ranks is None else ranks
     if rank_count is None:
         raise TraceError(f"{location}: does not record the number of ranks: give --ranks")
+    if rank_count > MOST_RANKS:
+        raise TraceError(f"{location}: {rank_count} ranks; {MOST_RANKS} are the most there can be")
     if nodes is None:
         nodes = layout.nodes
         if nodes is None and layout.ranks_per_node is not None:

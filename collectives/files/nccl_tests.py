@@ -31,6 +31,7 @@ from collectives.files.measured_calls import (
 )
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import reason_of
+from simulator.support.quantities import MOST_RANKS
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _KINDS = {
@@ -162,7 +163,7 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
         if not runs:
             continue
         if config:
-            _configure(runs[-1], config)
+            _configure(runs[-1], config, location)
         elif rank:
             _add_rank(runs[-1], rank, location)
         elif header:
@@ -181,18 +182,25 @@ def _named(line: str) -> str:
     return ""
 
 
-def _configure(run: _Run, config: "re.Match[str]") -> None:
-    run.gpus = int(config[1]) * int(config[2])
-    run.most = float(config[3])
+def _configure(run: _Run, config: "re.Match[str]", location: str) -> None:
+    run.gpus = _count(config[1], location) * _count(config[2], location)
+    run.most = number(config[3])
     if step := _STEP.search(config[4]):
-        run.step = float(step[1]), step[2]
+        run.step = number(step[1]), step[2]
+
+
+def _count(text: object, location: str) -> int:
+    count = number(str(text))
+    if not 0 <= count <= MOST_RANKS or count % 1:
+        raise TraceError(f"{location}: {shown(text)} is no number of threads, GPUs or ranks")
+    return int(count)
 
 
 def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
     """Note a rank's host and device; of several groups (split communicators) the first counts."""
-    if rank[2] is not None and int(rank[2]):
+    if rank[2] is not None and _count(rank[2], location):
         return
-    if rank[2] is None and int(rank[1]) < len(run.hosts):
+    if rank[2] is None and _count(rank[1], location) < len(run.hosts):
         raise TraceError(
             f"{location}: rank {rank[1]} a second time: each process ran by itself; "
             "build nccl-tests with MPI=1"
@@ -246,12 +254,14 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
         for group, start in zip(groups, range(0, cell_count, width), strict=False)
     ]
     out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
-    size, count = float(words[0]), float(words[1])
+    size, count = number(words[0]), number(words[1])
+    if math.isnan(size) or math.isnan(count):
+        raise TraceError(f"{location}: {shown(words[0])} B is no size of a message")
     return _Row(location, size, count, dtype, redop, root, out_of_place, in_place)
 
 
 def _is_integer(text: str) -> bool:
-    return text.lstrip("-").isdigit()
+    return re.fullmatch(r"-?[0-9]{1,9}", text) is not None
 
 
 def _timing(cells: Mapping[str, str], unit: float, location: str) -> _Timing:
@@ -270,7 +280,7 @@ def _json_runs(text: str, path: str) -> list[_Run]:
         config = document.get("config")
         run = _Run(path, _named(" ".join(map(str, document.get("args", ())))))
         if isinstance(config, dict):
-            _configure_json(run, config)
+            _configure_json(run, config, path)
         for count, row in enumerate(document.get("results") or (), 1):
             run.rows.append(_json_row(row, f"{path}, result {count}"))
         average = document.get("average_bus_bandwidth")
@@ -293,8 +303,10 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
             yield document
 
 
-def _configure_json(run: _Run, config: Mapping[str, Any]) -> None:
-    run.gpus = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+def _configure_json(run: _Run, config: Mapping[str, Any], location: str) -> None:
+    run.gpus = _count(config.get("nthreads", 1), location) * _count(
+        config.get("ngpus", 1), location
+    )
     devices = [device for device in config.get("devices") or () if not device.get("group")]
     # A process names its first device only.
     run.hosts = [str(device.get("hostname", "")) for device in devices for _ in range(run.gpus)]

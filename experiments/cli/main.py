@@ -28,7 +28,7 @@ from experiments.cli.former_names import current_words
 from experiments.cli.show import WORDS, say, with_verbosity
 from experiments.files import check_apart
 from experiments.output.encoding import harmless, write_on_any
-from simulator.support.errors import SettingsError, TwofoldError
+from simulator.support.errors import SettingsError, TwofoldError, shown
 from simulator.support.limits import LIMITS, VARIABLE, guard_memory, out_of_memory, parse_limits
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -260,7 +260,7 @@ _keeps_to_budget: list[bool] = []
 """Not empty where the process is this program's alone, so that its memory may be limited."""
 
 
-def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
+def _guarded(ask: Callable[..., None]) -> Callable[..., None]:  # noqa: C901 - a way out for each
     """Make errors one line on stderr and an exit status."""
 
     @functools.wraps(ask)
@@ -269,14 +269,15 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
             check_apart(options)
             ask(*arguments, **options)
             sys.stdout.flush()
-        except (TwofoldError, MemoryError) as error:
-            reason = out_of_memory() if isinstance(error, MemoryError) else error
-            raise _stop(f"error: {reason}", 1) from error
-        except KeyboardInterrupt as error:
-            raise _stop("interrupted: there is no complete answer", 130) from error
         except BrokenPipeError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from error
+        except MemoryError as error:
+            raise _stop(f"error: {out_of_memory(error)}", 1) from None
+        except (TwofoldError, OSError) as error:
+            raise _stop(f"error: {_refusal(error)}", 1) from error
+        except KeyboardInterrupt as error:
+            raise _stop("interrupted: there is no complete answer", 130) from error
         except (typer.Exit, typer.BadParameter, ImportError):  # of the last, twofold.main says why
             raise
         except Exception as error:
@@ -287,6 +288,14 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:
             raise _stop(f"{message} (TWOFOLD_TRACEBACK=1 shows where)", 1) from error
 
     return command
+
+
+def _refusal(error: Exception) -> str:
+    """Say on one line what cannot be used; of the system's own errors, which file and why."""
+    if isinstance(error, OSError) and error.strerror:
+        name = "" if error.filename is None else f"{shown(str(error.filename))}: "
+        return f"{name}{error.strerror.lower()}"
+    return str(error)
 
 
 def _stop(message: str, status: int) -> typer.Exit:

@@ -21,18 +21,20 @@ import fcntl
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from experiments.files import writing
 from experiments.studies.placed import Answer, Move
-from simulator.support.errors import OutputError, StudyError, TwofoldError
+from simulator.support.errors import OutputError, StudyError, TwofoldError, shown
 from simulator.support.input_files import read_bytes, read_text
+from simulator.support.quantities import CENTURY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -291,7 +293,9 @@ def open_store(folder: Path, study: Written, wait: Callable[[str], None]) -> Ite
     check_folder(folder, study)
     with reported(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("ab")
+        # Neither waits for who writes to a pipe nor follows a link to somebody's file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.fdopen(os.open(folder / _LOCK, flags, 0o666), "ab")
     with lock:
         _wait_for(lock, folder, wait)
         check_folder(folder, study)
@@ -325,6 +329,7 @@ def check_folder(folder: Path, study: Written) -> None:
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
         raise OutputError(f"{folder}: cannot be read: {_reason(error)}") from error
+    _check_own(folder, names)
     if STUDY not in names:
         if others := sorted(names - {_LOCK} - {name for name in names if name.endswith(".part")}):
             raise StudyError(
@@ -341,6 +346,16 @@ def check_folder(folder: Path, study: Written) -> None:
             f"{folder}: holds another study, {_difference(recorded, study.content)}: "
             "name another directory"
         )
+
+
+def _check_own(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a directory of which a part is somewhere else, or is a pipe: it would be written."""
+    for name in names:
+        mode = (folder / name).lstat().st_mode
+        wanted = stat.S_ISDIR(mode) if name == RESULTS else stat.S_ISREG(mode)
+        if name in (STUDY, INDEX, RESULTS, _LOCK) and not wanted:
+            kind = "a link" if stat.S_ISLNK(mode) else "no file of a study"
+            raise StudyError(f"{folder / name}: is {kind}: name a new or empty directory")
 
 
 def _difference(recorded: object, content: Mapping[str, Any]) -> str:
@@ -407,10 +422,35 @@ def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
     base.execute("COMMIT")
 
 
-def answer_of(step: float | None, busy: float | None, refused: str, moves: str) -> Answer:
-    """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing."""
-    all_moves = tuple(Move(*move) for move in json.loads(moves)) if moves else ()
-    return Answer(nan if step is None else step, nan if busy is None else busy, refused, all_moves)
+def answer_of(step: object, busy: object, refused: object, moves: object) -> Answer:
+    """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing.
+
+    Raises
+    ------
+    StudyError
+        If the row is none that this program wrote: somebody else may have changed the file.
+    """
+    try:
+        all_moves = tuple(_move(*move) for move in json.loads(str(moves))) if moves else ()
+        took, at_work = (nan if value is None else _time(value) for value in (step, busy))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StudyError(
+            "an answer that was kept is damaged: delete index.sqlite of the study, or the cache "
+            f"(twofold system cache --clear): {' '.join(str(error).split())[:100]}"
+        ) from error
+    return Answer(took, at_work, str(refused), all_moves)
+
+
+def _time(value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= CENTURY:
+        raise ValueError(f"{shown(value)} is no time")
+    return float(value)
+
+
+def _move(source: object, longer: object, shorter: object) -> Move:
+    if not all(isinstance(value, int | float) and isfinite(value) for value in (longer, shorter)):
+        raise ValueError(f"{shown(longer)} and {shown(shorter)} are no changes of a time")
+    return Move(str(source), float(longer), float(shorter))  # type: ignore[arg-type]
 
 
 def row_of(answer: Answer) -> tuple[float | None, float | None, str, str]:

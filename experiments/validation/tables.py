@@ -5,13 +5,13 @@ the other kinds stand in ``_COLUMNS``. What has none of them may be the log of a
 no table.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import csv_table, read_bytes, read_text
+from simulator.support.quantities import CENTURY, number_of
 from topologies import catalog
 
 Row = Mapping[str, str | None]
@@ -120,7 +120,7 @@ def seconds(row: Row, column: str, *, may_be_zero: bool = False) -> float | None
     if not cell:
         return None
     value = number(cell)
-    if not 0 <= value < math.inf or (value == 0 and not may_be_zero):
+    if not 0 <= value <= CENTURY or (value == 0 and not may_be_zero):
         more = "" if may_be_zero else ", more than 0"
         raise TraceError(f"{column}: {cell!r} is not a time in seconds{more}")
     return value
@@ -128,7 +128,4 @@ def seconds(row: Row, column: str, *, may_be_zero: bool = False) -> float | None
 
 def number(cell: str) -> float:
     """Return the number in a cell; NaN where it holds none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
+    return number_of(cell)

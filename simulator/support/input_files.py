@@ -13,6 +13,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -463,7 +464,7 @@ def csv_table(
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the names of the columns of CSV, and its rows by them with their lines.
 
-    A row that is short lacks its last columns; empty lines are none.
+    The last cells of a row that is short are empty; empty lines are none.
 
     Raises
     ------
@@ -482,7 +483,7 @@ def _by_name(
         if len(cells) > len(names):
             raise wrong(f"{source}, line {line}: {len(cells)} cells of {len(names)} columns")
         if cells:
-            yield line, dict(zip(names, cells, strict=False))
+            yield line, dict(zip_longest(names, cells, fillvalue=""))
 
 
 def json_rows(

@@ -10,6 +10,7 @@ what readers hand out raises it, so that a small file cannot take what a large o
 import os
 import re
 import sys
+import traceback
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 
@@ -45,6 +46,8 @@ class Limits:
         Levels of nested JSON or XML.
     items
         Vertices, cables, ranks or rows that a description spells out in few words.
+    work
+        Steps of a figure that takes more than its input is long, such as a diameter.
     """
 
     memory: int = 1_800_000_000
@@ -53,7 +56,8 @@ class Limits:
     ratio: int = 400
     members: int = 10_000
     depth: int = 100
-    items: int = 4_000_000
+    items: int = 1_000_000
+    work: int = 1_500_000_000
 
     def check(self, name: str, value: int, where: str, what: str) -> None:
         """Refuse a value beyond the limit ``name``; ``what`` says in the message what is too much.
@@ -151,8 +155,10 @@ def _set_limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def out_of_memory() -> str:
-    """Say that the budget of memory is used up, and how it is raised."""
+def out_of_memory(error: MemoryError) -> str:
+    """Say that the budget of memory is used up, and how it is raised; free what filled it."""
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__context__ = None
     limit = _guarded[0] if _guarded else limits().memory
     return (
         f"memory: more than {limit / 1e9:.1f} GB are needed, the limit for files of this size: if "

@@ -21,6 +21,8 @@ _BEFORE = re.compile(
     )""",
     re.VERBOSE,
 )
+_LONGEST = 10_000
+"""Characters of a line that is no JSON: benchmarks print a few hundred."""
 _MOST = 6
 """Marks before one line at most: a logger's time, a stream, a launcher's time, its tag, a rank."""
 
@@ -49,6 +51,8 @@ def as_printed(text: str) -> str:
 
 
 def _line(line: str) -> str:
+    if len(line) > _LONGEST and line.lstrip()[:1] not in ("{", "["):
+        return ""
     line = _COLOUR.sub("", line)
     for _ in range(_MOST):
         shorter = _BEFORE.sub("", line, count=1)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from simulator.support.errors import QuantityError, WorkloadError
+from simulator.support.errors import QuantityError, WorkloadError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -40,6 +40,27 @@ _EXAMPLES = {
     "USD": "'30 kUSD', '40 MUSD'",
     "USD/J": "'0.08 USD/kWh'",
 }
+CENTURY = 3.2e9
+"""Seconds: nothing that is measured or simulated here takes longer."""
+MOST_BYTES = 2.0**60
+"""Of one message, or one memory: an exbibyte."""
+MOST_RANKS = 2**24
+"""Of one job: sixteen million, forty times the largest there was."""
+PHYSICAL = {
+    "s": (1e-21, CENTURY),
+    "B": (1e-3, MOST_BYTES),
+    "B/s": (0.1, 1e18),
+    "FLOP/s": (1.0, 1e24),
+    "W": (1e-6, 1e12),
+    "J": (1e-12, 1e21),
+    "USD": (1e-9, 1e15),
+    "USD/J": (1e-18, 1.0),
+}
+"""Least and most of each base unit that a file or a command may state, besides 0: a link of 0.1 B/s
+is slower than a telegraph, one of 10^18 a million times as fast as any there is."""
+_LEAST_NUMBER = 1e-30
+_LONGEST = 100
+"""Characters of a quantity."""
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
@@ -73,18 +94,42 @@ def parse_quantity(text: object, base: str) -> float:
     67108864.0
     """
     accepted = f"write a number with a unit, such as {_EXAMPLES[base]}"
-    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    match = _TEXT.fullmatch(text) if isinstance(text, str) and len(text) < _LONGEST else None
     if match is None:
-        raise QuantityError(f"{text!r} is not a quantity: {accepted}")
+        raise QuantityError(f"{shown(text)} is not a quantity: {accepted}")
     number, unit = match.groups()
     if unit is None:
-        raise QuantityError(f"{text!r} has no unit: {accepted}")
+        raise QuantityError(f"{shown(text)} has no unit: {accepted}")
     if unit not in _UNITS[base]:
-        raise QuantityError(f"{text!r}: {_no_unit(number, unit, base)}; {accepted}")
+        raise QuantityError(f"{shown(text)}: {_no_unit(number, unit, base)}; {accepted}")
     value = float(number) * _UNITS[base][unit]
-    if value == math.inf:
-        raise QuantityError(f"{text!r} is too large for a number: {accepted}")
+    least, most = PHYSICAL[base]
+    if value > most or 0 < value < least or (value == 0 and re.search("[1-9]", number[:40])):
+        raise QuantityError(
+            f"{shown(text)} is outside of what there is, {format_quantity(least, base)} to "
+            f"{format_quantity(most, base)}: {accepted}"
+        )
     return value
+
+
+def number_of(text: object) -> float:
+    """Read a plain number of a table; NaN where it is none that anything here can have.
+
+    Its size is 10^-30 to 2^60, or it is 0: sizes in bytes, times in any unit, counts, factors.
+
+    Examples
+    --------
+    >>> number_of(" 12.5 "), number_of("1e308"), number_of("x")
+    (12.5, nan, nan)
+    """
+    written = str(text).strip()
+    if not written.isascii() or "_" in written:
+        return math.nan
+    try:
+        value = float(written)
+    except ValueError:
+        return math.nan
+    return value if value == 0 or _LEAST_NUMBER <= abs(value) <= MOST_BYTES else math.nan
 
 
 def _no_unit(number: str, unit: str, base: str) -> str:

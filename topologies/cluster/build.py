@@ -33,6 +33,7 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.policy import Routing
+from simulator.support.limits import limits
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
 from topologies.cluster.fabrics import Graph, RailFabric, SwitchFabric
 from topologies.cluster.graphs import domain_graph
@@ -101,6 +102,9 @@ def build(cluster: Cluster, ranks: int, nodes: int | None = None) -> Topology:
         kind, seats = part.cluster, part.placement
         plugged = node_nics(kind, seats.nodes, seats.first_node)
         nics += plugged
+        cables = len(kind.wiring.cables) if kind.wiring is not None else 1
+        what = f"{seats.nodes} nodes of {cables} cables"
+        limits().check("items", seats.nodes * cables, cluster.name, what)
         if kind.wiring is not None:
             links += wired_links(kind, seats, plugged, kind.wiring)
             continue

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import ClusterError
+from simulator.support.quantities import MOST_RANKS
 from simulator.topology import SCALE_UP, Topology
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.schema import Cluster, kinds_of
@@ -122,6 +123,8 @@ def place(cluster: Cluster, ranks: int, nodes: int | None = None) -> Placement:
     """
     if ranks < 1:
         raise ClusterError(f"{cluster.name}: a job needs at least 1 rank, not {ranks}")
+    if ranks > MOST_RANKS:
+        raise ClusterError(f"{cluster.name}: {ranks} ranks; a job has at most {MOST_RANKS}")
     if cluster.is_one_graph and nodes is not None:
         raise ClusterError(f"{cluster.name} is one graph without nodes: remove --nodes")
     kinds = kinds_of(cluster)

@@ -10,6 +10,7 @@ bandwidths: a cable says only how wide it is beside the others of its tier, so t
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from pydantic import model_validator
@@ -81,22 +82,22 @@ class Wiring(ClusterPart):
 
     cables: tuple[Cable, ...]
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """GPUs of the node."""
         return sum(gpu_number(vertex) is not None for vertex in self.vertices)
 
-    @property
+    @cached_property
     def nics(self) -> int:
         """NICs of the node."""
         return sum(nic_number(vertex) is not None for vertex in self.vertices)
 
-    @property
+    @cached_property
     def vertices(self) -> list[str]:
         """Every vertex, in the order in which cables name them."""
         return list(dict.fromkeys(end for cable in self.cables for end in cable.ends))
 
-    @property
+    @cached_property
     def peers_use_pcie(self) -> bool:
         """Whether two GPUs have no way to each other but over PCIe beside another tier."""
         joined = reached("gpu0", (cable for cable in self.cables if cable.tier == SCALE_UP))

@@ -405,5 +405,7 @@ def pairs(names: Sequence[str], width: float) -> list[Cable]:
     ]
 
 
+MOST_LINKS = 1024
+"""Links between two devices of a node: NVLink 5 has 18."""
 PAIRED = "Any two NUMA domains have a link of their own, as NCCL takes it."
 """What :func:`pairs` assumes."""

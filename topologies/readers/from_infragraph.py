@@ -19,8 +19,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from simulator.support.errors import ClusterError
+from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import read_text
+from simulator.support.limits import limits
+from simulator.support.quantities import number_of
 from simulator.support.yaml_text import parse_yaml
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
@@ -120,7 +122,7 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
     if len(hosts) != 1:
         raise _GraphError(f"{len(hosts)} instances with accelerators; a cluster has nodes of one")
     host, node = hosts[0], devices[instances[hosts[0]]["device"]]
-    fabric = _Fabric(host, int(instances[host]["count"]), _outer(table, kinds, instances))
+    fabric = _Fabric(host, _count(instances[host]), _outer(table, kinds, instances))
     cluster = wired_cluster(_drawing(file, str(table["name"]), node, fabric, like), like)
     return _between(file, cluster, fabric)
 
@@ -136,7 +138,10 @@ def _device(name: str, kinds: dict[str, Any], inside: tuple[str, ...] = ()) -> _
     for component in kinds[name]["components"]:
         kind = component["choice"]
         part = _device(component["name"], kinds, (*inside, name)) if kind == "device" else None
-        for number in range(int(component["count"])):
+        count = _count(component)
+        total = len(kinds_of_vertices) + count * (1 if part is None else len(part.kinds))
+        limits().check("items", total, f"device {name}", f"{total} vertices")
+        for number in range(count):
             vertex = f"{component['name']}.{number}"
             if part is None:
                 kinds_of_vertices[vertex] = (
@@ -180,7 +185,7 @@ def _expanded(text: str, device: str, kinds: dict[str, Any]) -> list[str]:
     paths = [""]
     for part in text.split("."):
         components = {entry["name"]: entry for entry in kinds[device]["components"]}
-        name, numbers = _sliced(part, {entry: int(c["count"]) for entry, c in components.items()})
+        name, numbers = _sliced(part, {entry: _count(c) for entry, c in components.items()})
         paths = [f"{before}{name}.{number}." for before, number in product(paths, numbers)]
         device = name if components[name]["choice"] == "device" else device
     return [vertex.rstrip(".") for vertex in paths]
@@ -217,6 +222,8 @@ def _pairs(
         raise _GraphError(
             f"one2one of {len(sources)} and {len(targets)} ends: {sources[0]} - {targets[0]}"
         )
+    count = len(sources) * (len(targets) if scheme == "many2many" else 1)
+    limits().check("items", count, f"edge of {sources[:1]}", f"{count} cables")
     ends = (
         product(sources, targets) if scheme == "many2many" else zip(sources, targets, strict=True)
     )
@@ -249,7 +256,7 @@ class _Fabric:
 def _outer(
     table: dict[str, Any], kinds: dict[str, Any], instances: dict[str, Any]
 ) -> tuple[tuple[_Port, _Port, dict[str, Any]], ...]:
-    counts = {name: int(entry["count"]) for name, entry in instances.items()}
+    counts = {name: _count(entry) for name, entry in instances.items()}
     links = {entry["name"]: entry for entry in table.get("links", ())}
     edges = []
     for edge in table.get("edges", ()):
@@ -277,7 +284,22 @@ def _speed(link: dict[str, Any]) -> float | None:
     unit = bandwidth.get("choice") or next(iter(bandwidth))
     if unit not in _UNITS:
         raise _GraphError(f"link {link['name']!r}: bandwidth in {unit} is not in bit/s or B/s")
-    return float(bandwidth[unit]) * _UNITS[unit]
+    speed = number_of(bandwidth[unit]) * _UNITS[unit]
+    if not 0 < speed <= _FASTEST:
+        raise _GraphError(f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is no bandwidth")
+    return speed
+
+
+_FASTEST = 1e9
+"""GB/s: a million times what there is."""
+
+
+def _count(entry: dict[str, Any]) -> int:
+    count = entry["count"]
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise _GraphError(f"{shown(entry.get('name'))}: count {shown(count)} is not 1 or more")
+    limits().check("items", count, str(entry.get("name")), f"{count} of one kind")
+    return count
 
 
 def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluster) -> Drawing:

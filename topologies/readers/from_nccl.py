@@ -12,12 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from simulator.support.errors import ClusterError
+from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import parse_xml, read_bytes
+from simulator.support.quantities import number_of
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable
-from topologies.readers.drawn import PAIRED, Chip, Drawing, pairs, socket_width, wired_cluster
+from topologies.readers.drawn import (
+    MOST_LINKS,
+    PAIRED,
+    Chip,
+    Drawing,
+    pairs,
+    socket_width,
+    wired_cluster,
+)
 
 _SM = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 """Generation by the first digits of CUDA's compute capability; sm 89 is Ada."""
@@ -45,6 +54,8 @@ _ENCODING = {2.5: 0.8, 5.0: 0.8}
 """Of a PCIe lane's bits those of data: 8b/10b in Gen1 and 2, 128b/130b since (PCIe base
 specification); Gen6's flits carry 236 of 256 bytes."""
 _GEN3 = 8.0
+_MOST_GTS = 1024.0
+"""GT/s of a PCIe lane: sixteen times those of Gen6."""
 _LOCAL = 5000.0
 """GB/s of what is no cable: a software NIC on its processor, two ports of one PCIe switch chip
 (LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
@@ -213,9 +224,13 @@ def _pcie_width(element: Element, reading: _Reading) -> float:
     lanes = element.get("link_width", "0")
     if match is None:
         reading.notes["Without a PCIe speed NCCL's default, Gen3, is taken."] = None
-    rate = _GEN3 if match is None else float(match.group(1))
-    if not lanes.isdigit():
-        raise _ElementError(f"pci {element.get('busid')}: link_width {lanes!r} is not a number")
+    rate = _GEN3 if match is None else number_of(match.group(1))
+    if not 0 < rate <= _MOST_GTS:
+        raise _ElementError(f"pci {element.get('busid')}: link_speed {shown(match and match[0])}")
+    if re.fullmatch("[0-9]{1,2}", lanes) is None:
+        raise _ElementError(
+            f"pci {element.get('busid')}: link_width {shown(lanes)} is not a number"
+        )
     share = 236 / 256 if rate >= 64 else _ENCODING.get(rate, 128 / 130)
     return rate * (int(lanes) or 16) * share / 8
 
@@ -232,7 +247,7 @@ def _chip(gpus: list[Element]) -> Chip:
             raise _ElementError(f"gpu gcn={gcn!r}: no generation of this name is known")
         bandwidth, source = _XGMI[generation]
         return Chip(f"gfx{architecture}", "amd", generation, "xgmi", bandwidth * 1e9, source)
-    if not sm.isdigit() or int(sm) // 10 not in _SM or sm == "75":
+    if re.fullmatch("[0-9]{2,3}", sm) is None or int(sm) // 10 not in _SM or sm == "75":
         raise _ElementError(f"gpu sm={sm!r}: no generation of this compute capability is known")
     if sm == "86":
         link, speed, source = _SM86
@@ -254,7 +269,12 @@ def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
         for link in gpu:
             target = _target(link, names[bus], names)
             if target:
-                counts[names[bus], target] += _number(link, "count")
+                count = _number(link, "count")
+                if not 0 < count <= MOST_LINKS:
+                    raise _ElementError(
+                        f"{names[bus]}: <{link.tag} count='{count}'>: not 1 to {MOST_LINKS} links"
+                    )
+                counts[names[bus], target] += count
     cables = []
     for (source, destination), count in counts.items():
         if destination.startswith("gpu") and counts[destination, source] != count:
@@ -296,8 +316,8 @@ def _nics(reading: _Reading) -> tuple[list[Cable], float | None]:
         reading.notes["Speeds of NICs beyond 10 Tbit/s are read as kbit/s."] = None
         speeds = [speed // 1000 if speed > _MOST_MBITS else speed for speed in speeds]
     best = max(speeds)
-    if best <= 0:
-        raise _ElementError("no <net> gives its speed")
+    if not 0 < best <= _MOST_MBITS:
+        raise _ElementError(f"no <net> gives its speed, or one there can be: {best}")
     fastest = [port for port, speed in zip(ports, speeds, strict=True) if speed == best]
     if len(fastest) < len(ports):
         left = len(ports) - len(fastest)
@@ -355,7 +375,6 @@ def _number(element: Element, name: str, default: int | None = None) -> int:
     text = element.get(name)
     if text is None and default is not None:
         return default
-    try:
-        return int(text or "")
-    except ValueError:
-        raise _ElementError(f"<{element.tag} {name}={text!r}>: not a whole number") from None
+    if re.fullmatch(r"-?[0-9]{1,12}", text or "") is None:
+        raise _ElementError(f"<{element.tag} {name}={shown(text)}>: not a whole number")
+    return int(text or "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from simulator.support.errors import ClusterError
+from simulator.support.errors import ClusterError, shown
 from simulator.support.input_files import read_bytes
 from simulator.support.log_text import as_printed, decoded
 from simulator.topology import PCIE, SCALE_UP
@@ -135,11 +135,11 @@ def _rows(file: Path, lines: list[list[str]], devices: tuple[str, ...]) -> dict[
 def _entry(file: Path, source: str, target: str, entry: str) -> str:
     if entry == "SOC":  # what SYS was called before driver 396
         return "SYS"
-    if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV\d+", entry):
+    if entry in (*_LEVELS, "SYS") or re.fullmatch(r"NV[1-9][0-9]{0,3}", entry):
         return entry
     accepted = ", ".join(("NV#", *_LEVELS, "SYS"))
     raise ClusterError(
-        f"{file}: row {source}, column {target}: unknown link {entry!r}; known: {accepted}"
+        f"{file}: row {source}, column {target}: unknown link {shown(entry)}; known: {accepted}"
     )
 
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import read_bytes
 from simulator.support.yaml_text import parse_yaml
 from simulator.workload import KINDS, UNKNOWN
@@ -26,6 +26,8 @@ SYMMETRIC = "PyTorch symmetric memory"
 _LARGEST_FILE = 1 << 20
 _LONGEST_NAME = 4000
 """Templates' arguments make names long; the part that identifies a kernel is in front of them."""
+_SHORT_NAME = 600
+"""Characters that a user's pattern looks at: what two repeats take grows with the third power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class KernelRules:
     """Rules in the order in which they are tried; the first whose pattern is found counts."""
 
     rules: tuple[KernelRule, ...] = _RULES
+    own: int = 0
+    """How many of them, from the first, are a user's: these look at the beginning of a name."""
     _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -215,13 +219,16 @@ class KernelRules:
         >>> KERNELS.rule("triton_poi_fused_add_all_reduce_4") is None
         True
         """
-        kernel = kernel[:_LONGEST_NAME]
-        tried = zip(self.rules, self._patterns, strict=True)
-        return next((rule for rule, pattern in tried if pattern.search(kernel)), None)
+        name, short = kernel[:_LONGEST_NAME], kernel[:_SHORT_NAME]
+        for number, (rule, pattern) in enumerate(zip(self.rules, self._patterns, strict=True)):
+            if pattern.search(short if number < self.own else name):
+                return rule
+        return None
 
     def before(self, rules: Iterable[KernelRule]) -> "KernelRules":
         """Return these rules behind others, which are tried first."""
-        return KernelRules((*rules, *self.rules))
+        own = (*rules,)
+        return KernelRules((*own, *self.rules), own=self.own + len(own))
 
 
 _KNOWN = ", ".join((*KINDS, UNKNOWN))
@@ -272,9 +279,57 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
         raise TraceError(f"{path}: {where or 'the file'}: {first['msg']}; {wanted}") from error
     rules = [KernelRule(entry.pattern, entry.kind, entry.library, entry.note) for entry in entries]
     try:
+        for rule in rules:
+            _check_ends(rule.pattern)
         return KERNELS.before(rules)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
+
+
+def _check_ends(pattern: str) -> None:
+    """Refuse a pattern that a long name could keep busy without end.
+
+    A repeat inside a repeat, or of alternatives, takes exponential time where it does not match;
+    repeats one after another take a power of the name's length.
+    """
+    import re._parser as parser  # type: ignore[import-not-found]
+
+    try:
+        repeats = _repeats(parser.parse(pattern), inside=False)
+    except (re.error, RecursionError, OverflowError, IndexError) as error:
+        raise TraceError(f"rule {shown(pattern)}: no regular expression: {error}") from error
+    if repeats is None or repeats > _MOST_REPEATS:
+        why = "repeats a repeat or alternatives" if repeats is None else f"has {repeats} repeats"
+        raise TraceError(
+            f"rule {shown(pattern)}: {why}, and a long name would take for ever: write at most "
+            f"{_MOST_REPEATS} of *, + and {{n}}, none inside another"
+        )
+
+
+def _repeats(parsed: Iterable[Any], *, inside: bool) -> int | None:
+    """Count the repeats of a parsed pattern; None where one holds another, or alternatives."""
+    count = 0
+    left: list[tuple[Iterable[Any], bool]] = [(parsed, inside)]
+    while left:
+        items, within = left.pop()
+        for name, value in items:
+            word = str(name)
+            repeats = "REPEAT" in word and value[1] != 1 and (value[0], value[1]) != (0, 1)
+            if within and (repeats or word in ("BRANCH", "GROUPREF")):
+                return None
+            count += repeats
+            inner = value if isinstance(value, tuple | list) else ()
+            for part in inner:
+                if type(part).__name__ == "SubPattern":
+                    left.append((part, within or repeats))
+                elif isinstance(part, list):
+                    left += [(each, within) for each in part if type(each).__name__ == "SubPattern"]
+            if type(value).__name__ == "SubPattern":
+                left.append((value, within))
+    return count
+
+
+_MOST_REPEATS = 2
 
 
 def _text(path: Path) -> bytes:

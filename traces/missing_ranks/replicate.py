@@ -304,6 +304,8 @@ class _CallTable:
             group = self.workload.groups[index]
             theirs = self._counterpart(index, group, part.rank, rank, roles)
             joins[self.of_group[index]] = theirs
+        if not len(joins):
+            return np.full(len(part.calls), -1, dtype=np.int64)
         return np.where(part.calls >= 0, joins[part.calls], -1)
 
     def _counterpart(self, index: int, group: Group, model: int, rank: int, roles: Roles) -> Ints:

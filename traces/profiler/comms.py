@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.support.errors import TraceError, WorkloadError
-from simulator.support.quantities import bytes_per_element
+from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.quantities import MOST_BYTES, bytes_per_element
 from simulator.workload import UNKNOWN
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
@@ -152,10 +152,16 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
         raise TraceError(f"{where}: {error}") from error
     sent, received = record.in_elements, record.out_elements
     if kind == "all_gather" and not received:
-        return math.nan if group is None else float((sent or 0) * group * element)
+        return math.nan if group is None else _checked((sent or 0) * group * element, where)
     if kind == "reduce_scatter" and not sent:
-        return math.nan if group is None else float((received or 0) * group * element)
-    return float(max(sent or 0, received or 0) * element)
+        return math.nan if group is None else _checked((received or 0) * group * element, where)
+    return _checked(max(sent or 0, received or 0) * element, where)
+
+
+def _checked(size: int, where: str) -> float:
+    if not 0 <= size <= MOST_BYTES:
+        raise TraceError(f"{where}: {shown(size)} B is no size of a message")
+    return float(size)
 
 
 def _split_bytes(

@@ -80,7 +80,7 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
         *(("requests", count), ("rate", rate), ("input", prompt), ("output", output)),
         *(("burstiness", burstiness), ("spread", spread)),
     ):
-        if not 0 < value < float("inf"):
+        if not 1e-9 <= value <= 1e9:
             raise TraceError(f"{name} {value:g} must be positive")
     generator = np.random.default_rng(seed)
     gaps = ARRIVALS[arrivals](generator, count, burstiness) / rate

@@ -6,6 +6,7 @@ have no token are failures, and left out.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from simulator.support.arrays import Longs, offsets
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import csv_table, json_rows, reason_of, unpack
+from simulator.support.quantities import CENTURY, number_of
 from traces.requests.table import Hashes, Requests
 
 
@@ -130,7 +132,7 @@ def _hash_tokens(row: Mapping[str, Any], chosen: Format, place: str) -> int:
     if row.get("hash_ids") is None:
         return 0
     tokens = row.get("hash_tokens", chosen.hashed)
-    if not str(tokens).isdigit() or not int(tokens):
+    if re.fullmatch("[0-9]{1,9}", str(tokens)) is None or not int(tokens):
         raise TraceError(f"{place}: hash_tokens {tokens!r}: how many tokens does a hash stand for?")
     return int(tokens)
 
@@ -174,20 +176,23 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
 
 def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
     value = row[columns.arrival]
-    try:
-        if columns.unit is None:
+    if columns.unit is None:
+        try:
             # Azure writes seven digits of a second; microseconds are what Python keeps.
             return datetime.fromisoformat(str(value)[:26]).timestamp()
-        return float(value) * columns.unit
-    except (TypeError, ValueError):
-        raise TraceError(f"{place}: {columns.arrival} {value!r} is no time") from None
+        except (ValueError, OverflowError):
+            raise TraceError(f"{place}: {columns.arrival} {shown(value)} is no time") from None
+    arrival = number_of(value) * columns.unit
+    if not abs(arrival) <= CENTURY:
+        raise TraceError(f"{place}: {columns.arrival} {shown(value)} is no time")
+    return arrival
 
 
 def _tokens(row: Mapping[str, Any], column: str, place: str) -> int:
     value = row[column]
     try:
-        count = int(float(value))
-    except (TypeError, ValueError, OverflowError):
+        count = int(number_of(value))
+    except ValueError:
         raise TraceError(f"{place}: {column} {value!r} is no count of tokens") from None
     if count < 0:
         raise TraceError(f"{place}: {column} {count} is negative")
@@ -198,12 +203,21 @@ def _benchmark(text: str, source: str) -> Requests | None:
     """Read the JSON of ``vllm bench serve --save-detailed``: lists of lengths and start times."""
     try:
         data = json.loads(text)
-    except ValueError:
-        return None
+    except (ValueError, RecursionError):
+        return None  # JSON with an object per line
     if not isinstance(data, dict) or not {"input_lens", "output_lens"} <= set(data):
         return None
-    prompt = np.array(data["input_lens"], dtype=np.int64)
-    output = np.array(data["output_lens"], dtype=np.int64)
-    starts = np.array(data.get("start_times") or np.zeros(len(prompt)), dtype=float)
+    try:
+        prompt = np.array(data["input_lens"], dtype=np.int64)
+        output = np.array(data["output_lens"], dtype=np.int64)
+        starts = np.array(data.get("start_times") or np.zeros(len(prompt)), dtype=float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{source}: input_lens, output_lens or start_times: {error}") from None
+    if not prompt.ndim == output.ndim == starts.ndim == 1 or not (
+        0 < len(prompt) == len(output) == len(starts)
+    ):
+        raise TraceError(
+            f"{source}: input_lens, output_lens and start_times are not alike in number"
+        )
     order = np.argsort(starts, kind="stable")
     return Requests(starts[order] - starts.min(), prompt[order], output[order], source)

@@ -7,7 +7,10 @@ import numpy as np
 
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError
+from simulator.support.quantities import CENTURY
 
+MOST_TOKENS = 2**28
+"""Of a prompt or an output: a hundred times the longest context there is."""
 _MOST = 10_000_000
 """Requests of a table: ten million take 240 MB."""
 
@@ -66,8 +69,10 @@ class Requests:
             raise TraceError(f"{self.source}: there is no request")
         if count > _MOST:
             raise TraceError(f"{self.source}: {count} requests, {_MOST} are the most")
-        if not np.isfinite(self.arrival).all() or self.arrival[0] < 0:
-            raise TraceError(f"{self.source}: arrival: a time is not a number, or negative")
+        if not ((self.arrival >= 0) & (self.arrival <= CENTURY)).all():
+            raise TraceError(
+                f"{self.source}: arrival: a time is not a number, negative, or beyond a century"
+            )
         falls = np.flatnonzero(np.diff(self.arrival) < 0)
         if len(falls):
             raise TraceError(
@@ -76,10 +81,11 @@ class Requests:
             )
         for name in ("prompt", "output"):
             column = getattr(self, name)
-            if len(column) != count or (column < 1).any():
-                number = int(np.argmax(column < 1)) if len(column) == count else count
+            wrong = (column < 1) | (column > MOST_TOKENS)
+            if len(column) != count or wrong.any():
+                number = int(np.argmax(wrong)) if len(column) == count else count
                 raise TraceError(
-                    f"{self.source}: {name} tokens of request {number} are not at least 1"
+                    f"{self.source}: {name} tokens of request {number} are not 1 to {MOST_TOKENS}"
                 )
         self._check_hashes()
 

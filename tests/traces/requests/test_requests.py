@@ -55,7 +55,7 @@ def test_compressed_files_are_read(tmp_path):
             "arrived_at,num_prefill_tokens,num_decode_tokens\n1,5,1\n0,5,1\n",
             "line 3: it arrives before",
         ),
-        ("arrived_at,num_prefill_tokens,num_decode_tokens\nnan,5,1\n", "a time is not a number"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens\nnan,5,1\n", "is no time"),
         (
             '{"timestamp": 0, "input_length": 1025, "output_length": 1, "hash_ids": [1]}\n',
             "request 0 has 1 hashes of 512 tokens for a prompt of 1025",

@@ -23,6 +23,7 @@ import numpy as np
 
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_table, read_text
+from simulator.support.quantities import CENTURY, number_of
 from simulator.workload import Floats
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
@@ -193,11 +194,8 @@ def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
         choices = ", ".join(KERNELS)
         raise TraceError(f"{where}: kernel {shown(name)} is unknown; choose from {choices}")
     text = (row["seconds"] or "").strip()
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (seconds > 0 and math.isfinite(seconds)):
+    seconds = number_of(text)
+    if not 0 < seconds <= CENTURY:
         raise TraceError(f"{where}: seconds {shown(text)} must be a positive number, in s")
     return parse_shape(name, row["shape"] or "", where), seconds
 
@@ -253,10 +251,10 @@ def _value(name: str, text: str, where: str) -> object:
         if text not in _TRUTH:
             raise TraceError(f"{where}: shape: {name} {shown(text)} must be yes or no")
         return _TRUTH[text]
-    try:
-        return float(text)
-    except ValueError:
-        raise TraceError(f"{where}: shape: {name} {shown(text)} must be a number") from None
+    value = number_of(text)
+    if math.isnan(value):
+        raise TraceError(f"{where}: shape: {name} {shown(text)} must be a number")
+    return value
 
 
 Sizes = tuple[tuple[int, ...], ...]

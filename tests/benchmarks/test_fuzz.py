@@ -1,0 +1,153 @@
+"""Bad inputs that once ended in a traceback, without end or in gigabytes, and the mutators."""
+
+import json
+import random
+
+import pytest
+
+from benchmarks.fuzz import chosen, harness
+from benchmarks.fuzz.harness import Case, Outcome
+from benchmarks.fuzz.mutators import _fields, mutated, substituted, tokens
+from benchmarks.fuzz.seeds import OSU, seeds
+
+FOUND = {
+    chosen.archives: ("tar: sparse", "tar: links", "zip: rows without end", "zip: many members"),
+    chosen.schedules: (
+        "schedule: ranks 2147483647",
+        "schedule: chunks 2147483647",
+        "MSCCL: chunks",
+    ),
+    chosen.xml: (
+        "XML: encoding no-such",
+        "XML: encoding utf-7",
+        "XML: 5,000 nested pci",
+        "XML: 0 links",
+        "XML: 100000000 links",
+        "XML: 999999999 links",
+        "XML: net speed 0",
+        "XML: 999999999 lanes",
+    ),
+    chosen.traces: (
+        "kineto comm: group size 1e9",
+        "kineto comm: size 1e308",
+        "kineto comm: ranks 2**63",
+        "kineto: world 1000000",
+        "kineto: ts 1e300",
+        "nsys: ranges of digits",
+        "nsys: ranges of hashes",
+        "--kernels (a+)+$",
+        "--kernels (a|a)*b",
+        "--kernels .*.*.*",
+        "goal: ranks 1e9",
+        "goal: slashes",
+        "XLA JSON: groups iota",
+        "XLA JSON: token digits",
+    ),
+    chosen.networks: (
+        "smi: NV0",
+        "smi: NV9999999999",
+        "InfraGraph: count: 2 1000000000",
+        "cluster: 1e-320 B/s",
+        "cluster: 1e300 s",
+        "cluster: 1e300 GB/s",
+        "graph: 1e-320 B/s",
+    ),
+    chosen.logs: (
+        "log: OSU size of 400 digits",
+        "log: nccl rank 1e9",
+        "log: blanks",
+        "requests: NUL",
+    ),
+    chosen.studies: (
+        "study: a pipe as lock",
+        "study: a link as results",
+        "study: an index as pipe",
+    ),
+    chosen.words: (
+        "spec ring:10000",
+        "spec torus:64x64x64",
+        "cables 1e-320 B/s",
+        "sizes 1e30",
+        "ranks of a log 1000000000",
+    ),
+}
+
+
+_REFUSED = (
+    "tar: sparse",
+    "schedule:",
+    "XML:",
+    "kineto comm: size",
+    "--kernels",
+    "smi:",
+    "cluster:",
+    "spec",
+)
+"""Of these none may be answered; of the others some may, without what is damaged."""
+
+
+@pytest.mark.parametrize("make", FOUND, ids=lambda make: make.__name__)
+def test_what_was_found_once_is_refused_in_one_line(make):
+    wanted = dict.fromkeys(FOUND[make])
+    left = set(wanted)
+    for case in make():
+        name = next((name for name in left if case.name.startswith(name)), None)
+        if name is not None:
+            left.discard(name)
+            outcome = harness.run(case)
+            assert outcome.verdict() == "", (case.name, outcome)
+            if name.startswith(_REFUSED):
+                assert outcome.status in (1, 2), (case.name, outcome)
+                assert outcome.out == ""
+    assert not left
+
+
+@pytest.mark.parametrize("seed", list(seeds()), ids=lambda seed: seed.kind)
+def test_a_seed_is_answered(seed):
+    """What a campaign changes is sound, or all that it changes is refused for another reason."""
+    command = seed.commands[0]
+    words = tuple(seed.name + w[1:] if w == "F" or w.startswith("F,") else w for w in command)
+    outcome = harness.run(Case(seed.kind, words, {seed.name: seed.data, **dict(seed.beside)}))
+    assert outcome.verdict() == ""
+    assert outcome.status == 0, outcome.err
+
+
+@pytest.mark.parametrize("seed", list(seeds()), ids=lambda seed: seed.kind)
+def test_the_same_seed_of_chance_changes_the_same_bytes(seed):
+    first, second = (
+        [mutated(seed, random.Random(number)) for number in range(5)] for _ in range(2)
+    )
+    if seed.kind != "nsys":  # SQLite counts the changes of a file
+        assert first == second
+    assert any(data != seed.data for data in first)
+
+
+def test_a_token_is_replaced_and_nothing_else():
+    for number in range(tokens(OSU)):
+        changed = substituted(OSU, number, b"@")
+        assert changed.count(b"@") == 1
+        assert tokens(changed) == tokens(OSU) - 1
+
+
+def test_a_wire_message_is_taken_apart_field_by_field():
+    assert _fields(b"\x08\x96\x01\x12\x02hi") == [(1, 0, 150), (2, 2, b"hi")]
+    assert _fields(b"\x12\x05hi") is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
+        (Outcome(0, 1.0, 10**8, "fine", ""), ""),
+        (Outcome(1, 1.0, 10**8, "", "error: a: wrong"), ""),
+        (Outcome(1, 1.0, 10**8, "", "error: a fault of twofold itself, please"), "traceback"),
+        (Outcome(1, 1.0, 10**8, "", "Traceback (most recent call last):"), "traceback"),
+        (Outcome(-24, 1.0, 10**8, "", ""), "hang"),
+        (Outcome(1, 31.0, 10**8, "", "error: late"), "hang"),
+        (Outcome(1, 1.0, 3 * 10**9, "", "error: large"), "memory"),
+        (Outcome(-11, 1.0, 10**8, "", ""), "status -11"),
+        (Outcome(0, 1.0, 10**8, "step 1e300 s", ""), "nonsense believed"),
+        (Outcome(0, 1.0, 10**8, json.dumps({"a": float("nan")}), ""), "nonsense believed"),
+    ],
+)
+def test_a_verdict_names_what_is_wrong(outcome, verdict):
+    assert outcome.verdict() == verdict

@@ -585,6 +585,7 @@ def what_ifs(report: "WhatIfReport") -> Document:
         exposed = say_step(point.exposed_communication_s)
         gain = say_gain(point.gain_pct, point.interval_pct)
         rows.append(Row((point.change, say_step(point.step), gain, exposed, note), point.gain_pct))
+    rows += [Row((row.change, "", "refused", "", row.reason)) for row in report.refused]
     foot = "exposed communication: mean over ranks"
     if any(point.draws for point in points):
         foot += "; random faults: medians over draws"

@@ -17,7 +17,7 @@ from experiments.question import question
 from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
 from experiments.settings import SettingsOptions, Watch
-from simulator.support.errors import DisconnectedError, WhatIfError
+from simulator.support.errors import DisconnectedError, TwofoldError, WhatIfError
 
 _COLUMNS = Columns(
     "WhatIfPoint",
@@ -29,22 +29,32 @@ _COLUMNS = Columns(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedChange:
+    """A change that this step, or its cluster, has nothing for; ``reason`` says what it lacks."""
+
+    change: str
+    reason: str
+
+
 class WhatIfAnswer(PointsAnswer):
     """Changes of a step, each on its own, in the order they were given."""
 
     points: Annotated[list[dict[str, Any]], _COLUMNS]
+    refused: list[RefusedChange]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WhatIfReport(PointsReport):
-    """Changes in the order they were given."""
+    """Changes in the order they were given; ``refused`` are those that could not be made."""
 
+    refused: tuple[RefusedChange, ...] = ()
     schema: ClassVar[str] = "twofold/what-if/1"
     columns: ClassVar[Columns] = _COLUMNS
 
     def answer(self) -> WhatIfAnswer:
         """Return the JSON answer."""
-        return {**self.of_baseline(), "points": self.rows()}
+        return {**self.of_baseline(), "points": self.rows(), "refused": list(self.refused)}
 
     def document(self) -> Document:
         """Return what the answer says."""
@@ -92,14 +102,15 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     Returns
     -------
     WhatIfReport
-        A point for each change, in order.
+        A point for each change that can be made, in order, and the reasons why others cannot.
 
     Raises
     ------
     TwofoldError
-        As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, or
-        that names nothing in the step, and for draws where nothing is drawn, before any is
-        simulated; DisconnectedError where ranks are cut off, of a change by lot in every draw.
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a change that is none, and
+        for draws where nothing is drawn, before any is simulated. If none of the changes can be
+        made, that of the first: WhatIfError if it names nothing in the step, DisconnectedError if
+        it cuts ranks off, of a change by lot in every draw.
     """
     if not changes:
         raise WhatIfError("say what to change, such as 'compute x0.5'")
@@ -107,7 +118,7 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     parsed = [parse_change(text) for text in changes]
     _check_draws(parsed, draws, seed)
     base = baseline(trace, cluster, settings, watch)
-    applied = [_apply(base, change, draws or DRAWS, seed or 0) for change in parsed]
+    applied, refused = _applied(base, parsed, draws or DRAWS, seed or 0)
     changing = [
         Changing(case.change.text, case.change, tuple(draw.scenario for draw in case.draws))
         for case in applied
@@ -117,7 +128,7 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
         _described(base, point, case, answer.outcomes)
         for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=True)
     ]
-    return WhatIfReport(base, tuple(points))
+    return WhatIfReport(base, tuple(points), refused)
 
 
 DRAWS = 20
@@ -152,6 +163,22 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
             f"{' and '.join(options)} have no effect unless a change is drawn at random, as in"
             " '1% of links down'"
         )
+
+
+def _applied(
+    base: Baseline, changes: Sequence[Change], draws: int, seed: int
+) -> tuple[list[_Applied], tuple[RefusedChange, ...]]:
+    """Apply each change; those that cannot be made refuse none of the others."""
+    applied, errors = [], {}
+    for change in changes:
+        try:
+            applied.append(_apply(base, change, draws, seed))
+        except TwofoldError as error:
+            errors[change.text] = error
+    if not applied:
+        raise next(iter(errors.values()))
+    refused = (RefusedChange(text, str(error.__cause__ or error)) for text, error in errors.items())
+    return applied, tuple(refused)  # the cause does not repeat the change
 
 
 def _apply(base: Baseline, change: Change, draws: int, seed: int) -> _Applied:

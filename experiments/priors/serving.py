@@ -13,10 +13,10 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 7.1, 18.4),
+    "vllm": ServingPrior("vLLM", 655, 7.3, 18.4),
     "sglang": ServingPrior("SGLang", 248, 11.6, 26.1),
-    "trtllm": ServingPrior("TensorRT-LLM", 342, 11.1, 15.5),
-    "all": ServingPrior("all engines", 1245, 8.7, 18.9),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 11.3, 15.6),
+    "all": ServingPrior("all engines", 1245, 9.0, 18.9),
 }
 """Aggregated rows without drafts of InferenceX's client, by engine
 (``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""

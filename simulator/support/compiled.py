@@ -203,6 +203,12 @@ def _kept_code(function: Callable[..., Any]) -> Any:
 
     class KeptCode(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
+            if not is_trusted(Path(self.cache_path), Path(function.__code__.co_filename)):
+                _tell_once(
+                    f"{self.cache_path}: others may write there: loops are compiled anew; set "
+                    "NUMBA_CACHE_DIR to a directory of your own"
+                )
+                return None
             try:
                 return read(self, sig, target_context)
             except OSError:  # another process writes it: on Windows a file is then locked
@@ -212,6 +218,27 @@ def _kept_code(function: Callable[..., Any]) -> Any:
                 return None
 
     return KeptCode(function)  # type: ignore[no-untyped-call]
+
+
+def is_trusted(folder: Path, source: Path) -> bool:
+    """Whether code that is kept in a directory may be run: only who could change the program did.
+
+    Reading it runs what it says. Its owner is the user, the system's, or whoever owns the source,
+    and not everybody may write to it. Where files have no owners (Windows) nothing is refused.
+
+    Examples
+    --------
+    >>> is_trusted(Path("/"), Path("/")), is_trusted(Path("/nowhere"), Path("/"))
+    (True, False)
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        status = folder.stat()
+        owners = {0, os.getuid(), source.stat().st_uid}
+    except OSError:
+        return False
+    return status.st_uid in owners and not status.st_mode & 0o002
 
 
 @cache

@@ -175,7 +175,7 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
 
 
 def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
-    value = row[columns.arrival]
+    value = row.get(columns.arrival)
     if columns.unit is None:
         try:
             # Azure writes seven digits of a second; microseconds are what Python keeps.
@@ -189,7 +189,7 @@ def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
 
 
 def _tokens(row: Mapping[str, Any], column: str, place: str) -> int:
-    value = row[column]
+    value = row.get(column)
     try:
         count = int(number_of(value))
     except ValueError:

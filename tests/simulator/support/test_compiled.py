@@ -10,7 +10,7 @@ import pytest
 
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
-from simulator.support.compiled import hot_loop, signature
+from simulator.support.compiled import hot_loop, is_trusted, signature
 from simulator.workload import Floats
 from traces.chakra.write import save_chakra
 from traces.load import load
@@ -258,3 +258,18 @@ def test_bytecode_is_kept_even_where_python_is_told_not_to(tmp_path, monkeypatch
     keep_bytecode(tmp_path)
     kept = [Path(one).name.partition(".")[0] for one in tmp_path.rglob("*.pyc")]
     assert kept == ["fine"]
+
+
+def test_code_that_others_may_have_kept_is_not_run(tmp_path):
+    source = tmp_path / "loops.py"
+    source.touch()
+    assert is_trusted(tmp_path, source)
+    tmp_path.chmod(0o777)
+    assert not is_trusted(tmp_path, source)
+    tmp_path.chmod(0o755)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 12345, 12345)
+        assert not is_trusted(tmp_path, source)
+        os.chown(source, 12345, 12345)
+        assert is_trusted(tmp_path, source)
+        os.chown(tmp_path, 0, 0)

@@ -12,7 +12,6 @@ for the name of one. Other columns are not read.
 A row that cannot be read is kept with the reason, line and column: the others are answered.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from pathlib import Path
 from typing import cast
 
 from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
-from simulator.support.errors import TraceError, TwofoldError
+from simulator.support.errors import TraceError, TwofoldError, shown
 from simulator.support.names import one_of
-from simulator.support.quantities import bytes_per_element
+from simulator.support.quantities import MOST_RANKS, bytes_per_element
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import RECIPES, Attention, Training
@@ -271,8 +270,8 @@ def _number(row: Row, name: str, usual: int | None = None) -> int:
             raise TraceError(f"{name}: missing; give a whole number")
         return usual
     value = number(cell)
-    if not math.isfinite(value) or value != int(value) or value < 0:
-        raise TraceError(f"{name}: {cell!r} is not a whole number of 0 or more")
+    if not 0 <= value <= MOST_RANKS or value % 1:  # so many ranks, tokens or sequences at most
+        raise TraceError(f"{name}: {shown(cell)} is not a whole number of 0 to {MOST_RANKS}")
     return int(value)
 
 

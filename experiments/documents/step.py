@@ -21,6 +21,7 @@ from experiments.priors.steps import KernelPrior
 from experiments.scenario.resources import RANKS
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.workload import What
+from topologies.cluster.catalog import clusters_with
 from traces.core.loaded import Coverage, Loaded
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 NEAR, FAR = 2.0, 5.0
 """Errors of a replay (%) that are good, and those that speak against it."""
+_MOST_CLUSTERS = 3
+"""Clusters of the catalogue that are named beside a trace from another accelerator."""
 _CALLS_OFF = 25.0
 """Median error of calls (%) from which on a change of the network is doubtful."""
 _KNOWN_CAUSES = ("software", "copy")
@@ -128,7 +131,9 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     """Yield what speaks against a replay, each with what would help."""
     coverage = base.loaded.coverage
     for warning in base.warnings:
-        yield Doubt(warning, "name the cluster of the recording with --cluster")
+        names = clusters_with(base.loaded.accelerator)
+        like_it = f", such as {' or '.join(names[:_MOST_CLUSTERS])}" if names else ""
+        yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     if base.misplaced is not None:
         yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
     if base.error is not None and 100 * abs(base.error) > FAR:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.accelerators import models
 from simulator.support.errors import ClusterError, PluginError, QuantityError
 from simulator.support.input_files import parse_json, read_text, reason_of
 from simulator.support.names import did_you_mean, nearest, same_name
@@ -189,6 +190,18 @@ class AddedCluster:
 
     plugin: Plugin
     text: str
+
+
+def clusters_with(accelerator: str) -> tuple[str, ...]:
+    """Name the clusters of the catalogue that have an accelerator, as a trace spells it.
+
+    Examples
+    --------
+    >>> clusters_with("AMD Instinct MI300X"), clusters_with("AMD Radeon Graphics")
+    (('mi300x-8',), ())
+    """
+    wanted = models(accelerator)
+    return tuple(name for name in catalog() if wanted & models(load_cluster(name).accelerator.name))
 
 
 def added_clusters() -> dict[str, AddedCluster]:

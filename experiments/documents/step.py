@@ -131,8 +131,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     """Yield what speaks against a replay, each with what would help."""
     coverage = base.loaded.coverage
     for warning in base.warnings:
-        names = clusters_with(base.loaded.accelerator)
-        like_it = f", such as {' or '.join(names[:_MOST_CLUSTERS])}" if names else ""
+        clusters = clusters_with(base.loaded.accelerator)
+        like_it = f", such as {' or '.join(clusters[:_MOST_CLUSTERS])}" if clusters else ""
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     if base.misplaced is not None:
         yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")

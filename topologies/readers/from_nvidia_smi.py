@@ -42,6 +42,8 @@ _NVLINK = {
     "nvlink5": (18, 50.0),
 }
 """Links of a GPU, and GB/s of one in one direction, by technology."""
+_MOST_DEVICES = 256
+"""GPUs and NICs of one host: three times those of the largest there is."""
 _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 
 
@@ -99,6 +101,8 @@ def _matrix(file: Path, text: str) -> _Matrix:
         raise ClusterError(f"{file}: no gpu: a matrix of nvidia-smi topo -m begins with GPU0")
     header = lines[start]
     devices = tuple(header[: header.index("CPU")] if "CPU" in header else header)
+    if len(devices) > _MOST_DEVICES:
+        raise ClusterError(f"{file}: {len(devices)} devices; a node has at most {_MOST_DEVICES}")
     rows = _rows(file, lines[start + 1 :], devices)
     joined = {}
     for (at, source), (to, target) in combinations(enumerate(devices), 2):

@@ -371,12 +371,14 @@ def _plan_in(ctx: typer.Context, name: str) -> "GenerationPlan | None":
 def _plan_of(values: dict[str, Any], cluster: "ClusterDescription") -> "GenerationPlan":
     """Make the plan that the options describe."""
     from experiments.questions.generate import plan_on
+    from simulator.support.limits import allow_for_job
     from simulator.support.quantities import parse_quantity
     from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     from traces.generate.parallelism import Parallelism
 
     degrees = ("tp", "cp", "ep", "dp", "pp", "virtual", "sequence_parallel", "zero", "etp")
     compute, memory = values["compute_efficiency"], values["memory_efficiency"]
+    allow_for_job()
     return plan_on(
         cluster,
         model=values["model"],

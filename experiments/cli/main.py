@@ -29,7 +29,14 @@ from experiments.cli.show import WORDS, say, with_verbosity
 from experiments.files import check_apart
 from experiments.output.encoding import harmless, write_on_any
 from simulator.support.errors import SettingsError, TwofoldError, shown
-from simulator.support.limits import LIMITS, VARIABLE, guard_memory, out_of_memory, parse_limits
+from simulator.support.limits import (
+    LIMITS,
+    VARIABLE,
+    guard_memory,
+    out_of_memory,
+    parse_limits,
+    unguard_memory,
+)
 
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "Questions about a step": {
@@ -325,6 +332,7 @@ def main() -> None:
     try:
         app(prog_name="twofold")
     finally:
+        unguard_memory()
         gc.freeze()  # or the interpreter looks through all that was loaded, twice, before it ends
 
 

@@ -145,6 +145,25 @@ def allow_for(size: int) -> None:
         _set_limit()
 
 
+def allow_for_job() -> None:
+    """Raise the budget of memory to half of the machine's: a job is generated.
+
+    What its plan asks for is no measure of what it takes: a page describes thousands of ranks.
+    """
+    if _guarded:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        _guarded[0] = max(_guarded[0], machine // 2)
+        _set_limit()
+
+
+def unguard_memory() -> None:
+    """Take the budget of memory away, where a process goes on after the command."""
+    if _guarded:
+        _guarded[:] = [_MOST]
+        _set_limit()
+        _guarded.clear()
+
+
 def _set_limit() -> None:
     import resource
 
@@ -161,6 +180,6 @@ def out_of_memory(error: MemoryError) -> str:
     error.__traceback__ = error.__context__ = None
     limit = _guarded[0] if _guarded else limits().memory
     return (
-        f"memory: more than {limit / 1e9:.1f} GB are needed, the limit for files of this size: if "
-        f"that is right, raise it: --limit memory={max(2, round(4 * limit / 1e9))}GB"
+        f"memory: more than {limit / 1e9:.1f} GB are needed, the limit here: if that is right,"
+        f" raise it: --limit memory={max(2, round(4 * limit / 1e9))}GB"
     )

@@ -4,6 +4,7 @@ Nothing here imports the program but :func:`ask`, which runs its entry as ``pyth
 """
 
 import importlib.util
+import os
 import runpy
 import shlex
 import shutil
@@ -126,6 +127,9 @@ def entry_point() -> str:
     raise LookupError(f"none of {', '.join(ENTRIES)} can be imported")
 
 
+_LIMITS = "TWOFOLD_LIMITS"
+
+
 def _run(entry: str) -> None:
     """Run a module as a program: from its file, where pytest reads modules in a way of its own."""
     spec = importlib.util.find_spec(entry)
@@ -138,6 +142,8 @@ def _run(entry: str) -> None:
 def ask(entry: str, words: Sequence[str]) -> int:
     """Run a command in this process, as ``python -m ENTRY WORDS`` would; return its exit status."""
     arguments, sys.argv = sys.argv, [entry, *words]
+    given = os.environ.get(_LIMITS)
+    os.environ[_LIMITS] = "memory=1000GB"  # the process has more to remember than this command
     try:
         with warnings.catch_warnings():
             # its packages may be imported already, and hold it
@@ -153,4 +159,7 @@ def ask(entry: str, words: Sequence[str]) -> int:
         return 1
     finally:
         sys.argv = arguments
+        os.environ.pop(_LIMITS, None)
+        if given is not None:
+            os.environ[_LIMITS] = given
     return 0

@@ -86,7 +86,17 @@ _REFUSED = (
 """Of these none may be answered; of the others some may, without what is damaged."""
 
 
-@pytest.mark.parametrize("make", FOUND, ids=lambda make: make.__name__)
+_SLOW = (chosen.archives, chosen.traces)
+"""Cases that take ten seconds and more together: the rest is tried each time."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=make.__name__, marks=[pytest.mark.slow] if make in _SLOW else [])
+        for make in FOUND
+    ],
+)
 def test_what_was_found_once_is_refused_in_one_line(make):
     wanted = dict.fromkeys(FOUND[make])
     left = set(wanted)
@@ -102,6 +112,7 @@ def test_what_was_found_once_is_refused_in_one_line(make):
     assert not left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", list(seeds()), ids=lambda seed: seed.kind)
 def test_a_seed_is_answered(seed):
     """What a campaign changes is sound, or all that it changes is refused for another reason."""

@@ -35,6 +35,7 @@ from pydantic import (
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.input_files import unpack
+from simulator.support.limits import allow_for_job
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
 from simulator.support.yaml_text import parse_yaml
 from traces.generate.framework import framework
@@ -364,6 +365,7 @@ def read_plan(path: Path) -> GenerationPlan:
         If the file is no plan, its model is unknown, or its fields do not fit each other.
     """
     table = _table(path)
+    allow_for_job()
     try:
         plan = _PlanFile.model_validate(table, context={_FOLDER: path.parent}).plan
     except (ValidationError, WorkloadError) as error:

@@ -20,8 +20,8 @@ QUESTIONS = tuple(
     for line in (
         "bill cache calibrate calibrate_logs clusters collective collective_calls compare convert",
         "curve diff explain generate inspect memory metrics package plugins replay report share",
-        "serving study sweep topology utility validate validate_serving validate_serving_log",
-        "validate_steps what_if",
+        "serving serving_rate study sweep topology utility validate validate_serving",
+        "validate_serving_log validate_steps what_if",
     )
     for word in line.split()
 )
@@ -44,6 +44,7 @@ WITHOUT_SETTINGS |= {
     "report",
     "study",
     "serving",
+    "serving_rate",
     "validate_serving",
     "validate_serving_log",
     "validate_steps",

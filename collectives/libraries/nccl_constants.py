@@ -185,15 +185,18 @@ def most_of(protocol: str, constants: Tuning, channels: int, n: int) -> float:
     --------
     >>> versions = [tuning("blackwell", version) for version in ("2.28", "2.29", "2.30")]
     >>> [round(most_of("LL128", constants, 16, 8) / 2**20) for constants in versions]
-    [44, 12, 30]
+    [44, 13, 30]
     """
-    if protocol == "Simple":
+    if protocol == "Simple" or n == 1:  # a rank by itself moves nothing
         return inf
     carried = channels * constants.channel if protocol == "LL128" else constants.ll_cap
     ring = min(FRACTION[protocol] * BLACKWELL_RING, carried)
     sooner = BASE_RING["Simple"] - BASE_RING[protocol]
     sooner += (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
-    return max(0.0, sooner) / ((n - 1) / n * (1 / ring - 1 / BLACKWELL_RING))
+    if sooner <= 0:
+        return 0.0
+    later = (n - 1) / n * (1 / ring - 1 / BLACKWELL_RING)  # for each byte
+    return sooner / later if later else inf
 
 
 _MOST_CHANNELS = 64

@@ -66,9 +66,15 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
         )
     config = _Config(source, kind, data)
     fields = FAMILIES[kind](config) | _windows(config) | {"left_out": left_out}
+    if any(config.given(name) is not None for name in _LONGEST):
+        fields["longest"] = config.count(*_LONGEST)
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     described = {name: value for name, value in fields.items() if value is not None}
     return {"name": given or name, "description": f"{kind}, {source}", **described}
+
+
+_LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""Names of how many tokens a sequence may have."""
 
 
 @dataclass(frozen=True, slots=True)

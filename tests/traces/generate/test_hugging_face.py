@@ -190,8 +190,16 @@ CONFIGS = {
         "vocab_size": 51200,
     },
 }
-UNLIKE = {"name", "description", "sources", "left_out"}
+UNLIKE = {"name", "description", "sources", "left_out", "longest"}
 """Fields of a card that are not its shape."""
+
+
+def test_how_long_a_sequence_may_be_is_read_where_a_config_says_it(tmp_path):
+    longest = LLAMA["max_position_embeddings"]
+    assert load_model(write(tmp_path, LLAMA)).longest == longest
+    assert load_model("llama-3.1-8b").longest == longest
+    unknown = {name: value for name, value in LLAMA.items() if name != "max_position_embeddings"}
+    assert load_model(write(tmp_path, unknown)).longest is None
 
 
 def write(folder, config):

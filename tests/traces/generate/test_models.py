@@ -184,10 +184,10 @@ def test_a_path_is_read_and_a_file_that_is_not_text_is_refused(tmp_path):
     path.write_text(CARD)
     assert load_model(path).name == "tiny"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TraceError, match="not a text file"):
+    with pytest.raises(TraceError, match="not UTF-8 text"):
         load_model(path)
     path.write_text("#" * 2**21)
-    with pytest.raises(TraceError, match="too long for a model card"):
+    with pytest.raises(TraceError, match="too long as a model card"):
         load_model(path)
     with pytest.raises(TraceError, match="cannot be read"):
         load_model(tmp_path / "absent.yaml")

@@ -332,6 +332,7 @@ def main() -> None:
     try:
         app(prog_name="twofold")
     finally:
+        _keeps_to_budget.clear()
         unguard_memory()
         gc.freeze()  # or the interpreter looks through all that was loaded, twice, before it ends
 

@@ -125,6 +125,8 @@ def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
 
 _guarded: list[int] = []
 """Bytes that the process may take now, where a limit was set."""
+_before: list[int] = []
+"""What the system let it take before."""
 
 
 def guard_memory() -> None:
@@ -134,6 +136,9 @@ def guard_memory() -> None:
     has set stays.
     """
     if sys.platform == "linux":
+        import resource
+
+        _before[:] = [resource.getrlimit(resource.RLIMIT_DATA)[0]]
         _guarded[:] = [limits().memory]
         _set_limit()
 
@@ -159,9 +164,11 @@ def allow_for_job() -> None:
 def unguard_memory() -> None:
     """Take the budget of memory away, where a process goes on after the command."""
     if _guarded:
-        _guarded[:] = [_MOST]
-        _set_limit()
+        import resource
+
         _guarded.clear()
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (_before.pop(), hard))
 
 
 def _set_limit() -> None:

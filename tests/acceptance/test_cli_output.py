@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import twofold as tf
 from experiments.baseline import Settings
-from experiments.cli.main import app
+from experiments.cli.main import app, main
 from experiments.cli.options import percent, settings_of
 from experiments.output.document import Row, Table
 from experiments.output.encoding import writable
@@ -272,3 +272,17 @@ def test_the_sample_is_answered_as_a_module():
         timeout=30,
     )
     assert done.stdout.startswith(str(SAMPLE))
+
+
+def test_the_budget_of_memory_ends_with_the_command(monkeypatch, capsys):
+    """The process goes on: where it runs another command by itself, that has no budget."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setenv("TWOFOLD_LIMITS", "memory=1000GB")
+    monkeypatch.setattr(sys, "argv", ["twofold", "clusters"])
+    with pytest.raises(SystemExit):
+        main()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert "dgx-a100" in capsys.readouterr().out
+    assert CliRunner().invoke(app, ["clusters"]).exit_code == 0
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -13,10 +13,10 @@ import distributed
 
 from benchmarks.measure import Figure
 from experiments.scenario.change import Scaled
-from experiments.studies.answers import Chunk
 from experiments.studies.dask_cluster import dask_cluster
 from experiments.studies.declaration import declare
-from experiments.studies.executor import Run, here
+from experiments.studies.executor import here
+from experiments.studies.placed import Chunk, Run
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads
 from simulator.workload import What

@@ -71,6 +71,10 @@ class Answerer:
     _scenarios: "OrderedDict[tuple[str, str], Scenario]" = field(default_factory=OrderedDict)
     _studies: "OrderedDict[str, DesignPoints]" = field(default_factory=OrderedDict)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what another worker makes for itself."""
+        return {**self.__dict__, "_scenarios": OrderedDict(), "_studies": OrderedDict()}
+
     def answers(self, chunk: Chunk) -> list[Answer]:
         """Return a chunk's answers in order; an error is one of the point that it belongs to."""
         try:

@@ -2,45 +2,48 @@
 
 What is under way is bounded, so a scheduler is never handed a whole study, and answers come back
 one by one. A worker that is killed costs what it was computing: the scheduler hands it to another.
-When the connection to the scheduler is lost, it is made again and what was under way is handed out
-anew. Neither changes an answer, so neither changes a study's results.
+When the connection to the scheduler is lost, another client takes its place and hands out anew what
+was under way. Neither changes an answer, so neither changes a study's results.
 
-A worker is offered inputs, and takes them only if it runs the same code as the client. It keeps
-them by content, so they are shipped to it once, whatever studies ask of them. A worker that has
-them says so as a Dask resource, of which each chunk needs one: the scheduler hands chunks to no
-other worker, and to each worker process one at a time.
+Inputs are scattered to all workers. A plugin on each of them, and on those that come later,
+compares its code with the client's, and lets it compute one chunk at a time.
 """
 
-import hashlib
 import logging
 import os
-import pickle
 import threading
-import time
 from asyncio import CancelledError
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelledError
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, islice
 from platform import python_version_tuple
 from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import uuid4
-from weakref import WeakKeyDictionary
+
+import distributed
+from distributed.client import ClosedClientError
 
 from experiments.provenance import version
 from experiments.studies.answers import Answerer
-from experiments.studies.placed import Answer, Base, Chunk, whole_identity
-from simulator.support.errors import StudyError, pip_install
+from experiments.studies.placed import (
+    AHEAD,
+    Answer,
+    Base,
+    Chunk,
+    Done,
+    Note,
+    Run,
+    digest,
+    whole_identity,
+)
+from simulator.support.errors import StudyError
 
 LOCAL = "local"
 """Beginning of an address that stands for workers of this machine: ``local:2``."""
 _PER_CORE = 8
 """Local workers for each core at most: each is a process with the inputs, and they only wait."""
-AHEAD = 2
-"""Chunks per worker that are handed out before answers are awaited, so that none is idle."""
 _LOGGERS = ("distributed", "tornado")
 _CONNECT = 10.0
 """Seconds in which a scheduler answers."""
@@ -48,23 +51,10 @@ _GRACE = 2.0
 """Seconds more in which a connection that is made says so."""
 _PATIENCE = 60.0
 """Seconds after which a connection that was lost will not be made again."""
-_LOOK = 1.0
-"""Seconds between two looks at which workers there are."""
 _FETCH = 5.0
 """Seconds in which an answer that is there is fetched: later, whoever had it was killed."""
-_AUDIT = 10.0
-"""Seconds without an answer after which the scheduler is asked what it has handed out."""
-_ATTEMPTS = 5
-"""How often a chunk is handed out whose workers were killed again and again; the scheduler tries
-each of these times several workers (``distributed.scheduler.allowed-failures``)."""
-LACKS = "lacks inputs"
-"""What a worker that could answer says before it has the inputs."""
-_KEPT = 4
-"""Inputs that a worker keeps, the latest."""
-
-Done = tuple[int, list[Answer]]
-Lost = tuple[type[BaseException], ...]
-Note = Callable[[str], None]
+_LOST = (CancelledError, FutureCancelledError, OSError, TimeoutError, ClosedClientError)
+"""What is raised of a connection that was lost, and of what was handed out by it."""
 
 
 def local_workers(address: str) -> int | None:
@@ -94,9 +84,7 @@ def local_workers(address: str) -> int | None:
 
 
 @contextmanager
-def dask_cluster(
-    bases: Sequence[Base], address: str, note: Note
-) -> Iterator[Callable[[Iterable[Chunk]], Iterator[Done]]]:
+def dask_cluster(bases: Sequence[Base], address: str, note: Note) -> Iterator[Run]:
     """Answer chunks by the workers of a Dask cluster.
 
     Parameters
@@ -106,17 +94,13 @@ def dask_cluster(
     address
         Of the scheduler; or ``local:N`` for N processes of this machine, which end with the study.
     note
-        Called with sentences about the cluster: its dashboard, workers that cannot be used.
+        Called with sentences about the cluster: its dashboard, that no worker is there yet.
 
     Raises
     ------
     StudyError
-        If no scheduler answers, all workers run other code, or the connection is lost for good.
+        If no scheduler answers.
     """
-    try:
-        import distributed
-    except ImportError as error:
-        raise StudyError(f"--dask needs Dask: {pip_install('dask[distributed]')}") from error
     workers = local_workers(address)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
@@ -128,12 +112,12 @@ def dask_cluster(
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
             )
-            stack.enter_context(closing(cluster))
-            address = cluster.scheduler_address
-        connection = _Connection(address, note, _Inputs.of(bases))
+            address = stack.enter_context(cluster).scheduler_address
+        connection = _Connection(address, Answerer(bases), note)
         stack.callback(connection.close)
-        connection.open()
-        yield lambda chunks: _UnderWay(connection, iter(chunks)).answered()
+        connection.open(_CONNECT)
+        connection.describe()
+        yield connection.answered
 
 
 @contextmanager
@@ -142,7 +126,7 @@ def _quiet() -> Iterator[None]:
 
     Dask gives levels to some of its loggers, so that those of their parents do not hold for them.
     """
-    names = [one for one in logging.root.manager.loggerDict if one.startswith(_LOGGERS)]
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(_LOGGERS)]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -154,291 +138,109 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Inputs:
-    """What workers need: pickled, with its hash, which is also the name of a Dask resource."""
-
-    name: str
-    content: bytes
-
-    @staticmethod
-    def of(bases: Sequence[Base]) -> "_Inputs":
-        content = pickle.dumps(list(bases), protocol=5)
-        return _Inputs(f"twofold-{hashlib.sha256(content).hexdigest()}", content)
+class _ConnectionLostError(Exception):
+    """What was handed out by a client is lost with its connection."""
 
 
-@dataclass(eq=False)
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Tell what a lost connection raises from errors of the program."""
+    try:
+        yield
+    except _LOST as error:
+        raise _ConnectionLostError from error
+
+
 class _Connection:
-    """A connection to a scheduler, made again when it is lost; and who of the workers is ready.
+    """A client of a scheduler, replaced by another one when its connection is lost.
 
-    ``ready`` is how many workers can answer, ``made`` how often the connection was made: what was
-    handed out before belongs to one that is gone. Whoever sees that it is gone sets ``lost``. The
-    new one is another client to the scheduler: one that comes back under the old name, as Dask's
-    own would, may be forgotten with the old one.
+    One that comes back under the old name, as Dask's own would, may be forgotten with the old one.
     """
 
-    address: str
-    note: Note
-    inputs: _Inputs
-    client: Any = None
-    ready: int = 0
-    made: int = 0
-    lost: bool = False
-    _refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    _looked: float = -_LOOK
-    _noted: set[str] = field(default_factory=set)
+    def __init__(self, address: str, answerer: Answerer, note: Note) -> None:
+        self._address, self._answerer, self._note = address, answerer, note
+        self._plugin = SameCode()
+        self._client: Any = None
+        self._inputs: Any = None
+        self._stream: Any = None
 
-    def open(self) -> None:
-        """Connect, and say where the dashboard is.
+    def open(self, patience: float) -> None:
+        """Connect, and ship the inputs once a worker is there.
 
         Raises
         ------
         StudyError
-            If no scheduler answers, or no worker can be used and some could not.
+            If no scheduler answers within ``patience`` (s).
         """
-        self._connect(_CONNECT)
-        self._once(_dashboard(self.client))
-        self.look()
-        if not self.ready and self._refused:
-            (address, _), reason = next(iter(self._refused.items()))
-            raise StudyError(
-                f"--dask {self.address}: no worker runs the code of this: {address} has {reason}"
-            )
-
-    def look(self) -> None:
-        """See, once a second, which workers there are, and offer inputs to those that are new.
-
-        Raises
-        ------
-        StudyError
-            If the connection was lost and cannot be made again.
-        """
-        if time.monotonic() - self._looked < _LOOK:
-            return
-        if self.lost or self.client.status != "running":
-            self._connect(_PATIENCE)
-        self._looked = time.monotonic()
-        workers = self._workers()
-        new = [
-            address
-            for address, worker in workers.items()
-            if not self._is_ready(worker) and (address, str(worker["name"])) not in self._refused
-        ]
-        if new:
-            self._offer(new, workers)
-            workers = self._workers()
-        self.ready = sum(map(self._is_ready, workers.values()))
-        if not self.ready:
-            self._once("no worker is there that can answer: waiting for one (Ctrl-C leaves)")
-
-    def processing(self) -> frozenset[str]:
-        """Say what the scheduler has handed to workers."""
+        self.close()
         try:
-            by_worker = self.client.processing()
-        except _lost():
-            self.lost = True
-            return frozenset()
-        return frozenset(key for keys in by_worker.values() for key in keys)
+            self._client = _client(self._address, patience)
+            self._stream = self._client.scheduler_comm
+            with suppress(ImportError):  # a worker without twofold: its first chunk fails, too
+                self._client.register_plugin(self._plugin)
+            if not self._client.nthreads():
+                self._note("no worker is there that can answer: waiting for one (Ctrl-C leaves)")
+                self._client.wait_for_workers(1)
+            self._inputs = self._client.scatter(self._answerer, broadcast=True, hash=False)
+        except (*_LOST, ValueError) as error:
+            raise StudyError(
+                f"--dask {self._address}: no scheduler answers there within {patience:g} s; what "
+                "was done is kept"
+            ) from error
 
-    def submit(self, chunk: Chunk, key: str) -> Any:
-        """Hand a chunk out, to a worker that has the inputs."""
-        return self.client.submit(
-            answers, self.inputs.name, chunk, key=key, resources={self.inputs.name: 1}, pure=False
-        )
+    def describe(self) -> None:
+        """Say where the dashboard is, and of threads of workers that will not compute."""
+        with suppress(KeyError):  # a scheduler without Bokeh has none
+            self._note(f"dashboard: {self._client.dashboard_link}")
+        if (threads := max(self._client.nthreads().values(), default=1)) > 1:
+            self._note(
+                f"workers have {threads} threads, of which one computes: start them with "
+                "--nthreads 1, and more of them"
+            )
 
     def close(self) -> None:
         """Leave the cluster; what is under way there is dropped."""
-        if self.client is not None:
-            with suppress(*_lost()):
-                self.client.close(timeout=2)
+        if self._client is not None:
+            with suppress(*_LOST):
+                self._client.close(timeout=2)
 
-    def _connect(self, patience: float) -> None:
-        self.close()
-        try:
-            self.client = _client(self.address, patience)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise StudyError(
-                f"--dask {self.address}: no scheduler answers there within {patience:g} s; what "
-                "was done is kept"
-            ) from error
-        self.made += 1
-        self.lost = False
-        self._looked = -_LOOK
-
-    def _workers(self) -> dict[str, dict[str, Any]]:
-        info: dict[str, Any] = {}
-        try:
-            info = self.client.scheduler_info(n_workers=-1)
-        except _lost():
-            self.lost = True
-        workers: dict[str, dict[str, Any]] = info.get("workers", {})
-        return workers
-
-    def _is_ready(self, worker: dict[str, Any]) -> bool:
-        return bool(worker["resources"].get(self.inputs.name))
-
-    def _offer(self, new: Sequence[str], workers: dict[str, dict[str, Any]]) -> None:
-        """Offer inputs to workers by their hash, then ship them to those that lack them."""
-        lacking = []
-        for address, reply in self._asked(new, None):
-            if reply == LACKS:
-                lacking.append(address)
-            else:
-                self._judge(address, reply, workers[address])
-        for address, reply in self._asked(lacking, self.inputs.content):
-            self._judge(address, reply, workers[address])
-
-    def _asked(self, workers: Sequence[str], content: bytes | None) -> list[tuple[str, object]]:
-        if not workers:
-            return []
-        code, resource = code_of_this(), self.inputs.name
-        try:
-            replies = self.client.run(
-                offer, code, resource, content, workers=list(workers), on_error="return"
-            )
-        except _lost():  # the next look sees who is there
-            return []
-        return list(replies.items())
-
-    def _judge(self, address: str, reply: object, worker: dict[str, Any]) -> None:
-        """Note what a worker said: one that is gone meanwhile said nothing."""
-        if reply == "":
-            if worker["nthreads"] > 1:
-                self._once(
-                    f"workers have {worker['nthreads']} threads, of which one computes: start them "
-                    "with --nthreads 1, and more of them"
-                )
-        elif not isinstance(reply, OSError | TimeoutError):
-            reason = reply if isinstance(reply, str) else f"no twofold that answers: {reply}"
-            self._refused[address, str(worker["name"])] = reason
-            self._once(f"worker {address} is left out: it has {reason}")
-
-    def _once(self, sentence: str) -> None:
-        if sentence and sentence not in self._noted:
-            self._noted.add(sentence)
-            self.note(sentence)
-
-
-@dataclass(eq=False)
-class _UnderWay:
-    """Chunks that are handed out, no more than keep the workers busy."""
-
-    connection: _Connection
-    left: Iterator[Chunk]
-    _again: "deque[Chunk]" = field(default_factory=deque)
-    _out: dict[str, tuple[Chunk, Any]] = field(default_factory=dict)
-    _done: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
-    _attempts: dict[int, int] = field(default_factory=dict)
-    _made: int = 0
-    _audited: float = field(default_factory=time.monotonic)
-    _missed: set[str] = field(default_factory=set)
-
-    def answered(self) -> Iterator[Done]:
-        """Yield chunks' answers as they come, in any order."""
-        try:
-            while self._fill():
-                try:
-                    key = self._done.get(timeout=_LOOK)
-                except Empty:
-                    self._audit()
-                    continue
-                chunk, future = self._out.pop(key, (None, None))
-                chunk_answers = None if chunk is None else self._result(chunk, future)
-                if chunk is not None and chunk_answers is not None:
-                    yield chunk.number, chunk_answers
-        finally:
-            for _, future in self._out.values():
-                self._drop(future)
-
-    def _fill(self) -> bool:
-        """Hand out as much as there is room for; say whether anything is left to wait for."""
-        self.connection.look()
-        if self._made != self.connection.made:
-            self._made = self.connection.made
-            self._again.extend(chunk for chunk, _ in self._out.values())
-            self._out.clear()
-        while len(self._out) < self.connection.ready * AHEAD:
-            chunk = self._again.popleft() if self._again else next(self.left, None)
-            if chunk is None:
-                return bool(self._out)
-            key = f"twofold-{uuid4().hex}"
-            try:
-                future = self.connection.submit(chunk, key)
-            except _lost():
-                self.connection.lost = True
-                self._again.append(chunk)
-                break
-            self._out[key] = chunk, future
-            future.add_done_callback(lambda finished: self._done.put(finished.key))
-        return True
-
-    def _audit(self) -> None:
-        """Hand out again what no worker was given twice in a row: a scheduler may lose it, too."""
-        if time.monotonic() - self._audited < _AUDIT or not self.connection.ready:
-            return
-        processing = self.connection.processing()
-        missed = {
-            key
-            for key, (_, future) in self._out.items()
-            if key not in processing and future.status == "pending"
-        }
-        for key in missed & self._missed:
-            chunk, future = self._out.pop(key)
-            self._drop(future)
-            self._again.append(chunk)
-        self._audited, self._missed = time.monotonic(), missed
-
-    @staticmethod
-    def _drop(future: Any) -> None:
-        with suppress(*_lost()):
-            future.cancel()
-
-    def _result(self, chunk: Chunk, future: Any) -> list[Answer] | None:
-        """Return a chunk's answers; None where it is to be handed out again.
+    def answered(self, chunks: Iterable[Chunk]) -> Iterator[Done]:
+        """Yield chunks' answers as they come, in any order.
 
         Raises
         ------
         StudyError
-            If its workers were killed again and again.
+            If the connection is lost for good, a worker runs other code, or the workers of a chunk
+            are killed again and again.
         """
-        chunk_answers: list[Answer] | None = None
-        if future.status == "error":
-            self._failed(chunk, future.exception(timeout=_FETCH))
-        elif future.status == "cancelled":
-            self.connection.lost = True
-        else:
+        left, out = iter(chunks), dict[str, Chunk]()
+        while True:
+            completed = distributed.as_completed(loop=self._client.loop)
             try:
-                chunk_answers = future.result(timeout=_FETCH)
-            except _lost():  # the connection, or whoever had the answer: the next look says
-                self._drop(future)
-        if chunk_answers is None:
-            self._again.append(chunk)
-        return chunk_answers
+                self._hand_out(left, out, completed)
+                for future in completed:
+                    chunk_answers = _result(future)
+                    yield out.pop(future.key).number, chunk_answers
+                    self._hand_out(left, out, completed)
+            except _ConnectionLostError:
+                left, out = chain(out.values(), left), {}
+                self.open(_PATIENCE)
+            else:
+                return
 
-    def _failed(self, chunk: Chunk, error: BaseException) -> None:
-        """Raise what is wrong with the program, or with a chunk that no worker survives."""
-        from distributed import KilledWorker
-
-        if isinstance(error, InputsGoneError):
-            return
-        if not isinstance(error, KilledWorker):
-            raise error
-        tried = self._attempts[chunk.number] = self._attempts.get(chunk.number, 0) + 1
-        if tried >= _ATTEMPTS:
-            raise StudyError(
-                "the same points' workers were killed again and again, perhaps for want of "
-                "memory: what was done is kept; run the same command again, on larger workers"
-            ) from error
-
-
-@cache
-def _lost() -> Lost:
-    """Return what is raised of a connection that was lost, and of what was handed out by it."""
-    from distributed import client
-
-    closed = getattr(client, "ClosedClientError", CancelledError)  # since 2025
-    ended = RuntimeError  # of a client whose loop has ended
-    return CancelledError, FutureCancelledError, OSError, TimeoutError, closed, ended
+    def _hand_out(self, left: Iterator[Chunk], out: dict[str, Chunk], completed: Any) -> None:
+        """Hand out no more chunks than keep the workers busy."""
+        with _connected():
+            room = AHEAD * max(1, len(self._client.nthreads())) - len(out)
+        for chunk in islice(left, max(0, room)):
+            key = f"twofold-{uuid4().hex}"
+            out[key] = chunk
+            with _connected():
+                completed.add(
+                    self._client.submit(answers, self._inputs, self._plugin.name, chunk, key=key)
+                )
+        if self._client.scheduler_comm is not self._stream:  # Dask has connected by itself
+            raise _ConnectionLostError
 
 
 def _client(address: str, patience: float) -> Any:
@@ -451,8 +253,6 @@ def _client(address: str, patience: float) -> Any:
     TimeoutError
         If it does not answer.
     """
-    import distributed
-
     results: SimpleQueue[Any] = SimpleQueue()
 
     def connect() -> None:
@@ -475,21 +275,45 @@ def _client(address: str, patience: float) -> Any:
     return result
 
 
-def _dashboard(client: Any) -> str:
-    """Say where the scheduler shows its work; "" where it does not."""
-    try:
-        link = client.dashboard_link
-    except KeyError:  # a scheduler without Bokeh has none
-        return ""
-    return f"dashboard: {link}" if link else ""
+def _result(future: Any) -> list[Answer]:
+    """Return a chunk's answers.
+
+    Raises
+    ------
+    StudyError
+        If its workers were killed again and again, or have no twofold.
+    Exception
+        Whatever else is wrong with the program.
+    """
+    with _connected():
+        error = future.exception(timeout=_FETCH) if future.status == "error" else None
+        if error is None:
+            chunk_answers: list[Answer] = future.result(timeout=_FETCH)
+            return chunk_answers
+    if isinstance(error, distributed.KilledWorker):
+        raise StudyError(
+            "the same points' workers were killed again and again, perhaps for want of "
+            "memory: what was done is kept; run the same command again, on larger workers"
+        ) from error
+    if isinstance(error, ImportError):
+        raise StudyError(f"--dask: a worker has no twofold that answers: {error}") from error
+    raise error
 
 
-class InputsGoneError(Exception):
-    """A worker was handed a chunk whose inputs it has no longer: it is to be handed out again."""
+class SameCode(distributed.WorkerPlugin):  # type: ignore[misc]
+    """Compares a worker's code with the client's, and lets it compute one chunk at a time."""
 
+    idempotent = True
 
-_answerers: "WeakKeyDictionary[Any, OrderedDict[str, Answerer]]" = WeakKeyDictionary()
-"""What each worker of this process keeps, by the hash of the inputs."""
+    def __init__(self) -> None:
+        self.code = code_of_this()
+        self.name = f"twofold-{digest(self.code)}"
+
+    def setup(self, worker: distributed.Worker) -> None:
+        """Take a worker on."""
+        reason = difference(self.code, code_of_this())
+        self.refusal = reason and f"--dask: worker {worker.address} has {reason}"
+        self.turn = threading.Lock()
 
 
 def code_of_this() -> dict[str, str]:
@@ -517,42 +341,16 @@ def difference(client: Mapping[str, str], worker: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {worker.get(name)}, not {client[name]}" for name in names)
 
 
-async def offer(
-    code: Mapping[str, str], inputs: str, content: bytes | None, dask_worker: Any = None
-) -> str:
-    """Offer inputs to the worker that runs this: their hash first, then their content.
-
-    Returns
-    -------
-    str
-        "" if it is ready, :data:`LACKS` if it needs the content, else why it cannot answer.
-    """
-    if reason := difference(code, code_of_this()):
-        return reason
-    answerers = _answerers.setdefault(dask_worker, OrderedDict())
-    if inputs not in answerers:
-        if content is None:
-            return LACKS
-        answerers[inputs] = Answerer(pickle.loads(content))
-    answerers.move_to_end(inputs)
-    resources = {inputs: 1.0}
-    while len(answerers) > _KEPT:
-        resources[answerers.popitem(last=False)[0]] = 0.0
-    await dask_worker.set_resources(**resources)
-    return ""
-
-
-def answers(inputs: str, chunk: Chunk) -> list[Answer]:
+def answers(answerer: Answerer, plugin_name: str, chunk: Chunk) -> list[Answer]:
     """Answer a chunk, as a task.
 
     Raises
     ------
-    InputsGoneError
-        If other studies' inputs have taken the place of these.
+    StudyError
+        If this worker runs other code than the client.
     """
-    from distributed import get_worker
-
-    answerer = _answerers.get(get_worker(), OrderedDict()).get(inputs)
-    if answerer is None:
-        raise InputsGoneError(inputs)
-    return answerer.answers(chunk)
+    plugin = distributed.get_worker().plugins[plugin_name]
+    if plugin.refusal:
+        raise StudyError(plugin.refusal)
+    with plugin.turn:
+        return answerer.answers(chunk)

@@ -5,7 +5,7 @@ any order; what workloads hold is shipped once per worker. That of clusters is
 :mod:`experiments.studies.dask_cluster`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
@@ -14,25 +14,20 @@ from itertools import islice
 
 from experiments.evaluate.workers import worker_pool
 from experiments.studies.answers import Answerer
-from experiments.studies.placed import Answer, Base, Chunk
-from simulator.support.errors import StudyError
+from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run
+from simulator.support.errors import StudyError, pip_install
 
-Done = tuple[int, list[Answer]]
-Run = Callable[[Iterable[Chunk]], Iterator[Done]]
-"""Answers chunks; yields each one's number and answers when it is done."""
 Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
 """Given workloads, what answers chunks until the context ends."""
-_AHEAD = 2
-"""Chunks per worker that are handed out before answers are awaited, so that none is idle."""
 
 
-def executor_of(workers: int, dask: str | None, note: Callable[[str], None]) -> Executor:
+def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
     """Return what answers chunks: this process, so many of this machine, or a Dask cluster.
 
     Raises
     ------
     StudyError
-        If both workers and a cluster are given, or no worker.
+        If both workers and a cluster are given, or no worker; or Dask is not there.
     """
     if workers < 1:
         raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
@@ -40,8 +35,10 @@ def executor_of(workers: int, dask: str | None, note: Callable[[str], None]) -> 
         return here if workers == 1 else partial(processes, workers=workers)
     if workers > 1:
         raise StudyError("--workers are processes of this machine: leave them out with --dask")
-    from experiments.studies.dask_cluster import dask_cluster, local_workers
-
+    try:
+        from experiments.studies.dask_cluster import dask_cluster, local_workers
+    except ImportError as error:
+        raise StudyError(f"--dask needs Dask: {pip_install('dask[distributed]')}") from error
     local_workers(dask)
     return partial(dask_cluster, address=dask, note=note)
 
@@ -64,7 +61,7 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
     """
     try:
         with worker_pool(Answerer(bases), workers) as submit:
-            yield lambda chunks: _streamed(submit, iter(chunks), workers * _AHEAD)
+            yield lambda chunks: _streamed(submit, iter(chunks), workers * AHEAD)
     except BrokenProcessPool as error:
         raise StudyError(
             "a worker was killed, perhaps for want of memory: what was done is kept; run the same "

@@ -29,7 +29,7 @@ from simulator.workload import Floats
 
 if TYPE_CHECKING:
     from experiments.studies.cache import Cache
-    from experiments.studies.executor import Run
+    from experiments.studies.placed import Run
 
 CHUNK = 512
 """Points that a worker is handed at once, of the engine that asks many at once; of others one."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -173,6 +174,15 @@ class Answer:
 def _number_words(part: Multiplied | Scaled) -> list[str]:
     name = part.resource if isinstance(part, Multiplied) else part.part.name
     return [name, repr(part.times), repr(part.over)]
+
+
+Done = tuple[int, list[Answer]]
+Run = Callable[[Iterable[Chunk]], Iterator[Done]]
+"""Answers chunks; yields each one's number and answers when it is done."""
+Note = Callable[[str], None]
+"""Takes a sentence about the workers."""
+AHEAD = 2
+"""Chunks per worker that are handed out before answers are awaited, so that none is idle."""
 
 
 def digest(content: object) -> str:

@@ -38,6 +38,7 @@ class DeviceOps:
     ``before`` are those that stand for what a stream still had to do for the step before.
     ``held`` are the launches that were held up, ``nodes`` what a launch launched behind its first.
     ``kernel_of`` says of ops that stand for a part of a kernel, or a delay before one, which it is.
+    ``written`` is when a kernel that went on had written what a host thread waited for (s).
     """
 
     graph: RankGraph
@@ -53,6 +54,7 @@ class DeviceOps:
     held: frozenset[int] = frozenset()
     nodes: set[int] = field(default_factory=set)
     kernel_of: dict[int, int] = field(default_factory=dict)
+    written: dict[int, float] = field(default_factory=dict)
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
@@ -315,6 +317,27 @@ def joint_calls(calls: Sequence[LocalCall]) -> list[LocalCall]:
     dtypes = {call.dtype for call in calls}
     dtype = first.dtype if len(dtypes) == 1 else ""
     return [replace(first, size=math.fsum(call.size for call in calls), dtype=dtype)]
+
+
+def split_written(ops: DeviceOps) -> None:
+    """Cut kernels where they had written what a host thread waited for: it waits for no more.
+
+    All that began when the kernel had ended follows its second part.
+    """
+    graph = ops.graph
+    ends = {op: graph.ops[op].end for op in ops.written}
+    rest = {}
+    for op, time in ops.written.items():
+        kernel = graph.ops[op]
+        rest[op] = ops.stand_in(LocalOp(What.COMPUTE, kernel.lane, kernel.name, time, ends[op]), op)
+        kernel.end = time
+    graph.edges = [
+        (rest[source], target, lag)
+        if source in rest and graph.ops[target].start >= ends[source] - CONTRADICTED
+        else (source, target, lag)
+        for source, target, lag in graph.edges
+    ]
+    graph.edges += [(op, later, 0.0) for op, later in rest.items()]
 
 
 def split_messages(graph: RankGraph) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.workload import What
 from traces.core.events import Floats, HostKind, Longs, RankTrace
-from traces.core.loaded import EXPLAINED
+from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.device import DeviceOps
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
 from traces.profiler.window import Launches, Window
@@ -205,6 +205,11 @@ _AGAIN = 3
 """Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
 _SPIN = 100e-6
 """A thread without a sign of life for so long (s) does not just prepare its next operator."""
+_WRITTEN = 100e-6
+"""A kernel goes on for at most so long (s) after it has written what a thread waits for.
+
+DeepEP's ``notify_dispatch`` sums up offsets and clears buffers for 20 to 70 us behind it.
+"""
 _STEADIER = 3.0
 """How much more the waits of a thread differ in length than what it takes to go on after them.
 
@@ -220,30 +225,34 @@ def spin_waits(
 
     Libraries that must know on the host what the device found out (DeepEP: how many tokens arrive)
     read mapped memory in a loop, which no profiler records. The thread then is silent from its
-    launch until just when the kernel ends, however long that takes, each time a kernel of that name
-    is launched; not once does it launch anything before. A kernel may write some microseconds
-    before it ends.
+    launch until the kernel has written, however long that takes, each time a kernel of that name
+    is launched; not once does it launch anything before. The kernel may go on when it has written:
+    ``ops.written`` keeps when that was.
     """
     for thread in np.unique(trace.host.thread[launches.host]).tolist():
         spun = _Spins.of(trace, window, launches, thread)
         for name in np.unique(spun.name).tolist():
-            is_spin = _SPUN_ON.search(trace.names[name]) is not None
-            for spin in np.flatnonzero(spun.waits_for(name, known=is_spin)).tolist():
+            is_known = _SPUN_ON.search(trace.names[name]) is not None
+            for spin in np.flatnonzero(spun.waits_for(name, known=is_known)).tolist():
                 source = ops.op_of[int(spun.device[spin])]
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
+                if ended < ops.end(source) - CONTRADICTED:
+                    ops.written[source] = ended
                 yield HostWait(thread, began, ended, "spin", (source,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spins:
-    """Launches of a thread, and its silence about the end of each one's kernel; ``(launches,)``.
+    """Launches of a thread, and its first long silence behind each; ``(launches,)``.
 
-    ``device`` is the row of what was launched, ``name`` its name, ``done`` when it ended (s).
-    The thread was silent from ``began`` to ``ended`` (s); ``next`` is when it launched again.
+    ``device`` is the row of what was launched, ``name`` its name; it ran from ``start`` to ``done``
+    (s). The thread was silent from ``began`` to ``ended`` (s), or, where both are equal, not for
+    long; ``next`` is when it launched again.
     """
 
     device: NDArray[np.int64]
     name: NDArray[np.int32]
+    start: Floats
     done: Floats
     began: Floats
     ended: Floats
@@ -251,42 +260,38 @@ class _Spins:
 
     @staticmethod
     def of(trace: RankTrace, window: Window, launches: Launches, thread: int) -> "_Spins":
-        """Collect them; a silence inside a runtime call is the library's own, and has no length."""
+        """Collect them; a silence inside a runtime call is the library's own, and is none."""
         host = trace.host
         on_thread = host.thread[launches.host] == thread
         calls, first = np.unique(launches.host[on_thread], return_index=True)
         last = np.append(first[1:], on_thread.sum()) - 1  # of a graph its last node
         device = launches.device[on_thread][last]
-        done = trace.device.end[device]
-        rows = window.host[host.thread[window.host] == thread]
-        rows = rows[host.kind[rows] != HostKind.ANNOTATION]
-        sounds = np.unique(np.concatenate([host.start[rows], host.end[rows]]))
-        after = np.searchsorted(sounds, done - EXPLAINED)
-        within = (after > 0) & (after < len(sounds))
-        after = np.clip(after, 1, len(sounds) - 1)
-        began, ended = sounds[after - 1], sounds[after]
-        runtime = rows[host.kind[rows] == HostKind.RUNTIME]
-        inside = np.searchsorted(host.start[runtime], began, side="right") - 1
-        library = (inside >= 0) & (host.end[runtime][np.maximum(inside, 0)] >= ended)
-        later = np.append(host.start[calls][1:], np.inf)
-        within &= ~library & (began >= host.start[calls])
-        return _Spins(
-            device, trace.device.name[device], done, began, np.where(within, ended, began), later
-        )
+        next_launch = np.append(host.start[calls][1:], np.inf)
+        begins, ends = _long_silences(trace, window, thread)
+        silence = np.searchsorted(begins, host.start[calls])
+        found = begins[silence] < next_launch
+        began = np.where(found, begins[silence], host.start[calls])
+        ended = np.where(found, ends[silence], began)
+        start, done = trace.device.start[device], trace.device.end[device]
+        return _Spins(device, trace.device.name[device], start, done, began, ended, next_launch)
 
     def waits_for(self, name: int, *, known: bool) -> NDArray[np.bool_]:
         """Find which silences were waits for kernels of a name; none if some were certainly not.
 
-        Of ``known`` kernels one such wait is enough.
+        Of ``known`` kernels one such wait is enough, and it ends wherever in the kernel.
         """
         named = self.name == name
-        reaction, length = self.ended - self.done, self.ended - self.began
-        silent = named & (length >= _SPIN)
-        prompt = silent & (reaction <= EXPLAINED)
-        ran_on = named & (self.next < self.done - EXPLAINED)
-        if ran_on.any() or not (known or self._recurs(prompt, silent & ~prompt)):
-            return np.zeros(len(named), dtype=np.bool_)
-        return np.asarray(prompt, dtype=np.bool_)
+        reaction, silent = self.ended - self.done, named & (self.ended > self.began)
+        if known:
+            prompt = silent & (reaction <= EXPLAINED) & (self.ended >= self.start)
+            ran_on = named & (self.next < self.start)
+            return np.asarray(prompt & ~ran_on.any())
+        usual = float(np.median(reaction[silent])) if silent.any() else 0.0
+        usual = min(max(usual, -_WRITTEN), 0.0)
+        prompt = silent & (np.abs(reaction - usual) <= EXPLAINED) & (self.ended >= self.start)
+        ran_on = named & (self.next < self.done + usual - EXPLAINED)
+        waits = not ran_on.any() and self._recurs(prompt, silent & ~prompt)
+        return np.asarray(prompt & waits)
 
     def _recurs(self, prompt: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
         """Whether silences that ended with a kernel are too many and too alike to be chance."""
@@ -298,6 +303,25 @@ class _Spins:
             np.ptp(np.quantile(durations, quartiles)) for durations in (reaction, length)
         )
         return bool(differ > _STEADIER * steady)
+
+
+def _long_silences(trace: RankTrace, window: Window, thread: int) -> tuple[Floats, Floats]:
+    """Find when a thread neither began nor ended anything for long, outside of runtime calls (s).
+
+    The last of them never begins, so that a search behind all others finds it.
+    """
+    host = trace.host
+    rows = window.host[host.thread[window.host] == thread]
+    rows = rows[host.kind[rows] != HostKind.ANNOTATION]
+    sounds = np.unique(np.concatenate([host.start[rows], host.end[rows]]))
+    long = np.flatnonzero(np.diff(sounds) >= _SPIN)
+    begins, ends = sounds[long], sounds[long + 1]
+    runtime = rows[host.kind[rows] == HostKind.RUNTIME]
+    if len(runtime):
+        inside = np.searchsorted(host.start[runtime], begins, side="right") - 1
+        library = (inside >= 0) & (host.end[runtime][np.maximum(inside, 0)] >= ends)
+        begins, ends = begins[~library], ends[~library]
+    return np.append(begins, np.inf), np.append(ends, np.inf)
 
 
 @dataclass(frozen=True, slots=True)

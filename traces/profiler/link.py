@@ -26,7 +26,7 @@ from traces.matching.worker_groups import tell_groups
 from traces.missing_ranks.replicate import listed_groups, replicate
 from traces.profiler.comms import Enclosing
 from traces.profiler.counters import counters
-from traces.profiler.device import add_device_ops, split_messages
+from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
     add_host_ops,
     every_thread,
@@ -87,6 +87,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     }
     add_queue_edges(trace, graph, works, lanes.launch_op)
     add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
+    split_written(ops)
     name_modules(trace, ops, graph)
     split_messages(graph)
     return graph

@@ -157,6 +157,12 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             " savings may be larger",
             "twofold inspect … lists the unexplained starts",
         )
+    if base.doubts.step_before_pct > MUCH:
+        yield Doubt(
+            f"{base.doubts.step_before_pct:.0f} % of the critical path is work launched before the"
+            " step, taken as compute",
+            "record several steps with a range for each, so that the one before is known",
+        )
     off = base.communication_error["median_absolute_pct"]
     if network and off is not None and off > _CALLS_OFF:
         yield Doubt(

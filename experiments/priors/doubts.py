@@ -21,7 +21,15 @@ from simulator.accelerators import models
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
 from simulator.timeline import Timeline, comparable, group_sizes
-from simulator.workload import KINDS, LAUNCH_DELAY, UNEXPLAINED_HOST, Floats, What, Workload
+from simulator.workload import (
+    KINDS,
+    LAUNCH_DELAY,
+    STEP_BEFORE,
+    UNEXPLAINED_HOST,
+    Floats,
+    What,
+    Workload,
+)
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 from topologies.cluster.schema import AcceleratorTable
@@ -147,6 +155,19 @@ class Doubts:
     def pinned_pct(self) -> float:
         """Percent of the critical path that reacts to no resource."""
         return sum(self.pinned.values())
+
+    @cached_property
+    def step_before_pct(self) -> float:
+        """Percent of the critical path that devices spent on what the step before had left."""
+        names = self.timeline.workload.names
+        path = critical_path(self.timeline)
+        name = self.timeline.workload.name[[segment.op for segment in path]]
+        before = [
+            segment.duration
+            for segment, number in zip(path, name.tolist(), strict=True)
+            if names[number] == STEP_BEFORE
+        ]
+        return 100 * sum(before) / (self.timeline.makespan or 1.0)
 
     def of(self, *resources: str) -> str:
         """Say what makes it doubtful what some resources would buy; "" if nothing does.

@@ -39,6 +39,7 @@ class DeviceOps:
     ``held`` are the launches that were held up, ``nodes`` what a launch launched behind its first.
     ``kernel_of`` says of ops that stand for a part of a kernel, or a delay before one, which it is.
     ``written`` is when a kernel that went on had written what a host thread waited for (s).
+    ``first`` are the first of their streams in the whole recording, calls left out.
     """
 
     graph: RankGraph
@@ -55,6 +56,7 @@ class DeviceOps:
     nodes: set[int] = field(default_factory=set)
     kernel_of: dict[int, int] = field(default_factory=dict)
     written: dict[int, float] = field(default_factory=dict)
+    first: frozenset[int] = frozenset()
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
@@ -171,6 +173,10 @@ def add_device_ops(
             ops.returned[op] = float(trace.host.end[launch])
         ops.on_stream.setdefault(stream, []).append(op)
     ops.nodes = {ops.op_of[row] for row in later_nodes(launches).tolist()}
+    by_start = np.argsort(device.start, kind="stable")
+    first = by_start[np.unique(device.stream[by_start], return_index=True)[1]].tolist()
+    in_step = (ops.op_of[row] for row in first if row in ops.op_of)
+    ops.first = frozenset(op for op in in_step if graph.ops[op].what < What.COLLECTIVE)
     _carry_over(trace, window, ops, kernels)
     return ops
 

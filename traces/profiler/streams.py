@@ -20,7 +20,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from simulator.workload import IN_PART, LAUNCH_DELAY, What
+from simulator.support.quantities import format_quantity
+from simulator.workload import IN_PART, LAUNCH_DELAY, STEP_BEFORE, What
 from traces.core.loaded import CONTRADICTED, EXPLAINED, Gap
 from traces.core.rank_graph import LocalOp
 from traces.profiler.device import DeviceOps
@@ -247,6 +248,9 @@ def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) 
             allowed[inferred] = ops.ends[inferred]
             last = _last(allowed)
             reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
+    late = ops.starts[op] - allowed.get(_LAUNCH, math.inf)
+    if reason == "unexplained" and last == _LAUNCH and op in ops.first and late > _IN_FLIGHT:
+        reason = "step before"
     if reason == "unexplained":
         ops.graph.gaps.append(_gap(ops, op, allowed, last))
     ops.graph.explained[reason] = ops.graph.explained.get(reason, 0) + 1
@@ -285,10 +289,33 @@ def _launch_edges(
     delay = max(0.0, ops.starts[op] - launched)
     if not is_last:
         return [(lane_op[op], min(latency, delay))]
+    if begin.reason == "step before":
+        return [(_in_flight(ops, op), 0.0), (lane_op[op], min(latency, delay))]
     if begin.reason != "unexplained":
         return [(lane_op[op], delay)]
     lag = max(0.0, begin.allowed[_LAUNCH] - launched)
     return [_unexplained(ops, op, lane_op[op], lag), (lane_op[op], lag)]
+
+
+_IN_FLIGHT = 1e-3
+"""Nothing but work that goes on keeps an idle stream from a kernel for so long (s)."""
+
+
+def _in_flight(ops: DeviceOps, op: int) -> int:
+    """Add what kept a stream busy when the recording began, of which nothing is recorded.
+
+    A stream's first op of the recording that starts long after its launch waits for what was
+    launched before the recording began: of a server, the batch before. That counts as compute, as
+    recorded work of the step before does.
+    """
+    graph = ops.graph
+    begin, end = graph.start, ops.starts[op]
+    graph.notes.append(
+        f"{graph.ops[op].lane} was busy for {format_quantity(end - begin, 's')} with what was "
+        "launched before the recording began: taken as compute"
+    )
+    busy = LocalOp(What.COMPUTE, graph.ops[op].lane, STEP_BEFORE, begin, end, ready=begin)
+    return ops.stand_in(busy, op)
 
 
 def _unexplained(ops: DeviceOps, op: int, launch: int, lag: float) -> tuple[int, float]:

@@ -314,19 +314,29 @@ def test_a_graph_that_is_uploaded_first_is_launched_as_its_call_returns(tmp_path
     assert replay(path, compute=2).step == EXACT(951 + 41)
 
 
-def test_what_was_launched_before_the_recording_tells_no_latency(tmp_path: Path) -> None:
-    """The first launch of a trace may wait for anything: nobody knows what the device had to do."""
+def test_work_in_flight_when_a_recording_begins_is_compute(tmp_path: Path) -> None:
+    """A server launches a batch while the one before runs, of which the recording has nothing."""
     tape = Tape()
     for number in range(5):
         tape.launch(20 * number, 7, 149000 + 50 * number, 49, f"k{number}")
     path = tape.write(tmp_path)
     found = replay(path)
     assert found.edges()["cudaLaunchKernel", "k0"] == EXACT(10)
+    assert found.loaded.coverage.starts == {"step before": 1, "stream": 4}
+    assert any("launched before the recording began" in note for note in found.loaded.coverage.notes)
+    assert found.step == EXACT(149249)
+    assert replay(path, host=2).step == EXACT(149249)
+    assert replay(path, compute=2).step == EXACT(149249 - 149000 / 2 - 5 * 49 / 2)
+
+
+def test_a_short_delay_of_the_first_kernel_is_no_work_in_flight(tmp_path: Path) -> None:
+    tape = Tape()
+    for number in range(5):
+        tape.launch(5000 + 20 * number, 7, 5900 + 50 * number, 49, f"k{number}")
+    found = replay(tape.write(tmp_path))
     assert found.loaded.coverage.starts == {"unexplained": 1, "stream": 4}
     (gap,) = found.loaded.coverage.gaps
-    assert (gap.behind, gap.length) == ("its launch", EXACT(148990e-6))
-    assert found.step == EXACT(149249)
-    assert replay(path, host=2).step == EXACT(149249 - 5)
+    assert (gap.behind, gap.length) == ("its launch", EXACT(890e-6))
 
 
 def programmatic(overlap: float, length: float = 60.0) -> Tape:

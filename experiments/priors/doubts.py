@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.scenario.change import CLUSTER_RESOURCES, Change
+from experiments.scenario.change import CLUSTER_RESOURCES, Change, is_of_links
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.accelerators import models
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
+from simulator.analysis.metrics import rank_times
 from simulator.timeline import Timeline, comparable, group_sizes
 from simulator.workload import (
     KINDS,
@@ -186,7 +187,46 @@ class Doubts:
             sentences.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
         tiers = dict.fromkeys(named.partition(".")[0] for named in resources if named not in RANKS)
         sentences += [self.hidden[tier] for tier in tiers if tier in self.hidden]
+        if "compute" in resources and self.beside_compute:
+            sentences.append(self.beside_compute)
         return "; ".join(sentences)
+
+    @cached_property
+    def beside_compute(self) -> str:
+        """What goes on beside devices that are busy, yet buy little when they are twice as fast.
+
+        Twice as fast kernels save up to half of the time for which a device is busy. Where they
+        save less than half of that, calls or the host are as long; then both together tell more.
+        """
+        step, workload = self.timeline.makespan, self.timeline.workload
+        kernels = workload.duration[workload.what == What.COMPUTE].sum()
+        if step == 0 or kernels <= _BUSY * step * len(workload.ranks):
+            return ""  # not even if no two kernels ran at once
+        rows = rank_times(self.timeline)
+        busy = float(np.mean([row.compute for row in rows])) / step
+        if busy <= _BUSY:
+            return ""
+        plain = replace(self.scenario, engine="analytic")
+        faster = better("compute").apply(plain).scenario
+        now = plain.run().makespan
+        alone = utility_pct(now, faster.run().makespan)
+        if alone >= 100 * busy / 4:
+            return ""
+        host = workload.duration[workload.part == What.HOST].sum() / len(workload.ranks)
+        moving = float(np.mean([row.communication for row in rows]))
+        beside = {
+            "communication": (moving, _faster_calls(faster)),
+            "host code": (float(host), better("host").apply(faster).scenario),
+        }
+        saved = {
+            name: utility_pct(now, scenario.run().makespan) for name, (_, scenario) in beside.items()
+        }
+        most = max(saved, key=lambda name: saved[name])
+        return (
+            f"hidden: devices compute for {100 * busy:.0f} % of the step, yet twice as fast ones "
+            f"save {alone:.0f} %: {most} takes {100 * beside[most][0] / step:.0f} % beside them; "
+            f"both twice as fast save {saved[most]:.0f} %"
+        )
 
     @cached_property
     def hidden(self) -> Mapping[str, str]:
@@ -222,6 +262,24 @@ class Doubts:
             for tier in much
             if saved[tier] < _HIDDEN * much[tier]
         }
+
+
+_BUSY = 0.75
+"""A device is busy if it computes for more than this share of the step."""
+
+
+def _faster_calls(scenario: Scenario) -> Scenario:
+    """Return a scenario whose calls take half as long: those of unknown size as recorded, too."""
+    names = filter(is_of_links, resource_values(scenario.cluster))
+    parts = sum((better(name).parts for name in names), ())
+    scenario = Change(parts=parts).apply(scenario).scenario
+    calls = scenario.workload.calls
+    unknown = np.isnan(calls.size)
+    if not unknown.any():
+        return scenario
+    transfer = np.where(unknown, calls.transfer / 2, calls.transfer)
+    workload = replace(scenario.workload, calls=replace(calls, transfer=transfer))
+    return replace(scenario, workload=workload)
 
 
 def _kind(resource: str) -> str:

@@ -187,6 +187,43 @@ def test_exposed_communication_that_pays_is_not_doubted():
 # --- modelled against measured transfers
 
 
+def two_streams(computes, exchanges):
+    """Kernels of 10 ms on one stream, and calls of unknown size of 9 ms on another, end to end."""
+    builder = builder_of()
+    for rank in (0, 1):
+        last = None
+        for _ in range(computes):
+            op = builder.op(
+                What.COMPUTE, rank=rank, lane="stream 7", name="gemm", duration=10e-3
+            )
+            if last is not None:
+                builder.edge(last, op)
+            last = op
+    after = ()
+    for number in range(exchanges):
+        after = add_call(builder, 9e-3, start=9e-3 * number, after=after, size=np.nan)
+    return base_of(builder.build())
+
+
+def test_busy_devices_that_buy_little_say_what_is_as_long_beside_them():
+    """100 ms of kernels, 99 ms of exchanges: one alone saves 1 %, both half."""
+    row = asked(two_streams(10, 11), "compute")["compute"]
+    assert row.utility_pct == pytest.approx(1.0)
+    assert row.warning == (
+        "hidden: devices compute for 100 % of the step, yet twice as fast ones save 1 %: "
+        "communication takes 99 % beside them; both twice as fast save 50 %"
+    )
+    assert "communication takes 99 % beside them" in " ".join(
+        printed(two_streams(10, 11), "compute").split()
+    )
+
+
+@pytest.mark.parametrize(("computes", "exchanges"), [(10, 5), (5, 11)])
+def test_devices_that_are_idle_or_pay_are_not_doubted(computes, exchanges):
+    row = asked(two_streams(computes, exchanges), "compute")["compute"]
+    assert "beside them" not in row.warning
+
+
 def modelled(size=SIZE, kind="all_reduce"):
     """What the model says of one call (s)."""
     builder = builder_of()

@@ -219,7 +219,8 @@ class Doubts:
             "host code": (float(host), better("host").apply(faster).scenario),
         }
         saved = {
-            name: utility_pct(now, scenario.run().makespan) for name, (_, scenario) in beside.items()
+            name: utility_pct(now, scenario.run().makespan)
+            for name, (_, scenario) in beside.items()
         }
         most = max(saved, key=lambda name: saved[name])
         return (

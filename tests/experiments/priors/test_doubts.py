@@ -193,9 +193,7 @@ def two_streams(computes, exchanges):
     for rank in (0, 1):
         last = None
         for _ in range(computes):
-            op = builder.op(
-                What.COMPUTE, rank=rank, lane="stream 7", name="gemm", duration=10e-3
-            )
+            op = builder.op(What.COMPUTE, rank=rank, lane="stream 7", name="gemm", duration=10e-3)
             if last is not None:
                 builder.edge(last, op)
             last = op

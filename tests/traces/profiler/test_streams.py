@@ -323,7 +323,9 @@ def test_work_in_flight_when_a_recording_begins_is_compute(tmp_path: Path) -> No
     found = replay(path)
     assert found.edges()["cudaLaunchKernel", "k0"] == EXACT(10)
     assert found.loaded.coverage.starts == {"step before": 1, "stream": 4}
-    assert any("launched before the recording began" in note for note in found.loaded.coverage.notes)
+    assert any(
+        "launched before the recording began" in note for note in found.loaded.coverage.notes
+    )
     assert found.step == EXACT(149249)
     assert replay(path, host=2).step == EXACT(149249)
     assert replay(path, compute=2).step == EXACT(149249 - 149000 / 2 - 5 * 49 / 2)

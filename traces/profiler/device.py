@@ -173,12 +173,18 @@ def add_device_ops(
             ops.returned[op] = float(trace.host.end[launch])
         ops.on_stream.setdefault(stream, []).append(op)
     ops.nodes = {ops.op_of[row] for row in later_nodes(launches).tolist()}
+    ops.first = _first_of_streams(trace, ops)
+    _carry_over(trace, window, ops, kernels)
+    return ops
+
+
+def _first_of_streams(trace: RankTrace, ops: DeviceOps) -> frozenset[int]:
+    """Find the kernels and copies of the step that are the recording's first on their stream."""
+    device = trace.device
     by_start = np.argsort(device.start, kind="stable")
     first = by_start[np.unique(device.stream[by_start], return_index=True)[1]].tolist()
     in_step = (ops.op_of[row] for row in first if row in ops.op_of)
-    ops.first = frozenset(op for op in in_step if graph.ops[op].what < What.COLLECTIVE)
-    _carry_over(trace, window, ops, kernels)
-    return ops
+    return frozenset(op for op in in_step if ops.graph.ops[op].what < What.COLLECTIVE)
 
 
 def _records(

@@ -69,6 +69,11 @@ class DeviceOps:
         self.launched.append(None)
         self.returned.append(-math.inf)
 
+    def add_launch(self, op: int, launch: int, launched: float, returned: float) -> None:
+        """Keep by which call an op was launched, when that reached the device and returned (s)."""
+        self.launch[op], self.launched[op] = launch, launched
+        self.returned[op] = float(returned)
+
     def stand_in(self, stands: LocalOp, kernel: int) -> int:
         """Add an op that stands for a part of a kernel or a delay before it; return its number."""
         stands.module = self.graph.ops[kernel].module
@@ -149,7 +154,7 @@ def add_device_ops(
     rules = {number: kernels.rule(trace.names[number]) for number in used}
     rows = window.device
     columns = (rows, device.name[rows], device.stream[rows], device.copy[rows])
-    times = (device.start[rows], device.end[rows])
+    times = device.start[rows], device.end[rows]
     for row, number, stream, copy, start, end in zip(
         *(column.tolist() for column in (*columns, *times)), strict=True
     ):
@@ -167,11 +172,9 @@ def add_device_ops(
                 graph.together[op] = others
         ops.op_of[row] = op
         ops.add_times(op, stream)
-        ops.launch[op] = launch
-        if launch is not None:
-            ops.launched[op] = launches.submitted(trace, launch)
-            ops.returned[op] = float(trace.host.end[launch])
         ops.on_stream.setdefault(stream, []).append(op)
+        if launch is not None:
+            ops.add_launch(op, launch, launches.submitted(trace, launch), trace.host.end[launch])
     ops.nodes = {ops.op_of[row] for row in later_nodes(launches).tolist()}
     ops.first = _first_of_streams(trace, ops)
     _carry_over(trace, window, ops, kernels)

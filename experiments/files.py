@@ -22,7 +22,7 @@ READ = (
     *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
-    *("calls", "imbalance", "expert_imbalance", "baseline", "folder"),
+    *("calls", "imbalance", "expert_imbalance", "compare", "folder"),
     *("requests", "serving", "serving_log"),
 )
 """Options of commands that name, or may name, a file that is read."""

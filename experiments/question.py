@@ -23,7 +23,7 @@ _TRACES = ("trace", "trace_b", "job", "source", "traces")
 """Parameters that name what is read as a trace."""
 _FILES = (
     *("cluster", "clusters", "network", "algorithm", "spec", "scripts", "model", "name"),
-    *("logs", "collectives", "imbalance", "baseline"),
+    *("logs", "collectives", "imbalance"),
 )
 """Parameters whose text may be the path of a file that is read."""
 _UNTOLD = ("watch", "settings", "options")

@@ -18,8 +18,9 @@ from simulator.support.errors import SettingsError
 QUESTIONS = tuple(
     word
     for line in (
-        "bill cache calibrate calibrate_logs clusters collective collective_calls compare convert",
-        "curve diff explain generate inspect memory metrics package plugins replay report share",
+        "bill cache calibrate calibrate_logs clusters collective collective_calls",
+        "collective_compare compare convert curve diff explain generate inspect memory metrics",
+        "package plugins replay report share",
         "serving serving_rate study sweep topology utility validate validate_serving",
         "validate_serving_log validate_steps what_if",
     )
@@ -40,6 +41,7 @@ WITHOUT_SETTINGS |= {
     "bill",
     "cache",
     "collective_calls",
+    "collective_compare",
     "memory",
     "report",
     "study",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
     from experiments.questions.collective_calls import collective_calls as collective_calls
+    from experiments.questions.collective_compare import collective_compare as collective_compare
     from experiments.questions.convert import convert as convert
     from experiments.questions.diff import diff as diff
     from experiments.questions.explain import explain as explain
@@ -127,6 +128,7 @@ _PLACES = {
     "bill": f"{_QUESTIONS}.bill:bill",
     "collective": f"{_QUESTIONS}.collective:collective",
     "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
+    "collective_compare": f"{_QUESTIONS}.collective_compare:collective_compare",
     "topology": f"{_QUESTIONS}.topology:topology",
     "baseline": "experiments.baseline:baseline",
     "grid": "experiments.evaluate.design_points:grid",
@@ -185,6 +187,7 @@ __all__ = [
     "clusters",
     "collective",
     "collective_calls",
+    "collective_compare",
     "compare",
     "convert",
     "curve",

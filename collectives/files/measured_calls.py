@@ -52,7 +52,8 @@ class MeasuredCall:
 class BenchmarkLog:
     """A file: what made it, the library that was timed ("" if it does not say), and its calls.
 
-    ``library`` is ``nccl``, ``rccl``, ``mpi`` or "". ``devices`` are the names of accelerators, or
+    ``library`` is ``nccl``, ``rccl``, ``mpi`` or "", ``version`` its own where the log has it, such
+    as ``2.27.3``. ``devices`` are the names of accelerators, or
     of the systems, that it names. ``notes`` say what was left out of it, and what was assumed.
     """
 
@@ -62,6 +63,7 @@ class BenchmarkLog:
     library: str = ""
     devices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    version: str = ""
 
 
 def seconds(text: str, unit: float, location: str, column: str) -> float:

@@ -57,6 +57,9 @@ _CONFIG = re.compile(
 )
 _STEP = re.compile(r"step:\s*(\d+)\((\w+)\)")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
+_LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{5})\b")
+"""NCCL_VERSION_CODE from 2.9 on: 10000 major + 100 minor + patch (nccl.h)."""
+_LIBRARY_VERSION = re.compile(r"\b[NR]CCL version\s*:?\s*(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _WIDTH = {
     **{"int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1},
     **{"half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4},
@@ -144,9 +147,27 @@ def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
         tool="rccl-tests" if amd else "nccl-tests",
         calls=tuple(calls),
         library="rccl" if amd else "nccl",
+        version=_version(text),
         devices=devices,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _version(text: str) -> str:
+    """Return the version of the library, as nccl-tests heads its output or NCCL_DEBUG prints it.
+
+    Examples
+    --------
+    >>> _version("# nccl-tests version 2.16.4 nccl-headers=22703 nccl-library=22703")
+    '2.27.3'
+    >>> _version("NCCL version 2.21.5+cuda12.4")
+    '2.21.5'
+    """
+    if code := _LIBRARY_CODE.search(text):
+        number = int(code[1])
+        return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+    printed = _LIBRARY_VERSION.search(text)
+    return printed[1] if printed else ""
 
 
 def _printed_runs(text: str, path: str) -> list[_Run]:

@@ -14,6 +14,7 @@ that size a ring is therefore taken to cost at least what the tree did there.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
 from math import inf
@@ -69,6 +70,16 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     """
     case = _case(call, machine.on(network).network, machine)
     return min(_offers(case, algorithm), key=case.time).plan()
+
+
+def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
+    """Write out a call by every algorithm and protocol of NCCL's that can serve it."""
+    case = _case(call, machine.on(network).network, machine)
+    offers: list[Offer] = []
+    for algorithm in NAMES if call.kind == "all_reduce" else (None,):
+        with suppress(ScheduleError):  # NVLS of other generations, or of several domains
+            offers += _offers(case, algorithm)
+    return [offer.plan() for offer in offers if np.isfinite(offer.overhead)]
 
 
 def times(

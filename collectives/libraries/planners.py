@@ -78,6 +78,23 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     return calibrated(planned, machine.calibrated(call, network))
 
 
+def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
+    """Write out a call in every way that the machine's library has: those it chooses from.
+
+    Raises
+    ------
+    ScheduleError
+        As :func:`plan` does.
+    """
+    machine = machine.among(call.group.ranks)
+    if machine.library in _WAYS:
+        plans = _WAYS[machine.library](call, network, machine)
+    else:
+        names = select.choices(call, network, machine)
+        plans = [LIBRARIES[machine.library].plan(call, network, machine, name) for name in names]
+    return [calibrated(planned, machine.calibrated(call, network)) for planned in plans]
+
+
 def times(call: Call, networks: Networks, machine: Machine, algorithm: str | None = None) -> Floats:
     """Time of :func:`plan` on each of many networks of one graph while idle (s).
 
@@ -261,6 +278,8 @@ LIBRARIES: dict[str, LibraryPlanner] = {
     "none": LibraryPlanner(select.plan, _selected),
 }
 """Libraries by the name a cluster file gives them."""
+_WAYS = {"nccl": nccl.ways, "rccl": rccl.ways}
+"""Those with protocols, or other ways that :mod:`collectives.select` has no name for."""
 
 
 _RULE = re.compile(

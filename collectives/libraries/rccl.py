@@ -54,6 +54,12 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
     return min(offers, key=case.time).plan()
 
 
+def ways(call: Call, network: Topology, machine: Machine) -> list[Plan]:
+    """Write out a call in every way that RCCL has on a mesh, else as :func:`plan` does."""
+    offers = _offers(_case(call, machine.on(network).network, machine), None)
+    return [offer.plan() for offer in offers] or [select.plan(call, network, machine)]
+
+
 def times(
     call: Call, networks: Networks, machine: Machine, algorithm: str | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:

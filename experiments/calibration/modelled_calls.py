@@ -51,16 +51,20 @@ class ModelledCall:
 
 def as_timed(cluster: Cluster, logs: Iterable[BenchmarkLog]) -> tuple[Cluster, list[str]]:
     """Return the cluster with the library that logs timed, and say what that changed."""
-    timed = next((_LIBRARIES[log.library] for log in logs if log.library), None)
-    current = cluster.library.name if cluster.library is not None else "none"
-    if timed in (None, current):
+    timed = next((log for log in logs if log.library), None)
+    current = cluster.library or Library(name="none")
+    if timed is None:
         return cluster, []
-    version = None
-    library = Library(name=timed, version=version)
-    note = (
-        f"the logs timed {timed if timed != 'none' else 'MPI'}, not {current}: so does the cluster"
-    )
-    return cluster.model_copy(update={"library": library}), [note]
+    name, version = _LIBRARIES[timed.library], timed.version or None
+    if name == current.name:
+        if version in (None, current.version):
+            return cluster, []
+        library = current.model_copy(update={"version": version})
+        note = f"the logs timed {name} {version}, not {current.version or 'any version'}"
+    else:
+        library = Library.model_validate({"name": name, "version": version})
+        note = f"the logs timed {name if name != 'none' else 'MPI'}, not {current.name}"
+    return cluster.model_copy(update={"library": library}), [f"{note}: so does the cluster"]
 
 
 def modelled(
@@ -98,21 +102,29 @@ def _modelled(
     site = call.ranks, call.nodes
     try:
         if site not in sites:
-            empty = WorkloadBuilder(job_ranks=call.ranks).build()
-            sites[site] = Scenario(empty, cluster, nodes=call.nodes)
+            sites[site] = site_of(call, cluster)
         return _costed(call, sites[site])
     except TwofoldError as error:
         raise type(error)(f"{call.location}: {error}") from error
 
 
+def site_of(call: MeasuredCall, cluster: Cluster) -> Scenario:
+    """Return a job without a step where a call ran."""
+    return Scenario(WorkloadBuilder(job_ranks=call.ranks).build(), cluster, nodes=call.nodes)
+
+
+def call_of(call: MeasuredCall, costs: Costs) -> Call:
+    """Return a measured call as the model has it: of a ring of messages the slowest one."""
+    if call.kind == "send_receive" and call.ranks > 2:
+        return _slowest_of_ring(call, costs)
+    return Call(call.kind, Group(tuple(range(call.ranks))), call.size)
+
+
 def _costed(call: MeasuredCall, scenario: Scenario) -> ModelledCall:
-    members = tuple(range(call.ranks))
     domains = len(np.unique(scenario.machine().domains))
     costs = scenario.costs()
     names = part_names(costs.topology.resources)
-    whole_call = Call(call.kind, Group(members), call.size)
-    if call.kind == "send_receive" and call.ranks > 2:
-        whole_call = _slowest_of_ring(call, costs)
+    whole_call = call_of(call, costs)
     values = call_parts(costs, whole_call)
     plan = costs.carried(whole_call).plan
     parts = {name: value for name, value in zip(names, values.tolist(), strict=True) if value > 0}

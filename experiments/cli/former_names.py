@@ -19,7 +19,7 @@ _COMMANDS = {
 }
 """What former commands are called now."""
 _OPTIONS = {
-    "collective": {"--plot": "--figure", "--size": "--sizes"},
+    "collective": {"--baseline": "--compare", "--plot": "--figure", "--size": "--sizes"},
     "generate": {"--context": "--sequence"},
 }
 """By command as typed: former options that have another name now."""

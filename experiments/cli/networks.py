@@ -39,6 +39,8 @@ from experiments.cli.show import check_figure, check_perfetto, say, show
 if TYPE_CHECKING:
     from collectives.files.measured_calls import Layout
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
+    from experiments.questions.collective_calls import CollectiveCallsReport
+    from experiments.questions.collective_compare import CollectiveCompareReport
     from experiments.questions.validate import ValidationReport
 
 _SIZES = "1KiB..1GiB"
@@ -183,16 +185,18 @@ def _show_bill(
 
 
 def collective(
+    ctx: typer.Context,
+    cluster: Cluster,
     calls: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="KIND | CALL...",
+            show_default=False,
             autocompletion=completed(options.kinds),
             help="all_reduce, alltoall_perf, … over sizes; or calls beside each other, such as "
             "'all_reduce 64MiB ranks 0-15' 'all_to_all 1MiB ranks 0-31 every 2ms x10 at 1ms'.",
         ),
-    ],
-    cluster: Cluster,
+    ] = None,
     ranks: Annotated[
         int | None,
         typer.Option("--ranks", "-n", min=1, show_default=False, help="Number of ranks."),
@@ -221,10 +225,12 @@ def collective(
             "of bytes, a histogram of experts."
         ),
     ] = None,
-    baseline: Annotated[
+    compare: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Measured calls to compare with: a log of nccl-tests, …, or CSV; repeat it."
+            metavar="LOG",
+            help="Compare with measured calls: a log of nccl-tests, …, or CSV; repeat it. KIND and "
+            "--ranks select from it.",
         ),
     ] = None,
     transport: Transport = None,
@@ -243,40 +249,32 @@ def collective(
     check_perfetto(perfetto)
     _check_nodes(nodes, cluster)
     changes = (*_transport(transport), *(what_if or ()))
-    several = _calls(calls)
+    several = _calls(calls or [])
     if several is not None:
-        sizing = {"--sizes": sizes, "--algorithm": algorithm, "--imbalance": imbalance}
-        for name in [
-            *(option for option in sizing if sizing[option]),
-            *(["--baseline"] if baseline else []),
-        ]:
-            raise typer.BadParameter(f"{name} has no effect for calls: each has its own words.")
-        from experiments.questions.collective_calls import collective_calls
-
-        together = collective_calls(
-            several, cluster, ranks=ranks, nodes=nodes, engine=engine, what_ifs=changes
-        )
-        if perfetto is not None:
-            from experiments.output.perfetto import write_calls
-
-            write_calls(together, perfetto)
-            say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-        show(together, output, figure)
+        refuse_given(ctx, _OF_ONE_KIND, "for calls: each has its own words")
+        show(_calls_beside(several, cluster, ctx, changes), output, figure)
         return
-    if ranks is None:
-        raise typer.BadParameter("how many ranks? Give --ranks.")
     if perfetto is not None:
         raise typer.BadParameter("--perfetto is for calls beside each other, not for one kind.")
+    kind = calls[0] if calls else None
+    if compare:
+        refuse_given(ctx, _OF_MODEL_ALONE, "with --compare")
+        show(_compared_with(compare, cluster, kind, ctx, changes), output, figure)
+        return
+    if kind is None:
+        raise typer.BadParameter("name a kind or calls, or --compare LOG.")
+    if ranks is None:
+        raise typer.BadParameter("how many ranks? Give --ranks.")
     from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
     from simulator.workload import kind_named
 
-    if sizes is not None and kind_named(calls[0]) == "barrier":
+    if sizes is not None and kind_named(kind) == "barrier":
         raise typer.BadParameter("--sizes has no effect for a barrier: it moves no data.")
     with watching("calls") as watch:
-        report = ask(
-            calls[0],
+        over_sizes = ask(
+            kind,
             cluster,
             None if sizes is None else parse_sizes(sizes),
             ranks=ranks,
@@ -284,11 +282,44 @@ def collective(
             algorithm=algorithm,
             engine=engine,
             imbalance=imbalance,
-            baseline=baseline or (),
             what_ifs=changes,
             watch=watch,
         )
-    show(report, output, figure)
+    show(over_sizes, output, figure)
+
+
+def _calls_beside(
+    calls: list[str], cluster: str, ctx: typer.Context, changes: Sequence[str]
+) -> "CollectiveCallsReport":
+    from experiments.questions.collective_calls import collective_calls
+
+    options = {name: ctx.params[name] for name in ("ranks", "nodes", "engine")}
+    report = collective_calls(calls, cluster, what_ifs=changes, **options)
+    if (perfetto := ctx.params["perfetto"]) is not None:
+        from experiments.output.perfetto import write_calls
+
+        write_calls(report, perfetto)
+        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
+    return report
+
+
+def _compared_with(
+    logs: list[Path], cluster: str, kind: str | None, ctx: typer.Context, changes: Sequence[str]
+) -> "CollectiveCompareReport":
+    from experiments.output.progress import watching
+    from experiments.questions.collective_compare import collective_compare
+
+    options = {name: ctx.params[name] for name in ("ranks", "nodes")}
+    with watching("calls") as watch:
+        return collective_compare(
+            logs, cluster, kind=kind, what_ifs=changes, watch=watch, **options
+        )
+
+
+_OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")
+"""Options that have no effect where calls are written out."""
+_OF_MODEL_ALONE = ("sizes", "algorithm", "imbalance", "engine")
+"""Options that have no effect where measured calls say what is modelled, and how."""
 
 
 def _check_nodes(nodes: int | None, cluster: str) -> None:
@@ -307,7 +338,7 @@ def _calls(words: "Sequence[str]") -> list[str] | None:
     """Return the calls that were typed, one of which may lack its quotes; None for a kind alone."""
     if any(" " in word.strip() for word in words):
         return list(words)
-    return None if len(words) == 1 else [" ".join(words)]
+    return None if len(words) < 2 else [" ".join(words)]
 
 
 def topology(

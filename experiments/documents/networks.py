@@ -1,11 +1,14 @@
 """What answers about networks say: clusters, bills, collectives, topologies, calibrations."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from experiments.documents.step import about, cause, details, trust
 from experiments.documents.steps import routing_section
+from experiments.documents.validation import calls_charts, spread_of_errors
 from experiments.output.document import (
     COLOURS,
     Axis,
@@ -22,6 +25,7 @@ from experiments.output.document import (
 )
 from experiments.output.words import percent, plural, say_size, say_time, unit_of
 from experiments.priors.network import say_prior
+from experiments.validation.errors import NEAR_PCT
 from simulator.support.quantities import format_quantity
 from topologies.properties import links_by_resource
 
@@ -29,6 +33,11 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
     from experiments.questions.collective import CollectivePoint, CollectiveReport
     from experiments.questions.collective_calls import CollectiveCallsReport
+    from experiments.questions.collective_compare import (
+        CollectiveCompareReport,
+        ComparedCall,
+        ExplanationCount,
+    )
     from experiments.questions.topology import TopologyReport
 
 
@@ -36,14 +45,12 @@ def collective(report: "CollectiveReport") -> Document:
     """Say how long a collective takes over sizes, and which algorithm the library takes."""
     first, last, uneven = report.points[0], report.points[-1], report.imbalance
     spread = any(point.input_bytes is not None for point in report.points)
-    is_measured = bool(report.baseline)
     more = (">input", ">even", ">busiest costs") if spread else ()
     columns = (
         *more[:1],
         *(">size", ">time"),
         *more[1:],
         *(">algbw", ">busbw"),
-        *((">measured", ">busbw", ">error") if is_measured else ()),
         *("algorithm", "protocol"),
     )
     rows = []
@@ -56,7 +63,6 @@ def collective(report: "CollectiveReport") -> Document:
             *of_spread[1:],
             f"{point.algbw_GBps:.2f} GB/s",
             f"{point.busbw_GBps:.2f} GB/s",
-            *(_of_baseline(point) if is_measured else ()),
             point.algorithm,
             point.protocol,
         )
@@ -103,14 +109,6 @@ def _of_spread(point: "CollectivePoint") -> tuple[str, ...]:
     return say_size(point.input_bytes), say_time(point.even_s), f"{sign}{say_time(abs(more))}"
 
 
-def _of_baseline(point: "CollectivePoint") -> tuple[str, ...]:
-    """Say what was measured of a size, and how far the model is off."""
-    if point.measured_s is None or point.error is None or point.measured_busbw_GBps is None:
-        return "", "", ""
-    speed = f"{point.measured_busbw_GBps:.2f} GB/s"
-    return say_time(point.measured_s), speed, percent(100 * point.error, signed=True)
-
-
 def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
     """Draw time and busbw over the size, both axes logarithmic, as nccl-tests' plots are."""
     sizes = [point.size_bytes for point in report.points]
@@ -125,14 +123,6 @@ def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
             right=True,
         ),
     ]
-    if report.baseline:
-        known = [point.size_bytes for point in report.baseline]
-        took = [1e6 * point.time_s for point in report.baseline]
-        reached = [point.busbw_GBps for point in report.baseline]
-        series.append(Series("points", known, took, "time, measured", colour="sky"))
-        series.append(
-            Series("points", known, reached, "busbw, measured", colour="yellow", right=True)
-        )
     return Chart(
         "collective-chart",
         title,
@@ -141,6 +131,106 @@ def _collective_chart(report: "CollectiveReport", title: str) -> Chart:
         Axis("time [us]", "log"),
         Axis("busbw [GB/s]", zero=True),
     )
+
+
+def collective_compare(report: "CollectiveCompareReport") -> Document:
+    """Say measured calls beside the model, and what explains the difference."""
+    errors, name = report.error_summary, report.cluster.name
+    count, off = plural(len(report.calls), "call"), [c for c in report.calls if c.explanation]
+    middle = percent(errors.median_pct) if errors is not None else "unknown"
+    bias = percent(errors.bias_pct, signed=True) if errors is not None else "unknown"
+    blocks: list[Block] = []
+    if off:
+        reasons = [
+            Row((row.explanation, f"{row.rows:,}", *map(percent, _both_errors(row))))
+            for row in report.explanations
+        ]
+        columns = ("explained by", ">calls", ">median error", ">with it")
+        blocks.append(Table(columns, reasons, caption="Explanations"))
+    for (kind, ranks, nodes), calls in groupby(
+        report.calls, lambda call: (call.kind, call.ranks, call.nodes)
+    ):
+        where = "" if nodes is None else f" on {plural(nodes, 'node')}"
+        caption = f"{kind} of {plural(ranks, 'rank')}{where}"
+        blocks += [Text(f"{caption}:", page=False), _compared_curve(caption, list(calls))]
+    curves = [
+        (call.kind, call.nodes, call.ranks, call.size_bytes, call.measured_s, call.modelled_s)
+        for call in report.calls
+    ]
+    charts = calls_charts(curves, f"{name}: lines modelled, points measured")
+    foot = (
+        "Error: modelled against measured time; busbw in GB/s; choice: the library's, as modelled;"
+        " xN: how many times as long the largest part of the modelled time would have to take."
+    )
+    blocks += [Text(foot), *map(Text, report.notes), *charts]
+    return Document(
+        title=f"Measured beside modelled: {count} on {name}",
+        headline=(f"The model is off by {middle} in the median of {count} on {name}, bias {bias}."),
+        cause=_cause_of_errors(report),
+        sections=(Section("calls", "Calls", blocks, wide=True),),
+        facts={} if errors is None else {"errors": spread_of_errors(errors)},
+        details={
+            "explained by": (
+                "another choice of the library (algorithm, protocol) that halves the error, of a"
+                " neighbouring size too; or a setting of it, chosen on every second row of a curve"
+                " and held to halve the median error of the others"
+            )
+        },
+    )
+
+
+def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
+    """List calls of a kind among the same ranks, the smallest first."""
+    rows = [
+        Row(
+            (
+                say_size(call.size_bytes),
+                say_time(call.measured_s),
+                say_time(call.modelled_s),
+                percent(call.error_pct, signed=True),
+                f"{call.measured_busbw_GBps:.2f}",
+                f"{call.modelled_busbw_GBps:.2f}",
+                f"{call.algorithm} {call.protocol}".strip(),
+                _explained(call),
+            )
+        )
+        for call in calls
+    ]
+    columns = (
+        *(">size", ">measured", ">modelled", ">error", ">busbw", ">modelled"),
+        *("choice", "|explained by"),
+    )
+    return Table(columns, rows, caption=caption)
+
+
+def _both_errors(row: "ExplanationCount") -> tuple[float, float]:
+    return row.median_pct, row.explained_median_pct
+
+
+def _explained(call: "ComparedCall") -> str:
+    """Say what explains a row; where nothing does, which part of the time it would have to be."""
+    if call.explanation:
+        return f"{call.explanation} ({percent(call.explained_error_pct or 0.0, signed=True)})"
+    if abs(call.error_pct) <= NEAR_PCT:
+        return ""
+    if call.part_factor is None:
+        return f"more than {call.limited_by}"
+    return f"{call.limited_by} x{call.part_factor:.2f}"
+
+
+def _cause_of_errors(report: "CollectiveCompareReport") -> str:
+    far = [call for call in report.calls if abs(call.error_pct) > NEAR_PCT]
+    if not far:
+        return f"No call is off by more than {NEAR_PCT:.0f} %."
+    explained = sum(bool(call.explanation) for call in far)
+    counts = Counter(call.limited_by for call in far if not call.explanation)
+    cause = f"Off by more than {NEAR_PCT:.0f} %: {plural(len(far), 'call')}"
+    if explained:
+        cause += f", of which another choice or setting of the library explains {explained:,}"
+    if counts:
+        part, times = counts.most_common(1)[0]
+        cause += f"; without explanation: {counts.total():,}, of which {part} limits {times:,}"
+    return f"{cause}."
 
 
 def collective_calls(report: "CollectiveCallsReport") -> Document:

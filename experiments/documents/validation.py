@@ -62,7 +62,7 @@ def validation(report: "ValidationReport") -> Document:
         title="Validation: simulated against measured steps",
         headline=_errors_headline(plural(len(report.steps), "step"), "replayed", error, others),
         sections=tuple(sections),
-        facts={"errors": _spread_of_errors(report.error_summary)},
+        facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "error": "simulated against measured, with the cluster's own bandwidths and latencies",
             "own transfers": "each collective takes what it took in that step",
@@ -85,7 +85,7 @@ def _errors_headline(
     return f"{count} {are} {verb} with a median absolute error of {percent(error)}{more}."
 
 
-def _spread_of_errors(summary: "ErrorSummary | None") -> str:
+def spread_of_errors(summary: "ErrorSummary | None") -> str:
     """Say how errors spread around the median, which is in the headline, and which is largest."""
     if summary is None:
         return "no prediction has a measurement to compare with"
@@ -191,7 +191,7 @@ def _calls(report: "ValidationReport") -> Document:
         sections=(
             Section("calls", "Calls", [table, *map(Text, report.notes), *charts], wide=True),
         ),
-        facts={"errors": _spread_of_errors(report.error_summary)},
+        facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "errors": "absolute, of modelled against measured time; --output csv lists every call"
         },
@@ -257,7 +257,7 @@ def _points(report: "ValidationReport") -> Document:
         title="Validation: predicted against measured steps",
         headline=headline,
         cause="Nothing was fitted to the measured points.",
-        facts={"errors": _spread_of_errors(report.error_summary)},
+        facts={"errors": spread_of_errors(report.error_summary)},
         sections=tuple(sections),
         details={
             "±": "median absolute deviation of measured steps",
@@ -414,7 +414,7 @@ def predicted_steps(report: "StepsReport") -> Document:
     return Document(
         title="Validation: predicted against measured training steps",
         headline=headline,
-        facts={"errors": _spread_of_errors(report.error_summary)},
+        facts={"errors": spread_of_errors(report.error_summary)},
         sections=tuple(sections),
         details={
             "error": "of the predicted step; medians and 90th percentiles are absolute",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,7 +11,6 @@ import numpy as np
 
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
-from collectives.files.measured_calls import Layout
 from collectives.libraries.planners import algorithm_named, parse_rule
 from experiments.output.document import Document
 from experiments.priors.network import NetworkPrior, prior_of
@@ -26,7 +25,7 @@ from simulator.engine.simulate import Planner, simulate
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
 from simulator.shares import Shares, inputs, largest
-from simulator.support.errors import ScheduleError, TraceError, WhatIfError
+from simulator.support.errors import ScheduleError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline
@@ -46,8 +45,7 @@ class CollectivePoint:
 
     ``size_bytes`` is S: the larger of a rank's input and output, where that is the most. Of an
     all-to-all with ``imbalance``, ``input_bytes`` is what a rank has to send in the mean, of which
-    S is a multiple, and ``even_s`` the time of the same bytes evenly spread. ``measured_s`` is the
-    median of the baseline's calls of this size, ``error`` the modelled time over it, less 1.
+    S is a multiple, and ``even_s`` the time of the same bytes evenly spread.
     """
 
     kind: str
@@ -60,9 +58,6 @@ class CollectivePoint:
     busbw_GBps: Unbounded
     input_bytes: float | None = None
     even_s: float | None = None
-    measured_s: float | None = None
-    measured_busbw_GBps: Unbounded | None = None
-    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +73,6 @@ class SpreadBytes:
     way: str
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineCall:
-    """A measured call to be held against the model, and where it stands."""
-
-    size_bytes: float
-    time_s: float
-    busbw_GBps: Unbounded
-    place: str
-
-
 class CollectiveAnswer(Head):
     """A collective at several sizes, in ascending order, on the network ``where``.
 
@@ -101,15 +86,13 @@ class CollectiveAnswer(Head):
     points: list[CollectivePoint]
     routing: RoutingAnswer
     imbalance: SpreadBytes | None
-    baseline: list[BaselineCall]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CollectiveReport(Report):
     """A collective on a network (``where``) at several sizes, in ascending order.
 
-    ``imbalance`` says how an all-to-all is spread, where that is not evenly; ``baseline`` are
-    measured calls of the same kind and ranks, of any size.
+    ``imbalance`` says how an all-to-all is spread, where that is not evenly.
     """
 
     schema: ClassVar[str] = "twofold/collective/1"
@@ -120,7 +103,6 @@ class CollectiveReport(Report):
     cluster: Cluster | None
     routing: RoutingNotes
     imbalance: SpreadBytes | None = None
-    baseline: tuple[BaselineCall, ...] = ()
     network_prior: tuple[NetworkPrior, ...] = ()
 
     def answer(self) -> "CollectiveAnswer":
@@ -133,7 +115,6 @@ class CollectiveReport(Report):
             "points": list(self.points),
             "routing": self.routing.answer(),
             "imbalance": self.imbalance,
-            "baseline": list(self.baseline),
         }
 
     def document(self) -> Document:
@@ -169,7 +150,6 @@ def collective(  # noqa: PLR0913 - the options of the command
     algorithm: str | None = None,
     engine: str = "flow",
     imbalance: str | None = None,
-    baseline: Sequence[Path | str] = (),
     what_ifs: Sequence[str] = (),
     watch: "Watch" = lambda _: None,
 ) -> CollectiveReport:
@@ -187,8 +167,8 @@ def collective(  # noqa: PLR0913 - the options of the command
         A cluster, its name in the catalogue, the path of its file, or a bare topology.
     sizes
         S of nccl-tests (B); with ``imbalance`` what a rank has to send in the mean. By default
-        those of the baseline, or of the file of the imbalance, else powers of two from 1 KiB to
-        1 GiB. A barrier has no size.
+        that of the file of the imbalance, else powers of two from 1 KiB to 1 GiB. A barrier has
+        no size.
     ranks, nodes
         How many take part, and on how many nodes they lie.
     algorithm
@@ -199,10 +179,6 @@ def collective(  # noqa: PLR0913 - the options of the command
     imbalance
         Of an all-to-all: how unevenly ranks are asked, as
         :func:`simulator.imbalance.parse_imbalance` reads it.
-    baseline
-        Logs of benchmarks, or tables of measured calls
-        (:mod:`collectives.files.benchmark_logs`): calls of the same kind and ranks are held
-        against the model.
     what_ifs
         Changes of the cluster, such as ``transport sockets``
         (:mod:`experiments.scenario.language`).
@@ -213,8 +189,8 @@ def collective(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     TwofoldError
-        If the kind, algorithm or cluster is unknown, the ranks do not fit, an imbalance is given
-        of another kind or does not fit them, or the baseline has no such call.
+        If the kind, algorithm or cluster is unknown, the ranks do not fit, or an imbalance is
+        given of another kind or does not fit them.
     """
     kind, algorithm = _program(kind, algorithm, imbalance)
     network = changed_network(network, what_ifs, ranks, nodes)
@@ -223,12 +199,11 @@ def collective(  # noqa: PLR0913 - the options of the command
         network, ranks, nodes, (kind, None if own_schedule else algorithm)
     )
     spread = _spread(kind, ranks, imbalance)
-    measured = _measured(baseline, kind, ranks, nodes)
     timed = _Timed(
         kind, ranks, spread, topology, own_schedule or planner, engine, watch, own_schedule is None
     )
-    chosen = _sizes(kind, sizes, spread, measured)
-    points = tuple(_compared(timed.point(size), measured) for size in chosen)
+    chosen = _sizes(kind, sizes, spread)
+    points = tuple(timed.point(size) for size in chosen)
     spread_note = None
     if imbalance is not None:
         shares = spread.shares or Shares(np.ones((ranks, ranks)))
@@ -240,7 +215,6 @@ def collective(  # noqa: PLR0913 - the options of the command
         cluster_of(network),
         timed.routing(chosen[-1]),
         spread_note,
-        tuple(measured),
         _prior(network, kind, ranks, nodes),
     )
 
@@ -283,74 +257,14 @@ def _spread(kind: str, ranks: int, imbalance: str | None) -> _Spread:
     return _Spread(shares, inputs(size, shares))
 
 
-def _sizes(
-    kind: str, sizes: Sequence[float] | None, spread: _Spread, measured: Sequence[BaselineCall]
-) -> list[float]:
+def _sizes(kind: str, sizes: Sequence[float] | None, spread: _Spread) -> list[float]:
     if kind == "barrier":
         return [0.0]
     if sizes is not None:
         return sorted(sizes)
     if spread.given is not None:
         return [spread.given]
-    if measured:
-        return sorted({call.size_bytes for call in measured})
     return parse_sizes(SIZES)
-
-
-def _measured(
-    paths: Sequence[Path | str], kind: str, ranks: int, nodes: int | None
-) -> list[BaselineCall]:
-    """Read measured calls of a kind and number of ranks."""
-    if not paths:
-        return []
-    from collectives.files.benchmark_logs import read_logs  # few ask for it
-
-    try:
-        logs = read_logs(paths, Layout(kind=kind))
-    except TraceError as missing:  # a log that does not say how many ranks there are: these
-        try:
-            logs = read_logs(paths, Layout(ranks=ranks, nodes=nodes, kind=kind))
-        except TraceError:
-            raise missing from None
-    calls = [call for log in logs for call in log.calls if not call.streamed]
-    same_calls = [
-        measured_call
-        for measured_call in calls
-        if measured_call.kind == kind and measured_call.ranks == ranks
-    ]
-    same_nodes = [
-        measured_call
-        for measured_call in same_calls
-        if nodes is None or measured_call.nodes in (None, nodes)
-    ]
-    if not same_nodes:
-        has = sorted(
-            {
-                f"{measured_call.kind} of {measured_call.ranks} ranks{_on(measured_call.nodes)}"
-                for measured_call in calls
-            }
-        )
-        raise TraceError(
-            f"{', '.join(map(str, paths))}: no call is {kind} of {ranks} ranks{_on(nodes)}; "
-            f"there are: {', '.join(has[:6])}{', ...' * (len(has) > 6)}"
-        )
-    layouts = sorted(
-        {measured_call.nodes for measured_call in same_nodes if measured_call.nodes is not None}
-    )
-    if len(layouts) > 1:
-        raise TraceError(
-            f"{', '.join(map(str, paths))}: {kind} of {ranks} ranks on "
-            f"{' and on '.join(map(str, layouts))} nodes: say which (nodes)"
-        )
-    return [
-        BaselineCall(
-            measured_call.size,
-            measured_call.time,
-            busbw(kind, size=measured_call.size, n=ranks, time=measured_call.time) / _GIGA,
-            measured_call.location,
-        )
-        for measured_call in sorted(same_nodes, key=lambda measured_call: measured_call.size)
-    ]
 
 
 def _prior(
@@ -361,20 +275,6 @@ def _prior(
     if cluster is None:
         return ()
     return tuple(prior_of(Scenario(one_call(kind, ranks, 0.0), cluster, nodes=nodes)))
-
-
-def _on(nodes: int | None) -> str:
-    return "" if nodes is None else f" on {nodes} nodes"
-
-
-def _compared(point: CollectivePoint, measured: Sequence[BaselineCall]) -> CollectivePoint:
-    """Hold a point against the measured calls of its size."""
-    times = [call.time_s for call in measured if call.size_bytes == point.size_bytes]
-    if not times:
-        return point
-    time = float(np.median(times))
-    speed = busbw(point.kind, size=point.size_bytes, n=point.ranks, time=time) / _GIGA
-    return replace(point, measured_s=time, measured_busbw_GBps=speed, error=point.time_s / time - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

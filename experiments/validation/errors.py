@@ -36,6 +36,8 @@ class ErrorSummary:
     worst: tuple[Prediction, ...]
 
 
+NEAR_PCT = 10.0
+"""Calls within this need no explanation: a benchmark's own repeatability is of this order."""
 _WORST = 3
 """Rows that are named as the worst."""
 

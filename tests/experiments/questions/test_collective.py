@@ -4,10 +4,9 @@ import pytest
 
 from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
-from experiments.output.figure import draw
 from experiments.questions.collective import collective
 from experiments.questions.validate import validate
-from simulator.support.errors import ScheduleError, TraceError, WhatIfError, WorkloadError
+from simulator.support.errors import ScheduleError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology
 
@@ -147,34 +146,6 @@ def test_a_layer_of_a_histogram_is_chosen(tmp_path):
         collective("all_to_all", network, [1e6], ranks=2, imbalance=f"{path}:9")
     with pytest.raises(WorkloadError, match="4 experts do not lie evenly on 3 ranks"):
         collective("all_to_all", "hgx-h100", [1e6], ranks=3, imbalance=f"{path}:4")
-
-
-def test_measured_calls_stand_beside(tmp_path):
-    path = tmp_path / "calls.csv"
-    path.write_text(
-        "kind,nodes,ranks,size_bytes,time_us\n"
-        "all_reduce,1,8,1048576,40\nall_reduce,1,8,1048576,50\nall_reduce,1,8,67108864,400\n"
-        "all_reduce,2,16,67108864,500\nall_gather,1,8,1048576,30\n"
-    )
-    report = collective("all_reduce", "hgx-h100", ranks=8, baseline=[path])
-    assert [point.size_bytes for point in report.points] == [MIB, 64 * MIB]
-    first = report.points[0]
-    assert first.measured_s == pytest.approx(45e-6)
-    assert first.error == pytest.approx(first.time_s / 45e-6 - 1)
-    assert first.measured_busbw_GBps == pytest.approx(MIB / 45e-6 * 14 / 8 / 1e9)
-    assert len(report.baseline) == 3
-    other = collective("all_reduce", "hgx-h100", [2 * MIB], ranks=8, baseline=[path])
-    assert other.points[0].measured_s is None
-    draw(report.document(), tmp_path / "beside.svg")
-    assert "measured" in (tmp_path / "beside.svg").read_text()
-    with pytest.raises(TraceError, match="no call is all_reduce of 4 ranks; there are: all_gather"):
-        collective("all_reduce", "hgx-h100", ranks=4, baseline=[path])
-    rows = ["kind,nodes,ranks,size_bytes,time_us", "all_reduce,1,8,1,40", "all_reduce,2,8,1,9"]
-    path.write_text("\n".join(rows))
-    with pytest.raises(TraceError, match="on 1 and on 2 nodes: say which"):
-        collective("all_reduce", "hgx-h100", ranks=8, baseline=[path])
-    path.write_text("kind,size_bytes,time_us\nall_reduce,1024,40\n")
-    assert len(collective("all_reduce", "hgx-h100", ranks=8, baseline=[path]).baseline) == 1
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (8, 1), (16, 2)])

@@ -175,7 +175,14 @@ def test_memory_alone_has_a_schema_of_its_own(places):
 
 def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - set(FILES)
-    others = {"program", "calibrate_logs", "collective_calls", "memory", "validate_steps"}
+    others = {
+        "program",
+        "calibrate_logs",
+        "collective_calls",
+        "collective_compare",
+        "memory",
+        "validate_steps",
+    }
     others |= {"validate_serving", "validate_serving_log", "serving_rate"}
     assert set(ANSWERS) - set(SHARED_SCHEMAS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS) - set(WORDS)

@@ -1,0 +1,374 @@
+"""Calls that a benchmark timed beside the same calls as modelled, and what explains the difference.
+
+The model is asked for every other choice that the library has for a call (algorithm, protocol), and
+for every other setting of it (version, transport, peer access, PXN). What is chosen to explain a
+row must hold on another one, or a random measurement would have an explanation, too: a choice of
+the next size as well, a setting of the rows of the curve that it was not chosen on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, get_args
+
+import numpy as np
+
+from collectives.bandwidth import busbw
+from collectives.files.benchmark_logs import read_logs
+from collectives.files.measured_calls import LINK, BenchmarkLog, Layout, MeasuredCall
+from collectives.libraries.nccl_constants import BLACKWELL_CHANNEL
+from collectives.libraries.planners import ways
+from experiments.calibration.modelled_calls import (
+    ModelledCall,
+    as_timed,
+    call_of,
+    check_unit,
+    modelled,
+    site_of,
+)
+from experiments.output.document import Document
+from experiments.provenance import Head, Unbounded
+from experiments.question import question
+from experiments.questions.collective import changed_network, cluster_of
+from experiments.report import Report, Rows
+from experiments.settings import Watch
+from experiments.validation.errors import NEAR_PCT, ErrorSummary, Prediction, error_summary
+from simulator.costing.link_load import cost, lay
+from simulator.support.arrays import Floats
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError
+from simulator.support.names import one_of
+from simulator.workload import KINDS, kind_named
+from topologies import Cluster, load_cluster
+from topologies.cluster.wiring import P2pLevel
+
+_GIGA = 1e9
+_HALF = 0.5
+"""What explains a row leaves at most this of its error, and a setting of a curve's median."""
+_FEWEST = 4
+"""Sizes of a curve from which it is cut into two, one to choose by and one to check."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCall:
+    """A call as measured and as modelled; errors are in % of what was measured.
+
+    ``size_bytes`` is S of nccl-tests, ``nodes`` None where ranks fill nodes in order.
+    ``limited_by`` is the largest part of the modelled time, ``part_factor`` how many times as long
+    it would have to take for the measured time; None where the others take longer by themselves.
+    ``explanation`` is the choice or setting of the library with which the model is nearer, and off
+    by ``explained_error_pct``.
+    """
+
+    kind: str
+    nodes: int | None
+    ranks: int
+    size_bytes: float
+    measured_s: float
+    modelled_s: float
+    error_pct: float
+    measured_busbw_GBps: Unbounded
+    modelled_busbw_GBps: Unbounded
+    algorithm: str
+    protocol: str
+    limited_by: str
+    part_factor: float | None
+    explanation: str
+    explained_error_pct: float | None
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationCount:
+    """Rows that a choice or setting explains: absolute errors (%) without and with it, medians."""
+
+    explanation: str
+    rows: int
+    median_pct: float
+    explained_median_pct: float
+
+
+class CollectiveCompareAnswer(Head):
+    """Measured calls beside the model on the network ``where``; the rows in order of the logs."""
+
+    where: str
+    calls: list[ComparedCall]
+    explanations: list[ExplanationCount]
+    error_summary: ErrorSummary | None
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CollectiveCompareReport(Report):
+    """Measured calls beside the model, curve by curve in ascending order of size."""
+
+    schema: ClassVar[str] = "twofold/collective_compare/1"
+
+    cluster: Cluster
+    calls: tuple[ComparedCall, ...]
+    notes: tuple[str, ...] = ()
+
+    def answer(self) -> CollectiveCompareAnswer:
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster),
+            "where": self.cluster.name,
+            "calls": list(self.calls),
+            "explanations": list(self.explanations),
+            "error_summary": self.error_summary,
+            "notes": list(self.notes),
+        }
+
+    @property
+    def error_summary(self) -> ErrorSummary | None:
+        """Errors over all rows."""
+        return error_summary(Prediction(f"at {call.place}", call.error_pct) for call in self.calls)
+
+    @property
+    def explanations(self) -> tuple[ExplanationCount, ...]:
+        """What explains rows, that of most of them first."""
+        by_text: dict[str, list[ComparedCall]] = defaultdict(list)
+        for call in self.calls:
+            if call.explanation:
+                by_text[call.explanation].append(call)
+        counts = [
+            ExplanationCount(
+                text,
+                len(calls),
+                float(np.median([abs(call.error_pct) for call in calls])),
+                float(np.median([abs(call.explained_error_pct or 0.0) for call in calls])),
+            )
+            for text, calls in by_text.items()
+        ]
+        return tuple(sorted(counts, key=lambda count: -count.rows))
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import networks  # numbers need none of it
+
+        return networks.collective_compare(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        errors = self.error_summary
+        median = "" if errors is None else f": median error {errors.median_pct:.2f} %"
+        return f"{len(self.calls)} calls on {self.cluster.name}{median}"
+
+    def table(self) -> Rows:
+        """Return the CSV answer."""
+        return ComparedCall, self.calls
+
+
+@question("collective_compare")
+def collective_compare(  # noqa: PLR0913 - the options of the command
+    logs: Sequence[Path | str],
+    cluster: Cluster | Path | str,
+    *,
+    kind: str | None = None,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    what_ifs: Sequence[str] = (),
+    watch: Watch = lambda _: None,
+) -> CollectiveCompareReport:
+    """Model the calls that benchmarks timed, and say what explains where the model is off.
+
+    Parameters
+    ----------
+    logs
+        Output of nccl-tests, rccl-tests, OSU micro-benchmarks or perftest, or tables of calls
+        (:mod:`collectives.files.benchmark_logs`), of one machine. The library and the version that
+        they name replace those of the cluster.
+    cluster
+        A cluster, its name in the catalogue, or the path of its file.
+    kind, ranks, nodes
+        Only these calls; of a log that does not say it, its own.
+    what_ifs
+        Changes of the cluster, such as ``transport sockets``.
+    watch
+        Called with what is about to be modelled.
+
+    Raises
+    ------
+    TwofoldError
+        If a log cannot be read or has no such call, or a call does not fit on the cluster.
+    """
+    base = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    named = None if kind is None else kind_named(kind)
+    if kind is not None and named is None:
+        raise WhatIfError(f"kind {one_of(kind, KINDS)}")
+    read = _read(logs, Layout(ranks, nodes, kind=named))
+    calls = _asked(read, Layout(ranks, nodes, kind=named))
+    timed, notes = as_timed(base, read)
+    most = max(call.ranks for call in calls)
+    changed = cluster_of(changed_network(timed, what_ifs, most, nodes)) or timed
+    answered, left_out = modelled(calls, changed, watch)
+    check_unit(answered)
+    version = next((log.version for log in read if log.version), "")
+    rows = [
+        row
+        for curve in _curves(answered)
+        for row in _Curve(curve, changed, version, watch).compared()
+    ]
+    more = [note for log in read for note in log.notes]
+    return CollectiveCompareReport(changed, tuple(rows), (*notes, *more, *left_out))
+
+
+def _read(logs: Sequence[Path | str], layout: Layout) -> list[BenchmarkLog]:
+    """Read logs by what they say themselves, else by what the user says of them."""
+    try:
+        return read_logs(logs, Layout(kind=layout.kind))
+    except TraceError as missing:
+        try:
+            return read_logs(logs, layout)
+        except TraceError:
+            raise missing from None
+
+
+def _asked(logs: Iterable[BenchmarkLog], wanted: Layout) -> list[MeasuredCall]:
+    """Return the calls of a kind, ranks and nodes, where those were given."""
+    calls = [call for log in logs for call in log.calls if not call.streamed and call.kind != LINK]
+    asked = [
+        call
+        for call in calls
+        if wanted.kind in (None, call.kind)
+        and wanted.ranks in (None, call.ranks)
+        and (wanted.nodes is None or call.nodes in (None, wanted.nodes))
+    ]
+    if not asked:
+        has = sorted({f"{call.kind} of {call.ranks} ranks{_on(call.nodes)}" for call in calls})
+        what = wanted.kind or "a call"
+        what += f" of {wanted.ranks} ranks" if wanted.ranks is not None else ""
+        raise TraceError(
+            f"{', '.join(log.path for log in logs)}: nothing is {what}{_on(wanted.nodes)}; "
+            f"there are: {', '.join(has[:6]) or 'no calls'}{', ...' * (len(has) > 6)}"
+        )
+    return asked
+
+
+def _on(nodes: int | None) -> str:
+    return "" if nodes is None else f" on {nodes} nodes"
+
+
+def _curves(answered: Iterable[ModelledCall]) -> Iterator[list[ModelledCall]]:
+    """Group calls of a kind among the same ranks, by size."""
+    curves: dict[tuple[str, int, int | None], list[ModelledCall]] = defaultdict(list)
+    for answer in answered:
+        curves[answer.call.kind, answer.call.ranks, answer.call.nodes].append(answer)
+    for curve in curves.values():
+        yield sorted(curve, key=lambda answer: answer.call.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Calls of a kind among the same ranks, and the cluster that they are modelled on."""
+
+    calls: Sequence[ModelledCall]
+    cluster: Cluster
+    version: str
+    watch: Watch
+
+    def compared(self) -> Iterator[ComparedCall]:
+        """Hold each against the model, and say what explains it."""
+        off = np.array([_error_pct(answer.call, answer.time) for answer in self.calls])
+        setting, with_setting = self._setting(off) if self._is_off(off) else ("", off)
+        choices = self._choices(off)
+        for row, answer in enumerate(self.calls):
+            call, explanation, explained = answer.call, "", None
+            if setting:
+                explanation, explained = setting, float(with_setting[row])
+            elif choices[row]:
+                explanation = min(choices[row], key=lambda name: abs(choices[row][name]))
+                explained = choices[row][explanation]
+            part = max(answer.parts, key=lambda name: answer.parts[name])
+            rest = call.time - (answer.time - answer.parts[part])
+            speeds = [
+                busbw(call.kind, size=call.size, n=call.ranks, time=time) / _GIGA
+                for time in (call.time, answer.time)
+            ]
+            yield ComparedCall(
+                kind=call.kind,
+                nodes=call.nodes,
+                ranks=call.ranks,
+                size_bytes=call.size,
+                measured_s=call.time,
+                modelled_s=answer.time,
+                error_pct=float(off[row]),
+                measured_busbw_GBps=speeds[0],
+                modelled_busbw_GBps=speeds[1],
+                algorithm=answer.algorithm,
+                protocol=answer.protocol,
+                limited_by=part,
+                part_factor=rest / answer.parts[part] if rest > 0 else None,
+                explanation=explanation,
+                explained_error_pct=explained,
+                place=call.location,
+            )
+
+    def _is_off(self, off: Floats) -> bool:
+        return len(off) >= _FEWEST and bool(np.median(np.abs(off)) > NEAR_PCT)
+
+    def _setting(self, off: Floats) -> tuple[str, Floats]:
+        """Return the setting that explains the curve, and errors with it; "" where none does.
+
+        It is chosen on every second row, and has to hold on the others.
+        """
+        best, chosen, least = "", off, float(np.median(np.abs(off[::2])))
+        for text in self._settings():
+            try:
+                changed = changed_network(self.cluster, [text], self.calls[0].call.ranks, None)
+                calls = [answer.call for answer in self.calls]
+                times, _ = modelled(calls, cluster_of(changed) or self.cluster, self.watch)
+            except TwofoldError:  # a setting that this cluster has nothing of
+                continue
+            with_it = np.array([_error_pct(answer.call, answer.time) for answer in times])
+            median = float(np.median(np.abs(with_it[::2])))
+            if len(with_it) == len(off) and median < least:
+                best, chosen, least = text, with_it, median
+        apart = [float(np.median(np.abs(errors[1::2]))) for errors in (off, chosen)]
+        return (best, chosen) if best and apart[1] <= _HALF * apart[0] else ("", off)
+
+    def _settings(self) -> Iterator[str]:
+        """Yield the library's settings that may concern these calls."""
+        library = self.cluster.library
+        if not self.version and library is not None and library.name == "nccl":
+            yield from (f"library.version = {version}" for version in BLACKWELL_CHANNEL)
+        first = self.calls[0]
+        if first.domains > 1:
+            yield "transport sockets"
+            yield "library.pxn = 0"
+        yield from (f"p2p {level}" for level in get_args(P2pLevel))
+
+    def _choices(self, off: Floats) -> list[dict[str, float]]:
+        """Return of each row the choices that explain it and the next size, each with its error."""
+        site = site_of(self.calls[0].call, self.cluster)
+        machine, costs = site.machine(), site.costs()
+        halved: list[dict[str, float]] = []
+        for row, answer in enumerate(self.calls):
+            halved.append({})
+            if abs(off[row]) <= NEAR_PCT:
+                continue
+            call = call_of(answer.call, costs)
+            positions = np.array(call.group.ranks, dtype=np.int32)
+            for plan in ways(call, costs.topology, machine):
+                time = cost(lay(plan, positions, call.size, costs.topology))
+                error = _error_pct(answer.call, time)
+                if abs(error) <= _HALF * abs(off[row]):
+                    halved[-1][f"{plan.schedule.algorithm} {plan.protocol}".strip()] = error
+        sizes = sorted({answer.call.size for answer in self.calls})
+        explained: dict[float, set[str]] = {size: set() for size in sizes}
+        for answer, names in zip(self.calls, halved, strict=True):
+            explained[answer.call.size].update(names)
+        beside = {
+            size: set().union(
+                *(explained[near] for near in (*sizes[:at][-1:], *sizes[at + 1 :][:1]))
+            )
+            for at, size in enumerate(sizes)
+        }
+        return [
+            {name: error for name, error in names.items() if name in beside[answer.call.size]}
+            for answer, names in zip(self.calls, halved, strict=True)
+        ]
+
+
+def _error_pct(call: MeasuredCall, time: float) -> float:
+    return 100 * (time / call.time - 1)

@@ -1,6 +1,6 @@
 """How time grows with ranks and with ops: ``python -m benchmarks.scaling`` (minutes).
 
-Writes ``experiments/gallery/scaling.png``. Ranks grow by data-parallel replicas, so that the work
+Writes ``docs/images/scaling.png``. Ranks grow by data-parallel replicas, so that the work
 of a rank stays the same: all ranks simulated up to 1,024, representatives of whole jobs up to
 16,384 (of another model: the two curves are not to be compared). Ops grow by layers on 64 ranks.
 Each size runs in a process of its own; seconds are those its processor worked on the simulation,
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import cases
 
-FIGURE = cases.ROOT / "experiments" / "gallery" / "scaling.png"
+FIGURE = cases.ROOT / "docs" / "images" / "scaling.png"
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 FOLDED = (1024, 2048, 4096, 8192, 16384)
 OPS = (10_000, 100_000, 1_000_000, 10_000_000)

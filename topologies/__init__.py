@@ -25,7 +25,7 @@ from topologies.families.grid import (
 )
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
-from topologies.faults import cut, double, slow
+from topologies.faults import Fault, LinkNamed, broken
 from topologies.properties import (
     Summary,
     bisection_bandwidth,
@@ -41,23 +41,24 @@ __all__ = [
     "FAMILIES",
     "Cluster",
     "DragonflyShape",
+    "Fault",
     "LeafSpineShape",
+    "LinkNamed",
     "Placement",
     "RailShape",
     "Summary",
     "Throughput",
     "bisection_bandwidth",
+    "broken",
     "build",
     "by_valiant",
     "catalog",
     "changed",
     "closed_form",
     "custom",
-    "cut",
     "diameter",
     "dimension_order",
     "dimension_ordered",
-    "double",
     "dragonfly",
     "fat_tree",
     "fully_connected",
@@ -77,7 +78,6 @@ __all__ = [
     "resource_values",
     "ring",
     "routed",
-    "slow",
     "summary",
     "switch",
     "throughput",

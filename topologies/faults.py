@@ -1,14 +1,10 @@
 """Faults of single parts of a network: a link, a NIC, a node or a switch that is slow or down.
 
-:func:`slow`, :func:`double` and :func:`cut` change one cable, between two nodes of the graph: ranks
-by number, ``"fabric"``, ``"nic:0.1:out"``. Both directions are meant, or the one that exists.
-
 A fault is data: which part, and what becomes of it. :func:`broken` applies faults to a topology;
 nodes of the graph keep their numbers, so that whatever does not use what is broken stays as it is
 to the last bit. Ways are searched anew on what is left, by the routing of the network.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
-from simulator.topology import SCALE_OUT, Doors, Node, Topology, with_links
+from simulator.topology import SCALE_OUT, Doors, Topology, with_links
 from topologies.part_names import Ints, Mask, Parts
 
 Floats = NDArray[np.float64]
@@ -181,7 +177,7 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
     Returns
     -------
     Broken
-        The network, and what each fault met.
+        The network, named after its faults, and what each of them met.
 
     Raises
     ------
@@ -209,6 +205,8 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
         done = with_links(done, links.left)
         done = done if done.doors is None else _by_other_nics(done, done.doors)
         _check_joined(done, faults)
+    if faults:  # no closed form of its family holds any longer
+        done = replace(done, name=", ".join([network.name, *map(str, faults)]))
     return Broken(done, notes, tuple(links.tiers), gone)
 
 
@@ -521,129 +519,6 @@ def say_ranks(ranks: Ints) -> str:
     ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     more = ", …" if len(ranges) > 2 * _NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _NAMED])}{more}"
-
-
-def slow(network: Topology, first: Node, second: Node, *, factor: float) -> Topology:
-    """Divide the bandwidth of a cable by ``factor``, which is at least 1; its latency stays.
-
-    Parameters
-    ----------
-    network
-        The topology; it stays as it is.
-    first, second
-        The nodes at the ends of the cable.
-    factor
-        By how much, at least 1.
-
-    Returns
-    -------
-    Topology
-        Named after what was done to it.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such cable, or the factor is less than 1 or not finite.
-
-    Examples
-    --------
-    >>> from topologies import ring
-    >>> network = slow(ring(4, bandwidth=50e9, latency=1e-6), 0, 1, factor=5)
-    >>> network.name, sorted(set(network.bandwidth.tolist()))
-    ('ring(4), 0-1 slowed by 5', [10000000000.0, 50000000000.0])
-    """
-    if not 1 <= factor < math.inf:
-        raise TopologyError(f"a cable is slowed by a factor of at least 1, not {factor!r}")
-    return _scaled(network, first, second, 1 / factor, f"slowed by {factor:g}")
-
-
-def double(network: Topology, first: Node, second: Node) -> Topology:
-    """Put a second cable beside one: twice the bandwidth, the same latency.
-
-    Parameters
-    ----------
-    network
-        The topology; it stays as it is.
-    first, second
-        The nodes at the ends of the cable.
-
-    Returns
-    -------
-    Topology
-        Named after what was done to it.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such cable.
-
-    Examples
-    --------
-    >>> from topologies import ring
-    >>> double(ring(4, bandwidth=50e9, latency=1e-6), 0, 1).bandwidth.max()
-    np.float64(100000000000.0)
-    """
-    return _scaled(network, first, second, 2.0, "doubled")
-
-
-def cut(network: Topology, first: Node, second: Node) -> Topology:
-    """Take a cable away.
-
-    Parameters
-    ----------
-    network
-        The topology; it stays as it is.
-    first, second
-        The nodes at the ends of the cable.
-
-    Returns
-    -------
-    Topology
-        Named after what was done to it.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such cable.
-
-    Examples
-    --------
-    >>> from topologies import diameter, ring
-    >>> diameter(cut(ring(8, bandwidth=50e9, latency=1e-6), 0, 7))
-    7
-    """
-    remaining = ~cable(network, first, second)
-    return with_links(network, remaining, name=f"{network.name}, {first}-{second} cut")
-
-
-def cable(network: Topology, first: Node, second: Node) -> NDArray[np.bool_]:
-    """Which links are a direction of the cable between two nodes.
-
-    Raises
-    ------
-    TopologyError
-        If a node is unknown, or they have no cable; it names the neighbours that the first has.
-    """
-    for node in (first, second):
-        if node not in network.nodes:
-            raise TopologyError(f"{network.name} has no node {node!r}")
-    start, end = network.nodes.index(first), network.nodes.index(second)
-    out = network.source == start
-    back = network.target == start
-    chosen: NDArray[np.bool_] = (out & (network.target == end)) | (back & (network.source == end))
-    if not chosen.any():
-        near = sorted({str(network.nodes[node]) for node in network.target[out]})
-        shown = ", ".join(near[:8]) + (", …" if len(near) > 8 else "")
-        raise TopologyError(
-            f"{network.name}: no cable {first} - {second}; {first} leads to {shown}"
-        )
-    return chosen
-
-
-def _scaled(network: Topology, first: Node, second: Node, factor: float, how: str) -> Topology:
-    chosen = cable(network, first, second)
-    changed = _with_bandwidths(network, np.where(chosen, factor, 1.0))
-    return replace(changed, name=f"{network.name}, {first}-{second} {how}")
 
 
 def _with_bandwidths(network: Topology, factors: Floats) -> Topology:

@@ -140,7 +140,7 @@ def import_all() -> None:
     for package in ("simulator", "topologies", "collectives", "traces", "experiments"):
         top = importlib.import_module(package)
         for module in pkgutil.walk_packages(top.__path__, f"{package}."):
-            if not module.name.endswith("__main__") and ".gallery" not in module.name:
+            if not module.name.endswith("__main__"):
                 try:
                     importlib.import_module(module.name)
                 except ImportError:

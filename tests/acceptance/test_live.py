@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.gallery.measured import PAIRS, figure
+from benchmarks.measured_figure import PAIRS, figure
 from experiments.points.sweep import sweep
 from experiments.priors.errors import OFF
 from experiments.questions.validate import validate

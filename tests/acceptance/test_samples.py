@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_sample import CLUSTER, NODES, main, simulated
 from experiments.baseline import Settings, baseline
-from experiments.gallery.gpu_sample import CLUSTER, NODES, main, simulated
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from topologies import Cluster, changed, load_cluster

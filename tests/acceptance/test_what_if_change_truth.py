@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import gpu_sample
 from experiments.baseline import Settings, baseline
-from experiments.gallery import gpu_sample
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.workload import What

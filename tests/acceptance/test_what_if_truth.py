@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import gpu_sample
 from experiments.baseline import Settings, baseline
-from experiments.gallery import gpu_sample
 from experiments.scenario.resources import RESOURCES, improve
 from experiments.scenario.scenario import Scenario
 from topologies import load_cluster

@@ -5,8 +5,9 @@ from itertools import combinations
 
 import pytest
 
+from helpers.faults import cut
 from simulator.support.errors import OutputError, TopologyError
-from topologies import build, cut, load_cluster, parse_topology
+from topologies import build, load_cluster, parse_topology
 from topologies.drawing import draw_topology, gallery, merged, places
 
 SPECS = [
@@ -36,8 +37,8 @@ def made(spec):
 
 NETWORKS = {
     **{spec: made(spec) for spec in SPECS},
-    "cut": cut(made("torus:4x4"), 0, 1),
-    "lost switch": cut(cut(made("leaf_spine:2x2x1"), "leaf:0", "spine:1"), "leaf:1", "spine:1"),
+    "cut": cut(made("torus:4x4"), "0-1"),
+    "lost switch": cut(made("leaf_spine:2x2x2"), "leaf0-spine1", "leaf1-spine1"),
     **{
         name: build(load_cluster(name), 16) for name in ("dgx-a100", "polaris", "tpu-v5e", "aws-p5")
     },

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.faults import cut
 from simulator.policy import HASHED, POLICIES
 from simulator.support.errors import LimitError, TopologyError
 from simulator.topology import Topology, scaled
@@ -12,7 +13,6 @@ from topologies import (
     bisection_bandwidth,
     build,
     closed_form,
-    cut,
     diameter,
     load_cluster,
     parse_topology,
@@ -121,10 +121,10 @@ def test_a_small_network_without_closed_form_has_every_cut_tried(spec):
 
 
 def test_a_network_that_was_changed_has_no_closed_form_and_a_scaled_one_has():
-    assert closed_form(cut(made("ring:8"), 0, 1)) is None
+    assert closed_form(cut(made("ring:8"), "0-1")) is None
     assert closed_form(scaled(made("ring:8"), "scale_up", bandwidth=2)) == pytest.approx(200e9)
     assert closed_form(build(load_cluster("dgx-a100"), 16)) is None
-    assert summary(cut(made("ring:8"), 0, 1)).bisection_bandwidth == pytest.approx(50e9)
+    assert summary(cut(made("ring:8"), "0-1")).bisection_bandwidth == pytest.approx(50e9)
 
 
 def test_a_thousand_ranks_are_summed_up():

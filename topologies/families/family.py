@@ -166,9 +166,10 @@ def family_of(network: Topology) -> tuple[str, tuple[int, ...], str]:
 
     Examples
     --------
-    >>> from topologies import cut, torus
-    >>> family_of(cut(torus((4, 8), bandwidth=50e9, latency=1e-6), 0, 1))
-    ('torus', (4, 8), ', 0-1 cut')
+    >>> from topologies import Fault, LinkNamed, broken, torus
+    >>> network = torus((4, 8), bandwidth=50e9, latency=1e-6)
+    >>> family_of(broken(network, [Fault(LinkNamed("0-1"), None)]).network)
+    ('torus', (4, 8), ', link 0-1 down')
     """
     match = _NAME.fullmatch(network.name)
     if match is None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.faults import cut, slow
 from helpers.strategies import wild_networks
 from simulator.policy import POLICIES, Routing
 from simulator.routing.paths import link_metrics
 from simulator.routing.routes import best_part, link_loads, routes
 from simulator.support.errors import TopologyError
 from simulator.topology import Link, topology
-from topologies import cut, parse_topology, slow
+from topologies import parse_topology
 from topologies.faults import Fault, LinkNamed, broken
 
 CABLE = {"bandwidth": 1.0, "latency": 1e-6}
@@ -180,14 +181,14 @@ def test_another_seed_is_another_draw_and_none_is_that_of_before():
 def test_a_leaf_that_loses_one_of_its_spines_keeps_the_others(policy):
     network = parse_topology(f"leaf_spine:2x4x4@{policy}", **CABLE)
     ends = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
-    broken = cut(network, "leaf:0", "spine:1")
+    broken = cut(network, "leaf0-spine1")
     assert busiest(network, *ends) == pytest.approx(1.0)
     assert busiest(broken, *ends) == pytest.approx(4 / 3)
 
 
 def test_messages_that_are_divided_send_less_over_a_slow_cable_also_where_it_is_farther_on():
     """One of four downlinks at half speed: 3.5 instead of 4 remain."""
-    network = slow(parse_topology("leaf_spine:2x4x4", **CABLE), "spine:1", "leaf:1", factor=2)
+    network = slow(parse_topology("leaf_spine:2x4x4", **CABLE), "spine1-leaf1", factor=2)
     ends = np.arange(4, dtype=np.int32), np.arange(4, 8, dtype=np.int32)
     for policy in ("spray", "adaptive"):
         routed = replace(network, routing=replace(network.routing, policy=policy))
@@ -198,8 +199,8 @@ def test_messages_that_are_divided_send_less_over_a_slow_cable_also_where_it_is_
 def test_adaptive_switches_see_slow_cables_two_hops_on():
     """Behind one of two uplinks 1/2 + 1/4 are left, behind the other 1: 2 messages over 7/4."""
     network = parse_topology("fat_tree:4@adaptive", **CABLE)
-    network = slow(network, "core:0.0", "aggregation:1.0", factor=2)
-    network = slow(network, "core:0.1", "aggregation:1.0", factor=4)
+    network = slow(network, "core0.0-aggregation1.0", factor=2)
+    network = slow(network, "core0.1-aggregation1.0", factor=4)
     ends = np.array([0, 1], np.int32), np.array([4, 5], np.int32)
     busy = link_loads(network, *ends, np.ones(2)) / network.bandwidth
     assert busy.max() == pytest.approx(2 / (7 / 4))

@@ -4,7 +4,7 @@ Tensor parallel inside a node (4 ranks), data parallel across (2). Compute lasts
 the cluster's accelerator says, times a seeded jitter; the network is simulated by the project's own
 planner; the files are written by :mod:`traces.kineto.write`. Nothing here was measured.
 
-``python -m experiments.gallery.gpu_sample OUT_DIR`` makes the directory of traces and, beside it,
+``python -m benchmarks.gpu_sample OUT_DIR`` makes the directory of traces and, beside it,
 ``<name>.truth.json`` with the makespans they were written from.
 """
 
@@ -262,7 +262,7 @@ def make(directory: Path) -> Path:
 def main(arguments: Sequence[str]) -> int:
     """Make the sample in the directory named."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m experiments.gallery.gpu_sample OUT_DIR\n")
+        sys.stderr.write("usage: python -m benchmarks.gpu_sample OUT_DIR\n")
         return 2
     make(Path(arguments[0]))
     return 0

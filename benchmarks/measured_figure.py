@@ -1,6 +1,6 @@
 """The figure of the README: steps predicted for other networks, and the steps measured there.
 
-``python -m experiments.gallery.measured`` draws it anew beside this file.
+``python -m benchmarks.measured_figure`` draws it anew.
 """
 
 from pathlib import Path
@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from experiments.questions.validate import validate
 
-PAIRS = Path(__file__).parents[2] / "traces" / "live" / "pairs.csv"
+ROOT = Path(__file__).parents[1]
+PAIRS = ROOT / "traces" / "live" / "pairs.csv"
 
 
 def figure() -> Figure:
@@ -18,4 +19,4 @@ def figure() -> Figure:
 
 
 if __name__ == "__main__":
-    figure().savefig(Path(__file__).with_name("measured.png"), dpi=200)
+    figure().savefig(ROOT / "docs" / "images" / "measured.png", dpi=200)

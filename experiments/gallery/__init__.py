@@ -1,1 +1,0 @@
-"""Programs that each make or show one thing, to be run and read."""

@@ -172,16 +172,14 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
     state = run_state(columns, fleet, prefixes)
-    _finish(instances, columns, fleet, client, state)
-    return _as_seen(columns, state, first.host)
+    _finish(instances, fleet, client, state)
+    return _as_seen(state, first.host)
 
 
-def _finish(
-    instances: Instances, requests: Columns, fleet: Fleet, client: Client, state: RunState
-) -> None:
+def _finish(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> None:
     """Run to the end, or until interrupted, if any request is done then."""
     try:
-        reason = _run(instances, requests, fleet, client, state)
+        reason = _run(instances, fleet, client, state)
     except KeyboardInterrupt:
         # What is done is an answer, too; who asks sees that some are not served.
         if not state.tally[DONE]:
@@ -196,16 +194,14 @@ def _finish(
         raise WorkloadError(f"{model}: an iteration takes no finite time")
 
 
-def _run(
-    instances: Instances, requests: Columns, fleet: Fleet, client: Client, state: RunState
-) -> int:
+def _run(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> int:
     """Run the loop to its end, and beside it what goes over the network; return why it ended."""
     transfers = None
     if instances.decode is not None:
         transfers = CacheTransfers(instances.deployment.cluster, instances.ranks)
     while True:
         until = math.inf if transfers is None else transfers.next_event
-        reason = serve_requests(requests, fleet, client, state, until, _ITERATIONS)
+        reason = serve_requests(fleet, client, state, until, _ITERATIONS)
         if reason == PAUSED:
             continue
         if transfers is None or reason not in (SEND, REACHED):
@@ -213,22 +209,20 @@ def _run(
         now = float(state.clock[NOW])
         if reason == SEND:
             for request in state.sends[: state.tally[SENDS]].tolist():
-                transfers.begin(now, request, _parts(instances, requests, fleet, state, request))
+                transfers.begin(now, request, _parts(instances, fleet, state, request))
             state.tally[SENDS] = 0
         for request in transfers.advance(now):
-            deliver(requests, fleet, state, request)
+            deliver(fleet, state, request)
 
 
-def _parts(
-    instances: Instances, requests: Columns, fleet: Fleet, state: RunState, request: int
-) -> list[Part]:
+def _parts(instances: Instances, fleet: Fleet, state: RunState, request: int) -> list[Part]:
     """Return what ranks send each other of a request's cache: whole blocks."""
     prefill, decode = instances.deployment, instances.decode
     assert decode is not None  # noqa: S101 - who has transfers has who decodes
     block = prefill.engine.block
-    tokens = -(-int(requests.prompt[request]) // block) * block
-    source = int(state.states.worker[request]) * prefill.parallelism.tp
-    target = int(state.states.target[request]) - fleet.first.workers
+    tokens = -(-int(state.states["prompt"][request]) // block) * block
+    source = int(state.states["worker"][request]) * prefill.parallelism.tp
+    target = int(state.states["target"][request]) - fleet.first.workers
     begin = instances.count * prefill.parallelism.ranks + target * decode.parallelism.tp
     return parts_of(prefill, decode, tokens, (source, begin))
 
@@ -305,20 +299,20 @@ def _pool(
     return Pool(count * width, width, rules, surface, times)
 
 
-def _as_seen(requests: Columns, state: RunState, host: Host) -> InstanceRun:
-    served = state.served
-    done = np.flatnonzero(np.isfinite(served.last))
-    later = np.maximum(requests.output - 1, 1)
-    delay = host.first + host.per_token * requests.prompt
+def _as_seen(state: RunState, host: Host) -> InstanceRun:
+    done = np.flatnonzero(np.isfinite(state.states["last"]))
+    seen = state.states[done]
+    later = np.maximum(seen["output"] - 1, 1)
+    delay = host.first + host.per_token * seen["prompt"]
     return InstanceRun(
-        served.arrived[done],
-        (served.first - served.arrived + delay)[done],
-        ((served.last - served.first) / later)[done],
-        (served.last - served.arrived + delay)[done],
-        (served.scheduled - served.arrived)[done],
-        state.states.found[done],
-        state.states.worker[done],
+        seen["arrived"],
+        seen["first"] - seen["arrived"] + delay,
+        (seen["last"] - seen["first"]) / later,
+        seen["last"] - seen["arrived"] + delay,
+        seen["scheduled"] - seen["arrived"],
+        seen["found"],
+        seen["worker"],
         state.totals,
         state.gaps,
-        len(requests.prompt) - len(done),
+        len(state.states) - len(done),
     )

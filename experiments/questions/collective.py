@@ -18,6 +18,7 @@ from experiments.provenance import Head, Unbounded
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
+from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -338,17 +339,6 @@ class _Timed:
             engine=self.engine,
             progress=self.watch(call_text),
         )
-
-
-def one_call(kind: str, ranks: int, size: float, shares: Shares | None = None) -> Workload:
-    """Return a workload of one collective that all ranks join at once."""
-    builder = WorkloadBuilder(job_ranks=ranks)
-    group = builder.group(tuple(range(ranks)))
-    call = builder.call(CallRow(kind, group, 0, size, shares=shares))
-    what = What.COLLECTIVE
-    for rank in range(ranks):
-        builder.op(what, rank=rank, lane="stream", name=kind, duration=0.0, call=call)
-    return builder.build()
 
 
 def ring_of_messages(ranks: int, size: float) -> Workload:

@@ -11,6 +11,7 @@ from experiments.evaluate.serving_clients import Closed, closed_loop
 from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.output.document import Document
+from experiments.output.words import say_resource
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
@@ -602,4 +603,4 @@ def _cause(
     gain = 0.0 if best is None or best.tpot_p99_pct is None else best.tpot_p99_pct[0]
     if best is None or gain < _WORTH_SAYING:
         return f"{busy}."
-    return f"{busy}; more {best.resource} shortens p99 TPOT most, by {gain:.0f} %."
+    return f"{busy}; more {say_resource(best.resource)} shortens p99 TPOT most, by {gain:.0f} %."

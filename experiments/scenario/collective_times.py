@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.engine.simulate import simulate
+from simulator.shares import Shares
 from simulator.support.arrays import Floats
 from simulator.workload import CallRow, What, Workload
 from topologies import Cluster
@@ -67,19 +67,18 @@ class _Named:
 def _curve(named: _Named, kind: str, ranks: int) -> tuple[Floats, Floats]:
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, named.cluster)
-    topology, planner = scenario.topology(), scenario.planner()
     sizes: Floats = np.asarray(_LEAST * 2.0 ** np.arange(_POINTS), dtype=np.float64)
-    times = [
-        simulate(one_call(kind, ranks, float(size)), topology, planner, engine="flow").makespan
-        for size in sizes
-    ]
-    return sizes, np.array(times)
+    # A call alone meets nobody: what it costs needs no clock, and so no engine to be compiled.
+    calls = [one_call(kind, ranks, float(size)).call_view(0) for size in sizes]
+    return sizes, np.array([scenario.costs().idle_time(call) for call in calls])
 
 
-def one_call(kind: str, ranks: int, size: float) -> Workload:
+def one_call(kind: str, ranks: int, size: float, shares: Shares | None = None) -> Workload:
     """Return a workload of one collective that all ranks join at once."""
     builder = WorkloadBuilder(job_ranks=ranks)
-    call = builder.call(CallRow(kind, builder.group(tuple(range(ranks))), 0, size))
+    group = builder.group(tuple(range(ranks)))
+    call = builder.call(CallRow(kind, group, 0, size, shares=shares))
+    what = What.COLLECTIVE
     for rank in range(ranks):
-        builder.op(What.COLLECTIVE, rank=rank, lane="stream", name=kind, duration=0.0, call=call)
+        builder.op(what, rank=rank, lane="stream", name=kind, duration=0.0, call=call)
     return builder.build()

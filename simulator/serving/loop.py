@@ -27,6 +27,7 @@ from simulator.serving.schedulers import (
     PEAK,
     PREEMPTIONS,
     RUNS,
+    STATE,
     UNREAD,
     WAITS,
     Columns,
@@ -113,15 +114,6 @@ class Fleet(NamedTuple):
     router: int
 
 
-class Served(NamedTuple):
-    """When requests arrived, were first scheduled, had their first and their last token (s)."""
-
-    arrived: Floats
-    scheduled: Floats
-    first: Floats
-    last: Floats
-
-
 class Caches(NamedTuple):
     """Prefix caches of the first pool: :class:`~simulator.serving.prefix_cache.PrefixCache`.
 
@@ -142,16 +134,14 @@ class RunState(NamedTuple):
 
     ``running`` and ``counters`` have a row by worker, ``ends`` and ``begun`` the times (s) of each
     instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
-    ``sends`` are requests whose cache is to be sent. ``emitted`` is when each request had its
-    latest token (s), ``gaps`` counts the times between two tokens of a request, in bins of
-    :func:`gap_quantile`.
+    ``sends`` are requests whose cache is to be sent, ``gaps`` counts the times between two tokens
+    of a request, in bins of :func:`gap_quantile`.
     """
 
     states: States
     running: LongMatrix
     counters: LongMatrix
     caches: Caches
-    served: Served
     clock: Floats
     tally: Longs
     ends: Floats
@@ -159,7 +149,6 @@ class RunState(NamedTuple):
     homes: Longs
     sends: Longs
     totals: Floats
-    emitted: Floats
     gaps: Floats
 
 
@@ -195,7 +184,11 @@ def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None)
     pools = (fleet.first, fleet.second)
     workers = sum(pool.workers for pool in pools)
     most = max(pool.rules.sequences for pool in pools)
-    states = States(*(np.zeros(count, np.int64) for _ in States._fields))
+    states = np.zeros(count, STATE)
+    for column in Columns._fields:
+        states[column] = getattr(requests, column)
+    for time in ("arrived", "scheduled", "first", "last", "emitted"):
+        states[time] = math.nan
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
     counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
@@ -205,7 +198,6 @@ def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None)
         np.zeros((workers, min(count, most) + 1), np.int64),
         counters,
         _caches(count, fleet.first, prefixes),
-        Served(*(np.full(count, math.nan) for _ in Served._fields)),
         np.zeros(1),
         np.zeros(4, np.int64),
         np.full(instances, math.inf),
@@ -213,7 +205,6 @@ def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None)
         np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
         np.zeros(count, np.int64),
         np.zeros(len(TOTALS)),
-        np.full(count, math.nan),
         np.zeros(GAP_BINS),
     )
 
@@ -256,9 +247,7 @@ def gap_quantile(gaps: Floats, quantile: float | None) -> float:
 
 
 @hot_loop
-def serve_requests(
-    requests: Columns, fleet: Fleet, client: Client, run: RunState, until: float, most: int
-) -> int:
+def serve_requests(fleet: Fleet, client: Client, run: RunState, until: float, most: int) -> int:
     """Go on to a time (s), for ``most`` iterations at the most; ``run`` is written.
 
     Returns why it came back: all are served, caches are to be sent, the time has come, so many
@@ -268,17 +257,17 @@ def serve_requests(
     limit = totals[0] + most
     while True:
         now = clock[NOW]
-        _end_due(requests, fleet, client, run, now)
-        _arrive(requests, fleet, client, run, now)
-        _start_idle(requests, fleet, client, run, now)
+        _end_due(fleet, client, run, now)
+        _arrive(fleet, client, run, now)
+        _start_idle(fleet, client, run, now)
         if tally[SENDS]:
             return SEND
-        if tally[DONE] == requests.prompt.shape[0]:
+        if tally[DONE] == run.states.shape[0]:
             totals[6] = now
             return SERVED
         if totals[0] >= limit:
             return PAUSED
-        coming = _next_instant(requests, client, run)
+        coming = _next_instant(client, run)
         if coming > until:
             clock[NOW] = until
             return REACHED
@@ -289,24 +278,23 @@ def serve_requests(
 
 
 @hot_loop
-def _next_instant(requests: Columns, client: Client, run: RunState) -> float:
+def _next_instant(client: Client, run: RunState) -> float:
     """Return when an iteration ends or a request arrives next (s)."""
     coming = math.inf
     for instance in range(run.ends.shape[0]):
         coming = min(coming, run.ends[instance])
     number = run.tally[COMING]
-    if client.concurrency == 0 and number < requests.prompt.shape[0]:
-        coming = min(coming, max(requests.arrival[number], run.clock[NOW]))
+    if client.concurrency == 0 and number < run.states.shape[0]:
+        coming = min(coming, max(run.states[number].arrival, run.clock[NOW]))
     return coming
 
 
 @hot_loop
-def _worker(requests: Columns, fleet: Fleet, run: RunState, number: int) -> Worker:
+def _worker(fleet: Fleet, run: RunState, number: int) -> Worker:
     """Return a worker's own part of the state."""
     caches = run.caches
     row = number if number < caches.references.shape[0] else 0
     return Worker(
-        requests,
         run.states,
         run.running[number],
         run.counters[number],
@@ -332,36 +320,36 @@ def _pool_of(fleet: Fleet, instance: int) -> tuple[Pool, int]:
 
 
 @hot_loop
-def _arrive(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _arrive(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
     """Let requests arrive: all at their time, or in a closed loop as many as may be there."""
-    tally, served = run.tally, run.served
-    count = requests.prompt.shape[0]
+    tally = run.tally
+    count = run.states.shape[0]
     if client.concurrency == 0:
-        while tally[COMING] < count and requests.arrival[tally[COMING]] <= now:
-            served.arrived[tally[COMING]] = requests.arrival[tally[COMING]]
-            _send_to_worker(requests, fleet, run)
+        while tally[COMING] < count and run.states[tally[COMING]].arrival <= now:
+            run.states[tally[COMING]].arrived = run.states[tally[COMING]].arrival
+            _send_to_worker(fleet, run)
         return
     while tally[COMING] < min(count, tally[DONE] + client.concurrency):
-        served.arrived[tally[COMING]] = now
-        _send_to_worker(requests, fleet, run)
+        run.states[tally[COMING]].arrived = now
+        _send_to_worker(fleet, run)
 
 
 @hot_loop
-def _send_to_worker(requests: Columns, fleet: Fleet, run: RunState) -> None:
+def _send_to_worker(fleet: Fleet, run: RunState) -> None:
     """Route the request that comes next."""
     request = int(run.tally[COMING])
     run.tally[COMING] += 1
-    number = _route(requests, fleet, run, request)
-    run.states.worker[request] = number
-    worker = _worker(requests, fleet, run, number)
+    number = _route(fleet, run, request)
+    run.states[request].worker = number
+    worker = _worker(fleet, run, number)
     if fleet.router == PREFIX:
-        run.states.unread[request] = missing_tokens(fleet.first.rules, worker, request)
-        worker.counters[UNREAD] += run.states.unread[request]
+        run.states[request].unread = missing_tokens(fleet.first.rules, worker, request)
+        worker.counters[UNREAD] += run.states[request].unread
     push_last(worker, COMES, request)
 
 
 @hot_loop
-def _route(requests: Columns, fleet: Fleet, run: RunState, request: int) -> int:
+def _route(fleet: Fleet, run: RunState, request: int) -> int:
     """Choose the worker that reads a prompt."""
     workers, width = fleet.first.workers, fleet.first.width
     if workers == 1:
@@ -371,8 +359,8 @@ def _route(requests: Columns, fleet: Fleet, run: RunState, request: int) -> int:
         run.tally[TURN] += 1
         return (turn % instances) * width + (turn // instances) % width
     if fleet.router == PREFIX:
-        return _cheapest(requests, fleet, run, request)
-    session = requests.session[request]
+        return _cheapest(fleet, run, request)
+    session = run.states[request].session
     if fleet.router == SESSION and session != NOBODY:
         if run.homes[session] == NOBODY:
             run.homes[session] = _least_loaded(run, 0, workers)
@@ -394,12 +382,12 @@ def _least_loaded(run: RunState, first: int, last: int) -> int:
 
 
 @hot_loop
-def _cheapest(requests: Columns, fleet: Fleet, run: RunState, request: int) -> int:
+def _cheapest(fleet: Fleet, run: RunState, request: int) -> int:
     """Choose the worker with the least blocks to read and to hold."""
     rules = fleet.first.rules
     best, least = 0, math.inf
     for number in range(fleet.first.workers):
-        worker = _worker(requests, fleet, run, number)
+        worker = _worker(fleet, run, number)
         unread = missing_tokens(rules, worker, request) + worker.counters[UNREAD]
         cost = unread / rules.block + rules.blocks - worker.counters[FREE]
         if cost < least:
@@ -408,7 +396,7 @@ def _cheapest(requests: Columns, fleet: Fleet, run: RunState, request: int) -> i
 
 
 @hot_loop
-def _start_idle(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
     """Begin an iteration of each instance that has none, and work."""
     for instance in range(run.ends.shape[0]):
         if run.ends[instance] != math.inf:
@@ -416,7 +404,7 @@ def _start_idle(requests: Columns, fleet: Fleet, client: Client, run: RunState, 
         pool, first = _pool_of(fleet, instance)
         device, chunks, tokens = 0.0, 0, 0.0
         for number in range(first, first + pool.width):
-            worker = _worker(requests, fleet, run, number)
+            worker = _worker(fleet, run, number)
             batch = _planned(pool.rules, client, worker, run)
             worker.counters[ITERATIONS] += 1
             if batch.decodes + batch.chunks:
@@ -472,34 +460,32 @@ def _take_in(rules: Rules, worker: Worker, run: RunState) -> None:
     counters = worker.counters
     while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
         request = int(counters[AWAITS + 1])
-        tokens = int(worker.requests.prompt[request] + 1)
+        tokens = int(worker.states[request].prompt + 1)
         if rules.reserve == 2:
-            tokens += int(worker.requests.output[request] - 1)
+            tokens += int(worker.states[request].output - 1)
         blocks = hold_blocks(rules, worker, 0, tokens)
         if blocks < 0:
             return
         pop_first(worker, AWAITS)
-        worker.states.ahead[request] = blocks
+        worker.states[request].ahead = blocks
         counters[EXPECTED] += 1
         run.sends[run.tally[SENDS]] = request
         run.tally[SENDS] += 1
 
 
 @hot_loop
-def deliver(requests: Columns, fleet: Fleet, run: RunState, request: int) -> None:
+def deliver(fleet: Fleet, run: RunState, request: int) -> None:
     """Let a request's cache arrive now at the worker that it was sent to."""
     states = run.states
-    free_blocks(
-        fleet.first.rules, _worker(requests, fleet, run, int(states.worker[request])), request
-    )
-    states.blocks[request] = states.ahead[request]
-    states.ahead[request] = 0
-    states.worker[request] = states.target[request]
-    push_last(_worker(requests, fleet, run, int(states.target[request])), COMES, request)
+    free_blocks(fleet.first.rules, _worker(fleet, run, int(states[request].worker)), request)
+    states[request].blocks = states[request].ahead
+    states[request].ahead = 0
+    states[request].worker = states[request].target
+    push_last(_worker(fleet, run, int(states[request].target)), COMES, request)
 
 
 @hot_loop
-def _end_due(requests: Columns, fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _end_due(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
     """End the iterations whose time has come."""
     for instance in range(run.ends.shape[0]):
         if run.ends[instance] > now:
@@ -508,114 +494,112 @@ def _end_due(requests: Columns, fleet: Fleet, client: Client, run: RunState, now
         pool, first = _pool_of(fleet, instance)
         hands_on = int(fleet.second.workers > 0 and first < fleet.first.workers)
         for number in range(first, first + pool.width):
-            worker = _worker(requests, fleet, run, number)
+            worker = _worker(fleet, run, number)
             position = 0
             while position < worker.counters[RUNS]:
                 request = int(worker.running[position])
                 if not _advance(pool.rules, worker, run, request, run.begun[instance]):
                     position += 1
                     continue
-                _make_tokens(requests.output, pool.rules, run.states, run.totals, request)
+                _make_tokens(pool.rules, run.states, run.totals, request)
                 _count_gap(run, request, now)
-                _see_token(requests, client, run, request, hands_on)
-                if run.states.generated[request] >= requests.output[request]:
-                    run.served.last[request] = now
-                    run.states.state[request] = FINISHED
+                _see_token(client, run, request, hands_on)
+                if run.states[request].generated >= run.states[request].output:
+                    run.states[request].last = now
+                    run.states[request].state = FINISHED
                     leave_running(pool.rules, worker, position)
                     run.tally[DONE] += 1
                 elif hands_on:
                     unseat(worker, position)
-                    _hand_on(requests, fleet, run, request)
+                    _hand_on(fleet, run, request)
                 else:
                     position += 1
 
 
 @hot_loop
-def _see_token(
-    requests: Columns, client: Client, run: RunState, request: int, hands_on: int
-) -> None:
+def _see_token(client: Client, run: RunState, request: int, hands_on: int) -> None:
     """Note when the client sees its first token: whoever reads the prompt for others sends none."""
-    tokens, wanted = run.states.generated[request], requests.output[request]
+    tokens, wanted = run.states[request].generated, run.states[request].output
     seen = tokens >= min(client.first_chunk, wanted) and (tokens >= wanted or hands_on == 0)
-    if seen and math.isnan(run.served.first[request]):
-        run.served.first[request] = run.clock[NOW]
+    if seen and math.isnan(run.states[request].first):
+        run.states[request].first = run.clock[NOW]
 
 
 @hot_loop
 def _advance(rules: Rules, worker: Worker, run: RunState, request: int, begun: float) -> bool:
     """Count what an iteration computed of a request; say whether it makes tokens."""
     states = worker.states
-    planned = int(states.plan[request])
+    planned = int(states[request].plan)
     if planned == 0:
         return False
-    if math.isnan(run.served.scheduled[request]):
-        run.served.scheduled[request] = begun
-    before = int(states.computed[request])
-    states.computed[request] += planned
-    if rules.unit and before < worker.requests.prompt[request]:
+    if math.isnan(run.states[request].scheduled):
+        run.states[request].scheduled = begun
+    before = int(states[request].computed)
+    states[request].computed += planned
+    if rules.unit and before < worker.states[request].prompt:
         given_up = name_units(
             worker.cache,
             request,
             before // rules.unit,
-            int(states.computed[request]) // rules.unit,
+            int(states[request].computed) // rules.unit,
             rules.merges,
         )
         worker.counters[FREE] += given_up * (rules.unit // rules.block)
-    if states.computed[request] < worker.requests.prompt[request] + states.generated[request]:
+    if states[request].computed < worker.states[request].prompt + states[request].generated:
         return False
-    worker.counters[UNREAD] -= states.unread[request]
-    states.unread[request] = 0
+    worker.counters[UNREAD] -= states[request].unread
+    states[request].unread = 0
     return True
 
 
 @hot_loop
-def _hand_on(requests: Columns, fleet: Fleet, run: RunState, request: int) -> None:
+def _hand_on(fleet: Fleet, run: RunState, request: int) -> None:
     """Choose who decodes a request, and have its cache sent there when there is room."""
     first = fleet.first.workers
     target = _least_loaded(run, first, first + fleet.second.workers)
-    run.states.target[request] = target
-    run.states.state[request] = MOVING
-    push_last(_worker(requests, fleet, run, target), AWAITS, request)
+    run.states[request].target = target
+    run.states[request].state = MOVING
+    push_last(_worker(fleet, run, target), AWAITS, request)
 
 
 @hot_loop
 def _count_gap(run: RunState, request: int, now: float) -> None:
     """Count the time since a request's token before."""
-    if not math.isnan(run.emitted[request]):
-        gap = max(now - run.emitted[request], LEAST_GAP)
+    if not math.isnan(run.states[request].emitted):
+        gap = max(now - run.states[request].emitted, LEAST_GAP)
         bin_of_gap = min(int(math.log(gap / LEAST_GAP) * GAPS_PER_E), GAP_BINS - 1)
         run.gaps[bin_of_gap] += 1.0
-    run.emitted[request] = now
+    run.states[request].emitted = now
 
 
 @hot_loop
-def _make_tokens(output: Longs, rules: Rules, states: States, totals: Floats, request: int) -> None:
+def _make_tokens(rules: Rules, states: States, totals: Floats, request: int) -> None:
     """Add the tokens that a request got from an iteration: one, or those accepted of drafts."""
     new = 1
-    if states.generated[request] > 0:
+    if states[request].generated > 0:
         # Drafts are accepted in the mean: whole tokens of the running sum.
-        steps = states.steps[request]
+        steps = states[request].steps
         new = int((steps + 1) * rules.accepted) - int(steps * rules.accepted)
-        states.steps[request] += 1
-    new = min(new, output[request] - states.generated[request])
-    states.generated[request] += new
-    states.computed[request] += new - 1
+        states[request].steps += 1
+    new = min(new, states[request].output - states[request].generated)
+    states[request].generated += new
+    states[request].computed += new - 1
     totals[7] += new
 
 
 @hot_loop
 def _batch(rules: Rules, worker: Worker) -> Batch:
     """Sum what the plan computes."""
-    states, prompt = worker.states, worker.requests.prompt
+    states = worker.states
     decodes, chunks = 0, 0
     context, tokens, pairs = 0.0, 0.0, 0.0
     for position in range(worker.counters[RUNS]):
         request = worker.running[position]
-        planned = states.plan[request]
+        planned = states[request].plan
         if planned == 0:
             continue
-        past = states.computed[request]
-        if planned == 1 and past >= prompt[request]:
+        past = states[request].computed
+        if planned == 1 and past >= states[request].prompt:
             decodes += 1
             context += past + 1.0
         else:

@@ -5,7 +5,7 @@ computes in the next iteration. Requests that are admitted join ``running``, whi
 of admission. What the rules are planned from is in ``engines.yaml`` beside this.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from simulator.serving.prefix_cache import (
     PrefixCache,
@@ -15,7 +15,7 @@ from simulator.serving.prefix_cache import (
     release_units,
     unheld_units,
 )
-from simulator.support.arrays import Floats, Longs
+from simulator.support.arrays import Floats, Longs, records
 from simulator.support.compiled import hot_loop
 
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
@@ -105,36 +105,31 @@ class Columns(NamedTuple):
     session: Longs
 
 
-class States(NamedTuple):
-    """Of each request: state, tokens computed and made, blocks held, tokens planned next, decodes.
+STATE = records(
+    "prompt output session state computed generated blocks plan steps following worker target ahead"
+    " unread found",
+    "arrival arrived scheduled first last emitted",
+)
+"""Of each request what :class:`Columns` has, and what becomes of it: state, tokens computed and
+made, blocks held, tokens planned next, decodes.
 
-    ``following`` is the next of the list that a request is in, ``worker`` where it is; ``target``
-    where its cache goes, and ``ahead`` the blocks that it holds there already; ``unread`` its
-    tokens that the router took to be missing, ``found`` those of its prompt that were cached.
-    """
-
-    state: Longs
-    computed: Longs
-    generated: Longs
-    blocks: Longs
-    plan: Longs
-    steps: Longs
-    following: Longs
-    worker: Longs
-    target: Longs
-    ahead: Longs
-    unread: Longs
-    found: Longs
+``following`` is the next of the list that a request is in, ``worker`` where it is; ``target``
+where its cache goes, and ``ahead`` the blocks that it holds there already; ``unread`` its
+tokens that the router took to be missing, ``found`` those of its prompt that were cached.
+``arrived``, ``scheduled``, ``first`` and ``last`` are when it came, was first scheduled, had its
+first and its last token, ``emitted`` when it had its latest (s).
+"""
+States = Annotated[Any, STATE]
+"""A record by request: to the compiler one array, where columns would be twenty-one."""
 
 
 class Worker(NamedTuple):
     """A queue with a batch of its own: an instance, or one of its data-parallel ranks.
 
     ``running`` are the requests that run, in the order of admission; ``counters`` are named
-    :data:`RUNS` and so on. ``states`` and ``requests`` are those of all workers.
+    :data:`RUNS` and so on. ``states`` are those of all workers.
     """
 
-    requests: Columns
     states: States
     running: Longs
     counters: Longs
@@ -144,10 +139,10 @@ class Worker(NamedTuple):
 @hot_loop
 def push_last(worker: Worker, queue: int, request: int) -> None:
     """Put a request at the end of a list: :data:`WAITS`, :data:`COMES` or :data:`AWAITS`."""
-    counters, following = worker.counters, worker.states.following
-    following[request] = NOBODY
+    counters, states = worker.counters, worker.states
+    states[request].following = NOBODY
     if counters[queue]:
-        following[counters[queue + 2]] = request
+        states[counters[queue + 2]].following = request
     else:
         counters[queue + 1] = request
     counters[queue + 2] = request
@@ -159,7 +154,7 @@ def pop_first(worker: Worker, queue: int) -> int:
     """Take the first of a list, which is not empty."""
     counters = worker.counters
     request = int(counters[queue + 1])
-    counters[queue + 1] = worker.states.following[request]
+    counters[queue + 1] = worker.states[request].following
     counters[queue] -= 1
     return request
 
@@ -170,34 +165,34 @@ def join_queue(worker: Worker) -> None:
     counters, states = worker.counters, worker.states
     while counters[COMES]:
         request = pop_first(worker, COMES)
-        if states.state[request] == MOVING:
+        if states[request].state == MOVING:
             # Its blocks and its seat were held before its cache was sent.
             counters[EXPECTED] -= 1
             _run(worker, request)
         else:
             push_last(worker, WAITS, request)
-            states.state[request] = WAITING
+            states[request].state = WAITING
 
 
 @hot_loop
 def _run(worker: Worker, request: int) -> None:
     worker.running[worker.counters[RUNS]] = request
     worker.counters[RUNS] += 1
-    worker.states.state[request] = RUNNING
-    worker.states.plan[request] = 0
+    worker.states[request].state = RUNNING
+    worker.states[request].plan = 0
 
 
 @hot_loop
 def _return_to_queue(worker: Worker, request: int) -> None:
     """Put a request before all that wait; it has lost what it computed."""
     counters, states = worker.counters, worker.states
-    states.following[request] = counters[WAITS + 1] if counters[WAITS] else NOBODY
+    states[request].following = counters[WAITS + 1] if counters[WAITS] else NOBODY
     if not counters[WAITS]:
         counters[WAITS + 2] = request
     counters[WAITS + 1] = request
     counters[WAITS] += 1
-    states.state[request] = WAITING
-    states.computed[request] = 0
+    states[request].state = WAITING
+    states[request].computed = 0
 
 
 @hot_loop
@@ -216,15 +211,15 @@ def unseat(worker: Worker, position: int) -> None:
         worker.running[index] = worker.running[index + 1]
     counters[RUNS] -= 1
     worker.running[counters[RUNS]] = request
-    worker.states.plan[request] = 0
+    worker.states[request].plan = 0
 
 
 @hot_loop
 def free_blocks(rules: Rules, worker: Worker, request: int) -> None:
     """Free a request's blocks; of those that others hold, its claim."""
     counters, states = worker.counters, worker.states
-    blocks = states.blocks[request]
-    states.blocks[request] = 0
+    blocks = states[request].blocks
+    states[request].blocks = 0
     if rules.unit:
         unit_blocks = rules.unit // rules.block
         shared = 0
@@ -260,10 +255,10 @@ def hold_blocks(rules: Rules, worker: Worker, before: int, tokens: int) -> int:
 @hot_loop
 def _hold(rules: Rules, worker: Worker, request: int, tokens: int) -> bool:
     """Hold the blocks of a request's first ``tokens``; False if there are not as many."""
-    more = hold_blocks(rules, worker, int(worker.states.blocks[request]), tokens)
+    more = hold_blocks(rules, worker, int(worker.states[request].blocks), tokens)
     if more < 0:
         return False
-    worker.states.blocks[request] += more
+    worker.states[request].blocks += more
     return True
 
 
@@ -271,8 +266,8 @@ def _hold(rules: Rules, worker: Worker, request: int, tokens: int) -> bool:
 def _missing(worker: Worker, request: int) -> int:
     """Tokens known but not computed: the rest of a prompt, or the one last made."""
     states = worker.states
-    sequence = worker.requests.prompt[request] + states.generated[request]
-    return int(sequence - states.computed[request])
+    sequence = worker.states[request].prompt + states[request].generated
+    return int(sequence - states[request].computed)
 
 
 @hot_loop
@@ -280,7 +275,7 @@ def plan_batch(rules: Rules, worker: Worker) -> None:
     """Write the next batch into ``plan``, by the scheduler of the rules."""
     counters = worker.counters
     for position in range(counters[RUNS]):
-        worker.states.plan[worker.running[position]] = 0
+        worker.states[worker.running[position]].plan = 0
     if rules.scheduler == SGLANG:
         if not _admit_prompts(rules, worker, rules.tokens):
             _decode_all(rules, worker, rules.tokens)
@@ -310,15 +305,15 @@ def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
     while position < counters[RUNS] and left > 0:
         request = int(worker.running[position])
         planned = min(_missing(worker, request), left)
-        fits = _hold(rules, worker, request, states.computed[request] + planned)
+        fits = _hold(rules, worker, request, states[request].computed + planned)
         while not fits:
             last = int(worker.running[counters[RUNS] - 1])
             _preempt_last(rules, worker)
             preempted = True
             if last == request:
                 return left, True
-            fits = _hold(rules, worker, request, states.computed[request] + planned)
-        states.plan[request] = planned
+            fits = _hold(rules, worker, request, states[request].computed + planned)
+        states[request].plan = planned
         left -= planned
         position += 1
     return left, preempted
@@ -339,15 +334,15 @@ def _decode_all(rules: Rules, worker: Worker, left: int) -> int:
 
     Returns what is left of the budget.
     """
-    counters, states, prompt = worker.counters, worker.states, worker.requests.prompt
+    counters, states = worker.counters, worker.states
     position = 0
     while position < counters[RUNS] and left > 0:
         request = int(worker.running[position])
-        if states.computed[request] < prompt[request] or _missing(worker, request) != 1:
+        if states[request].computed < states[request].prompt or _missing(worker, request) != 1:
             position += 1
             continue
-        if _hold(rules, worker, request, states.computed[request] + 1):
-            states.plan[request] = 1
+        if _hold(rules, worker, request, states[request].computed + 1):
+            states[request].plan = 1
             left -= 1
             position += 1
         else:
@@ -363,8 +358,8 @@ def _run_all(rules: Rules, worker: Worker) -> None:
         request = int(worker.running[position])
         planned = min(_missing(worker, request), left)
         if planned > 0:
-            _hold(rules, worker, request, worker.states.computed[request] + planned)
-            worker.states.plan[request] = planned
+            _hold(rules, worker, request, worker.states[request].computed + planned)
+            worker.states[request].plan = planned
             left -= planned
 
 
@@ -375,14 +370,13 @@ def _admit_prompts(rules: Rules, worker: Worker, left: int) -> bool:
     The first that does not fit ends it. Returns whether any prompt is read in this iteration.
     """
     counters, states = worker.counters, worker.states
-    prompt, output = worker.requests.prompt, worker.requests.output
     budget = left
     if rules.scheduler != VLLM:
         left = _read_on(worker, left)
     promised = _promised(rules, worker)
     while counters[WAITS] > 0 and left > 0 and _seats_taken(worker) < rules.sequences:
         request = int(counters[WAITS + 1])
-        sequence = int(prompt[request] + states.generated[request])
+        sequence = int(states[request].prompt + states[request].generated)
         units = cached_units(worker.cache, request) if rules.unit else 0
         computed = _computed(rules, units, sequence)
         missing = sequence - computed
@@ -390,16 +384,16 @@ def _admit_prompts(rules: Rules, worker: Worker, left: int) -> bool:
         if missing > left and not rules.chunked and left != rules.tokens:
             break
         planned = min(missing, left) if rules.chunked else missing
-        whole = _reserved(rules, sequence, computed + planned, output[request])
+        whole = _reserved(rules, sequence, computed + planned, states[request].output)
         if whole - _shared_blocks(rules, worker, request, units) + promised > counters[FREE]:
             break
         if units:
             _take_cached(rules, worker, request, units)
-        states.computed[request] = computed
+        states[request].computed = computed
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
-        promised += max(0, whole - states.blocks[request]) if rules.reserve == 2 else 0
+        promised += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
         _run(worker, pop_first(worker, WAITS))
-        states.plan[request] = planned
+        states[request].plan = planned
         left -= planned
     return left < budget
 
@@ -432,10 +426,10 @@ def _take_cached(rules: Rules, worker: Worker, request: int, units: int) -> None
     revived = hold_units(worker.cache, request, units) * unit_blocks
     worker.counters[FREE] -= revived
     worker.counters[KEPT] -= revived
-    worker.states.blocks[request] += units * unit_blocks
-    if worker.states.generated[request] == 0:
-        prompt = int(worker.requests.prompt[request])
-        worker.states.found[request] = _computed(rules, units, prompt)
+    worker.states[request].blocks += units * unit_blocks
+    if worker.states[request].generated == 0:
+        prompt = int(worker.states[request].prompt)
+        worker.states[request].found = _computed(rules, units, prompt)
 
 
 @hot_loop
@@ -445,9 +439,9 @@ def _read_on(worker: Worker, left: int) -> int:
     for position in range(worker.counters[RUNS]):
         request = int(worker.running[position])
         missing = _missing(worker, request)
-        unread = states.computed[request] < worker.requests.prompt[request] or missing > 1
-        if unread and left > 0 and states.plan[request] == 0:
-            states.plan[request] = min(missing, left)
+        unread = states[request].computed < worker.states[request].prompt or missing > 1
+        if unread and left > 0 and states[request].plan == 0:
+            states[request].plan = min(missing, left)
             left -= min(missing, left)
     return left
 
@@ -455,7 +449,7 @@ def _read_on(worker: Worker, left: int) -> int:
 @hot_loop
 def missing_tokens(rules: Rules, worker: Worker, request: int) -> int:
     """Tokens of a request that comes which the worker would have to compute."""
-    prompt = int(worker.requests.prompt[request])
+    prompt = int(worker.states[request].prompt)
     if not rules.unit:
         return prompt
     return prompt - _computed(rules, cached_units(worker.cache, request), prompt)
@@ -479,6 +473,6 @@ def _promised(rules: Rules, worker: Worker) -> int:
     promised = 0
     for position in range(worker.counters[RUNS]):
         request = worker.running[position]
-        tokens = worker.requests.prompt[request] + worker.requests.output[request]
-        promised += max(0, _needed(int(tokens), rules.block) - worker.states.blocks[request])
+        tokens = worker.states[request].prompt + worker.states[request].output
+        promised += max(0, _needed(int(tokens), rules.block) - worker.states[request].blocks)
     return promised

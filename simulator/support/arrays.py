@@ -20,6 +20,12 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 LongMatrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
+def records(whole: str, real: str = "") -> np.dtype[np.void]:
+    """Make the type of records of whole and real numbers."""
+    columns = [(name, np.int64) for name in whole.split()]
+    return np.dtype(columns + [(name, np.float64) for name in real.split()])
+
+
 def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:
     """Where each row begins, given how many entries the rows have; and where the last one ends.
 

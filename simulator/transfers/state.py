@@ -9,18 +9,12 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import Floats, Matrix
+from simulator.support.arrays import Floats, Matrix, records
 
 Ints = NDArray[np.int64]
 
 IDLE, WAITS, MOVES = 0, 1, 2
 """What a flow does: nothing, wait for its latency to pass, move bytes."""
-
-
-def records(whole: str, real: str = "") -> np.dtype[np.void]:
-    """Make the type of records of whole and real numbers."""
-    columns = [(name, np.int64) for name in whole.split()]
-    return np.dtype(columns + [(name, np.float64) for name in real.split()])
 
 
 FLOW = records(

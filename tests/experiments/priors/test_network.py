@@ -15,7 +15,7 @@ from experiments.priors.network import (
     tiers_of,
     with_parts,
 )
-from experiments.questions.collective import one_call
+from experiments.scenario.collective_times import one_call
 from experiments.scenario.scenario import Scenario
 from helpers.refusals import refused
 from simulator.builder import WorkloadBuilder

@@ -15,8 +15,8 @@ from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.questions.clusters import clusters
-from experiments.questions.collective import one_call
 from experiments.scenario.change import Change
+from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import write_job

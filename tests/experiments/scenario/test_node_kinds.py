@@ -15,10 +15,10 @@ from experiments.points.curve import curve
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.priors.doubts import touched
-from experiments.questions.collective import one_call
 from experiments.questions.generate import generate, plan_on
 from experiments.questions.metrics import ports
 from experiments.scenario.change import Change
+from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import check_resource
 from experiments.scenario.scenario import Scenario

@@ -65,7 +65,7 @@ def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client 
     pool = Pool(1, 1, by, surface, NO_HOST)
     fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
     state = run_state(requests, fleet)
-    reason = serve_requests(requests, fleet, client, state, np.inf, 2**40)
+    reason = serve_requests(fleet, client, state, np.inf, 2**40)
     assert reason in (SERVED, STUCK)
     close(state)
     return state
@@ -77,8 +77,8 @@ def test_waiting_at_batch_one_is_that_of_m_d_1():
     arrival = np.cumsum(np.random.default_rng(1).exponential(1 / load, count))
     ones = np.ones(count, dtype=np.int64)
     by = rules("vllm", sequences=1)
-    served = run(Columns(arrival, ones, ones, -ones), by, constant_surface()).served
-    waiting = served.scheduled - served.arrived
+    served = run(Columns(arrival, ones, ones, -ones), by, constant_surface()).states
+    waiting = served["scheduled"] - served["arrived"]
     assert waiting.mean() == pytest.approx(load / (2 * (1 - load)), rel=0.03)
 
 
@@ -89,8 +89,8 @@ def test_waiting_at_batch_one_is_that_of_m_g_1():
     arrival = np.cumsum(generator.exponential(1 / rate, count))
     output = generator.integers(1, 10, count)
     requests = Columns(arrival, np.ones(count, dtype=np.int64), output, np.full(count, -1))
-    served = run(requests, rules("vllm", sequences=1), constant_surface()).served
-    waiting = (served.scheduled - served.arrived).mean()
+    served = run(requests, rules("vllm", sequences=1), constant_surface()).states
+    waiting = (served["scheduled"] - served["arrived"]).mean()
     second, first = float(np.mean(output**2.0)), float(output.mean())
     assert waiting == pytest.approx(rate * second / (2 * (1 - rate * first)), rel=0.05)
 
@@ -109,18 +109,18 @@ def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
     reserve = 2 if scheduler == "static" else 1
     by = rules(scheduler, tokens=256, sequences=8, blocks=blocks, reserve=reserve)
     state = run(requests, by, constant_surface(per_token=0.01))
-    served, totals = state.served, state.totals
+    served, totals = state.states, state.totals
     assert totals[8] == 0
-    assert (state.states.generated == requests.output).all()
+    assert (state.states["generated"] == requests.output).all()
     assert totals[7] == requests.output.sum()
     assert state.counters[0, FREE] == blocks
     assert totals[5] <= blocks
-    assert (state.states.blocks == 0).all()
-    assert (served.scheduled >= served.arrived - 1e-9).all()
-    assert (served.first > served.scheduled).all()
-    assert (served.last >= served.first).all()
+    assert (state.states["blocks"] == 0).all()
+    assert (served["scheduled"] >= served["arrived"] - 1e-9).all()
+    assert (served["first"] > served["scheduled"]).all()
+    assert (served["last"] >= served["first"]).all()
     # Work conservation: the device works whenever anything is there, so it ends with the last.
-    assert totals[6] == pytest.approx(served.last.max())
+    assert totals[6] == pytest.approx(served["last"].max())
     busy = totals[2] + totals[3]
     assert busy <= totals[6] + 1e-9
 
@@ -129,8 +129,8 @@ def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
 def test_requests_are_first_scheduled_in_the_order_of_arrival(load, scheduler):
     gaps, prompt, output = zip(*load, strict=True)
     requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
-    served = run(requests, rules(scheduler, sequences=4), constant_surface()).served
-    assert (np.diff(served.scheduled) >= -1e-12).all()
+    served = run(requests, rules(scheduler, sequences=4), constant_surface()).states
+    assert (np.diff(served["scheduled"]) >= -1e-12).all()
 
 
 @given(st.integers(1, 40), st.integers(1, 12), schedulers)
@@ -139,7 +139,7 @@ def test_littles_law_holds_in_a_closed_loop(concurrency, rounds, scheduler):
     count = concurrency * rounds
     requests = columns([0.0] * count, [10] * count, [5] * count)
     state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1))
-    inside = (state.served.last - state.served.arrived).sum() / state.totals[6]
+    inside = (state.states["last"] - state.states["arrived"]).sum() / state.totals[6]
     assert inside <= concurrency + 1e-9
 
 
@@ -149,15 +149,15 @@ def test_the_latest_is_preempted_and_computed_anew():
     by = rules("vllm", block=4, blocks=6, reserve=0)
     state = run(requests, by, constant_surface())
     assert state.totals[1] >= 1
-    assert state.served.last[0] < state.served.last[1]
-    assert (state.states.generated == 8).all()
+    assert state.states["last"][0] < state.states["last"][1]
+    assert (state.states["generated"] == 8).all()
 
 
 def test_prefill_first_makes_decodes_stand_still():
     """SGLang reads a prompt before it goes on with decodes; vLLM does both at once."""
     requests = columns([0.0, 2.5], [4, 4], [6, 1])
     last = {
-        name: run(requests, rules(name), constant_surface()).served.last[0]
+        name: run(requests, rules(name), constant_surface()).states["last"][0]
         for name in ("sglang", "vllm")
     }
     assert last == {"sglang": 7.0, "vllm": 6.0}

@@ -76,7 +76,7 @@ def run(
     coming: list[tuple[float, int]] = []
     while True:
         until = coming[0][0] if coming else np.inf
-        reason = serve_requests(requests, fleet, Client(0, 1, 1), state, until, 2**40)
+        reason = serve_requests(fleet, Client(0, 1, 1), state, until, 2**40)
         if reason in (SERVED, STUCK):
             break
         if reason == SEND:
@@ -84,7 +84,7 @@ def run(
             coming = sorted(coming + [(state.clock[NOW] + delay, request) for request in sent])
             state.tally[SENDS] = 0
         while coming and coming[0][0] <= state.clock[NOW]:
-            deliver(requests, fleet, state, coming.pop(0)[1])
+            deliver(fleet, state, coming.pop(0)[1])
     close(state)
     return state
 
@@ -132,18 +132,18 @@ def test_blocks_and_tokens_are_conserved_with_caches(load, scheduler, router, wo
     )
     state = run(requests, by, router=router, names=[[numbers[n] for n in row] for row in names])
     assert not state.totals[8]
-    assert (state.states.generated == requests.output).all()
+    assert (state.states["generated"] == requests.output).all()
     assert (state.counters[:, FREE] == blocks).all()
-    assert (state.states.blocks == 0).all()
+    assert (state.states["blocks"] == 0).all()
     assert state.totals[5] <= blocks
-    assert (state.states.found < requests.prompt).all()
+    assert (state.states["found"] < requests.prompt).all()
     assert np.isin(state.caches.references, (-1, 0)).all()
     kept = (state.caches.references == 0).sum(axis=1) * (UNIT // 4) + state.caches.loose.sum(axis=1)
     assert (state.counters[:, KEPT] == kept).all()
     assert (kept <= blocks).all()
     if not state.totals[1]:
         computed = requests.prompt.sum() + (requests.output - 1).sum()
-        assert state.totals[4] == computed - state.states.found.sum()
+        assert state.totals[4] == computed - state.states["found"].sum()
 
 
 @given(families)
@@ -155,7 +155,7 @@ def test_a_cache_makes_no_first_token_later_at_a_low_rate(load):
     waits = []
     for unit in (0, UNIT):
         state = run(requests, pool(unit=unit, per_token=0.1), names=names)
-        waits.append((state.served.first - state.served.arrived).mean())
+        waits.append((state.states["first"] - state.states["arrived"]).mean())
     assert waits[1] <= waits[0] + 1e-9
 
 
@@ -165,9 +165,9 @@ def test_the_beginning_of_a_prompt_lives_longest():
     names = [[0, 1, 2], [], [0, 1, 2]]
     state = run(requests, pool(blocks=7), names=names)
     # One block more was free: the second request takes it, and the third finds all but a block.
-    assert state.states.found[2] == 20
+    assert state.states["found"][2] == 20
     state = run(columns([0.0, 100.0, 200.0], [24, 8, 24], [1, 1, 1]), pool(blocks=7), names=names)
-    assert state.states.found[2] == 16
+    assert state.states["found"][2] == 16
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_routers_send_requests_where_they_should(router, expected):
     names = [[0] * 8, [1] * 8, [1] * 8, [0] * 8]
     names = [[8 * row[0] + k for k in range(8)] for row in names]
     state = run(requests, pool(2), router=router, names=names)
-    assert state.states.worker.tolist() == expected
+    assert state.states["worker"].tolist() == expected
 
 
 def test_ranks_of_an_instance_step_together():
     """The rank with a decode waits in each iteration for the one that reads a prompt."""
     requests = columns([0.0, 1.0], [1, 400], [6, 1])
     alone, together = (
-        run(requests, pool(2, width=width, unit=0, per_token=0.01)).served.last[0]
+        run(requests, pool(2, width=width, unit=0, per_token=0.01)).states["last"][0]
         for width in (1, 2)
     )
     assert alone == pytest.approx(6 * 1.01)
@@ -202,11 +202,13 @@ def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
     by = pool(2, scheduler=SCHEDULERS[scheduler], unit=0, blocks=blocks, tokens=64)
     state = run(requests, by, second=by._replace(workers=1), delay=0.25)
     assert not state.totals[8]
-    assert (state.states.generated == requests.output).all()
+    assert (state.states["generated"] == requests.output).all()
     assert (state.counters[:, FREE] == blocks).all()
     several = requests.output > 1
-    assert (state.served.first[several] >= state.served.scheduled[several] + 2.25 - 1e-9).all()
-    assert (state.served.first[~several] <= state.served.last[~several]).all()
+    assert (
+        state.states["first"][several] >= state.states["scheduled"][several] + 2.25 - 1e-9
+    ).all()
+    assert (state.states["first"][~several] <= state.states["last"][~several]).all()
 
 
 def test_what_ranks_do_together_takes_the_tokens_of_all():
@@ -217,5 +219,5 @@ def test_what_ranks_do_together_takes_the_tokens_of_all():
     for pads in (0, 1):
         by = pool(2, width=2, unit=0, pads_ranks=pads, per_token=0.01)
         by = by._replace(surface=by.surface._replace(shared=together, shared_eager=together))
-        ends.append(run(requests, by).served.last[0])
+        ends.append(run(requests, by).states["last"][0])
     assert ends == pytest.approx([1.0 + 2.0, 1.0 + 4.0])

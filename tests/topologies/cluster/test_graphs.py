@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectives import Machine, plan
 from experiments.provenance import identity
-from experiments.questions.collective import one_call
+from experiments.scenario.collective_times import one_call
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError
 from topologies import FAMILIES, build, changed, load_cluster, parse_cluster, with_topology

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from experiments.documents.validation import ratio_table
 from experiments.output.document import (
     Axis,
     Chart,
@@ -307,6 +308,9 @@ def validation(report: "ValidateServingReport") -> Document:
     )
     foot = "errors without sign; ratio: predicted to measured, in the median"
     sections = [Section("errors", "Errors", [Table(columns, rows, foot=foot)], wide=True)]
+    if report.pairs:
+        table = ratio_table(report.pairs, "TPOT of pairs that differ in")
+        sections.append(Section("pairs", "Pairs", [table]))
     refused = [row.refused for row in report.rows if row.refused]
     if refused:
         lines = [Text(f"refused: {reason}") for reason in refused[:_MOST_REASONS]]

@@ -465,7 +465,7 @@ def _errors(report: "StepsReport") -> Iterator[Block]:
     columns = ("by", "", ">steps", ">refused", ">median", ">90th pct", ">signed")
     yield Table(columns, rows, keys=2)
     if report.pairs:
-        yield _pairs("pairs that differ in", report.pairs)
+        yield ratio_table(report.pairs, "pairs that differ in")
     for extended in report.linear:
         yield Text(
             f"{extended.source or 'steps'}: all {extended.series:,} series over the global batch"
@@ -473,10 +473,11 @@ def _errors(report: "StepsReport") -> Iterator[Block]:
             " measured one by one"
         )
     if report.linear and report.pairs_without_linear:
-        yield _pairs("pairs without these", report.pairs_without_linear)
+        yield ratio_table(report.pairs_without_linear, "pairs without these")
 
 
-def _pairs(title: str, pairs: "Sequence[PairErrors]") -> Table:
+def ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
+    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
     rows = [
         Row((pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct)))
         for pair in pairs

@@ -15,7 +15,14 @@ from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from experiments.validation.serving_rows import ServingCase, ServingRow, groups_of, read_serving
+from experiments.validation.serving_rows import (
+    DIFFER,
+    ServingCase,
+    ServingRow,
+    groups_of,
+    read_serving,
+)
+from experiments.validation.step_pairs import PairErrors, ratio_errors
 from simulator.support.errors import TwofoldError, WhatIfError
 
 
@@ -55,10 +62,11 @@ class ServingErrors:
 
 
 class ValidateServingAnswer(Head):
-    """The answer of every row, and errors by client, mode, engine, machine, model and more."""
+    """The answer of every row, errors by client, mode, engine, machine and more, and of pairs."""
 
     rows: list[ServingPrediction]
     errors: list[ServingErrors]
+    pairs: list[PairErrors]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -83,12 +91,23 @@ class ValidateServingReport(Report):
         ]
         return (everything, *groups)
 
+    @property
+    def pairs(self) -> tuple[PairErrors, ...]:
+        """Errors of ratios of TPOT, by what two rows differ in: what a utility is checked by."""
+        answered = [
+            (asked.facts, asked.measured_tpot, row.tpot_s)
+            for asked, row in zip(self.asked, self.rows, strict=True)
+            if asked.measured_tpot is not None and row.tpot_s is not None
+        ]
+        return ratio_errors(answered, DIFFER)
+
     def answer(self) -> "ValidateServingAnswer":
         """Return the JSON answer."""
         return {
             **self.head(None, self.settings),
             "rows": list(self.rows),
             "errors": list(self.errors),
+            "pairs": list(self.pairs),
         }
 
     def document(self) -> Document:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from experiments.evaluate.serving_instances import Deployment, Speculation
+from experiments.validation.step_pairs import Differ
 from experiments.validation.tables import Row, number, read_rows, text
 from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
@@ -26,6 +27,15 @@ from traces.generate.model import Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 
 INFERENCEX = "inferencex"
+OUTCOMES = ("id", "ttft_ms", "tpot_ms", "measured", "unusable", "note", "gpus")
+"""Columns that do not say what ran: names, what was measured, and what follows from the rest."""
+DIFFER: Differ = {
+    "machine": ("machine", ()),
+    "tensor parallel": ("tp", ("ep", "expert_tp")),
+    "precision": ("weights", ("experts",)),
+    "concurrency": ("concurrency", ()),
+}
+"""What rows may differ in: a what-if's ratio is checked by two measurements that differ alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,10 @@ class ServingCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRow:
-    """A row of a table: its case, or why there is none, and what was measured (s)."""
+    """A row of a table: its case, or why there is none, and what was measured (s).
+
+    ``facts`` are its cells but those of :data:`OUTCOMES`.
+    """
 
     id: str
     engine: str
@@ -64,6 +77,7 @@ class ServingRow:
     place: str
     measured_ttft: float | None
     measured_tpot: float | None
+    facts: Mapping[str, str]
     case: ServingCase | None
     refused: str = ""
 
@@ -103,6 +117,7 @@ def _row(row: Row, place: str) -> ServingRow:
         place=place,
         measured_ttft=_milliseconds(row, "ttft_ms"),
         measured_tpot=_milliseconds(row, "tpot_ms"),
+        facts={column: text(row, column) for column in row if column not in OUTCOMES},
         case=None,
     )
     try:

@@ -1,4 +1,4 @@
-"""Pairs of measured steps that differ in one thing: what that thing is worth, and by prediction.
+"""Pairs of measured rows that differ in one thing: what that thing is worth, and by prediction.
 
 A planner asks what tensor parallelism or recomputation would change. So a pair's ratio of times is
 held against the ratio of predictions; what both steps have in common cancels.
@@ -52,8 +52,19 @@ def pair_errors(
         for step, time in zip(rows, predicted, strict=True)
         if isinstance(step, MeasuredStep) and step.measured is not None and time is not None
     ]
+    return ratio_errors(answered, _DIFFER)
+
+
+Differ = Mapping[str, tuple[str, tuple[str, ...]]]
+"""What rows may differ in: the column, and those that follow from it or cancel in the ratio."""
+Known = tuple[Mapping[str, Hashable], float, float]
+"""What says what ran where, by columns; its time as measured and by prediction (s)."""
+
+
+def ratio_errors(answered: Sequence[Known], differ: Differ) -> tuple[PairErrors, ...]:
+    """Return the errors of the ratios of neighbours in each thing that rows may differ in."""
     pairs = []
-    for what, (value, follow) in _DIFFER.items():
+    for what, (value, follow) in differ.items():
         summary = error_summary(
             Prediction(what, 100 * error) for error in _errors(answered, value, follow)
         )
@@ -62,7 +73,7 @@ def pair_errors(
     return tuple(pairs)
 
 
-_DIFFER: dict[str, tuple[str, tuple[str, ...]]] = {
+_DIFFER: Differ = {
     "tensor parallel": ("tp", ("gpus", "sp")),
     "pipeline": ("pp", ("gpus",)),
     "data parallel": ("dp", ("gpus",)),
@@ -72,9 +83,6 @@ _DIFFER: dict[str, tuple[str, tuple[str, ...]]] = {
     "sequence": ("sequence", ("global_batch", "micro_batch")),
     "accelerator": ("accelerator", ("cluster", "source", "micro_batch", "global_batch")),
 }
-"""What steps may differ in: the column, and those that follow from it or cancel in the ratio."""
-
-_Known = tuple[Mapping[str, Hashable], float, float]
 
 
 def facts(step: MeasuredStep) -> dict[str, Hashable]:
@@ -98,8 +106,8 @@ def facts(step: MeasuredStep) -> dict[str, Hashable]:
     }
 
 
-def _errors(answered: Sequence[_Known], value: str, follow: Sequence[str]) -> list[float]:
-    groups: dict[Hashable, list[_Known]] = {}
+def _errors(answered: Sequence[Known], value: str, follow: Sequence[str]) -> list[float]:
+    groups: dict[Hashable, list[Known]] = {}
     for row in answered:
         same = tuple(row[0][name] for name in row[0] if name != value and name not in follow)
         groups.setdefault(same, []).append(row)

@@ -98,6 +98,24 @@ def test_a_row_is_answered_or_says_why_not(row, said, tmp_path):
     assert (answer.ttft_s is None) == bool(said)
 
 
+def test_pairs_compare_ratios_of_rows_that_differ_in_one_thing(tmp_path):
+    """A factor common to both rows of a pair cancels; a row that differs in two things has none."""
+    table = tmp_path / "rows.csv"
+    rows = [
+        "a,vllm,llama-3.1-8b,h100_sxm,1,512,64,2,bf16",
+        "b,vllm,llama-3.1-8b,h200_sxm,1,512,64,2,bf16",
+        "c,vllm,llama-3.1-8b,h200_sxm,1,512,64,4,fp8",
+    ]
+    table.write_text("\n".join([ROW, *rows]))
+    times = [row.tpot_s for row in validate_serving(table).rows]
+    measured = [3e3 * times[0], 3e3 * times[1] * 1.1, 1.0]
+    lines = [f"{row},{value}" for row, value in zip(rows, measured, strict=True)]
+    table.write_text("\n".join([f"{ROW},tpot_ms", *lines]))
+    (pair,) = validate_serving(table).pairs
+    assert (pair.what, pair.pairs) == ("machine", 1)
+    assert pair.median_pct == pytest.approx(100 * (1 - 1 / 1.1))
+
+
 def test_the_command_takes_tables_and_writes_json(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text(f"{ROW}\nmine,vllm,llama-3.1-8b,h100_sxm,1,512,64,2,bf16\n")

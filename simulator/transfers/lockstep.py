@@ -7,7 +7,8 @@ A call takes the sum of that over its steps
   each on some busiest link; or
 * if some rank is last in every step: a busiest link carries only what this rank sends or receives,
   or only one transfer of its, all of it at the longest latency. No rank is sooner than the steps
-  say, then, nor later, where no link serves two ranks; or
+  say, then, nor later, where no link serves two ranks, in one step or in two: a rank that runs
+  ahead would otherwise meet a transfer of an earlier step there; or
 * if there is one step only, of equal transfers, and all those on a busiest link have the longest
   latency.
 
@@ -29,6 +30,8 @@ from simulator.workload import Floats
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_ANY = -2
+"""Stands for any rank, where a link was not used yet."""
 _ALIKE = 1e-12
 """Times that differ by less than this fraction are the same."""
 
@@ -36,15 +39,15 @@ _ALIKE = 1e-12
 class Pace(NamedTuple):
     """How the transfers of a step keep pace.
 
-    ``together``: all start and end together, if their ranks do. ``own``: every link is used by one
-    rank only. ``full``: on some busiest link all transfers have the longest latency; ``single``
-    marks the transfers that have such a link for themselves, ``sends`` and ``receives`` those that
-    have it with others of their source or target.
+    ``together``: all start and end together, if their ranks do. ``full``: on some busiest link all
+    transfers have the longest latency; ``single`` marks the transfers that have such a link for
+    themselves, ``sends`` and ``receives`` those that have it with others of their source or target.
+    ``users`` says which ranks each link serves; None where nothing moves.
     """
 
     together: bool
-    own: bool
     full: bool
+    users: "_Users | None"
     single: Bools
     sends: Bools
     receives: Bools
@@ -60,7 +63,7 @@ def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology)
     TopologyError
         If a transfer has no path.
     """
-    keeping = _Keeping.of(plan.schedule)
+    keeping = _Keeping.of(plan.schedule, network)
     for step in plan.schedule.steps:
         if not keeping.goes_on(step, _pace(step, plan, positions, (size, network))):
             return False
@@ -80,7 +83,7 @@ def keeps_chain(plan: Plan, positions: Positions, size: float, network: Topology
     TopologyError
         If a transfer has no path.
     """
-    keeping = _Keeping.of(plan.schedule)
+    keeping = _Keeping.of(plan.schedule, network)
     for step in plan.schedule.steps:
         pace = _pace(step, plan, positions, (size, network))
         keeping.goes_on(step, pace)
@@ -93,25 +96,31 @@ def keeps_chain(plan: Plan, positions: Positions, size: float, network: Topology
 
 @dataclass(slots=True, eq=False)
 class _Keeping:
-    """What holds of all steps so far: ``last`` marks ranks that were last in each of them."""
+    """What holds of all steps so far: ``last`` marks ranks that were last in each of them.
+
+    ``owner`` are the ranks, at most two, that all transfers of a link so far begin or end at, shape
+    ``(2, links)``: -1 is none, ``_ANY`` a link that was not used.
+    """
 
     single: bool
     last: Bools
+    owner: Ints
     together: bool = True
     chained: bool = True
     before: Step | None = None
 
     @staticmethod
-    def of(schedule: Schedule) -> "_Keeping":
+    def of(schedule: Schedule, network: Topology) -> "_Keeping":
         """Begin: nobody is sooner or later than others."""
         is_single = sum(step.repeats for step in schedule.steps) == 1
-        return _Keeping(is_single, np.ones(schedule.ranks, dtype=np.bool_))
+        owner = np.full((2, len(network)), _ANY)
+        return _Keeping(is_single, np.ones(schedule.ranks, dtype=np.bool_), owner)
 
     def goes_on(self, step: Step, pace: Pace) -> bool:
         """Whether it still holds of something after a further step."""
         self.together = self.together and pace.together and self._follows(step)
         self.before = step
-        self.chained = self.chained and pace.own
+        self.chained = self.chained and (pace.users is None or self._owns(pace.users))
         for _ in range(min(step.repeats, len(self.last))):
             if not self.chained:
                 break
@@ -120,6 +129,14 @@ class _Keeping:
             if np.array_equal(before, self.last):  # and so it is after every further repetition
                 break
         return self.together or self.chained or (self.single and pace.full)
+
+    def _owns(self, users: "_Users") -> bool:
+        """Whether every link still serves one rank only."""
+        before = self.owner[:, users.link]
+        again = ((before == users.owner[0]) | (before == users.owner[1])) & (before >= 0)
+        now = np.where(before[0] == _ANY, users.owner, np.where(again, before, -1))
+        self.owner[:, users.link] = now
+        return bool((now >= 0).any(axis=0).all())
 
     def _follows(self, step: Step) -> bool:
         """Whether every transfer has an end that takes part in the step before."""
@@ -146,11 +163,11 @@ def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topo
     of = np.repeat(np.arange(count), sent.hops)
     equal = bool((sent.amount == sent.amount[0]).all())
     if not len(of) or not sent.amount.any():
-        return Pace(bool(slow.all()), own=True, full=True, single=slow, sends=slow, receives=slow)
+        return Pace(bool(slow.all()), True, None, slow, slow, slow)  # noqa: FBT003
     used, link = np.unique(sent.link, return_inverse=True)
     link = link.ravel()
     busy = np.bincount(link, sent.amount[of] * sent.weight) / network.bandwidth[used]
-    users = _users(step, of, link)
+    users = _users(step, of, link, used)
     most = busy >= busy.max() * (1 - _ALIKE)
     full = most & (np.bincount(link, slow[of]) == users.many)
     if not equal and not users.lone.all():
@@ -161,34 +178,33 @@ def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topo
     ]
     on_most = np.bincount(of[most[link]], minlength=count) > 0
     together = bool(equal and slow.all() and on_most.all())
-    return Pace(together, users.own, bool(full.any()), *marks)
+    return Pace(together, bool(full.any()), users, *marks)
 
 
 class _Users(NamedTuple):
     """Who uses each link of a step: one transfer alone, those of one source or target.
 
-    ``many`` counts them. ``own`` says that every link serves one rank only.
+    ``many`` counts them. ``owner`` are the source and the target that all have, -1 where they
+    differ, shape ``(2, links)``; ``link`` are the links' numbers in the network.
     """
 
     many: Ints
     lone: Bools
     by_source: Bools
     by_target: Bools
-
-    @property
-    def own(self) -> bool:
-        return bool((self.by_source | self.by_target).all())
+    owner: Ints
+    link: Ints
 
 
-def _users(step: Step, of: Ints, link: Ints) -> _Users:
-    """``of`` is the transfer of each use, ``link`` its link, numbered from 0 without gaps."""
+def _users(step: Step, of: Ints, link: Ints, used: NDArray[np.integer]) -> _Users:
+    """``of`` is the transfer of each use, ``link`` its link, as an index into those ``used``."""
     count = np.bincount(link)
-    by_end = []
-    for end in (step.source, step.target):
-        first = np.zeros(len(count), dtype=np.int64)
+    owner = np.zeros((2, len(count)), dtype=np.int64)
+    for first, end in zip(owner, (step.source, step.target), strict=True):
         first[link] = end[of]
-        by_end.append(np.bincount(link, end[of] != first[link]) == 0)
-    return _Users(count, count == 1, *by_end)
+        first[np.bincount(link, end[of] != first[link]) > 0] = -1
+    by_source, by_target = owner >= 0
+    return _Users(count, count == 1, by_source, by_target, owner, used.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,16 +246,17 @@ class KeepingStep:
     @cached_property
     def uniform(self) -> bool:
         """Whether all transfers of each step pass the same classes of links as busy."""
-        keeping = _Keeping.of(self.schedule)
+        keeping = _Keeping.of(self.schedule, self.graph)
+        keeping.chained = False  # who is last differs from network to network
         nobody = np.zeros(0, dtype=np.bool_)
         for step, judged in zip(self.schedule.steps, self._steps, strict=True):
-            pace = Pace(judged.uniform, False, False, nobody, nobody, nobody)  # noqa: FBT003
+            pace = Pace(judged.uniform, False, None, nobody, nobody, nobody)  # noqa: FBT003
             if not keeping.goes_on(step, pace):
                 return False
         return True
 
     def _judge(self, answers: list[tuple[Bools, Bools]]) -> bool:
-        keeping = _Keeping.of(self.schedule)
+        keeping = _Keeping.of(self.schedule, self.graph)
         return all(
             keeping.goes_on(step, judged.pace(most, slow))
             for step, judged, (most, slow) in zip(
@@ -305,7 +322,7 @@ class _StepOnClasses:
         ]
         busiest = np.bincount(self.of[on_most[self.link]], minlength=count) > 0
         together = bool(self.equal and slow.all() and busiest.all())
-        return Pace(together, users.own, bool(full.any()), *marks)
+        return Pace(together, bool(full.any()), users, *marks)
 
 
 def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
@@ -326,7 +343,7 @@ def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
         pair=pair.ravel().astype(np.int64),
         of=paths.message,
         link=link,
-        users=_users(step, paths.message, link),
+        users=_users(step, paths.message, link, used),
         equal=bool((amount == amount[0]).all()),
     )
 

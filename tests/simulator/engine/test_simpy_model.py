@@ -56,6 +56,13 @@ def test_flow_is_the_model_on_eight_topologies(family, number):
     assert_engines_agree(found.workload, found.network, found.planner)
 
 
+@pytest.mark.parametrize(("family", "number"), [("fat tree", 226), ("dragonfly", 239)])
+def test_a_rank_that_runs_ahead_meets_transfers_of_earlier_steps(family, number):
+    """Two ranks of a tree are not in its first step, and a link of theirs carries it."""
+    found = wide_case(family, number)
+    assert_engines_agree(found.workload, found.network, found.planner)
+
+
 @pytest.mark.parametrize("family", NETWORKS)
 def test_flow_is_the_model_where_calls_of_any_algorithm_overlap(family):
     found = case(family, 1, calls=4, seed=20)

@@ -23,14 +23,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.kernel_rows import Reading, Rows, believed
+from benchmarks.kernel_tables import FEWEST, build_tables
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
 from simulator.accelerators import Accelerator
 from simulator.support.errors import TwofoldError
 from simulator.workload import Floats
-from traces.generate.kernel_times.build import FEWEST, build_tables, carry_over
+from traces.generate.kernel_times.carry_over import carry_over
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
-from traces.generate.kernel_times.rows import Reading, Rows, believed
 from traces.generate.kernel_times.times import COMPARED, KERNEL_ERRORS, KernelError
 
 FAMILY = "gemm"

@@ -22,20 +22,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.kernel_rows import Reading, Rows, believed, is_table, read_columns, read_rows
+from benchmarks.kernel_tables import FEWEST, build_table, build_tables, save_tables
 from simulator.accelerators import Accelerator, kernel_machines
 from simulator.support.errors import TwofoldError
 from simulator.workload import Floats
-from traces.generate.kernel_times.build import FEWEST, build_table, build_tables, carry_over
+from traces.generate.kernel_times.carry_over import carry_over
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
-from traces.generate.kernel_times.rows import (
-    Reading,
-    Rows,
-    believed,
-    is_table,
-    read_columns,
-    read_rows,
-)
-from traces.generate.kernel_times.tables import save_tables
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "kernels"
 LEFT_OUT = 0.1

@@ -1,8 +1,8 @@
 """Hot loops: loops over arrays that take too long in Python, compiled by Numba.
 
-A hot loop is a function that ``numba.njit(cache=True)`` compiles for the types it is first called
-with; Numba keeps the machine code beside the source, or in the user's cache directory. All that is
-here besides is that Numba, which takes a third of a second to import, is imported when a loop is
+A hot loop is a function that Numba compiles for the types it is first called with and, as by
+``cache=True``, keeps as machine code beside the source, or in the user's cache directory. All that
+is here besides is that Numba, which takes a third of a second to import, is imported when a loop is
 first called, that the user is told when there is something to compile, and that what was kept and
 cannot be read is compiled anew. A module of loops that imports Numba itself would be plainer still,
 but it would have to be a second module beside each room that has loops: their named tuples and
@@ -12,9 +12,8 @@ A loop that other loops call is compiled for them once more, without a way in fr
 the types of its annotations alone. That is half to two thirds of the time of compiling: a tuple of
 eighty arrays that Python hands over is taken apart, checked and put together again field by field.
 
-Private of Numba's are ``_numba_type_``, by which a loop finds another before either is compiled,
-and ``_cache`` and ``_load_overload``, by which code is read without what it was compiled with: a
-warm ``twofold utility`` takes 1.4 s of processor time by them and 1.7 s with ``cache=True``.
+What is kept is read without what it was compiled with: a warm ``twofold utility`` takes 1.4 s of
+processor time so, and 1.7 s with ``cache=True``.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
 does: after a change to a loop that others call run ``make clean`` or delete ``*.nbi``.
@@ -84,15 +83,8 @@ class HotLoop(Generic[P, R]):
     def dispatcher(self) -> Any:
         """What Numba makes of the function."""
         _keep_nothing_in_a_folder_named_tilde()
-        from numba import njit
-
         _report_compilation()
-        dispatcher: Any = njit(**_OPTIONS, fastmath=self.fastmath)(self.function)
-        try:
-            dispatcher._cache = _kept_code(self.function)  # what cache=True does with Numba's own
-        except RuntimeError:  # no directory that it could be kept in can be written
-            _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
-        return dispatcher
+        return _dispatcher_type()(self.function, {**self._options, "nopython": True})
 
     @cached_property
     def inner(self) -> Any:
@@ -104,13 +96,12 @@ class HotLoop(Generic[P, R]):
         """
         from numba import njit
 
-        options = {**_OPTIONS, "fastmath": self.fastmath, "no_cpython_wrapper": True}
+        options = {**self._options, "no_cpython_wrapper": True}
         return njit(signature(self.function), **options)(self.function)
 
     @property
-    def _numba_type_(self) -> Any:
-        """Type as Numba asks for it when a loop calls another."""
-        return self.inner._numba_type_
+    def _options(self) -> dict[str, Any]:
+        return {**_OPTIONS, "fastmath": self.fastmath}
 
 
 @overload
@@ -185,39 +176,73 @@ _UNREADABLE = (
 """What reading a pickle raises if it is damaged, or names a type that has another name now."""
 
 
-def _kept_code(function: Callable[..., Any]) -> Any:
-    """Return Numba's cache for a loop, but one that reads less and drops what cannot be read.
+@cache
+def _dispatcher_type() -> Any:
+    """Return Numba's dispatcher, but one that reads less of what is kept: :func:`_read`."""
+    from numba.core.caching import FunctionCache
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import CPUDispatcher
+    from numba.core.sigutils import normalize_signature
+    from numba.extending import typeof_impl
 
-    Numba imports all that it compiles with before it reads what it kept, which takes longer than
-    all else it does at a start and may bring in SciPy. What is kept here is complete: it has what
-    it calls in it, and without reference counts it calls nothing of Numba's runtime. A loop that
-    must be compiled after all has its compiler import the same. A release of Numba that has no such
-    method reads as it always does.
+    class KeptDispatcher(CPUDispatcher):
+        def __init__(self, function: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
+            super().__init__(function, targetoptions=targetoptions)
+            try:
+                self.kept: Any = FunctionCache(function)  # type: ignore[no-untyped-call]
+            except RuntimeError:  # no directory that it could be kept in can be written
+                self.kept = None
+                _tell_once(
+                    "hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to"
+                )
+
+        def compile(self, sig: Any) -> Any:
+            arguments, _ = normalize_signature(sig)  # type: ignore[no-untyped-call]
+            if self.kept is None or arguments in self.overloads:
+                return super().compile(sig)
+            with global_compiler_lock:
+                code = _read(self.kept, self.py_func, sig, self.targetctx)
+                if code is None:
+                    entry = super().compile(sig)
+                    self.kept.save_overload(sig, self.overloads[arguments])
+                    return entry
+                context: Any = self.targetctx
+                context.insert_user_function(code.entry_point, code.fndesc, [code.library])
+                self.add_overload(code)
+                return code.entry_point
+
+    # One loop finds another before either is compiled.
+    typeof_impl.register(HotLoop)(lambda loop, context: typeof_impl(loop.inner, context))
+    return KeptDispatcher
+
+
+def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> Any:
+    """Read the code that is kept of a loop; None where there is none that may be run.
+
+    Numba imports all that it compiles with before it reads what it kept (``refresh``), which takes
+    longer than all else it does at a start and may bring in SciPy. What is kept here is complete:
+    it has what it calls in it, and without reference counts it calls nothing of Numba's runtime. A
+    loop that must be compiled after all has its compiler import the same.
 
     Numba reads all of an index before it looks whether it is still that of the source. After an
-    upgrade in place the index may name types that are gone.
+    upgrade in place the index may name types that are gone: what cannot be read is dropped.
     """
-    from numba.core.caching import FunctionCache
-
-    read = getattr(FunctionCache, "_load_overload", FunctionCache.load_overload)
-
-    class KeptCode(FunctionCache):
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            if not is_trusted(Path(self.cache_path), Path(function.__code__.co_filename)):
-                _tell_once(
-                    f"{self.cache_path}: others may write there: loops are compiled anew; set "
-                    "NUMBA_CACHE_DIR to a directory of your own"
-                )
-                return None
-            try:
-                return read(self, sig, target_context)
-            except OSError:  # another process writes it: on Windows a file is then locked
-                return None
-            except _UNREADABLE:
-                self.flush()  # type: ignore[no-untyped-call]
-                return None
-
-    return KeptCode(function)  # type: ignore[no-untyped-call]
+    if not is_trusted(Path(kept.cache_path), Path(function.__code__.co_filename)):
+        _tell_once(
+            f"{kept.cache_path}: others may write there: loops are compiled anew; set "
+            "NUMBA_CACHE_DIR to a directory of your own"
+        )
+        return None
+    context.refresh = lambda: None
+    try:
+        return kept.load_overload(sig, context)
+    except OSError:  # another process writes it: on Windows a file is then locked
+        return None
+    except _UNREADABLE:
+        kept.flush()
+        return None
+    finally:
+        del context.refresh
 
 
 def is_trusted(folder: Path, source: Path) -> bool:

@@ -29,8 +29,9 @@ Made = dict[int, list[int]]
 class _GraphBuild:
     """A graph while it is built.
 
-    ``made`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to messages of
-    its last op that the next one waits for too; ``unstarted`` counts waits whose start is missing.
+    ``ops_of_row`` maps a row of the step's ops to its ops of the graph, ``beside`` a lane to
+    messages of its last op that the next one waits for too; ``unstarted`` counts waits whose start
+    is missing.
     """
 
     part: StepOps
@@ -38,7 +39,7 @@ class _GraphBuild:
     job_ranks: int
     graph: RankGraph
     ops: DeviceOps
-    made: dict[int, list[int]] = field(default_factory=dict)
+    ops_of_row: dict[int, list[int]] = field(default_factory=dict)
     waits: Waits = field(default_factory=lambda: defaultdict(set))
     streams: dict[str, int] = field(default_factory=dict)
     beside: dict[str, list[int]] = field(default_factory=dict)
@@ -59,11 +60,13 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
             _add_done(build, row, pending, least)
         else:
             _add_op(build, row, (op.start, op.end), op.lane)
-    if part.busy and build.made:
-        graph.ops[min(min(numbers) for numbers in build.made.values())].ready = part.ops[0].start
-    wait_for_transfers(build.ops, part.ops, build.made, build.waits)
-    wait_for_operands(build.ops, part.ops, build.made, build.waits)
-    lane_op, latency, guessed = add_host(build.ops, part, build.made)
+    if part.busy and build.ops_of_row:
+        graph.ops[min(min(numbers) for numbers in build.ops_of_row.values())].ready = part.ops[
+            0
+        ].start
+    wait_for_transfers(build.ops, part.ops, build.ops_of_row, build.waits)
+    wait_for_operands(build.ops, part.ops, build.ops_of_row, build.waits)
+    lane_op, latency, guessed = add_host(build.ops, part, build.ops_of_row)
     add_stream_edges(build.ops, build.waits, latency, lane_op)
     _not_explained(graph, guessed)
     unpaired = sum(len(rows) for rows in pending.values())
@@ -84,7 +87,7 @@ def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float,
     op = build.graph.add(LocalOp(what, lane, source.name, *span, module=scope))
     stream = build.streams.setdefault(lane, len(build.streams))
     _register(build, op, stream)
-    build.made.setdefault(row, []).append(op)
+    build.ops_of_row.setdefault(row, []).append(op)
     build.waits[op].update(build.beside.pop(lane, []))
     return op
 
@@ -105,7 +108,7 @@ def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, flo
     scope = source.hlo.scope if source.hlo else ""
     op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span, module=scope))
     _register(build, op, -2 - op)
-    build.made.setdefault(row, []).append(op)
+    build.ops_of_row.setdefault(row, []).append(op)
     return op
 
 
@@ -253,13 +256,13 @@ def _not_explained(graph: RankGraph, guessed: int) -> None:
         graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
 
 
-def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits: Waits) -> None:
     """Let transfers on streams of their own wait for what was launched before, and be waited for.
 
     The stream of a transfer waits for what the program had launched when it was issued. The first
     op launched after the transfer's ``done``, by the schedule of the program, waits for it.
     """
-    order = [row for row, op in enumerate(rows) if op.launch is not None and row in made]
+    order = [row for row, op in enumerate(rows) if op.launch is not None and row in ops_of_row]
     order.sort(key=lambda row: (rows[row].launch, row))
     done_at: dict[int, dict[str, tuple[int, int]]] = {}
     for index, row in enumerate(order):
@@ -268,14 +271,14 @@ def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Wai
             continue
         before = next((row for row in order[:index][::-1] if rows[row].lane != op.lane), None)
         if before is not None:
-            _wait(ops, waits, made[row][0], made[before][-1])
+            _wait(ops, waits, ops_of_row[row][0], ops_of_row[before][-1])
         if op.module is None:
             continue
         done = done_at.setdefault(id(op.module), _dones(op.module)).get(op.name)
         after = _after_done(rows, order[index + 1 :], op, done)
         if after is not None:
-            for transfer in made[row]:
-                _wait(ops, waits, made[after][0], transfer)
+            for transfer in ops_of_row[row]:
+                _wait(ops, waits, ops_of_row[after][0], transfer)
 
 
 def _after_done(
@@ -312,19 +315,19 @@ def _dones(module: HloModule) -> dict[str, tuple[int, int]]:
     return done_at
 
 
-def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], made: Made, waits: Waits) -> None:
+def wait_for_operands(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits: Waits) -> None:
     """Let an op wait for those that made its operands, where a device has several lanes."""
     if len({op.lane for op in rows}) < 2 or any(op.transfer for op in rows):
         return
     operands = Operands(rows)
     latest: dict[tuple[int, str], int] = {}
     for row, op in enumerate(rows):
-        if row not in made:
+        if row not in ops_of_row:
             continue
         sources = (latest.get((op.run, name)) for name in operands.of(op))
         for source in sources:
             if source is not None:
-                _wait(ops, waits, made[row][0], made[source][-1])
+                _wait(ops, waits, ops_of_row[row][0], ops_of_row[source][-1])
         latest[op.run, op.name] = row
 
 

@@ -163,7 +163,7 @@ class _HostLane:
 
 
 def add_host(
-    ops: DeviceOps, part: StepOps, made: dict[int, list[int]]
+    ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]
 ) -> tuple[dict[int, int], float, int]:
     """Lay the host's lane; returns the host op whose end is each op's launch, and the latency.
 
@@ -171,19 +171,19 @@ def add_host(
     is the number of launches that are not in the profile, but guessed from a gap.
     """
     rows = sorted(
-        (op.launch, made[row][0], row)
+        (op.launch, ops_of_row[row][0], row)
         for row, op in enumerate(part.ops)
-        if op.launch is not None and row in made and op.launch[0] >= part.start
+        if op.launch is not None and row in ops_of_row and op.launch[0] >= part.start
     )
     follow: dict[int, list[int]] = defaultdict(list)
     for row, source in enumerate(part.ops):
         if source.launch is None:
-            follow[source.run] += made.get(row, [])
+            follow[source.run] += ops_of_row.get(row, [])
     launched = np.array([span for span, _, _ in rows]).reshape(-1, 2)
     pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
     silent = shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
     host = _HostLane(ops.graph, part.start, silent)
-    last_ops = _last_of_runs(ops, part, made)
+    last_ops = _last_of_runs(ops, part, ops_of_row)
     waits = sorted(part.device.waits, reverse=True)
     lane_op: dict[int, int] = {}
     run: int | None = None
@@ -200,18 +200,18 @@ def add_host(
         lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
         ops.returned[op] = end
-        for made_op in [*made[row], *follow.pop(source.run, [])]:
+        for made_op in [*ops_of_row[row], *follow.pop(source.run, [])]:
             insort(host.ended, (ops.end(made_op), made_op))
         insort(host.begun, ops.start(op))
-    guessed = _gaps(ops, part, made, silent)
+    guessed = _gaps(ops, part, ops_of_row, silent)
     recorded = [delay for delay in delays if delay >= 0]
     return lane_op | guessed, median(recorded) if recorded else EXPLAINED, len(guessed)
 
 
-def _last_of_runs(ops: DeviceOps, part: StepOps, made: dict[int, list[int]]) -> set[int]:
+def _last_of_runs(ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]) -> set[int]:
     """Find the op of each run that ends last: what a program that blocks on its result awaits."""
     last: dict[int, tuple[float, int]] = {}
-    for row, made_ops in made.items():
+    for row, made_ops in ops_of_row.items():
         run = part.ops[row].run
         last[run] = max([(ops.end(op), op) for op in made_ops] + [last.get(run, (-math.inf, -1))])
     return {op for _, op in last.values()}
@@ -231,7 +231,7 @@ def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bo
 
 
 def _gaps(
-    ops: DeviceOps, part: StepOps, made: dict[int, list[int]], silent: float
+    ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]], silent: float
 ) -> dict[int, int]:
     """Give a program whose launch is not in the profile a host op as long as the gap before it.
 
@@ -241,9 +241,9 @@ def _gaps(
     guessed: dict[int, int] = {}
     graph, last, run, ended = ops.graph, None, None, -math.inf
     for row, op in enumerate(part.ops):
-        if row not in made:
+        if row not in ops_of_row:
             continue
-        first = made[row][0]
+        first = ops_of_row[row][0]
         gap = ops.start(first) - ended
         if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
             begun = graph.ops[last].end
@@ -253,7 +253,7 @@ def _gaps(
             graph.wait_for(guessed[first], [last])
             ops.launched[first] = ops.start(first)
         run = op.run
-        for made_op in made[row]:
+        for made_op in ops_of_row[row]:
             if ops.end(made_op) >= ended:
                 last, ended = made_op, ops.end(made_op)
     return guessed

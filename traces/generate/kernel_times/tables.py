@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,28 +224,6 @@ def nearest_relative(chip: Accelerator) -> str | None:
 def _flops_per_byte(chip: Accelerator) -> float:
     peak = chip.peak("bf16")
     return peak / chip.memory_bandwidth if peak else 0.0
-
-
-_STEPS = 65535
-
-
-def save_tables(file: Path, tables: Mapping[Key, Surface | Curves]) -> None:
-    """Write tables to a file."""
-    arrays: dict[str, Any] = {}
-    for (family, variant), table in tables.items():
-        name = f"{family}|{variant}"
-        low, high = float(table.times.min()), float(table.times.max())
-        step = max((high - low) / _STEPS, 1e-12)
-        arrays[f"{name}|times"] = np.round((table.times - low) / step).astype(np.uint16)
-        arrays[f"{name}|scale"] = np.array([low, step])
-        arrays[f"{name}|measured"] = np.packbits(table.measured)
-        if isinstance(table, Surface):
-            for number, axis in enumerate(table.axes):
-                arrays[f"{name}|axis{number}"] = axis
-        else:
-            arrays[f"{name}|axis0"] = table.axis
-            arrays[f"{name}|shapes"] = table.shapes.astype(np.float32)
-    np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def table_keys(file: Path) -> tuple[Key, ...]:

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from benchmarks.kernel_rows import Rows, believed, read_rows
+from benchmarks.kernel_tables import build_table, build_tables, save_tables
 from simulator.accelerators import Accelerator, kernel_machines
 from simulator.support.errors import TraceError
 from traces.generate.kernel_times import Attention, KernelTimes
-from traces.generate.kernel_times.build import build_table, build_tables, carry_over, monotone
+from traces.generate.kernel_times.carry_over import carry_over, monotone
 from traces.generate.kernel_times.families import FAMILIES, roofline
-from traces.generate.kernel_times.rows import Rows, believed, read_rows
 from traces.generate.kernel_times.tables import (
     Curves,
     Surface,
     load_table,
     nearest_relative,
-    save_tables,
     shipped_table,
     table_keys,
 )

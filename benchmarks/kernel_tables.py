@@ -1,4 +1,4 @@
-"""Tables made of measured rows, or carried over from a related accelerator.
+"""Tables made of measured rows: what ``python -m benchmarks.kernels`` writes and the program reads.
 
 From rows to a surface that obeys physics, without outliers, holes, or times that fall:
 
@@ -7,26 +7,23 @@ From rows to a surface that obeys physics, without outliers, holes, or times tha
 2. Holes are filled in terms of efficiency: the ratio of the time to the roofline (plus a kernel's
    start and end) is interpolated between measured points, over the axes that have such on both
    sides, the nearer counting more; where there are none it is that of the nearest.
-3. Least-squares isotonic regression along all axes together (Dykstra, JASA 78, 1983), on
-   logarithms, the measured points weighing most. What still falls after the last round is replaced
-   by the mean of the least monotone surface above and the greatest below.
+3. What falls is levelled: :func:`traces.generate.kernel_times.carry_over.monotone`.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.accelerators import Accelerator, multiprocessor_count
-from simulator.support.compiled import hot_loop
-from simulator.support.errors import WorkloadError
-from simulator.workload import Floats, Ints, Matrix
+from benchmarks.kernel_rows import Rows, believed
+from simulator.accelerators import Accelerator
+from simulator.workload import Floats
+from traces.generate.kernel_times.carry_over import FILLED_WEIGHT, backwards, monotone
 from traces.generate.kernel_times.families import FAMILIES, Key, attention_variant, roofline
 from traces.generate.kernel_times.machines import MEMORY_EFFICIENCY
-from traces.generate.kernel_times.rows import Rows, believed
 from traces.generate.kernel_times.shapes import LAUNCHED
 from traces.generate.kernel_times.tables import Curves, Surface
 
@@ -42,7 +39,7 @@ def build_tables(
     Parameters
     ----------
     rows
-        As :func:`traces.generate.kernel_times.rows.read` returns them.
+        As :func:`benchmarks.kernel_rows.read_rows` returns them.
     chip
         Where they were measured.
     left_out
@@ -97,15 +94,6 @@ def _with_flash(rows: Mapping[Key, Rows], chip: Accelerator) -> Iterator[tuple[K
 
 LEAST = 0.5
 """Of a prefill's time, the share that attention itself has at least."""
-
-
-ROUNDS = 12
-"""Of Dykstra's alternating projections; more change no measured table's error by 0.1 %."""
-_T = TypeVar("_T", bound=np.generic)
-
-FILLED_WEIGHT = 0.02
-"""Weight of a point that was filled in, beside 1 of a measured one."""
-
 
 Least = Callable[[Floats], Floats]
 """Least time by the roofline (s) of shapes, ``(shapes, dimensions)``."""
@@ -270,176 +258,28 @@ def _among(measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
     below, above = measured, measured
     for axis in range(measured.ndim):
         below = np.logical_or.accumulate(below, axis)
-        above = _backwards(np.logical_or, above, axis)
+        above = backwards(np.logical_or, above, axis)
     return below & above
 
 
-def _backwards(operation: np.ufunc, values: NDArray[_T], axis: int) -> NDArray[_T]:
-    flipped: NDArray[_T] = np.flip(operation.accumulate(np.flip(values, axis), axis), axis)
-    return flipped
+_STEPS = 65535
+"""Of a time between the least and the greatest of a table."""
 
 
-def monotone(values: Floats, weights: Floats) -> Floats:
-    """Return the surface nearest to values that does not fall along any axis.
-
-    Parameters
-    ----------
-    values, weights
-        Of one shape; weights are positive.
-    """
-    nearest = values.copy()
-    rests = [np.zeros_like(values) for _ in range(values.ndim)]
-    # Dykstra's alternating projections: each axis in turn, with what its last projection took away
-    # put back first, converge to the nearest surface that is monotone along all axes.
-    for _ in range(ROUNDS):
-        for axis, rest in enumerate(rests):
-            wanted = nearest + rest
-            nearest = _along(wanted, weights, axis)
-            rests[axis] = wanted - nearest
-    # What the rounds leave of violations is halved between both sides.
-    above, below = nearest, nearest
-    for axis in range(values.ndim):
-        above = np.maximum.accumulate(above, axis)
-        below = _backwards(np.minimum, below, axis)
-    middle: Floats = (above + below) / 2.0
-    return middle
-
-
-def _along(values: Floats, weights: Floats, axis: int) -> Floats:
-    lines = np.ascontiguousarray(np.moveaxis(values, axis, -1))
-    weighted = np.ascontiguousarray(np.moveaxis(weights, axis, -1))
-    length = lines.shape[-1]
-    fitted = np.empty_like(lines)
-    pools = Pools(np.empty(length), np.empty(length), np.empty(length, np.int32))
-    _pool(
-        lines.reshape(-1, length), weighted.reshape(-1, length), pools, fitted.reshape(-1, length)
-    )
-    return np.moveaxis(fitted, -1, axis)
-
-
-class Pools(NamedTuple):
-    """Runs of points that share a level, while a line is fitted; as many as a line has points."""
-
-    level: Floats
-    weight: Floats
-    many: Ints
-
-
-@hot_loop
-def _pool(lines: Matrix, weights: Matrix, scratch: Pools, fitted: Matrix) -> None:
-    """Pool adjacent violators of every line (Barlow et al. 1972, isotonic regression)."""
-    rows, length = lines.shape
-    level, weight, count = scratch
-    for row in range(rows):
-        pools = 0
-        for column in range(length):
-            # The point is a pool of its own; as long as the pool before is higher, both become one
-            # with their weighted mean.
-            level[pools] = lines[row, column]
-            weight[pools] = weights[row, column]
-            count[pools] = 1
-            pools += 1
-            while pools > 1 and level[pools - 2] > level[pools - 1]:
-                both = weight[pools - 2] + weight[pools - 1]
-                level[pools - 2] = (
-                    level[pools - 2] * weight[pools - 2] + level[pools - 1] * weight[pools - 1]
-                ) / both
-                weight[pools - 2] = both
-                count[pools - 2] += count[pools - 1]
-                pools -= 1
-        end = 0
-        for pool in range(pools):
-            # Every point of a pool gets its level.
-            fitted[row, end : end + count[pool]] = level[pool]
-            end += count[pool]
-
-
-def carry_over(
-    key: Key, table: Surface | Curves, measured_on: Accelerator, chip: Accelerator
-) -> Surface | Curves:
-    """Carry a table over from one accelerator to another.
-
-    What a shape's time is by the roofline scales as the rooflines do; what it is above that, where
-    kernels start, end and wait, stays. It is taken where the relative has as much of the shape on
-    each multiprocessor. (Times that scaled as a whole would be off by 19 to 42 % in the median from
-    H100 to H200 and back, instead of 2 to 7 %: ``python -m benchmarks.kernels --carried``.)
-
-    Parameters
-    ----------
-    key
-        Family and variant.
-    table, measured_on
-        Times, and where they were measured.
-    chip
-        Whose times are asked.
-
-    Raises
-    ------
-    WorkloadError
-        If a peak that the kernels need is not known.
-    """
-    family, variant = FAMILIES[key[0]], key[1]
-    # With twice the multiprocessors a shape twice as large fills each as much: an axis in
-    # logarithms moves by the logarithm of the ratio.
-    shift = math.log(_multiprocessor_ratio(chip, measured_on))
-    if isinstance(table, Surface):
-        axes = list(table.axes)
-        before = _grid_points(tuple(axes))
-        axes[family.spread] = axes[family.spread] + shift
-        after = _grid_points(tuple(axes))
-        times = np.log(
-            _with_roofline_of(
-                family.name, variant, table.times, (before, after), (measured_on, chip)
-            )
-        )
-        weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
-        return Surface(tuple(axes), monotone(times, weights), table.measured, table.exponents)
-    return _carried_curves(key, table, measured_on, chip, shift)
-
-
-def _carried_curves(
-    key: Key, table: Curves, measured_on: Accelerator, chip: Accelerator, shift: float
-) -> Curves:
-    count, length = table.times.shape
-    # Rows in the order of `table.times.reshape(-1)`: shape by shape, along the first dimension.
-    shapes = np.repeat(table.shapes, length, axis=0)
-    first = np.tile(table.axis, count)
-    before = np.exp(np.column_stack([first, shapes]))
-    after = np.exp(np.column_stack([first + shift, shapes]))
-    times = np.log(
-        _with_roofline_of(key[0], key[1], table.times, (before, after), (measured_on, chip))
-    )
-    weights = np.where(table.measured, 1.0, FILLED_WEIGHT)
-    lines = [monotone(line, weight) for line, weight in zip(times, weights, strict=True)]
-    axis = table.axis + shift
-    return Curves(axis, table.shapes, np.array(lines), table.measured, table.exponents)
-
-
-def _with_roofline_of(
-    name: str,
-    variant: str,
-    logarithms: Floats,
-    points: tuple[Floats, Floats],
-    chips: tuple[Accelerator, Accelerator],
-) -> Floats:
-    family = FAMILIES[name]
-    before, after = (
-        roofline(family, variant, sizes, chip).reshape(logarithms.shape)
-        for sizes, chip in zip(points, chips, strict=True)
-    )
-    # Rows faster than the roofline were left out, but smoothing moves times by some per cent.
-    above = np.maximum(np.exp(logarithms) - before, 0.0)
-    return after + above
-
-
-def _grid_points(axes: tuple[Floats, ...]) -> Floats:
-    grids = np.meshgrid(*axes, indexing="ij")
-    return np.exp(np.stack([grid.reshape(-1) for grid in grids], axis=1))
-
-
-def _multiprocessor_ratio(chip: Accelerator, measured_on: Accelerator) -> float:
-    """How many multiprocessors an accelerator has for each of the other; 1 if not known."""
-    count, measured_count = multiprocessor_count(chip), multiprocessor_count(measured_on)
-    if count is not None and count <= 0:
-        raise WorkloadError(f"accelerator {chip.name}: multiprocessors {count} must be positive")
-    return count / measured_count if count and measured_count else 1.0
+def save_tables(file: Path, tables: Mapping[Key, Surface | Curves]) -> None:
+    """Write tables to a file."""
+    arrays: dict[str, Any] = {}
+    for (family, variant), table in tables.items():
+        name = f"{family}|{variant}"
+        low, high = float(table.times.min()), float(table.times.max())
+        step = max((high - low) / _STEPS, 1e-12)
+        arrays[f"{name}|times"] = np.round((table.times - low) / step).astype(np.uint16)
+        arrays[f"{name}|scale"] = np.array([low, step])
+        arrays[f"{name}|measured"] = np.packbits(table.measured)
+        if isinstance(table, Surface):
+            for number, axis in enumerate(table.axes):
+                arrays[f"{name}|axis{number}"] = axis
+        else:
+            arrays[f"{name}|axis0"] = table.axis
+            arrays[f"{name}|shapes"] = table.shapes.astype(np.float32)
+    np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # the builders of small files are the tests'
 SAMPLES = ROOT / "traces" / "samples"
+SAMPLE = str(SAMPLES / "gloo-ddp-4")
 CLUSTER = ("-c", "dgx-a100")
 
 

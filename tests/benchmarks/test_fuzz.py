@@ -5,19 +5,29 @@ import random
 
 import pytest
 
-from benchmarks.fuzz import chosen, harness
+from benchmarks.fuzz import harness
+from benchmarks.fuzz.cases import (
+    archives,
+    networks,
+    schedules,
+    studies,
+    tables,
+    traces,
+    words,
+    xml_files,
+)
 from benchmarks.fuzz.harness import Case, Outcome
 from benchmarks.fuzz.mutators import _fields, mutated, substituted, tokens
 from benchmarks.fuzz.seeds import OSU, seeds
 
 FOUND = {
-    chosen.archives: ("tar: sparse", "tar: links", "zip: rows without end", "zip: many members"),
-    chosen.schedules: (
+    archives.archives: ("tar: sparse", "tar: links", "zip: rows without end", "zip: many members"),
+    schedules.schedules: (
         "schedule: ranks 2147483647",
         "schedule: chunks 2147483647",
         "MSCCL: chunks",
     ),
-    chosen.xml: (
+    xml_files.xml_files: (
         "XML: encoding no-such",
         "XML: encoding utf-7",
         "XML: 5,000 nested pci",
@@ -27,7 +37,7 @@ FOUND = {
         "XML: net speed 0",
         "XML: 999999999 lanes",
     ),
-    chosen.traces: (
+    traces.traces: (
         "kineto comm: group size 1e9",
         "kineto comm: size 1e308",
         "kineto comm: ranks 2**63",
@@ -43,7 +53,7 @@ FOUND = {
         "XLA JSON: groups iota",
         "XLA JSON: token digits",
     ),
-    chosen.networks: (
+    networks.networks: (
         "smi: NV0",
         "smi: NV9999999999",
         "InfraGraph: count: 2 1000000000",
@@ -52,18 +62,18 @@ FOUND = {
         "cluster: 1e300 GB/s",
         "graph: 1e-320 B/s",
     ),
-    chosen.logs: (
+    tables.logs: (
         "log: OSU size of 400 digits",
         "log: nccl rank 1e9",
         "log: blanks",
         "requests: NUL",
     ),
-    chosen.studies: (
+    studies.studies: (
         "study: a pipe as lock",
         "study: a link as results",
         "study: an index as pipe",
     ),
-    chosen.words: (
+    words.words: (
         "spec ring:10000",
         "spec torus:64x64x64",
         "cables 1e-320 B/s",
@@ -86,7 +96,7 @@ _REFUSED = (
 """Of these none may be answered; of the others some may, without what is damaged."""
 
 
-_SLOW = (chosen.archives, chosen.traces)
+_SLOW = (archives.archives, traces.traces)
 """Cases that take ten seconds and more together: the rest is tried each time."""
 
 

@@ -1,0 +1,1 @@
+"""Chosen bad inputs, by what they are inputs of."""

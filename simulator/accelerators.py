@@ -153,10 +153,10 @@ class _Name:
     power: str
 
 
-_MODEL = re.compile(r"\b(GB|GH|MI|RTX ?(?:PRO ?)?|TPU ?V?|[ABHLPTV])(\d+)( LITE\b|[A-Z]*)")
+_MODEL = re.compile(r"\b(GB|GH|MI|RTX ?(?:PRO ?)?|TPU ?V?|[ABHLPTV])(\d{1,18})( LITE\b|[A-Z]*)")
 _BOARD = re.compile(r"\b(SXM|PCI|NVL)")
-_MEMORY = re.compile(r"\b(\d+) ?G(?:I?B)?\b")
-_POWER = re.compile(r"\b(\d+) ?W\b")
+_MEMORY = re.compile(r"\b(\d{1,18}) ?G(?:I?B)?\b")
+_POWER = re.compile(r"\b(\d{1,18}) ?W\b")
 _SHORTEST_PREFIX = 3
 """Characters that the beginning of a name needs to stand for it."""
 

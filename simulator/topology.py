@@ -23,6 +23,8 @@ Node = Hashable
 Route = Callable[[int, int], Sequence[Node]]
 """Nodes from a rank to another, both included."""
 SCALE_UP, SCALE_OUT, PCIE = "scale_up", "scale_out", "pcie"
+_LONGEST = 3600.0
+"""Seconds of a latency: light takes 1.3 to the Moon, and 1,300 to Mars."""
 SCALE_OUT_HOPS = 1000
 """Hops that a link between domains counts as: more than any scale-up domain has, so that leaving it
 never looks shorter."""
@@ -81,9 +83,10 @@ class Link:
             raise TopologyError(
                 f"link {self.source} -> {self.target}: bandwidth {self.bandwidth!r} is not positive"
             )
-        if not 0 <= self.latency < float("inf"):
+        if not 0 <= self.latency <= _LONGEST:
             raise TopologyError(
-                f"link {self.source} -> {self.target}: latency {self.latency!r} is not a time"
+                f"link {self.source} -> {self.target}: latency {self.latency!r} s is not 0 to "
+                f"{_LONGEST:g} s"
             )
         if self.source == self.target:
             raise TopologyError(f"link {self.source} -> {self.target} ends where it starts")

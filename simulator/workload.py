@@ -26,7 +26,7 @@ from simulator.support.arrays import Longs, Mask, offsets_by_row
 from simulator.support.arrays import Matrix as Matrix
 from simulator.support.errors import WorkloadError
 from simulator.support.names import same_name
-from simulator.support.quantities import CENTURY, MOST_RANKS
+from simulator.support.quantities import CENTURY, MOST_BYTES, MOST_RANKS
 from simulator.support.topological_order import find_cycle
 
 KINDS = (
@@ -319,8 +319,8 @@ class CallRow:
     def __post_init__(self) -> None:
         if self.kind not in _ALL_KINDS or (self.kind == UNKNOWN and self.size >= 0):
             raise WorkloadError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.size < 0 or self.size == float("inf"):
-            raise WorkloadError(f"{self.kind}: size {self.size!r} is not a number of bytes")
+        if self.size < 0 or self.size > MOST_BYTES:
+            raise WorkloadError(f"{self.kind}: size {self.size:g} is not a number of bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -651,7 +651,10 @@ def _check_columns(workload: Workload) -> None:
         least = -math.inf if name == "ready" and workload.repeats is not None else 0.0
         wrong = np.flatnonzero(~((values >= least) & (values <= CENTURY)))
         if len(wrong):
-            raise WorkloadError(f"{name} {values[wrong[0]]!r} (row {wrong[0]}) is not a time")
+            row = wrong[0]
+            raise WorkloadError(
+                f"{name} {values[row]:g} s (row {row}) is not a time within a century"
+            )
     for name, table in (("lane", workload.lanes), ("name", workload.names)):
         column = getattr(workload, name)
         if length and not (column.min() >= 0 and column.max() < len(table)):
@@ -708,6 +711,9 @@ def _check_ranks(workload: Workload) -> None:
 def _check_table_of_calls(calls: Calls, groups: int) -> None:
     if np.any((calls.group < 0) | (calls.group >= groups)):
         raise WorkloadError(f"a call names a group outside the table of {groups}")
+    wrong = np.flatnonzero((calls.size < 0) | (calls.size > MOST_BYTES))
+    if len(wrong):
+        raise WorkloadError(f"call {wrong[0]}: {calls.size[wrong[0]]:g} B is no size of a message")
     for name, values in (
         ("late", calls.late),
         ("factor", calls.factor),

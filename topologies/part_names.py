@@ -24,10 +24,10 @@ Ints = NDArray[np.int64]
 NOWHERE = -1
 """Node of what belongs to none: a switch between nodes."""
 _SIDE = re.compile(r"(.*):(?:out|in)")
-_NIC = re.compile(r"nic:(\d+)\.(\d+)(?:-(\d+))?")
-_ONE_NIC = re.compile(r"nic(\d+)\.(\d+)")
-_DOMAIN = re.compile(r"scale_up(\d+)")
-_RANK = re.compile(r"rank(\d+)")
+_NIC = re.compile(r"nic:(\d{1,18})\.(\d{1,18})(?:-(\d{1,18}))?")
+_ONE_NIC = re.compile(r"nic(\d{1,18})\.(\d{1,18})")
+_DOMAIN = re.compile(r"scale_up(\d{1,18})")
+_RANK = re.compile(r"rank(\d{1,18})")
 _SHOWN = 8
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.routing.routes import link_loads
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
+from simulator.support.quantities import whole_of
 from simulator.topology import Topology
 from topologies.families.family import family_of
 
@@ -129,11 +130,12 @@ def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.fl
         source, target = np.divmod(np.arange(network.ranks**2), network.ranks)
         return source, target, np.full(len(source), 1 / network.ranks)
     if name == "shift":
-        if not (number.isascii() and number.isdigit()):
+        distance = whole_of(number)
+        if distance is None or distance < 0:
             raise TopologyError(
                 f"traffic {traffic!r}: write how far, such as shift:{network.ranks // 2}"
             )
-        return ranks, (ranks + int(number)) % network.ranks, np.ones(network.ranks)
+        return ranks, (ranks + distance % network.ranks) % network.ranks, np.ones(network.ranks)
     if traffic not in _PERMUTATIONS:
         patterns = ("uniform", *_PERMUTATIONS, "shift:K")
         hint = did_you_mean(traffic, patterns)

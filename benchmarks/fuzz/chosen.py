@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 from benchmarks.fuzz.cases import (
     archives,
+    more_tables,
+    more_traces,
+    more_words,
     networks,
     schedules,
     studies,
@@ -31,5 +34,8 @@ def chosen() -> Iterator[Case]:
         schedules.schedules,
         studies.studies,
         words.words,
+        more_traces.more_traces,
+        more_tables.more_tables,
+        more_words.more_words,
     ):
         yield from cases()

@@ -369,6 +369,19 @@ def seeds() -> Iterator[Seed]:
     )
 
 
+def changed(data: bytes, old: str, new: str) -> bytes:
+    """Return a text with another word in it.
+
+    Raises
+    ------
+    ValueError
+        If the text does not have the word.
+    """
+    if old.encode() not in data:
+        raise ValueError(f"{old!r} is not in {data[:40]!r}")
+    return data.replace(old.encode(), new.encode())
+
+
 def packed_rows(names: list[str], rows: list[list[object]]) -> bytes:
     """Write CSV."""
     out = io.StringIO()

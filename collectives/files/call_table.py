@@ -27,7 +27,7 @@ from collectives.files.measured_calls import (
     placed,
     seconds,
 )
-from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.errors import LimitError, TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_rows, parse_json
 from simulator.support.quantities import MOST_RANKS, bytes_per_element
 from simulator.workload import KINDS, kind_named
@@ -128,7 +128,7 @@ def _first_names(text: str) -> set[str] | None:
     if first.lstrip()[:1] in ("{", "["):
         try:
             rows = _json_rows(text, "the file")
-        except TraceError:
+        except (LimitError, TraceError):
             return {name.lower() for name in re.findall(r'"(\w+)"\s*:', first)} or None
         return set().union(*({key.lower() for key in row} for _, row in rows[:1])) or None
     separator = _separator(first)

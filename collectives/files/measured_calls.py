@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.support.errors import TraceError, shown
-from simulator.support.quantities import CENTURY, MOST_RANKS, number_of
+from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 
 MICRO, GIGA = 1e-6, 1e9
 SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": MICRO, "usec": MICRO, "µs": MICRO, "ns": 1e-9}
@@ -72,10 +72,10 @@ def seconds(text: str, unit: float, location: str, column: str) -> float:
     Raises
     ------
     TraceError
-        If it is no number above 0.
+        If it is no number, or less than any call takes.
     """
     value = number(text)
-    if not 0 < value * unit <= CENTURY:
+    if not INSTANT <= value * unit <= CENTURY:
         raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
     return value * unit
 

@@ -49,13 +49,13 @@ _KINDS = {
 _OTHERS = ("alltoallv", "hypercube")
 """Programs of nccl-tests whose calls have no kind here."""
 _RANK = re.compile(
-    r"#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
+    r"#?\s*Rank\s+(\d{1,18})\s+(?:Group\s+(\d{1,18})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.*)"
 )
 _CONFIG = re.compile(
-    r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes\s+\d+\s+maxBytes\s+(\d+)(.*)"
+    r"#?\s*nThread\s+(\d{1,18})\s+nGpus\s+(\d{1,18})\s+minBytes\s+\d+\s+maxBytes\s+(\d{1,18})(.*)"
 )
-_STEP = re.compile(r"step:\s*(\d+)\((\w+)\)")
+_STEP = re.compile(r"step:\s*(\d{1,18})\((\w+)\)")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
 _LIBRARY_CODE = re.compile(r"\bnccl-library=(\d{5})\b")
 """NCCL_VERSION_CODE from 2.9 on: 10000 major + 100 minor + patch (nccl.h)."""
@@ -85,6 +85,7 @@ class _Run:
     names: list[str] = field(default_factory=list)
     unit: float = MICRO
     hosts: list[str] = field(default_factory=list)
+    last: int = -1
     devices: list[str] = field(default_factory=list)
     gpus: int | None = None
     most: float | None = None
@@ -221,11 +222,15 @@ def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
     """Note a rank's host and device; of several groups (split communicators) the first counts."""
     if rank[2] is not None and _count(rank[2], location):
         return
-    if rank[2] is None and _count(rank[1], location) < len(run.hosts):
+    number_of_rank = _count(rank[1], location)
+    if number_of_rank <= run.last:
         raise TraceError(
             f"{location}: rank {rank[1]} a second time: each process ran by itself; "
             "build nccl-tests with MPI=1"
         )
+    if rank[2] is None and number_of_rank != run.last + 1:
+        raise TraceError(f"{location}: rank {run.last + 1} is missing before rank {rank[1]}")
+    run.last = number_of_rank
     run.hosts.append(rank[3])
     run.devices.append(rank[4].strip())
 

@@ -306,7 +306,7 @@ def _refusal(error: Exception) -> str:
 
 
 def _stop(message: str, status: int) -> typer.Exit:
-    typer.echo(harmless(message), err=True)
+    typer.echo(harmless(message).replace("\n", "\N{SYMBOL FOR LINE FEED}"), err=True)
     return typer.Exit(status)
 
 

@@ -17,6 +17,7 @@ from experiments.cli.options import (
     quantity,
 )
 from experiments.cli.show import check_figure, check_html, show
+from simulator.support.quantities import whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -230,7 +231,7 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     """Tell a form from a number of tokens: clients of engines have ``--output`` for these."""
     form = Output.TABLE
     for value in output:
-        if value.isdigit() and int(value) > 0:
+        if (whole_of(value) or 0) > 0:
             tokens = int(value)
         elif value in list(Output):
             form = Output(value)
@@ -258,12 +259,12 @@ def _deployment(
 def _pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
     """Read a pool that decodes: how many, degrees, and whose accelerators."""
     words = re.fullmatch(
-        r"(\d+)(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d+[\s,]*)*))?(?:on\s+(\S+))?", text.strip()
+        r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?", text.strip()
     )
     if words is None:
         raise typer.BadParameter(f"--decode {text!r}: write such as '4 x tp 8, dp 2 on hgx-h200'.")
     degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
-    for name, count in re.findall(r"(tp|dp|ep)\s*(\d+)", words[2] or ""):
+    for name, count in re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or ""):
         degrees[name] = int(count)
     if not min(int(words[1]), *degrees.values()):
         raise typer.BadParameter(f"--decode {text!r}: a pool has at least 1 of each.")

@@ -32,10 +32,13 @@ from simulator.serving.loop import (
 from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import WorkloadError
+from simulator.support.limits import limits
 from simulator.support.names import one_of
 from topologies import Cluster
 from traces.requests.table import Hashes, Requests
 
+_FEW = 64
+"""Instances that may be more than there are requests."""
 _ITERATIONS = 200_000
 """Iterations between two visits of the loop to Python, where it may be interrupted: some 0.1 s."""
 
@@ -159,6 +162,11 @@ def serve(  # noqa: PLR0913 - the nouns of a run
             "the requests name no sessions, by which the router session goes: use --router prefix"
         )
     deployment, decode = instances.deployment, instances.decode or instances.deployment
+    count, tokens = len(columns.prompt), int(columns.output.sum())
+    most = max(instances.count, instances.decode_count)
+    if most > max(count, _FEW):
+        raise WorkloadError(f"{most} instances for {count} requests: most would never serve one")
+    limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
     unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
     before = base or instances
     where = before.deployment.cluster

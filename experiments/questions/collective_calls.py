@@ -31,6 +31,8 @@ from simulator.topology import Topology
 from simulator.workload import Call, CallRow, What, Workload
 from topologies import Cluster
 
+_MOST_CALLS = 64
+"""Concurrent calls of one question: of 64 each two are simulated, 2,016 times."""
 _GIGA = 1e9
 _MOST = 100_000
 """Calls of one answer: more are a mistake in ``every``."""
@@ -207,6 +209,8 @@ def collective_calls(
         raise WhatIfError("engine analytic knows calls alone only; flow and transfer share links")
     if not calls:
         raise WhatIfError("which calls? Name one, such as all_reduce 64MiB ranks 0-15")
+    if len(calls) > _MOST_CALLS:
+        raise WhatIfError(f"{len(calls)} calls: each two are compared, and {_MOST_CALLS} the most")
     parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
     job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
     network = changed_network(network, what_ifs, job, nodes)

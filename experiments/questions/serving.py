@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.loop import Host, gap_quantile
 from simulator.support.arrays import Floats
@@ -222,8 +224,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         instances = Instances(deployment=instances)
     if seeds < 1:
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
-    if not 0 < factor < float("inf"):
-        raise WhatIfError(f"factor {factor!r} is not positive and finite")
+    check_factor(factor)
     deployment = instances.deployment
     wanted = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
@@ -523,8 +524,9 @@ def _load_text(load: Load) -> str:
             f" {load.output_tokens} out"
         )
     table = load if isinstance(load, Requests) else load(0)
+    rate = "all at once" if isinf(table.rate) else f"{table.rate:.4g}/s"
     return (
-        f"{len(table)} requests, {table.rate:.4g}/s, {table.prompt.mean():.0f} tokens in and"
+        f"{len(table)} requests, {rate}, {table.prompt.mean():.0f} tokens in and"
         f" {table.output.mean():.0f} out in the mean"
     )
 

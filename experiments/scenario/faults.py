@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from experiments.scenario.change import Faulty
 from experiments.scenario.words import Word, factor_of, near
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import WhatIfError, shown
 from simulator.support.names import same_name
+from simulator.support.quantities import whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeNamed, Part, SwitchNamed
 
@@ -57,9 +58,10 @@ def faulty(words: Sequence[Word]) -> Faulty:
 
 def _without_seed(words: Sequence[Word]) -> tuple[Sequence[Word], int | None]:
     if len(words) > 2 and words[-2].is_one_of("seed"):
-        if not words[-1].text.isdecimal():
-            raise WhatIfError(f"seed {words[-1].text!r} is no whole number")
-        return words[:-2], int(words[-1].text)
+        seed = whole_of(words[-1].text)
+        if seed is None or seed < 0:
+            raise WhatIfError(f"seed {shown(words[-1].text)} is no whole number")
+        return words[:-2], seed
     return words, None
 
 

@@ -24,6 +24,8 @@ from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
 from simulator.workload import KINDS, kind_named
 
+_SHOWN = 60
+"""Characters of a call that an error repeats, before the wrong word and behind it."""
 _WORD = re.compile(r"\S+")
 _TIMES = re.compile(r"x(\d{1,6})", re.IGNORECASE)
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
@@ -92,7 +94,8 @@ class _Words:
     def wrong(self, why: str) -> WhatIfError:
         """Make an error that points at the word just taken."""
         word = self.found[self.at - 1]
-        pointed = f"{self.text[: word.start()]}>>{word[0]}<<{self.text[word.end() :]}"
+        before, after = self.text[: word.start()][-_SHOWN:], self.text[word.end() :][:_SHOWN]
+        pointed = f"{before}>>{word[0][:_SHOWN]}<<{after}"
         return WhatIfError(f"{pointed}: {why}")
 
 

@@ -69,14 +69,14 @@ class WorkloadEntry(_Table):
         description="A plan's file, as `generate --write` makes one; `plan.…` dimensions vary it. "
         "Its kernels take the rates of the accelerator of each point's cluster.",
     )
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
+    weight: Annotated[float, Field(gt=0, le=1e12, strict=True)] = Field(
         1.0, description="How many of all steps are this workload's, beside the other weights."
     )
     name: StrictStr | None = Field(None, description="What tables call it; its file's name if not.")
     cluster: StrictStr | None = Field(
         None, description="Where a trace was recorded; the study's cluster, or its card's, if not."
     )
-    tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
+    tokens: Annotated[StrictInt, Field(gt=0, lt=2**60)] | None = Field(
         None, description="Tokens of a trace's step of the whole job, for tokens_per_s."
     )
 

@@ -17,11 +17,13 @@ from experiments.evaluate.serving_instances import Deployment
 from experiments.validation.serving_rows import model_named
 from simulator.serving.engines import engine
 from simulator.support.arrays import Floats, Longs
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import json_rows, parse_json, read_text
+from simulator.support.quantities import CENTURY, MOST_RANKS
 from topologies import Cluster
 from traces.generate.inference import Precisions
 from traces.generate.parallelism import Parallelism
+from traces.requests.table import MOST_TOKENS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +69,14 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
         for name in ("input_toks", "output_toks")
     )
     first, last = (
-        np.array([float(row.get(name, np.nan)) - origin for row in rows])
+        np.array([_answered(row, name, path) - origin for row in rows])
         for name in ("first_token_ts", "last_token_ts")
     )
+    if (first < arrivals - origin).any() or (last < first).any():
+        raise TraceError(
+            f"{path / 'requests.jsonl'}: a request's last token comes before its first, or that"
+            " before it arrives"
+        )
     deployment = _deployment(meta, path, cluster, int((prompt + output).max()))
     ids = tuple(str(row.get("request_id", number)) for number, row in enumerate(rows))
     return ServingLog(ids, arrivals - origin, prompt, output, first, last, deployment)
@@ -94,42 +101,73 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 def _arrival(row: Mapping[str, Any], path: Path) -> float:
     """When the engine queued a request; else when the client sent it."""
     for name in ("queued_ts", "arrival_time", "arrival"):
-        value = row.get(name)
-        if isinstance(value, int | float) and np.isfinite(value):
+        value: Any = row.get(name)
+        if _is_number(value, -CENTURY, CENTURY):
             return float(value)
-    raise TraceError(f"{path / 'requests.jsonl'}: queued_ts or arrival_time is missing")
+    raise TraceError(f"{path / 'requests.jsonl'}: queued_ts or arrival_time is missing, or no time")
+
+
+def _answered(row: Mapping[str, Any], name: str, path: Path) -> float:
+    """When a token was sent; NaN where it was not measured."""
+    value = row.get(name)
+    if value is None:
+        return np.nan
+    if _is_number(value, -CENTURY, CENTURY):
+        return float(value)
+    raise TraceError(f"{path / 'requests.jsonl'}: {name} {shown(value)} is no time")
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def _tokens(row: Mapping[str, Any], name: str, path: Path) -> int:
     value = row.get(name)
-    if not isinstance(value, int) or value < 1:
-        raise TraceError(f"{path / 'requests.jsonl'}: {name} {value!r} is not a count of tokens")
+    if not isinstance(value, int) or not _is_number(value, 1, MOST_TOKENS):
+        raise TraceError(
+            f"{path / 'requests.jsonl'}: {name} {shown(value)} is not a count of tokens"
+        )
     return value
 
 
 def _deployment(meta: Mapping[str, Any], path: Path, cluster: Cluster, longest: int) -> Deployment:
-    settings = meta.get("engine_kwargs", {})
+    settings = meta.get("engine_kwargs") or {}
+    if not isinstance(settings, dict):
+        raise TraceError(f"{path / 'meta.json'}: engine_kwargs is no table")
+
+    def count(name: str, usual: int, most: int = MOST_TOKENS) -> int:
+        value = settings.get(name)
+        value = usual if value is None else value
+        if not isinstance(value, int) or not _is_number(value, 1, most):
+            raise TraceError(f"{path / 'meta.json'}: {name} {shown(value)} is no count")
+        return value
+
     name = meta.get("model") or settings.get("model")
     if not isinstance(name, str):
         raise TraceError(f"{path / 'meta.json'}: model is missing")
     model = model_named(name)
-    tp = int(settings.get("tensor_parallel_size") or 1)
-    dp = int(settings.get("data_parallel_size") or 1)
+    tp, dp = (count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
     spread = bool(settings.get("enable_expert_parallel")) and model.experts is not None
     memory = cluster.accelerator.memory or 80e9
     by = engine("vllm", str(meta.get("vllm_version", "")), memory)
+    part = settings.get("gpu_memory_utilization")
+    part = by.memory_fraction if part is None else part
+    if not _is_number(part, 0.01, 1):
+        raise TraceError(f"{path / 'meta.json'}: gpu_memory_utilization {shown(part)}: 0.01 to 1")
     by = replace(
         by,
-        tokens=int(settings.get("max_num_batched_tokens") or by.tokens),
-        sequences=int(settings.get("max_num_seqs") or by.sequences),
-        memory_fraction=float(settings.get("gpu_memory_utilization") or by.memory_fraction),
-        block=int(settings.get("block_size") or by.block),
+        tokens=count("max_num_batched_tokens", by.tokens),
+        sequences=count("max_num_seqs", by.sequences),
+        memory_fraction=float(part),
+        block=count("block_size", by.block),
         # The log's times are the engine's own: no server and no client stand before it.
         host=by.host._replace(first=0.0, per_token=0.0),
     )
     weights = {"fp8": "fp8", "modelopt": "fp8"}.get(str(settings.get("quantization")), "bf16")
     cache = "fp8" if str(settings.get("kv_cache_dtype", "")).startswith("fp8") else "bf16"
-    blocks = meta.get("num_gpu_blocks") or settings.get("num_gpu_blocks_override")
+    settings["num_gpu_blocks"] = meta.get("num_gpu_blocks") or settings.get(
+        "num_gpu_blocks_override"
+    )
     context = 4096
     while context < longest:
         context *= 2
@@ -144,7 +182,7 @@ def _deployment(meta: Mapping[str, Any], path: Path, cluster: Cluster, longest: 
         engine=by,
         precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),
         context=context,
-        blocks=int(blocks) if blocks else None,
+        blocks=count("num_gpu_blocks", 1) if settings["num_gpu_blocks"] else None,
     )
 
 

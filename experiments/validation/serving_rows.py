@@ -18,8 +18,8 @@ from experiments.validation.step_pairs import Differ
 from experiments.validation.tables import Row, number, read_rows, text
 from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
-from simulator.support.errors import TraceError, TwofoldError
-from simulator.support.quantities import parse_quantity
+from simulator.support.errors import TraceError, TwofoldError, shown
+from simulator.support.quantities import CENTURY, INSTANT, parse_quantity
 from topologies import Cluster, catalog, load_cluster
 from traces.generate.inference import Precisions
 from traces.generate.kernel_times import PRECISIONS
@@ -127,8 +127,14 @@ def _row(row: Row, place: str) -> ServingRow:
 
 
 def _milliseconds(row: Row, column: str) -> float | None:
-    value = number(text(row, column))
-    return value / 1e3 if value > 0 else None
+    """Read a time; None where it was not measured."""
+    cell = text(row, column)
+    value = number(cell) / 1e3
+    if cell.lower() in ("", "nan", "n/a") or value == 0:
+        return None
+    if not INSTANT <= value <= CENTURY:
+        raise TraceError(f"{column}: {shown(cell)} is not a time in milliseconds")
+    return value
 
 
 def _count(row: Row, column: str, usual: int | None = None) -> int:

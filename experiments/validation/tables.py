@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import csv_table, read_bytes, read_text
-from simulator.support.quantities import CENTURY, number_of
+from simulator.support.quantities import CENTURY, INSTANT, number_of
 from topologies import catalog
 
 Row = Mapping[str, str | None]
@@ -120,8 +120,8 @@ def seconds(row: Row, column: str, *, may_be_zero: bool = False) -> float | None
     if not cell:
         return None
     value = number(cell)
-    if not 0 <= value <= CENTURY or (value == 0 and not may_be_zero):
-        more = "" if may_be_zero else ", more than 0"
+    if not INSTANT <= value <= CENTURY and not (value == 0 and may_be_zero):
+        more = "" if may_be_zero else f", {INSTANT:g} or more"
         raise TraceError(f"{column}: {cell!r} is not a time in seconds{more}")
     return value
 

@@ -187,4 +187,4 @@ def _since(choices: Mapping[str, str], version: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return tuple(int(part) for part in re.findall(r"\d{1,18}", version)[:3])

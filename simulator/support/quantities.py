@@ -42,6 +42,8 @@ _EXAMPLES = {
 }
 CENTURY = 3.2e9
 """Seconds: nothing that is measured or simulated here takes longer."""
+INSTANT = 1e-9
+"""Seconds: no step, call or token that was measured took less."""
 MOST_BYTES = 2.0**60
 """Of one message, or one memory: an exbibyte."""
 MOST_RANKS = 2**24
@@ -58,6 +60,7 @@ PHYSICAL = {
 }
 """Least and most of each base unit that a file or a command may state, besides 0: a link of 0.1 B/s
 is slower than a telegraph, one of 10^18 a million times as fast as any there is."""
+_WHOLE = re.compile("-?[0-9]{1,18}")
 _LEAST_NUMBER = 1e-30
 _LONGEST = 100
 """Characters of a quantity."""
@@ -130,6 +133,17 @@ def number_of(text: object) -> float:
     except ValueError:
         return math.nan
     return value if value == 0 or _LEAST_NUMBER <= abs(value) <= MOST_BYTES else math.nan
+
+
+def whole_of(text: str) -> int | None:
+    """Read a whole number of at most 18 digits, which 64 bits hold; None if the text is none.
+
+    Examples
+    --------
+    >>> whole_of("-12"), whole_of("1e3"), whole_of("9" * 5000)
+    (-12, None, None)
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def _no_unit(number: str, unit: str, base: str) -> str:

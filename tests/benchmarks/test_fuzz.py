@@ -8,6 +8,9 @@ import pytest
 from benchmarks.fuzz import harness
 from benchmarks.fuzz.cases import (
     archives,
+    more_tables,
+    more_traces,
+    more_words,
     networks,
     schedules,
     studies,
@@ -83,6 +86,39 @@ FOUND = {
 }
 
 
+FOUND |= {
+    more_traces.more_traces: ("XLA JSON: device of 5,000 digits", "folder: a new line in a name"),
+    more_tables.more_tables: (
+        "cluster: nodes: 010",
+        "cluster: nodes: 1:30",
+        "cluster: 3000000000 s",
+        "InfraGraph: a slice backwards",
+        "InfraGraph: 10,000 components",
+        "log: nccl: a rank twice",
+        "log: table: time 1e-30",
+        "requests: all at once",
+        "requests: prompt 1.5",
+        "serving log: first before arrival",
+        "serving log: first text",
+        "serving log: tp text",
+        "serving log: sequences -1",
+        "serving log: kwargs a list",
+        "served: ttft -1",
+        "served: tpot 1e-30",
+        "study: a weight of 1e308",
+    ),
+    more_words.more_words: (
+        "what-if: 'scale_out.flows = 99999",
+        "utility --step 99999",
+        "generate: --pp 32 --micro-batch 1 --global-batch 1",
+        "serving: --factor 1e308",
+        "serving: --instances 100000",
+        "options: 'topology torus:4x4 --throughput shift:9",
+        "collective: all_reduce 1MiB ranks 0-7 all_reduce",
+    ),
+}
+
+
 _REFUSED = (
     "tar: sparse",
     "schedule:",
@@ -92,11 +128,18 @@ _REFUSED = (
     "smi:",
     "cluster:",
     "spec",
+    "InfraGraph:",
+    "log: nccl: a rank twice",
+    "requests: prompt",
+    "study: a weight",
+    "generate:",
+    "serving:",
+    "options:",
 )
 """Of these none may be answered; of the others some may, without what is damaged."""
 
 
-_SLOW = (archives.archives, traces.traces)
+_SLOW = (archives.archives, traces.traces, more_tables.more_tables)
 """Cases that take ten seconds and more together: the rest is tried each time."""
 
 

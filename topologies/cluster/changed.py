@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.support.errors import ClusterError, TopologyError, WhatIfError
+from simulator.support.errors import ClusterError, TopologyError, WhatIfError, shown
 from simulator.support.names import did_you_mean, same_name
+from simulator.support.quantities import whole_of
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import DATA_SHEET, GRAPH, TRANSPORT_FIELDS, TRANSPORTS, GraphFabric
@@ -333,15 +334,17 @@ def _switch_of(text: str) -> bool:
 
 
 def _count_of(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise WhatIfError(f"{text!r}: write a whole number above 0")
-    return int(text)
+    count = whole_of(text) or 0
+    if count < 1:
+        raise WhatIfError(f"{shown(text)}: write a whole number above 0")
+    return count
 
 
 def _level_of(text: str) -> str:
     """Return the word of a level of peer access; older versions of NCCL number them."""
     numbered = ("LOC", "PIX", "PXB", "PHB", "PHB", "SYS")
-    return numbered[int(text)] if text.isdecimal() and int(text) < 6 else text.upper()
+    level = whole_of(text)
+    return text.upper() if level is None or not 0 <= level < len(numbered) else numbered[level]
 
 
 SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {

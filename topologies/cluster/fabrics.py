@@ -33,9 +33,9 @@ from pydantic import (
 )
 
 from simulator.policy import HASHED
-from simulator.support.errors import TopologyError
+from simulator.support.errors import TopologyError, shown
 from simulator.support.input_files import read_bytes
-from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText
+from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText, whole_of
 from simulator.topology import SCALE_OUT, Topology
 from simulator.workload import KINDS
 from topologies.families.from_file import custom
@@ -73,9 +73,10 @@ def _dimensions(text: object) -> object:
     if isinstance(text, tuple):
         return text
     parts = text.split("x") if isinstance(text, str) else ()
-    if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"{text!r}: write dimensions as '4x4' or '16x20x28'")
-    return tuple(int(part) for part in parts)
+    lengths = [whole_of(part) or 0 for part in parts]
+    if min(lengths, default=0) < 1:
+        raise ValueError(f"{shown(text)}: write dimensions as '4x4' or '16x20x28'")
+    return tuple(lengths)
 
 
 Dimensions = Annotated[

@@ -15,11 +15,15 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
+from simulator.support.limits import limits
 from simulator.support.quantities import parse_quantity
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.fabrics import PATH_CLASS, ClusterPart, PositiveMultiple
 
-_GPU, _NIC = re.compile(r"gpu(\d+)"), re.compile(r"nic(\d+)")
+_GPU, _NIC = re.compile(r"gpu(\d{1,18})"), re.compile(r"nic(\d{1,18})")
+_STEPS_OF_CABLE = 100
+"""Steps of the limit ``work`` that a cable takes which is looked at for a GPU: this is no loop
+that is compiled."""
 _PROCESSOR = re.compile(r"(cpu|host)[\d-]*")
 
 P2pLevel = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
@@ -121,6 +125,8 @@ class Wiring(ClusterPart):
         Nearest is by cables, past no other GPU, as NCCL ranks NICs by the kind of path to them.
         Empty where there is no NIC.
         """
+        steps = _STEPS_OF_CABLE * self.gpus * len(self.cables)
+        limits().check("work", steps, "wiring", f"{self.gpus} GPUs on {len(self.cables)} cables")
         used: Counter[int] = Counter()
         assigned = []
         for slot in range(self.gpus if self.nics else 0):

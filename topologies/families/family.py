@@ -175,4 +175,4 @@ def family_of(network: Topology) -> tuple[str, tuple[int, ...], str]:
     if match is None:
         return "", (), network.name
     family, numbers, change = match.groups()
-    return family, tuple(int(digits) for digits in re.findall(r"\d+", numbers)), change
+    return family, tuple(int(digits) for digits in re.findall(r"\d{1,18}", numbers)), change

@@ -40,7 +40,7 @@ from topologies.readers.drawn import (
 
 _ACCELERATORS, _PCI = ("xpu", "npu"), re.compile("pci", re.IGNORECASE)
 _SCALE_UP = re.compile(r"nv_?link|xgmi|ualink|xpu_fabric|scale.?up|\bici\b", re.IGNORECASE)
-_ENDPOINT = re.compile(r"([\w ()<>-]+?)(?:\[(-?\d*)(?:(:)(-?\d*))?\])?")
+_ENDPOINT = re.compile(r"([\w ()<>-]+?)(?:\[(-?\d{0,9})(?:(:)(-?\d{0,9}))?\])?")
 _UNITS = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0}
 """GB/s of each unit of bandwidth that says what it carries; transfers do not."""
 
@@ -206,7 +206,10 @@ def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
         return name, everything[int(start) : int(start) + 1]
     if int(stop or 0) > counts[name]:
         raise _GraphError(f"endpoint {part!r}: there are {counts[name]} of {name}")
-    return name, everything[int(start or 0) : int(stop) if stop else None]
+    numbers = everything[int(start or 0) : int(stop) if stop else None]
+    if not numbers:
+        raise _GraphError(f"endpoint {part!r}: none of the {counts[name]} of {name} is in it")
+    return name, numbers
 
 
 def _pairs(

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
 
 _Value = TypeVar("_Value")
@@ -149,4 +150,5 @@ class LaneLabels:
 
 def _plain(key: int | float | str | None) -> int | str:
     text = str(key).removeprefix("stream ").strip()
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else text
+    number = whole_of(text)
+    return text if number is None else number

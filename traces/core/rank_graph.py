@@ -34,7 +34,7 @@ _KINDS = tuple(
 _ENDS = {"send": What.SEND, "receive": What.RECEIVE}
 PARAM_COMMS = "record_param_comms"
 """What PyTorch records beside an operator: the call's parameters."""
-ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d+)(?:->|<-)(\d+))?")
+ANNOTATION = re.compile(r"(?:[a-z]*ccl|gloo|mpi|ucc):(\w+)(?: (\d{1,18})(?:->|<-)(\d{1,18}))?")
 """What a backend calls its work: ``nccl:all_reduce``, ``gloo:send 0->1``."""
 OPERATOR = "c10d::"
 """Operators of PyTorch's process groups."""

@@ -44,6 +44,8 @@ LORA_TARGETS = ("qkv", "proj", "up", "down")
 and those of the network; all of them, as NeMo's LoRA has it by default."""
 _MOST_PASSES = 10_000_000
 """Micro-batches times layers times ranks of a stage; each makes ten ops or more, of some 100 B."""
+_MOST_WRITTEN = 500_000
+"""Layers times micro-batches, which are written out one by one whatever is folded: some 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,6 +349,12 @@ def _misfits(model: Model, parallelism: Parallelism, run: Training | Serving) ->
         yield (
             f"{passes} times a micro-batch passes a layer on a rank, {_MOST_PASSES} are the most: "
             "fewer replicas or micro-batches do the same"
+        )
+    written = model.layers * micro_batches(parallelism, run)
+    if written > _MOST_WRITTEN:
+        yield (
+            f"{model.layers} layers of {micro_batches(parallelism, run)} micro-batches are more "
+            f"than {_MOST_WRITTEN}: a smaller global batch, or larger micro-batches, say the same"
         )
     if isinstance(run, Training):
         yield from _schedule_misfits(parallelism, run)

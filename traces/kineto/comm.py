@@ -39,6 +39,7 @@ from typing import Any
 from msgspec import Raw
 
 from simulator.support.errors import shown
+from simulator.support.quantities import whole_of
 from traces.core.events import CommRecord
 from traces.core.rank_graph import ANNOTATION, CUSTOM, OPERATOR, PARAM_COMMS
 from traces.kineto.schema import (
@@ -108,8 +109,8 @@ def _from_positions(args: CommArgs) -> CommRecord:
         in_elements=elements,
         dtype=dtype,
         group_key=pointer,
-        group_size=_number(fields[-1]) if sized else None,
-        sequence=_number(fields[0]) if fields else None,
+        group_size=whole_of(fields[-1]) if sized else None,
+        sequence=whole_of(fields[0]) if fields else None,
         in_split=_splits(fields, 4),
         out_split=_splits(fields, 5),
     )
@@ -144,7 +145,7 @@ def _from_operator(word: str, args: CommArgs) -> CommRecord:
         dtype=dtype or second_dtype,
         in_split=_splits(values, 4) if splits else lists[1],
         out_split=_splits(values, 3) if splits else lists[0],
-        group_peer=_number(values[2]) if peered and len(values) > 2 else None,
+        group_peer=whole_of(values[2]) if peered and len(values) > 2 else None,
     )
 
 
@@ -181,7 +182,7 @@ def _from_annotation(name: str, args: CommArgs) -> CommRecord:
         in_elements=None if receives else elements,
         out_elements=elements if receives else None,
         dtype=dtypes.pop() if len(dtypes) == 1 else "",
-        group_peer=_number(peer or ""),
+        group_peer=whole_of(peer or ""),
     )
 
 
@@ -246,10 +247,6 @@ def _listed(dims: list[Any], types: list[str], position: int) -> tuple[int, ...]
     return tuple(_product(shape) for shape in shapes) if whole else ()
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
-
-
 def _count(value: LooseNumber, which: str) -> int | None:
     number = whole_number(value, which)
     return number if number is None or number >= 0 else None
@@ -276,7 +273,7 @@ def group_ranks(piece: Raw, size: int | None) -> tuple[tuple[int, ...] | None, b
     dotted = _DOTS.match(_text(unwrapped(piece)))
     if dotted is None:
         return None, False
-    first, last = (tuple(map(int, re.findall(r"-?\d+", dotted[part]))) for part in (1, 3))
+    first, last = (tuple(map(int, re.findall(r"-?\d{1,18}", dotted[part]))) for part in (1, 3))
     completed = None if size is None else _completed(first, last, size)
     return completed, completed is None
 

@@ -188,7 +188,7 @@ def _note_workers(trace: RankTrace, graph: RankGraph, works: Sequence[HostCollec
 
 def _thread_number(trace: RankTrace, thread: int) -> int:
     """Return the number that the system gave to a thread; they rise, as threads are made."""
-    numbers = re.findall(r"\d+", trace.threads[thread]) if trace.threads else []
+    numbers = re.findall(r"\d{1,18}", trace.threads[thread]) if trace.threads else []
     return int(numbers[0]) if numbers else 0
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.analysis.phases import DECODE, PREFILL, Phase
 from simulator.repeats import Repeats
 from simulator.support.errors import TraceError
+from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
@@ -68,7 +69,7 @@ def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
 
 def _named(ranks: Sequence[RankTrace], step: str) -> str:
     for rank in ranks:
-        if not step.isdigit() or int(step) not in _numbers(rank):
+        if whole_of(step) not in _numbers(rank):
             has = ", ".join(str(number) for number in sorted(_numbers(rank))) or "none"
             raise TraceError(f"{rank.file}: no ProfilerStep#{step}; it has {has}")
     return step

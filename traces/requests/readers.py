@@ -190,13 +190,10 @@ def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
 
 def _tokens(row: Mapping[str, Any], column: str, place: str) -> int:
     value = row.get(column)
-    try:
-        count = int(number_of(value))
-    except ValueError:
-        raise TraceError(f"{place}: {column} {value!r} is no count of tokens") from None
-    if count < 0:
-        raise TraceError(f"{place}: {column} {count} is negative")
-    return count
+    count = number_of(value)
+    if not count >= 0 or count % 1:
+        raise TraceError(f"{place}: {column} {shown(value)} is no count of tokens")
+    return int(count)
 
 
 def _benchmark(text: str, source: str) -> Requests | None:

@@ -11,6 +11,8 @@ from simulator.support.quantities import CENTURY
 
 MOST_TOKENS = 2**28
 """Of a prompt or an output: a hundred times the longest context there is."""
+_AT_ONCE = 1e-9
+"""Seconds: what arrives within less arrives together."""
 _MOST = 10_000_000
 """Requests of a table: ten million take 240 MB."""
 
@@ -106,9 +108,9 @@ class Requests:
 
     @property
     def rate(self) -> float:
-        """Requests per second, the first left out."""
+        """Requests per second, the first left out; infinite where all arrive within 1 ns."""
         span = float(self.arrival[-1] - self.arrival[0])
-        return (len(self) - 1) / span if span else float("inf")
+        return (len(self) - 1) / span if span >= _AT_ONCE else float("inf")
 
     def faster(self, factor: float) -> "Requests":
         """Return the same requests arriving ``factor`` times as fast."""

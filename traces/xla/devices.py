@@ -35,7 +35,7 @@ from traces.xla.planes import (
 from traces.xla.tpu import PLANE as TPU
 from traces.xla.tpu import global_numbers, tpu_devices
 
-GPU = re.compile(r"/device:GPU:(\d+)$")
+GPU = re.compile(r"/device:GPU:(\d{1,18})$")
 _WHOSE = re.compile(r"(.*?)\s*(/(?:device|host):.*)", re.DOTALL)
 """A plane's name with whose it is before it: ``worker-3 /device:GPU:0``, as tools write that put
 the profiles of several hosts into one, or ``/job:worker/replica:0/task:3/device:GPU:0``."""

@@ -77,7 +77,7 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
 
 
 _DEVICES = "device-metadata.parquet"
-_DUMP = re.compile(r"dump/module_(\d+)\..*after_optimizations\.hlo\.pb(\.xz)?$")
+_DUMP = re.compile(r"dump/module_(\d{1,18})\..*after_optimizations\.hlo\.pb(\.xz)?$")
 _FEW_ROWS = 10_000
 """A row has a start and a duration of its own, and so takes a byte at least; so many rows may be
 alike."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.support.errors import TraceError
+from simulator.support.quantities import whole_of
 from traces.core.loaded import ALL, MEDIAN
 from traces.xla.planes import NO_STEP, XlaDevice, XlaOp, XlaRecording
 
@@ -64,7 +65,7 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
     numbers = _common(devices, where)
     if step == MEDIAN:
         step = _median(devices, numbers) if numbers and stands else ALL
-    if step != ALL and (not step.isdigit() or int(step) not in numbers):
+    if step != ALL and whole_of(step) not in numbers:
         has = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
         raise TraceError(f"{where}: no step {step}; it has {has or 'none'}")
     whole = step == ALL and not annotated

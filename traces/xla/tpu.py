@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from simulator.support.quantities import whole_of
 from traces.core.files import message_class
 from traces.xla.hlo import base_name
 from traces.xla.host import XlaHostEvents
@@ -30,7 +31,7 @@ from traces.xla.planes import (
     leaves,
 )
 
-PLANE = re.compile(r"/device:TPU:(\d+)(?: (SparseCore \d+))?$")
+PLANE = re.compile(r"/device:TPU:(\d{1,18})(?: (SparseCore \d{1,18}))?$")
 _OPS = ("XLA Ops", "Sparse Core Ops")
 _MODULES = ("XLA Modules", "Sparse Core Modules")
 _STEPS = ("Steps", "Sparse Core Steps")
@@ -176,8 +177,8 @@ class _Runs:
         self._steps = {}
         for event in steps:
             number = event.number("step_num")
-            if number is None and event.name.isdigit():
-                number = int(event.name)
+            if number is None:
+                number = whole_of(event.name)
             if number is not None:
                 self._steps[number] = (event.start, event.end)
 

@@ -47,7 +47,7 @@ def test_compressed_files_are_read(tmp_path):
         ("", "there is no request"),
         ("a,b\n1,2\n", "its columns are of no request trace"),
         (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is no count of tokens"),
-        (AZURE.replace("374", "-4"), "line 2: ContextTokens -4 is negative"),
+        (AZURE.replace("374", "-4"), "line 2: ContextTokens '-4' is no count of tokens"),
         (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is no time"),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,0\n", "line 2: num_decode_tokens 0"),
         ("Timestamp,Request tokens,Response tokens\n0,5,0\n", "no request asks for a token"),

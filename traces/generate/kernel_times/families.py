@@ -293,11 +293,11 @@ def is_elementwise(kernel: str) -> bool:
 
 
 _TILES = (
-    re.compile(r"_MT(\d+)x(\d+)x\d+_"),  # hipBLASLt, rocBLAS: the macro tile
-    re.compile(r"nvjet_(?:[a-z0-9]+_)+?(\d+)x(\d+)_"),
-    re.compile(r"^bmm_.*?_t(\d+)x(\d+)x\d+"),  # TensorRT-LLM
-    re.compile(r"_(?:tilesize|bt)(\d+)x(\d+)x\d+_"),  # cuDNN, MIOpen
-    re.compile(r"_(\d+)x(\d+)(?:x\d+)*(?:_|$)"),  # cuBLAS, CUTLASS, Triton's matmul_ogs
+    re.compile(r"_MT(\d{1,18})x(\d{1,18})x\d{1,18}_"),  # hipBLASLt, rocBLAS: the macro tile
+    re.compile(r"nvjet_(?:[a-z0-9]+_)+?(\d{1,18})x(\d{1,18})_"),
+    re.compile(r"^bmm_.*?_t(\d{1,18})x(\d{1,18})x\d{1,18}"),  # TensorRT-LLM
+    re.compile(r"_(?:tilesize|bt)(\d{1,18})x(\d{1,18})x\d{1,18}_"),  # cuDNN, MIOpen
+    re.compile(r"_(\d{1,9})x(\d{1,9})(?:x\d+)*(?:_|$)"),  # cuBLAS, CUTLASS, Triton's matmul_ogs
 )
 _FEW = 32
 """Rows of a tile that is made for few: a product with as many does 32 FLOPs for a byte of 16-bit

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 394
-LINES = 114_924
+LINES = 114_990
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments.output.document import Row, Table
 from experiments.output.terminal import print_table
-from experiments.questions.validate_steps import predicted
+from experiments.questions.validation.steps import predicted
 from experiments.settings import Settings
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep
 from topologies import load_cluster

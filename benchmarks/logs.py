@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.validate import MOST_PEERS, NOT_NCCL, TABLE
 from experiments.questions.calibrate import calibrate_logs
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 from topologies import Cluster, catalog, load_cluster
 
 NEAREST = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 
 ROOT = Path(__file__).parents[1]
 PAIRS = ROOT / "traces" / "live" / "pairs.csv"

@@ -21,7 +21,7 @@ from experiments.output.progress import watching
 from experiments.output.terminal import print_document
 from experiments.priors.errors import STEP_ERRORS, Errors, write_errors
 from experiments.priors.steps import ANY, size_class
-from experiments.questions.validate_steps import StepPrediction, StepsReport, validate_steps
+from experiments.questions.validation.steps import StepPrediction, StepsReport, validate_steps
 from experiments.validation.measured_steps import read_steps
 from simulator.accelerators import model
 from topologies import load_cluster

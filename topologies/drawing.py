@@ -1,4 +1,4 @@
-"""Figures of topologies; ``python -m topologies.drawing`` draws the gallery of the README anew.
+"""Figures of topologies.
 
 Nodes are placed by the layout of the family where it has one, else in levels.
 """
@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -16,41 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from simulator.support.errors import OutputError, TopologyError
+from simulator.support.errors import TopologyError
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Node, Topology
-from topologies.cluster.build import build
-from topologies.cluster.catalog import load_cluster
 from topologies.families.family import family_of
-from topologies.families.table import FAMILIES
-from topologies.spec import parse_topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Places = dict[Node, tuple[float, float]]
 """Where in the figure each node is."""
-
-
-def draw_topology(network: Topology, path: str | Path) -> None:
-    """Write a figure; the format is that of the file's ending (png, svg, pdf).
-
-    Links are coloured by resource, and thicker with more bandwidth; both directions are one line.
-
-    Parameters
-    ----------
-    network
-        A topology of at most 1,024 ranks.
-    path
-        Of the figure.
-
-    Raises
-    ------
-    TopologyError
-        If there are more than 1,024 ranks.
-    OutputError
-        If the file cannot be written, or its ending is of no known format.
-    """
-    _save(figure(network), Path(path), dpi=120)
 
 
 def figure(network: Topology) -> Figure:
@@ -62,40 +35,18 @@ def figure(network: Topology) -> Figure:
         If there are more than 1,024 ranks.
     """
     drawn = Figure(figsize=(8, 6), layout="constrained")
-    _panel(drawn.add_subplot(), network)
+    draw_on(drawn.add_subplot(), network)
     return drawn
 
 
-def gallery(path: str | Path) -> None:
-    """Write one figure with every family and some clusters.
+def draw_on(axes: "Axes", network: Topology) -> None:
+    """Draw a topology: links coloured by resource, thicker with more bandwidth, one a cable.
 
     Raises
     ------
-    OutputError
-        As :func:`draw_topology`.
+    TopologyError
+        If there are more than 1,024 ranks.
     """
-    specs = [family.example for family in FAMILIES.values()]
-    networks = [parse_topology(spec, bandwidth=50e9, latency=1e-6) for spec in specs]
-    networks += [build(load_cluster(name), ranks) for name, ranks in _CLUSTERS]
-    columns = 3
-    rows = -(-len(networks) // columns)
-    figure = Figure(figsize=(4.2 * columns, 2.9 * rows), layout="constrained")
-    for number, network in enumerate(networks):
-        _panel(figure.add_subplot(rows, columns, number + 1), network)
-    _save(figure, Path(path), dpi=66)
-
-
-_CLUSTERS = (("dgx-a100", 16), ("perlmutter", 16), ("tpu-v5e", 16))
-
-
-def _save(figure: Figure, path: Path, dpi: int) -> None:
-    try:
-        figure.savefig(path, dpi=dpi)
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
-
-
-def _panel(axes: "Axes", network: Topology) -> None:
     if network.ranks > _MOST_RANKS:
         raise TopologyError(
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
@@ -352,7 +303,3 @@ _LAYOUTS: dict[str, Callable[[Topology, Sequence[int]], Places]] = {
     "hypercube": _cube,
     "dragonfly": _groups,
 }
-
-
-if __name__ == "__main__":
-    gallery(Path(__file__).with_name("gallery.png"))

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from experiments.questions.diff import diff as diff
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
+    from experiments.questions.generate import memory as memory
     from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.generate import write_plan as write_plan
     from experiments.questions.inspect_trace import look as inspect
-    from experiments.questions.memory import memory as memory
     from experiments.questions.metrics import metrics as metrics
     from experiments.questions.package import package as package
     from experiments.questions.replay import replay as replay
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from experiments.questions.serving_rate import serving_rate as serving_rate
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
-    from experiments.questions.validate import validate as validate
-    from experiments.questions.validate_serving import validate_serving as validate_serving
-    from experiments.questions.validate_serving_log import (
+    from experiments.questions.validation.recordings import validate as validate
+    from experiments.questions.validation.serving import validate_serving as validate_serving
+    from experiments.questions.validation.serving_log import (
         validate_serving_log as validate_serving_log,
     )
-    from experiments.questions.validate_steps import validate_steps as validate_steps
+    from experiments.questions.validation.steps import validate_steps as validate_steps
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
     from experiments.studies.cache import cache as cache
@@ -110,10 +110,10 @@ _PLACES = {
     "cache": "experiments.studies.cache:cache",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
-    "validate": f"{_QUESTIONS}.validate:validate",
-    "validate_serving": f"{_QUESTIONS}.validate_serving:validate_serving",
-    "validate_serving_log": f"{_QUESTIONS}.validate_serving_log:validate_serving_log",
-    "validate_steps": f"{_QUESTIONS}.validate_steps:validate_steps",
+    "validate": f"{_QUESTIONS}.validation.recordings:validate",
+    "validate_serving": f"{_QUESTIONS}.validation.serving:validate_serving",
+    "validate_serving_log": f"{_QUESTIONS}.validation.serving_log:validate_serving_log",
+    "validate_steps": f"{_QUESTIONS}.validation.steps:validate_steps",
     "serving": f"{_QUESTIONS}.serving:serving",
     "serving_rate": f"{_QUESTIONS}.serving_rate:serving_rate",
     "convert": f"{_QUESTIONS}.convert:convert",
@@ -122,7 +122,7 @@ _PLACES = {
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "write_plan": f"{_QUESTIONS}.generate:write_plan",
-    "memory": f"{_QUESTIONS}.memory:memory",
+    "memory": f"{_QUESTIONS}.generate:memory",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "bill": f"{_QUESTIONS}.bill:bill",

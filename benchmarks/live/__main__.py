@@ -25,7 +25,7 @@ from benchmarks.live.network import NetworkError, missing
 from benchmarks.live.run import Measured, Plan, measure
 from benchmarks.live.write import write
 from experiments.output import terminal
-from experiments.questions.validate import ValidationReport, validate
+from experiments.questions.validation.recordings import ValidationReport, validate
 from experiments.validation.predicted_points import PointError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)

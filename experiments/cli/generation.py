@@ -312,7 +312,7 @@ def generate(
 
 def _show_memory(plan: "GenerationPlan", output: Output) -> None:
     """Show what fills the memory of the ranks of a plan."""
-    from experiments.questions.memory import memory
+    from experiments.questions.generate import memory
 
     show(memory(plan), output)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
-    from experiments.questions.validate import ValidationReport
+    from experiments.questions.validation.recordings import ValidationReport
 
 _SIZES = "1KiB..1GiB"
 
@@ -637,16 +637,16 @@ def _validated(
 ) -> "ValidationReport":
     """Answer tables of what-ifs or collectives, or traces."""
     from experiments.output.progress import watching
-    from experiments.questions import validate as questions
+    from experiments.questions.validation.recordings import validate as ask
     from experiments.settings import EVERY
 
     settings = replace(settings_of(ctx), step=EVERY)
     with watching() as watch:
         if table == "collectives":
-            return questions.validate((), cluster, collectives=sources, layout=layout, watch=watch)
+            return ask((), cluster, collectives=sources, layout=layout, watch=watch)
         if table == "what-ifs":
-            return questions.validate((), cluster, against=sources, settings=settings, watch=watch)
-        return questions.validate(sources, cluster, predict=predict, settings=settings, watch=watch)
+            return ask((), cluster, against=sources, settings=settings, watch=watch)
+        return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
 
 
 def _validate_steps(
@@ -660,7 +660,7 @@ def _validate_steps(
 ) -> None:
     """Answer tables of training steps."""
     from experiments.output.progress import watching
-    from experiments.questions.validate_steps import validate_steps
+    from experiments.questions.validation.steps import validate_steps
 
     engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
     with watching() as watch:
@@ -686,7 +686,7 @@ def _validate_serving(
         "for serving",
     )
     if log is not None:
-        from experiments.questions.validate_serving_log import validate_serving_log
+        from experiments.questions.validation.serving_log import validate_serving_log
 
         if tables:
             raise typer.BadParameter("--serving and --serving-log: validate them separately.")
@@ -694,7 +694,7 @@ def _validate_serving(
             raise typer.BadParameter("a serving log needs the cluster it ran on: --cluster C.")
         show(validate_serving_log(log, cluster), output)
         return
-    from experiments.questions.validate_serving import validate_serving
+    from experiments.questions.validation.serving import validate_serving
 
     if cluster is not None:
         raise typer.BadParameter("--cluster has no effect: rows name their machine.")
@@ -723,6 +723,6 @@ def _words_of(kind: str | None) -> str:
 
 
 def _names_cluster(trace: str) -> bool:
-    from experiments.questions.validate import BETWEEN
+    from experiments.questions.validation.recordings import BETWEEN
 
     return BETWEEN in trace and not Path(trace).exists()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from experiments.priors.serving import ServingPrior
     from experiments.questions.serving import Gain, ServingReport, Slo
     from experiments.questions.serving_rate import ServingRateReport
-    from experiments.questions.validate_serving import ServingErrors, ValidateServingReport
-    from experiments.questions.validate_serving_log import LogFigure, ServingLogReport
+    from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
+    from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""

@@ -37,8 +37,7 @@ from simulator.support.quantities import format_quantity
 
 if TYPE_CHECKING:
     from experiments.questions.explain import ExplainReport, SavedPart, UtilityParts
-    from experiments.questions.generate import GenerationReport
-    from experiments.questions.memory import MemoryReport
+    from experiments.questions.generate import GenerationReport, MemoryReport
     from experiments.questions.replay import ReplayReport
     from experiments.routing_notes import RoutingNotes
     from simulator.analysis.attribution import PathPart, Stretch

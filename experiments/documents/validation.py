@@ -24,8 +24,8 @@ from experiments.output.words import percent, plural, say_resource, say_time, un
 from experiments.settings import EVERY
 
 if TYPE_CHECKING:
-    from experiments.questions.validate import StepError, ValidationReport
-    from experiments.questions.validate_steps import StepPrediction, StepsReport
+    from experiments.questions.validation.recordings import StepError, ValidationReport
+    from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary
     from experiments.validation.predicted_points import PointError
     from experiments.validation.step_pairs import PairErrors

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any, get_type_hints
 
 from experiments.report import Report
@@ -73,7 +73,7 @@ def reports() -> dict[str, type[Report]]:
     reports = {}
     rooms = (questions, points, studies)
     modules = [
-        f"{room.__name__}.{part.name}" for room in rooms for part in iter_modules(room.__path__)
+        part.name for room in rooms for part in walk_packages(room.__path__, f"{room.__name__}.")
     ]
     for module in modules:
         for value in vars(import_module(module)).values():

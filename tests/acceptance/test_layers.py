@@ -56,9 +56,7 @@ def test_no_rooms_import_each_other_in_a_cycle(imports: nx.DiGraph) -> None:
 
 
 def test_no_room_has_more_than_twenty_files() -> None:
-    """But the questions, which are a module per command."""
     files = [file.parent for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    files = [folder for folder in files if folder != ROOT / "experiments" / "questions"]
     assert {str(folder) for folder in files if files.count(folder) > 20} == set()
 
 

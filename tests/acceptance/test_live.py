@@ -15,7 +15,7 @@ import pytest
 from benchmarks.measured_figure import PAIRS, figure
 from experiments.points.sweep import sweep
 from experiments.priors.errors import OFF
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import utility_pct
 from experiments.validation.measured_points import read_points
 

@@ -18,7 +18,7 @@ from benchmarks.live.network import CREDIT, PAYLOAD, NetworkError, Rates
 from benchmarks.live.probe import bandwidth, latency
 from benchmarks.live.run import Measured
 from benchmarks.live.write import merged, write
-from experiments.questions.validate import ValidationReport
+from experiments.questions.validation.recordings import ValidationReport
 from experiments.settings import Settings
 from experiments.validation.measured_points import read_points
 from experiments.validation.predicted_points import PointError

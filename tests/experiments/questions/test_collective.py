@@ -5,7 +5,7 @@ import pytest
 from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
 from experiments.questions.collective import collective
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 from simulator.support.errors import ScheduleError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology

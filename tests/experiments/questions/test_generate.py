@@ -15,7 +15,7 @@ from experiments.cli.main import app
 from experiments.points.utility import utility
 from experiments.questions.convert import FORMS, convert
 from experiments.questions.generate import generate, plan_on, write_plan
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 from helpers.synthetic_jobs import planned, plans
 from simulator.support.errors import (
     ClusterError,

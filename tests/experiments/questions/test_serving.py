@@ -18,8 +18,8 @@ from experiments.evaluate.serving_instances import (
     memory_use,
 )
 from experiments.questions.serving import LIFE, Slo, resources_of, serving
-from experiments.questions.validate_serving import validate_serving
-from experiments.questions.validate_serving_log import validate_serving_log
+from experiments.questions.validation.serving import validate_serving
+from experiments.questions.validation.serving_log import validate_serving_log
 from helpers.places import SHARED
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster

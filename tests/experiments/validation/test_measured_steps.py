@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.questions.generate import generate, plan_on
-from experiments.questions.validate_steps import validate_steps
+from experiments.questions.validation.steps import validate_steps
 from experiments.settings import Settings
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
 from experiments.validation.step_pairs import linear_series, pair_errors

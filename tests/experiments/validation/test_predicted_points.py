@@ -10,7 +10,7 @@ import yaml
 from experiments.baseline import Settings, baseline
 from experiments.points.sweep import sweep
 from experiments.points.what_if import what_ifs
-from experiments.questions.validate import validate
+from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import improve
 from experiments.validation import predicted_points
 from experiments.validation.measured_points import COLUMNS_OF_CHANGE, read_points

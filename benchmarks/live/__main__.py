@@ -115,13 +115,18 @@ def _measured(
     for case in cases:
         begun = time.monotonic()
         try:
-            done.append(measure(case, plan, folder / case.name, scratch, _say))
+            found = measure(case, plan, folder / case.name, scratch, _say)
         except (JobError, NetworkError, OSError) as error:
             _say(f"{case.name} could not be run: {error}")
             failed.append(case.name)
             continue
-        how = f", {done[-1].delayed_by}" if done[-1].delayed_by else ""
+        how = f", {found.delayed_by}" if found.delayed_by else ""
         _say(f"{case.name}: {case.ranks} ranks, {time.monotonic() - begun:.0f} s{how}")
+        if reason := found.unsound():
+            _say(f"{case.name} is not kept: {reason}")
+            failed.append(case.name)
+        else:
+            done.append(found)
     return done, failed
 
 

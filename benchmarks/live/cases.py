@@ -61,10 +61,18 @@ class Case:
 
 
 _SLOW = Rates(250 * _MBIT)
+_CALM = Rates(100 * _MBIT)
+"""For programs whose ranks sleep: TCP takes little of the cores then, so that they stay free."""
 _FAR = Rates(1000 * _MBIT, 1e-3)
 """At 1 ms one way an all-reduce of a few KB is all latency, and the switch in user space, which
 takes 0.1 to 0.2 ms of it, is a small part."""
 _LATENCIES = (0.25, 0.5, 1.0, 2.0)
+
+
+def _layers(layers: int, hidden: int, **shape: Any) -> dict[str, Any]:
+    """Return the shape of a program whose layers sleep for 10 ms forward, 20 backward."""
+    return {"layers": layers, "hidden": hidden, "batch": 16, "sleep": 0.01, **shape}
+
 
 CASES = (
     Case(
@@ -74,12 +82,6 @@ CASES = (
         _SLOW,
     ),
     Case("zero3-gemm-2", "sharded", {"ranks": 2, "layers": 4, "hidden": 512, "batch": 512}, _SLOW),
-    Case(
-        "pipeline-2",
-        "pipeline",
-        {"ranks": 2, "layers": 2, "hidden": 512, "batch": 256, "sleep": 0.004},
-        _SLOW,
-    ),
     Case(
         "tp-2",
         "tensor_parallel",
@@ -101,5 +103,26 @@ CASES = (
         _FAR,
         LATENCY,
         _LATENCIES,
+    ),
+    *(
+        Case(f"{name}-{ranks}", program, {"ranks": ranks, **shape}, _CALM)
+        for name, program, ranks, shape in (
+            ("ddp-sleep", "data_parallel", 2, _layers(4, 320, bucket_mib=0.7)),
+            ("ddp-sleep", "data_parallel", 4, _layers(4, 256, bucket_mib=0.4)),
+            ("zero3", "sharded", 2, _layers(4, 256)),
+            ("zero3", "sharded", 4, _layers(4, 208)),
+            ("tp-wide", "tensor_parallel", 2, _layers(4, 256, batch=128)),
+            ("gpipe", "pipeline", 2, _layers(2, 256, batch=128, micro_batches=4)),
+            ("gpipe", "pipeline", 4, _layers(1, 256, batch=128, micro_batches=6)),
+            ("1f1b", "pipeline", 2, _layers(2, 256, batch=96, micro_batches=5, schedule="1f1b")),
+            ("1f1b", "pipeline", 4, _layers(1, 256, batch=128, micro_batches=8, schedule="1f1b")),
+            (
+                *("interleaved", "pipeline", 2),
+                _layers(1, 256, batch=96, micro_batches=4, schedule="1f1b", chunks=2),
+            ),
+            ("moe", "all_to_all", 2, _layers(3, 256, batch=192)),
+            ("moe", "all_to_all", 4, _layers(3, 256, batch=128)),
+            ("two-groups", "two_groups", 4, _layers(3, 224, batch=64)),
+        )
     ),
 )

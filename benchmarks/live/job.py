@@ -1,6 +1,7 @@
 """The ranks of a program as processes in their namespaces, asked for steps from outside."""
 
 import json
+import os
 import select
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from benchmarks.live.delay import die_with_parent
 from benchmarks.live.network import INTERFACE, Network
 
 _ROOT = Path(__file__).parents[2]
+_KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+"""The allocator gives nothing back: a step that touches new pages lasts longer by chance."""
 _LAST_WORDS = 2000
 """Characters of what a rank complained of that are worth passing on."""
 
@@ -121,6 +124,7 @@ def _rank(
             stderr=log,
             text=True,
             cwd=_ROOT,
+            env=os.environ | _KEEPS_MEMORY,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads are running
         )
     try:

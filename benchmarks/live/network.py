@@ -31,9 +31,10 @@ _ETHERNET = 14
 """Bytes of an Ethernet header, which a token bucket counts; veth pairs send no check sequence."""
 PAYLOAD = (MTU - _HEADERS) / (MTU + _ETHERNET)
 """Share of payload in what the token bucket counts."""
-CREDIT = 70_000
-"""Bytes that a rank may send at once after idle time. tbf cuts up what its bucket cannot hold, and
-the largest packet that TCP hands down is 64 KiB; a larger bucket would be bandwidth for nothing."""
+CREDIT = 12_000
+"""Bytes that a rank may send at once after idle time: one packet and a little. TCP hands down one
+packet at a time (no segmentation offload), else the bucket had to hold 64 KiB, which would be
+bandwidth for nothing."""
 _QUEUE = "32mb"
 """Of the token bucket: larger than what TCP has in flight here, so that nothing is dropped."""
 _COMMAND_LIMIT = 10.0
@@ -187,7 +188,7 @@ def _configure(namespace: str, own: str) -> None:
     link = ("ip", "-n", namespace, "link", "set")
     run(*link, "lo", "up")
     run("ip", "netns", "exec", namespace, "sysctl", "-qw", *_SYSCTL)
-    run(*link, INTERFACE, "mtu", f"{MTU}", "up")
+    run(*link, INTERFACE, "mtu", f"{MTU}", "gso_max_segs", "1", "up")
     run("ip", "-n", namespace, "address", "add", f"{own}/24", "dev", INTERFACE)
 
 

@@ -24,8 +24,8 @@ where both are on one core."""
 _ROUNDS = 60
 """Round trips: their median holds still to a few microseconds."""
 _BLOCK = 1 << 20
-_CREDITS = 20
-"""A stream has as many bytes as this many credits of the bucket, which are then 5 % of it."""
+_CREDITS = 100
+"""A stream has as many bytes as this many credits of the bucket, which are then 1 % of it."""
 _LIMIT = 20.0
 """Seconds that a probe may take; it takes a fraction of one."""
 

@@ -9,12 +9,13 @@ wait for a core compute at a speed that no profile of one of them explains.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.live.shapes import BACKWARD, FORWARD, Shape, Unit, units_of
 
 Step = Callable[[], None]
 
@@ -29,23 +30,6 @@ def _compute(values: torch.Tensor, seconds: float) -> torch.Tensor:
 
 
 _LIBRARY.impl("compute", _compute, "CPU")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How large a program is.
-
-    ``sleep`` (s) stands in for computing per layer forward, twice that backward; ``bucket_mib`` is
-    of data parallelism's gradients, ``micro_batches`` of a pipeline.
-    """
-
-    ranks: int
-    layers: int
-    hidden: int
-    batch: int
-    sleep: float = 0.0
-    bucket_mib: float = 4.0
-    micro_batches: int = 4
 
 
 class _Resting(torch.autograd.Function):
@@ -170,54 +154,127 @@ def tensor_parallel(shape: Shape) -> Step:
     return step
 
 
-class _Stage:
-    """A stage of a pipeline: all micro-batches forward, then all backward (GPipe)."""
+def all_to_all(shape: Shape) -> Step:
+    """Experts: tokens go to another rank's experts and come back, forward and backward."""
+    tokens = torch.randn(shape.batch, shape.hidden)
+    experts = [0.02 * torch.randn(shape.hidden, shape.hidden) for _ in range(shape.layers)]
+
+    def exchanged(values: torch.Tensor) -> torch.Tensor:
+        received = torch.empty_like(values)
+        distributed.all_to_all_single(received, values)
+        return received
+
+    def step() -> None:
+        values = tokens
+        for expert in experts:
+            chosen = _rest(values, shape.sleep / 2)  # attention and the router
+            values = exchanged(_rest(exchanged(chosen) @ expert, shape.sleep / 2))
+        gradient = 1e-3 * values
+        for expert in reversed(experts):
+            inner = exchanged(gradient) @ expert.t()
+            gradient = _rest(exchanged(_rest(inner, shape.sleep)), shape.sleep)
+
+    return step
+
+
+def two_groups(shape: Shape) -> Step:
+    """Tensor parallel in pairs, data parallel between them: gradients move beside the layers."""
+    rank, width = distributed.get_rank(), shape.hidden
+    size = 2
+    pairs = [list(range(first, first + size)) for first in range(0, shape.ranks, size)]
+    across = [list(range(first, shape.ranks, size)) for first in range(size)]
+    tensor, data = (
+        next(
+            group
+            for ranks, group in [(r, distributed.new_group(r)) for r in groups]
+            if rank in ranks
+        )
+        for groups in (pairs, across)
+    )
+    weights = [0.02 * torch.randn(width, width) for _ in range(shape.layers)]
+    inputs = torch.randn(shape.batch, width)
+
+    def step() -> None:
+        values = [inputs]
+        for weight in weights:
+            out = _rest(torch.relu(values[-1] @ weight), shape.sleep)
+            distributed.all_reduce(out, group=tensor)
+            values.append(out)
+        gradient, reduced = 1e-3 * values[-1], []
+        for layer in reversed(range(shape.layers)):
+            gradient = _rest(gradient, 2 * shape.sleep)
+            own = values[layer].t() @ gradient
+            reduced.append((layer, own, distributed.all_reduce(own, group=data, async_op=True)))
+            gradient = gradient @ weights[layer].t()
+            distributed.all_reduce(gradient, group=tensor)
+        for layer, own, work in reduced:
+            work.wait()
+            weights[layer].add_(own, alpha=-1e-9)
+
+    return step
+
+
+class _Pipeline:
+    """A rank of a pipeline: activations and gradients are messages between neighbours."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape, self.rank = shape, distributed.get_rank()
-        self.first, self.last = self.rank == 0, self.rank == shape.ranks - 1
-        weights = (torch.randn(shape.hidden, shape.hidden) for _ in range(shape.layers))
-        self.weights = [0.02 * one for one in weights]
+        self.last = shape.ranks * shape.chunks - 1
+        self.units = units_of(shape, self.rank)
+        self.weights = {
+            virtual: [0.02 * torch.randn(shape.hidden, shape.hidden) for _ in range(shape.layers)]
+            for virtual in range(self.rank, self.last + 1, shape.ranks)
+        }
         self.inputs = torch.randn(shape.batch, shape.hidden)
+        self.kept: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self.sent: list[Any] = []
 
-    def received(self, source: int, tag: int) -> torch.Tensor:
+    def _tag(self, unit: Unit) -> int:
+        """Return the number of what a pass sends, the same on both sides."""
+        return 2 * (unit.micro * (self.last + 1) + unit.virtual) + (unit.what == FORWARD)
+
+    def received(self, unit: Unit) -> torch.Tensor:
         values = torch.empty_like(self.inputs)
-        distributed.recv(values, source, tag=tag)
+        distributed.recv(values, unit.virtual % self.shape.ranks, tag=self._tag(unit))
         return values
 
-    def forward(self, micro: int) -> list[torch.Tensor]:
-        values = [self.inputs if self.first else self.received(self.rank - 1, micro)]
-        for weight in self.weights:
+    def send(self, values: torch.Tensor, unit: Unit, to: int) -> None:
+        work = distributed.isend(values, to % self.shape.ranks, tag=self._tag(unit))
+        self.sent.append((work, values))
+
+    def forward(self, unit: Unit) -> None:
+        before = Unit(FORWARD, unit.micro, unit.virtual - 1)
+        values = [self.received(before) if unit.virtual else self.inputs]
+        for weight in self.weights[unit.virtual]:
             values.append(_rest(torch.relu(values[-1] @ weight), self.shape.sleep))
-        return values
+        self.kept[unit.micro, unit.virtual] = values
+        if unit.virtual < self.last:
+            self.send(values[-1], unit, unit.virtual + 1)
 
-    def backward(self, micro: int, values: list[torch.Tensor]) -> torch.Tensor:
-        tag = self.shape.micro_batches + micro
-        gradient = 1e-3 * values[-1] if self.last else self.received(self.rank + 1, tag)
+    def backward(self, unit: Unit) -> None:
+        values = self.kept.pop((unit.micro, unit.virtual))
+        behind = Unit(BACKWARD, unit.micro, unit.virtual + 1)
+        is_last = unit.virtual == self.last
+        gradient = 1e-3 * values[-1] if is_last else self.received(behind)
         for layer in reversed(range(self.shape.layers)):
             gradient = _rest(gradient * (values[layer + 1] > 0), 2 * self.shape.sleep)
-            self.weights[layer].addmm_(values[layer].t(), gradient, alpha=-1e-9)
-            gradient = gradient @ self.weights[layer].t()
-        return gradient
+            weight = self.weights[unit.virtual][layer]
+            weight.addmm_(values[layer].t(), gradient, alpha=-1e-9)
+            gradient = gradient @ weight.t()
+        if unit.virtual:
+            self.send(gradient, unit, unit.virtual - 1)
 
     def step(self) -> None:
-        kept, sent = [], []
-        for micro in range(self.shape.micro_batches):
-            kept.append(self.forward(micro))
-            if not self.last:
-                sent.append(distributed.isend(kept[-1][-1], self.rank + 1, tag=micro))
-        for micro, values in enumerate(kept):
-            gradient = self.backward(micro, values)
-            tag = self.shape.micro_batches + micro
-            if not self.first:
-                sent.append(distributed.isend(gradient, self.rank - 1, tag=tag))
-        for work in sent:
+        for unit in self.units:
+            (self.forward if unit.what == FORWARD else self.backward)(unit)
+        for work, _ in self.sent:
             work.wait()
+        self.sent.clear()
 
 
 def pipeline(shape: Shape) -> Step:
     """Layers cut over the ranks; activations and gradients are messages."""
-    return _Stage(shape).step
+    return _Pipeline(shape).step
 
 
 NAMES: dict[str, Callable[[Shape], Step]] = {
@@ -225,4 +282,6 @@ NAMES: dict[str, Callable[[Shape], Step]] = {
     "sharded": sharded,
     "tensor_parallel": tensor_parallel,
     "pipeline": pipeline,
+    "all_to_all": all_to_all,
+    "two_groups": two_groups,
 }

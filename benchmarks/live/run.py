@@ -12,6 +12,10 @@ from benchmarks.live.cases import LATENCY, Case, Point
 from benchmarks.live.network import Network, Rates
 
 Say = Callable[[str], None]
+MOST_MAD = 0.04
+"""Median absolute deviation of steps, a share of their median, beyond which a case is refused."""
+MOST_LONGER = 0.03
+"""Share by which recorded steps may be off those without a profiler."""
 _OFF = 0.1
 """How far (a share) a network may be from what was set before it is said."""
 
@@ -42,6 +46,22 @@ class Measured:
     def median(self, point: Point) -> float:
         """Median step (s)."""
         return statistics.median(self.steps[point])
+
+    def unsound(self) -> str:
+        """Say why what was measured is no truth; "" if it is.
+
+        Steps on one network may scatter by no more than ``MOST_MAD``, and the recorded ones may
+        not be longer or shorter than those without a profiler by more than ``MOST_LONGER``.
+        """
+        scatter = {point: self.mad(point) / self.median(point) for point in self.steps}
+        worst = max(scatter, key=lambda point: scatter[point])
+        if scatter[worst] > MOST_MAD:
+            return f"steps at x{worst.factor:g} scatter by {scatter[worst]:.1%}"
+        plain = self.median(Point(self.case.resource, 1.0))
+        longer = min((steps / plain - 1 for steps in self.recorded.values()), key=abs)
+        if abs(longer) > MOST_LONGER:
+            return f"recorded steps are {longer:+.1%} longer than those without a profiler"
+        return ""
 
     def mad(self, point: Point) -> float:
         """Median absolute deviation of steps from their median (s)."""
@@ -79,20 +99,18 @@ def measure(case: Case, plan: Plan, folder: Path, scratch: Path, say: Say) -> Me
                 ranks.steps(1)
                 kept = scratch / f"{case.name}.{number}"
                 found.recorded[kept] = statistics.median(ranks.record(plan.recorded, kept))
-    _keep(found, folder, say)
+    if not found.unsound():
+        _keep(found, folder)
     return found
 
 
-def _keep(found: Measured, folder: Path, say: Say) -> None:
+def _keep(found: Measured, folder: Path) -> None:
     """Move the most typical recording to its place."""
     plain = found.median(Point(found.case.resource, 1.0))
     best = min(found.recorded, key=lambda one: abs(found.recorded[one] - plain))
     if folder.exists():
         shutil.rmtree(folder)
     shutil.move(best, folder)
-    longer = found.recorded[best] / plain - 1
-    if abs(longer) > _OFF:
-        say(f"{found.case.name}: steps are {100 * longer:+.0f} % longer under the profiler")
 
 
 def _own_latency(net: Network, case: Case) -> float:

@@ -21,7 +21,7 @@ OFF = 0.174
 out shows only where a program is run again there. It was the 95 % quantile over the 20 changed
 networks of ``traces/live/pairs.csv`` while the begins of ranks were constants, and is kept: now it
 covers all 12 on which the program's steps scatter by less than 4 % (median absolute deviation) and
-17 of 20 (``tests/acceptance/test_live.py``). All are trainings over gloo on two ranks: of other
+18 of 20 (``tests/acceptance/test_live.py``). All are trainings over gloo on two ranks: of other
 machines and programs nobody has measured it here."""
 
 

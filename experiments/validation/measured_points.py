@@ -3,7 +3,9 @@
 A table is CSV with a row per point: ``trace`` (the recording), ``cluster`` (what it was recorded
 on, a file beside the table or a name of the catalogue), ``resource`` and ``factor`` (times as good)
 or ``what_if`` (as :func:`experiments.scenario.language.parse_change` reads it), ``measured_step_s``
-and, where known, ``measured_mad_s``, its scatter. Factor 1, or no what-if, is the network of the
+and, where known, ``measured_mad_s``, its scatter. ``step_is`` says what was measured: ``latency``,
+from the first rank's begin of a step to the last rank's end (the usual, a stop watch's), or
+``period``, from one step's end to the next one's (throughput). Factor 1, or no what-if, is the network of the
 recording itself: the utilities of its other points are against that one. Other columns are not
 read.
 """
@@ -17,7 +19,10 @@ from experiments.scenario.resources import RANKS, better, check_resource
 from experiments.scenario.words import check_factor
 from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
+from simulator.support.names import one_of
 
+LATENCY, PERIOD = "latency", "period"
+"""What a measured step may be."""
 COLUMNS_OF_CHANGE = ("what_if", "resource", "factor")
 """Columns that say what was changed: the first, or the other two."""
 
@@ -37,6 +42,7 @@ class MeasuredPoint:
     measured: float
     scatter: float | None
     place: str
+    step_is: str = LATENCY
 
 
 def read_points(path: Path | str, usual: Path | str | None = None) -> list[MeasuredPoint]:
@@ -60,6 +66,9 @@ def _point(row: Row, source: Path, line: str, usual: Path | str | None) -> Measu
         change, what_if, factor = _change(row)
         measured = seconds(row, "measured_step_s")
         scatter = seconds(row, "measured_mad_s", may_be_zero=True)
+        step_is = text(row, "step_is") or LATENCY
+        if step_is not in (LATENCY, PERIOD):
+            raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")
     except TwofoldError as error:
         raise TraceError(f"{line}: {error}") from error
     if measured is None:
@@ -73,6 +82,7 @@ def _point(row: Row, source: Path, line: str, usual: Path | str | None) -> Measu
         measured=measured,
         scatter=scatter,
         place=line,
+        step_is=step_is,
     )
 
 

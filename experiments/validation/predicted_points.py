@@ -24,7 +24,7 @@ from experiments.scenario.change import Change
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import utility_pct
 from experiments.settings import EVERY, Watch
-from experiments.validation.measured_points import MeasuredPoint
+from experiments.validation.measured_points import LATENCY, MeasuredPoint
 from simulator.support.errors import TwofoldError
 from simulator.workload import KINDS, UNKNOWN, Workload
 from topologies import Cluster, load_cluster
@@ -111,18 +111,20 @@ class Recording:
         """Predict a point; ``recorded`` is what was measured on the recording's network (s)."""
         row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
         if point.change is None:
-            again = None if self.calibrated is None else self.calibrated.timeline.makespan
-            return _compared(row, self.base.timeline.makespan, again)
+            again = None if self.calibrated is None else _measured_of(self.calibrated, point)
+            return _compared(row, _measured_of(self.base, point), again)
         named_change, calibrated = (point.what_if, point.change), None
         try:
             predicted = _changed(self.base, named_change, watch)
             width = interval(self.base, predicted).interval_pct
             if self.calibrated is not None:
-                calibrated = _changed(self.calibrated, named_change, watch).step
+                fitted = _changed(self.calibrated, named_change, watch)
+                calibrated = _measured_of(self.calibrated, point, fitted)
+            step = _measured_of(self.base, point, predicted)
         except TwofoldError as error:
             return _noted(row, str(error))
-        row = replace(_compared(row, predicted.step, calibrated), interval_pct=width)
-        return _with_utility(row, recorded, self.base.timeline.makespan)
+        row = replace(_compared(row, step, calibrated), interval_pct=width)
+        return _with_utility(row, recorded, _measured_of(self.base, point))
 
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
         """Predict a second recording of the same program, on its cluster.
@@ -252,6 +254,19 @@ def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> 
     """Answer a named change of a step."""
     (answered,) = steps(base, [named_change], watch)
     return answered
+
+
+def _measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
+    """Return what a point's measurement is of (s): a step's period, or its latency.
+
+    A step that is not known to repeat has only the one. Without ``answered`` nothing is changed.
+    """
+    is_latency = point.step_is == LATENCY and base.scenario.workload.repeats is not None
+    if answered is None or point.change is None:
+        return base.timeline.latency if is_latency else base.timeline.makespan
+    if is_latency and not point.change.is_drawn:
+        return point.change.apply(base.scenario).scenario.run().latency
+    return answered.step
 
 
 def _compared(row: PointError, predicted: float, calibrated: float | None) -> PointError:

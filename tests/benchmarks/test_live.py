@@ -1,5 +1,6 @@
 """The network of live validation: what is set is what comes out, and nothing is left behind."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ from benchmarks.live.__main__ import Limits, beyond
 from benchmarks.live.anonymous import anonymised
 from benchmarks.live.cases import CASES, LATENCY, Case, Point
 from benchmarks.live.delay import Switch
-from benchmarks.live.network import CREDIT, PAYLOAD, NetworkError, Rates
+from benchmarks.live.network import CREDIT, MTU, PAYLOAD, NetworkError, Rates
 from benchmarks.live.probe import bandwidth, latency
 from benchmarks.live.run import Measured
+from benchmarks.live.shapes import BACKWARD, FORWARD, Shape, Unit, units_of
 from benchmarks.live.write import merged, write
 from experiments.questions.validation.recordings import ValidationReport
 from experiments.settings import Settings
@@ -242,5 +244,69 @@ def test_what_is_outside_the_limits_is_named(point, told):
         assert part in line
 
 
-def test_the_credit_holds_the_largest_packet_that_tcp_hands_down():
-    assert CREDIT >= 65_536
+def test_the_credit_holds_a_packet_and_is_little_bandwidth_for_nothing():
+    """TCP hands down packets one by one: a test with a network measures what comes through."""
+    assert MTU < CREDIT < 2 * MTU
+
+
+def shape_of(schedule, ranks, chunks, micro_batches):
+    sizes = {"layers": 1, "hidden": 8, "batch": 2}
+    return Shape(
+        ranks=ranks, **sizes, schedule=schedule, chunks=chunks, micro_batches=micro_batches
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "chunks", "micro_batches"),
+    [
+        ("gpipe", 4, 1, 6),
+        ("gpipe", 2, 2, 4),
+        ("1f1b", 2, 1, 5),
+        ("1f1b", 4, 1, 8),
+        ("1f1b", 4, 2, 8),
+    ],
+)
+def test_a_pipelines_ranks_can_do_their_passes_in_order(schedule, ranks, chunks, micro_batches):
+    """Each pass once; walking all ranks in their orders, none waits for what never comes."""
+    shape = shape_of(schedule, ranks, chunks, micro_batches)
+    orders = [units_of(shape, rank) for rank in range(ranks)]
+    every = [unit for order in orders for unit in order]
+    assert len(set(every)) == len(every) == 2 * ranks * chunks * micro_batches
+    last, done = ranks * chunks - 1, set()
+    while any(orders):
+        ready = [order for order in orders if order and done >= before(order[0], last)]
+        assert ready, f"{[order[:1] for order in orders]} wait for each other"
+        done.update(order.pop(0) for order in ready)
+
+
+def before(unit, last):
+    """What a pass needs: written again, for the programs' own would agree with itself."""
+    what, micro, virtual = unit.what, unit.micro, unit.virtual
+    if what == FORWARD:
+        return {Unit(FORWARD, micro, virtual - 1)} if virtual else set()
+    behind = {Unit(BACKWARD, micro, virtual + 1)} if virtual < last else set()
+    return behind | {Unit(FORWARD, micro, virtual)}
+
+
+def test_one_forward_one_backward_keeps_as_many_micro_batches_as_stages_are_behind():
+    """Rank r of p has at most p - r under way (PipeDream-Flush, figure 4 of arXiv 2104.04473)."""
+    shape = shape_of("1f1b", 4, 1, 8)
+    for rank in range(4):
+        steps = [1 if unit.what == FORWARD else -1 for unit in units_of(shape, rank)]
+        assert max(itertools.accumulate(steps)) == 4 - rank
+
+
+@pytest.mark.parametrize(
+    ("steps", "recorded", "reason"),
+    [
+        ([1.0, 1.01, 1.0], 1.01, ""),
+        ([1.0, 1.2, 0.8], 1.0, "steps at x1 scatter by 20.0%"),
+        ([1.0, 1.0, 1.0], 1.05, "recorded steps are +5.0% longer"),
+    ],
+)
+def test_what_scatters_or_is_slower_under_the_profiler_is_no_truth(steps, recorded, reason):
+    case = Case("program-2", "sharded", {"ranks": 2}, Rates(250e6), factors=(1.0,))
+    (point,) = case.points()
+    measured = Measured(case, 1e-4, "", {point: steps}, {Path("recording"): recorded})
+    assert measured.unsound().startswith(reason)
+    assert bool(measured.unsound()) is bool(reason)

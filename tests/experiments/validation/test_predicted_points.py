@@ -21,6 +21,7 @@ from topologies import changed, load_cluster
 
 CLUSTER = "dgx-a100"
 RESOURCE = "scale_up.bandwidth"
+LIVE = ROOT / "traces" / "live"
 HEAD = "trace,cluster,resource,factor,measured_step_s,measured_mad_s\n"
 
 
@@ -129,6 +130,21 @@ def test_a_change_is_written_one_way(tmp_path):
         head="trace,cluster,what_if,resource,factor,measured_step_s\n",
     )
     with pytest.raises(TraceError, match="write one or the other"):
+        read_points(path)
+
+
+def test_a_measured_step_is_a_latency_unless_the_table_says_period(tmp_path):
+    """Stop watches of all ranks see a pipeline's step from its first begin; throughput does not."""
+    head = "trace,cluster,resource,factor,measured_step_s,step_is\n"
+    point = f"{LIVE / 'pp-2'},{LIVE / 'net250.yaml'},scale_out.bandwidth,1,0.8921"
+    path = table(tmp_path / "pairs.csv", f"{point},", f"{point},period", head=head)
+    latency, period = validate(against=[path]).points
+    base = baseline(LIVE / "pp-2", LIVE / "net250.yaml")
+    assert latency.predicted_s == pytest.approx(base.latency)
+    assert period.predicted_s == pytest.approx(base.timeline.makespan)
+    assert period.predicted_s < latency.predicted_s
+    table(path, f"{point},span", head=head)
+    with pytest.raises(TraceError, match="line 2: step_is: 'span' is not one of latency, period"):
         read_points(path)
 
 

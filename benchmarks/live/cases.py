@@ -70,8 +70,16 @@ _LATENCIES = (0.25, 0.5, 1.0, 2.0)
 
 
 def _layers(layers: int, hidden: int, **shape: Any) -> dict[str, Any]:
-    """Return the shape of a program whose layers sleep for 10 ms forward, 20 backward."""
-    return {"layers": layers, "hidden": hidden, "batch": 16, "sleep": 0.01, **shape}
+    """Return the shape of a program whose layers sleep for 20 ms forward, 40 backward.
+
+    What moves at once is long against the bucket's credit, which is 1 ms for nothing.
+    """
+    return {"layers": layers, "hidden": hidden, "batch": 16, "sleep": 0.02, **shape}
+
+
+def _stages(layers: int, **shape: Any) -> dict[str, Any]:
+    """Return the shape of a pipeline; 16 ms a message, its layers sleep for 12 ms and 24."""
+    return _layers(layers, 256, batch=192, **{"sleep": 0.012, **shape})
 
 
 CASES = (
@@ -107,22 +115,22 @@ CASES = (
     *(
         Case(f"{name}-{ranks}", program, {"ranks": ranks, **shape}, _CALM)
         for name, program, ranks, shape in (
-            ("ddp-sleep", "data_parallel", 2, _layers(4, 320, bucket_mib=0.7)),
-            ("ddp-sleep", "data_parallel", 4, _layers(4, 256, bucket_mib=0.4)),
-            ("zero3", "sharded", 2, _layers(4, 256)),
-            ("zero3", "sharded", 4, _layers(4, 208)),
-            ("tp-wide", "tensor_parallel", 2, _layers(4, 256, batch=128)),
-            ("gpipe", "pipeline", 2, _layers(2, 256, batch=128, micro_batches=4)),
-            ("gpipe", "pipeline", 4, _layers(1, 256, batch=128, micro_batches=6)),
-            ("1f1b", "pipeline", 2, _layers(2, 256, batch=96, micro_batches=5, schedule="1f1b")),
-            ("1f1b", "pipeline", 4, _layers(1, 256, batch=128, micro_batches=8, schedule="1f1b")),
+            ("ddp-sleep", "data_parallel", 2, _layers(4, 512, bucket_mib=2.0)),
+            ("ddp-sleep", "data_parallel", 4, _layers(4, 416, bucket_mib=1.5)),
+            ("zero3", "sharded", 2, _layers(4, 416)),
+            ("zero3", "sharded", 4, _layers(4, 336)),
+            ("tp-wide", "tensor_parallel", 2, _layers(4, 256, batch=320)),
+            ("gpipe", "pipeline", 2, _stages(2, micro_batches=4)),
+            ("gpipe", "pipeline", 4, _stages(1, micro_batches=6)),
+            ("1f1b", "pipeline", 2, _stages(2, micro_batches=5, schedule="1f1b")),
+            ("1f1b", "pipeline", 4, _stages(1, micro_batches=8, schedule="1f1b")),
             (
                 *("interleaved", "pipeline", 2),
-                _layers(1, 256, batch=96, micro_batches=4, schedule="1f1b", chunks=2),
+                _stages(1, micro_batches=4, schedule="1f1b", chunks=2),
             ),
-            ("moe", "all_to_all", 2, _layers(3, 256, batch=192)),
-            ("moe", "all_to_all", 4, _layers(3, 256, batch=128)),
-            ("two-groups", "two_groups", 4, _layers(3, 224, batch=64)),
+            ("moe", "all_to_all", 2, _layers(3, 256, batch=512)),
+            ("moe", "all_to_all", 4, _layers(3, 256, batch=384)),
+            ("two-groups", "two_groups", 4, _layers(3, 384, batch=192)),
         )
     ),
 )

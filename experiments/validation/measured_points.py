@@ -5,9 +5,9 @@ on, a file beside the table or a name of the catalogue), ``resource`` and ``fact
 or ``what_if`` (as :func:`experiments.scenario.language.parse_change` reads it), ``measured_step_s``
 and, where known, ``measured_mad_s``, its scatter. ``step_is`` says what was measured: ``latency``,
 from the first rank's begin of a step to the last rank's end (the usual, a stop watch's), or
-``period``, from one step's end to the next one's (throughput). Factor 1, or no what-if, is the network of the
-recording itself: the utilities of its other points are against that one. Other columns are not
-read.
+``period``, from one step's end to the next one's (throughput). Factor 1, or no what-if, is the
+network of the recording itself: the utilities of its other points are against that one. Other
+columns are not read.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
 Messages that a host posts and waits for later: gloo keeps a message until its receiver has said
 that it is ready (``handleRemotePendingRecv`` of transport/tcp/pair.cc, github.com/pytorch/gloo): it
 moves when both ends are posted. Then the sender writes it to its socket, whose buffer takes it
-before it has moved, and a wait for the send ends. Two ranks have one connection, on which all is
-in order: a message behind those before it, and a receiver's notice behind what that rank sends.
+before it has moved, and a wait for the send ends. In which order messages move
+:mod:`traces.matching.connections` says.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import LocalOp, RankGraph
 from traces.matching.clocks import MessageEnds, offsets
+from traces.matching.connections import Posted, in_order
 from traces.matching.match import MatchedCall
 
 _MOSTLY = 0.5
@@ -276,61 +277,36 @@ def assemble(
     )
 
 
-_ALONE = 0.9
-"""Part of the time that a message takes alone by which it must have ended after another for it to
-have waited for that: stamps, and the other's last packets, take the rest."""
-
-
-class _Posted(NamedTuple):
-    """A message between two ranks whose ends are the ops ``send`` and ``receive``, of a size (B)."""
-
-    send: int
-    receive: int
-    size: float
-
-
 def _in_order(
     graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], ops: "_Ops"
 ) -> list[tuple[int, int]]:
-    """Find which posted messages waited for others of their connection; return edges between ops.
+    """Find which posted messages waited for others; return edges between ops of all ranks.
 
-    A message moves after the one before it that goes the same way: its receiver has arrived when
-    that has come. Its receiver's notice leaves behind what that rank had begun to send the other
-    way when it posted its end: the sender has the notice when that has come. It may have to leave
-    behind what that rank sends to others, too, which stands in the queue of the same NIC; that is
-    taken to be so where the message was as late. ``ops.start`` of ends that waited so is moved to
-    when they had.
+    The start of an end that waited so (``ops.start``) is moved to when it had.
     """
-    posted = []
+    messages = []
     for call in calls:
         message = Message.of(graphs, call)
-        if message is not None and all(end.posted(graphs) for end in _both(message)):
-            ends = (int(ops.first[end.rank_index]) + end.op for end in _both(message))
-            posted.append(_Posted(*ends, call.size))
-    begun_at = [float(ops.start[[m.send, m.receive]].max()) for m in posted]
-    alone: dict[float, float] = {}
-    for message, begun in zip(posted, begun_at, strict=True):
-        length = float(ops.end[message.receive]) - begun
-        alone[message.size] = min(length, alone.get(message.size, length))
-    rank = np.repeat(np.arange(len(graphs)), np.diff(ops.first))
-    sent: dict[int, dict[int, list[tuple[float, int]]]] = {}
+        if message is None or not all(end.posted(graphs) for end in _both(message)):
+            continue
+        ends = _both(message)
+        send, receive = (int(ops.first[end.rank_index]) + end.op for end in ends)
+        messages.append(
+            Posted(
+                send,
+                receive,
+                source=message.sender.rank_index,
+                target=message.receiver.rank_index,
+                size=call.size,
+                sent=float(ops.start[send]),
+                awaited=float(ops.start[receive]),
+                over=float(ops.end[receive]),
+            )
+        )
     edges = []
-    for _, message in sorted(zip(begun_at, posted, strict=True)):
-        source, target = int(rank[message.send]), int(rank[message.receive])
-        notice, over = float(ops.start[message.receive]), float(ops.end[message.receive])
-        same = sent.setdefault(source, {}).setdefault(target, [])
-        behind = [(receive, message.receive) for _, receive in same[-1:]]
-        for other, earlier in sent.get(target, {}).items():
-            ahead = next((receive for begun, receive in earlier[::-1] if begun < notice), None)
-            if ahead is None:
-                continue
-            late = over - float(ops.end[ahead]) > _ALONE * alone[message.size]
-            if other == source or (late and ops.end[ahead] > notice):
-                behind.append((ahead, message.send))
-        for earlier_end, end in behind:
-            ops.start[end] = max(ops.start[end], min(float(ops.end[earlier_end]), over))
-        edges += behind
-        same.append((float(ops.start[[message.send, message.receive]].max()), message.receive))
+    for wait in in_order(messages):
+        ops.start[wait.op] = max(ops.start[wait.op], wait.until)
+        edges.append((wait.receive, wait.op))
     return edges
 
 

@@ -21,7 +21,7 @@ QUESTIONS = tuple(
         "bill cache calibrate calibrate_logs clusters collective collective_calls",
         "collective_compare compare convert curve diff explain generate inspect memory metrics",
         "package plugins replay report share",
-        "serving serving_rate study sweep topology utility validate validate_serving",
+        "serving serving_rate serving_sweep study sweep topology utility validate validate_serving",
         "validate_serving_log validate_steps what_if",
     )
     for word in line.split()
@@ -47,6 +47,7 @@ WITHOUT_SETTINGS |= {
     "study",
     "serving",
     "serving_rate",
+    "serving_sweep",
     "validate_serving",
     "validate_serving_log",
     "validate_steps",

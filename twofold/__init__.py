@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from experiments.questions.replay import replay as replay
     from experiments.questions.serving import serving as serving
     from experiments.questions.serving_rate import serving_rate as serving_rate
+    from experiments.questions.serving_sweep import serving_sweep as serving_sweep
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
     from experiments.questions.validation.recordings import validate as validate
@@ -116,6 +117,7 @@ _PLACES = {
     "validate_steps": f"{_QUESTIONS}.validation.steps:validate_steps",
     "serving": f"{_QUESTIONS}.serving:serving",
     "serving_rate": f"{_QUESTIONS}.serving_rate:serving_rate",
+    "serving_sweep": f"{_QUESTIONS}.serving_sweep:serving_sweep",
     "convert": f"{_QUESTIONS}.convert:convert",
     "package": f"{_QUESTIONS}.package:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
@@ -211,6 +213,7 @@ __all__ = [
     "report",
     "serving",
     "serving_rate",
+    "serving_sweep",
     "share",
     "simulate",
     "steps",

@@ -100,6 +100,14 @@ def serving(
             help="Find the rate at which the SLO is just met.",
         ),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=V1,V2",
+            rich_help_panel=_LOAD,
+            help="Values of rate, concurrency, cluster, tp, instances or a resource.",
+        ),
+    ] = None,
     requests: Annotated[
         Path | None,
         typer.Option(
@@ -178,15 +186,14 @@ def serving(
         decode=pool,
         decode_count=decode_count,
     )
-    if find not in (None, "rate"):
-        raise typer.BadParameter(f"--find {find!r} is not rate.")
-    if find is not None and concurrency is not None:
-        raise typer.BadParameter("--find rate needs an open loop: leave out --concurrency.")
-    if find is not None and rate is None and requests is None:
+    if _scales_rate(find, sweep, concurrency) and rate is None and requests is None:
         rate = "1/s"
     load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
     if find is not None:
         _show_rate(served_by, load, (_slo(slo), seeds, resource, factor), (form, figure, html))
+        return
+    if sweep is not None:
+        _show_sweep(served_by, load, sweep, (_slo(slo), seeds), (form, figure, html))
         return
     with watching("points") as watch:
         report = questions.serving(
@@ -199,6 +206,18 @@ def serving(
             watch=watch,
         )
     show(report, form, figure, html)
+
+
+def _scales_rate(find: str | None, sweep: str | None, concurrency: int | None) -> bool:
+    """Check what is asked besides one load; return whether that sets the rate."""
+    if find not in (None, "rate"):
+        raise typer.BadParameter(f"--find {find!r} is not rate.")
+    if find is not None and concurrency is not None:
+        raise typer.BadParameter("--find rate needs an open loop: leave out --concurrency.")
+    if find is not None and sweep is not None:
+        raise typer.BadParameter("give one of --find and --sweep.")
+    over_rate = concurrency is None and (sweep or "").partition("=")[0].strip() == "rate"
+    return find is not None or over_rate
 
 
 def _show_rate(
@@ -223,6 +242,28 @@ def _show_rate(
             resources=resources,
             factor=factor,
             watch=watch,
+        )
+    show(report, *forms)
+
+
+def _show_sweep(
+    served_by: "Instances",
+    load: "Load",
+    text: str,
+    options: "tuple[Slo | None, int]",
+    forms: tuple[Output, Path | None, Path | None],
+) -> None:
+    from experiments.output.progress import watching
+    from experiments.questions.serving_sweep import serving_sweep
+
+    varied, equals, values = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"--sweep {text!r}: write such as rate=1/s,2/s,4/s.")
+    slo, seeds = options
+    given = [value.strip() for value in values.split(",") if value.strip()]
+    with watching("points") as watch:
+        report = serving_sweep(
+            served_by, load, varied.strip(), given, slo=slo, seeds=seeds, watch=watch
         )
     show(report, *forms)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from experiments.priors.serving import ServingPrior
     from experiments.questions.serving import Gain, ServingReport, Slo
     from experiments.questions.serving_rate import ServingRateReport
+    from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
     from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
 
@@ -189,7 +190,7 @@ def rate(report: "ServingRateReport") -> Document:
     cause = (
         ""
         if best is None
-        else f"More {best.resource} raises that rate most, by {_gain(best.rate_pct)}."
+        else f"More {say_resource(best.resource)} raises that rate most, by {_gain(best.rate_pct)}."
     )
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
@@ -204,6 +205,77 @@ def rate(report: "ServingRateReport") -> Document:
             "knee": "where requests/s over mean latency is the most (Kleinrock's power)",
         },
     )
+
+
+def sweep(report: "ServingSweepReport") -> Document:
+    """Say what requests see at each value of what was varied."""
+    answered = [point for point in report.points if not point.refused]
+    rows = [
+        Row(
+            (
+                point.value,
+                _p99(point.ttft_p99, point.ttft_p99_half_width),
+                _p99(point.tpot_p99, point.tpot_p99_half_width),
+                _number(point.tokens_per_second_per_gpu),
+                "" if point.met is None else percent(100 * point.met),
+                _number(point.usd_per_million_tokens),
+            ),
+            note=point.refused,
+        )
+        for point in report.points
+    ]
+    columns = (
+        *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", ">tokens/s\na GPU"),
+        *(">meet\nthe SLO", ">USD for\n1M tokens"),
+    )
+    foot = "± 95 % interval over seeds, in % of the figure" if report.seeds > 1 else ""
+    sections = [Section("points", "Points", [Table(columns, rows, foot=foot)], wide=True)]
+    if answered:
+        sections.append(Section("figure", "Points", [_sweep_chart(report)], terminal=False))
+    return Document(
+        title=f"Serving: {report.model} over {say_resource(report.varied)}",
+        headline=_sweep_headline(report.varied, answered),
+        trust=_prior_trust(report.prior),
+        facts={"engine": report.engine_text},
+        sections=tuple(sections),
+    )
+
+
+def _p99(time: float | None, half: float | None) -> str:
+    if time is None:
+        return ""
+    return say_time(time) + ("" if half is None else f" ± {percent(100 * half / max(time, 1e-12))}")
+
+
+def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
+    if not points:
+        return f"No value of {say_resource(varied)} can be answered."
+    ttft = min(points, key=lambda point: point.ttft_p99 or 0.0)
+    tpot = min(points, key=lambda point: point.tpot_p99 or 0.0)
+    name = say_resource(varied)
+    return (
+        f"p99 TTFT is least at {name} {ttft.value}, {say_time(ttft.ttft_p99 or 0.0)}; p99 TPOT at"
+        f" {tpot.value}, {say_time(tpot.tpot_p99 or 0.0)}."
+    )
+
+
+def _sweep_chart(report: "ServingSweepReport") -> Chart:
+    series = [
+        Series(
+            "line",
+            [float(number) for number in range(1, len(report.points) + 1)],
+            [getattr(point, name) or float("nan") for point in report.points],
+            name=label,
+            colour=colour,
+        )
+        for name, label, colour in (
+            ("ttft_p99", "p99 TTFT", "blue"),
+            ("tpot_p99", "p99 TPOT", "orange"),
+        )
+    ]
+    ticks = [(number, point.value) for number, point in enumerate(report.points, 1)]
+    x = Axis(say_resource(report.varied), ticks=ticks)
+    return Chart("serving-sweep", "Tails by point", series, x=x, y=Axis("s", kind="log"))
 
 
 _CURVE_TIMES = ("ttft_mean", "ttft_p99", "tpot_mean", "tpot_p99")

@@ -229,11 +229,11 @@ def serving(  # noqa: PLR0913 - the options of the command
     wanted = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 1} points")
-    base = _runs(instances, instances, load, wanted)
+    base = runs_of(instances, instances, load, wanted)
     count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
-    before = _figures(base, slo)
+    before = figures_of(base, slo)
     utilities = []
     doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
     for number, resource in enumerate([] if base[-1].unserved else names):
@@ -263,7 +263,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals[1] for run in base)),
         max(float(run.totals[5]) for run in base) / memory.blocks,
         _found(base, load),
-        _spent(instances, base),
+        spent_on(instances, base),
         memory,
         count,
         factor,
@@ -291,7 +291,7 @@ def say_engine(instances: Instances) -> str:
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
 
 
-def _spent(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
+def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
     """Return what a million tokens take, by the prices and powers of ``clusters --bill``.
 
     Instances have their share of nodes bought whole. Accelerators draw what they do at work while
@@ -336,7 +336,7 @@ def host_of(instances: Instances, factor: float) -> Host:
     return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
-def _runs(
+def runs_of(
     base: Instances, instances: Instances, load: Load, count: int, *, host: float = 1.0
 ) -> list[InstanceRun]:
     """Serve the load once for each seed; ``host`` divides the host's times."""
@@ -373,14 +373,15 @@ def resources_of(deployment: Deployment) -> list[str]:
     return [*RATES, *network]
 
 
+def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -> Instances:
+    """Return instances whose deployments are changed, those that decode as well."""
+    decode = None if instances.decode is None else change(instances.decode)
+    return replace(instances, deployment=change(instances.deployment), decode=decode)
+
+
 def with_more_of(instances: Instances, resource: str, factor: float) -> Instances:
     """Return instances that all have a multiple of a resource, as :func:`with_more` says."""
-    decode = instances.decode
-    return replace(
-        instances,
-        deployment=with_more(instances.deployment, resource, factor),
-        decode=None if decode is None else with_more(decode, resource, factor),
-    )
+    return of_pools(instances, lambda deployment: with_more(deployment, resource, factor))
 
 
 def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:
@@ -420,10 +421,10 @@ def _utility(
     try:
         better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        runs = _runs(instances, better, load, count, host=host)
+        runs = runs_of(instances, better, load, count, host=host)
         if runs[-1].unserved:
             raise KeyboardInterrupt
-        after = _figures(runs, slo)
+        after = figures_of(runs, slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
     ttft, tpot = (
@@ -442,7 +443,7 @@ def _utility(
     )
 
 
-def _figures(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
+def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats]:
     """P99 of TTFT and TPOT, requests a second that meet the SLO and their share, by run."""
     figures = {
         "ttft": np.array([np.quantile(run.ttft, 0.99) for run in runs]),

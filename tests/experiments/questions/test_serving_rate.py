@@ -10,6 +10,7 @@ from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.questions.serving import Slo, serving
 from experiments.questions.serving_rate import ATTAINED, serving_rate
+from experiments.questions.serving_sweep import serving_sweep
 from simulator.support.errors import WhatIfError
 from traces.requests.generators import generate_requests
 
@@ -84,3 +85,40 @@ def test_what_cannot_be_found_says_why(words, said):
     done = CliRunner().invoke(app, ["serving", "llama-3.1-8b", "-c", "hgx-h100", *words.split()])
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_point_of_a_sweep_is_what_serving_answers_of_it():
+    """A resource at its own value is the deployment; on its own cluster and degree, too."""
+    usual = serving(EIGHT, requests(1), slo=SLO, resources=[])
+    for varied, value in (
+        ("compute", "1"),
+        ("cluster", "hgx-h100"),
+        ("tp", "1"),
+        ("instances", "1"),
+        ("rate", f"{requests(1).rate}/s"),
+    ):
+        (point,) = serving_sweep(EIGHT, requests(1), varied, [value], slo=SLO, seeds=1).points
+        assert point.ttft_p99 == pytest.approx(usual.metric("ttft").p99)
+        assert point.tpot_p99 == pytest.approx(usual.metric("tpot").p99)
+        assert point.goodput_per_s == pytest.approx(usual.goodput)
+        assert point.tokens_per_second_per_gpu == pytest.approx(usual.tokens_per_second_per_gpu)
+
+
+def test_a_sweep_answers_what_it_can_and_says_why_not():
+    values = ["hgx-h100", "hgx-h200", "hgx-z80"]
+    report = serving_sweep(EIGHT, requests, "cluster", values, seeds=2)
+    h100, h200, none = report.points
+    assert h200.tpot_p99 < h100.tpot_p99
+    assert "hgx-z80" in none.refused
+    assert none.tpot_p99 is None
+    with pytest.raises(WhatIfError, match="did you mean rate"):
+        serving_sweep(EIGHT, requests, "rat", ["1"])
+
+
+def test_the_command_sweeps():
+    words = "serving llama-3.1-8b -c hgx-h100 --requests-count 50 --seeds 1 --output json --sweep"
+    done = CliRunner().invoke(app, [*words.split(), "rate=1/s,4/s"])
+    assert done.exit_code == 0, done.output
+    low, high = json.loads(done.stdout)["points"]
+    assert low["tpot_p99"] < high["tpot_p99"]
+    assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2

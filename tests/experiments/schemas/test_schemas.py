@@ -183,7 +183,7 @@ def test_every_command_that_answers_has_a_schema():
         "memory",
         "validate_steps",
     }
-    others |= {"validate_serving", "validate_serving_log", "serving_rate"}
+    others |= {"validate_serving", "validate_serving_log", "serving_rate", "serving_sweep"}
     assert set(ANSWERS) - set(SHARED_SCHEMAS) | others == answers == set(reports())
     assert set(COMMANDS) - WITHOUT_ANSWER == set(ANSWERS) - set(WORDS)
 

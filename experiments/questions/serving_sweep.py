@@ -1,0 +1,278 @@
+"""Serving over one thing: a rate, a resource, clusters or configurations beside each other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from experiments.baseline import Settings
+from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_instances import Deployment, deployment_of
+from experiments.output.document import Document
+from experiments.priors.serving import ServingPrior, serving_prior
+from experiments.provenance import Head
+from experiments.question import question
+from experiments.questions.serving import (
+    HOST,
+    Load,
+    Slo,
+    figures_of,
+    half_width,
+    of_pools,
+    resources_of,
+    runs_of,
+    say_engine,
+    spent_on,
+    with_more_of,
+)
+from experiments.report import Report, Rows
+from experiments.settings import Watch
+from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.names import one_of
+from topologies import Cluster, load_cluster
+from traces.requests.table import Requests
+
+
+class Served(NamedTuple):
+    """Who serves what at a point; ``host`` divides the times of the engine's host.
+
+    ``base`` is what the instances were before a resource was multiplied.
+    """
+
+    instances: Instances
+    load: Load
+    base: Instances
+    host: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPoint:
+    """What requests see at a value of what is varied (s): means over seeds and half widths.
+
+    ``refused`` says why there is no answer.
+    """
+
+    value: str
+    ttft_p99: float | None = None
+    ttft_p99_half_width: float | None = None
+    tpot_p99: float | None = None
+    tpot_p99_half_width: float | None = None
+    goodput_per_s: float | None = None
+    met: float | None = None
+    tokens_per_second_per_gpu: float | None = None
+    usd_per_million_tokens: float | None = None
+    refused: str = ""
+
+
+class ServingSweepAnswer(Head):
+    """What was varied, and a point for each of its values in the order they were given."""
+
+    varied: str
+    points: list[ServingPoint]
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServingSweepReport(Report):
+    """Points of one thing that was varied; all else is alike, the requests of a seed, too."""
+
+    schema: ClassVar[str] = "twofold/serving_sweep/1"
+
+    model: str
+    cluster: Cluster
+    settings: Settings
+    engine_text: str
+    varied: str
+    points: tuple[ServingPoint, ...]
+    seeds: int
+    prior: ServingPrior
+
+    def answer(self) -> "ServingSweepAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster, self.settings),
+            "varied": self.varied,
+            "points": list(self.points),
+            "seeds": self.seeds,
+        }
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import serving as documents  # numbers need none of it
+
+        return documents.sweep(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        return f"{self.model} on {self.cluster.name}: {len(self.points)} points of {self.varied}"
+
+    def table(self) -> Rows:
+        """Return the CSV answer: a row per point."""
+        return ServingPoint, self.points
+
+
+@question("serving_sweep")
+def serving_sweep(  # noqa: PLR0913 - the options of the command
+    instances: Instances | Deployment,
+    load: Load,
+    varied: str,
+    values: Sequence[str],
+    *,
+    slo: Slo | None = None,
+    seeds: int = 5,
+    watch: Watch = lambda _: None,
+) -> ServingSweepReport:
+    """Serve a load at each of several values of one thing.
+
+    Parameters
+    ----------
+    instances, load
+        Who serves, and what asks.
+    varied
+        ``rate`` or ``concurrency`` of the load, ``cluster``, ``tp`` or ``instances``, or a
+        resource, whose values are factors. The engine's limits stay as they are.
+    values
+        Of it, as text: ``4/s``, ``hgx-h200``, ``2``.
+    slo
+        By which requests count as goodput.
+    seeds
+        Runs, of which intervals are made; every point serves the same requests.
+    watch
+        Called with what is about to be simulated; returns where its progress goes.
+
+    Raises
+    ------
+    WhatIfError
+        If nothing so named can be varied, or a value is none of it.
+    """
+    if isinstance(instances, Deployment):
+        instances = Instances(deployment=instances)
+    if not values:
+        raise WhatIfError(f"{varied}: a sweep needs values")
+    known = [*_VARIED, *resources_of(instances.deployment)]
+    if varied not in known:
+        raise WhatIfError(f"a sweep over {one_of(varied, known)}")
+    progress = watch(f"{len(values)} points")
+    points = []
+    for value in values:
+        points.append(_point(instances, load, (varied, value), slo, seeds))
+        if progress is not None:
+            progress(len(points), len(values))
+    deployment = instances.deployment
+    return ServingSweepReport(
+        deployment.model.name,
+        deployment.cluster,
+        Settings(),
+        say_engine(instances),
+        varied,
+        tuple(points),
+        seeds,
+        serving_prior(deployment.engine.name),
+    )
+
+
+def _point(
+    instances: Instances, load: Load, changed: tuple[str, str], slo: Slo | None, seeds: int
+) -> ServingPoint:
+    varied, value = changed
+    apply = _VARIED.get(varied)
+    try:
+        if apply is not None:
+            served = apply(instances, load, value)
+        else:
+            factor = _number(varied, value)
+            more = with_more_of(instances, varied, factor)
+            served = Served(more, load, instances, factor if varied == HOST else 1.0)
+        runs = runs_of(served.base, served.instances, served.load, seeds, host=served.host)
+    except TwofoldError as error:
+        return ServingPoint(value, refused=" ".join(str(error).split()))
+    if runs[-1].unserved:
+        raise KeyboardInterrupt
+    figures = figures_of(runs, slo)
+    spent = spent_on(served.instances, runs)
+    rate = float(np.mean([run.totals[7] / run.totals[6] for run in runs]))
+    return ServingPoint(
+        value,
+        float(figures["ttft"].mean()),
+        half_width(figures["ttft"]),
+        float(figures["tpot"].mean()),
+        half_width(figures["tpot"]),
+        None if slo is None else float(figures["goodput"].mean()),
+        None if slo is None else float(figures["fraction"].mean()),
+        rate / served.instances.ranks,
+        None if spent is None else spent.usd,
+    )
+
+
+def _number(varied: str, value: str) -> float:
+    try:
+        number = float(value.strip().removesuffix("/s"))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise WhatIfError(f"{varied}: {value!r} is no positive number")
+    return number
+
+
+def _count(varied: str, value: str) -> int:
+    number = _number(varied, value)
+    if number != int(number):
+        raise WhatIfError(f"{varied}: {value!r} is not a count")
+    return int(number)
+
+
+def _at_rate(instances: Instances, load: Load, value: str) -> Served:
+    rate = _number("rate", value)
+    if isinstance(load, Closed):
+        raise WhatIfError("a closed loop has no rate: vary its concurrency")
+
+    def faster(table: Requests) -> Requests:
+        return table.faster(rate / table.rate)
+
+    if isinstance(load, Requests):
+        return Served(instances, faster(load), instances)
+    given = load
+    return Served(instances, lambda seed: faster(given(seed)), instances)
+
+
+def _at_concurrency(instances: Instances, load: Load, value: str) -> Served:
+    if not isinstance(load, Closed):
+        raise WhatIfError("only a closed loop has a concurrency: vary the rate")
+    return Served(instances, load._replace(concurrency=_count("concurrency", value)), instances)
+
+
+def _on_cluster(instances: Instances, load: Load, value: str) -> Served:
+    moved = of_pools(instances, lambda pool: replace(pool, cluster=load_cluster(value)))
+    return Served(moved, load, moved)
+
+
+def _at_degree(instances: Instances, load: Load, value: str) -> Served:
+    def divided(pool: Deployment) -> Deployment:
+        p, parts = pool.parallelism, pool.precisions
+        checked = deployment_of(
+            pool.model,
+            pool.cluster,
+            degrees=(_count("tp", value), p.dp, p.ep),
+            recipes=(parts.network, parts.experts, parts.cache),
+            engine_name=pool.engine.name,
+        )
+        return replace(pool, parallelism=checked.parallelism)
+
+    changed = of_pools(instances, divided)
+    return Served(changed, load, changed)
+
+
+def _of_count(instances: Instances, load: Load, value: str) -> Served:
+    changed = replace(instances, count=_count("instances", value))
+    return Served(changed, load, changed)
+
+
+_VARIED: Mapping[str, Callable[[Instances, Load, str], Served]] = {
+    "rate": _at_rate,
+    "concurrency": _at_concurrency,
+    "cluster": _on_cluster,
+    "tp": _at_degree,
+    "instances": _of_count,
+}

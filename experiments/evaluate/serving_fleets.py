@@ -39,6 +39,8 @@ from traces.requests.table import Hashes, Requests
 
 _FEW = 64
 """Instances that may be more than there are requests."""
+_ANY = 2**40
+"""More tokens than an iteration can have."""
 _ITERATIONS = 200_000
 """Iterations between two visits of the loop to Python, where it may be interrupted: some 0.1 s."""
 
@@ -285,7 +287,8 @@ def _pool(
         deployment.speculation.accepted if deployment.speculation else 1.0,
         unit,
         int(by.merges),
-        int(by.pads_ranks),
+        by.captured if by.pads_ranks == "graphs" else _ANY,
+        int(by.pads_chunks),
     )
     if unit % by.block:
         raise WorkloadError(

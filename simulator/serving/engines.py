@@ -46,7 +46,7 @@ class Engine:
     merges
         Whether of two computed copies of a block one is given up.
     pads_ranks
-        Whether data-parallel ranks are padded to the tokens of the one with the most.
+        ``always`` or ``graphs``: when data-parallel ranks are padded to the one with the most.
     host
         What an iteration and a first token take besides kernels.
     assumed
@@ -66,7 +66,7 @@ class Engine:
     of_free: bool
     whole_interval: bool
     merges: bool
-    pads_ranks: bool
+    pads_ranks: str
     host: Host
     assumed: str = ""
 

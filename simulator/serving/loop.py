@@ -402,24 +402,25 @@ def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None
         if run.ends[instance] != math.inf:
             continue
         pool, first = _pool_of(fleet, instance)
-        device, chunks, tokens = 0.0, 0, 0.0
+        device, chunks, most, mean = 0.0, 0, 0.0, 0.0
         for number in range(first, first + pool.width):
             worker = _worker(fleet, run, number)
             batch = _planned(pool.rules, client, worker, run)
             worker.counters[ITERATIONS] += 1
             if batch.decodes + batch.chunks:
                 computed = batch.decodes * batch.width + batch.chunk_tokens
-                # What ranks do together takes the tokens of all, the rest those of the slowest; an
-                # engine may pad all to the most that any has.
+                # What ranks do together takes the tokens of all, the rest those of the slowest.
                 alone = iteration_time(pool.surface, batch)
                 alone -= shared_time(pool.surface, computed, batch.chunks)
                 device = max(device, alone)
-                mean = tokens + computed / pool.width
-                tokens = max(tokens, computed) if pool.rules.pads_ranks else mean
+                mean += computed / pool.width
+                most = max(most, computed)
                 chunks += batch.chunks
                 run.totals[4] += batch.decodes + batch.chunk_tokens
-        if tokens > 0.0:
-            device += shared_time(pool.surface, tokens, chunks)
+        if most > 0.0:
+            # A graph is replayed by all ranks or by none: all are padded to the one with the most.
+            pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
+            device += shared_time(pool.surface, most if pads else mean, chunks)
             _begin_iteration(pool, run, instance, now, pool.host.kernels * device, chunks)
 
 

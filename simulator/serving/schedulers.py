@@ -75,8 +75,8 @@ class Rules(NamedTuple):
         Tokens of a unit of the prefix cache, a multiple of ``block``; 0: there is none.
     merges
         1: of two computed copies of a unit one is given up.
-    pads_ranks
-        1: data-parallel ranks compute as many tokens as the one with the most.
+    padded, pads_chunks
+        Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts, too.
     """
 
     scheduler: int
@@ -90,7 +90,8 @@ class Rules(NamedTuple):
     accepted: float
     unit: int
     merges: int
-    pads_ranks: int
+    padded: int
+    pads_chunks: int
 
 
 class Columns(NamedTuple):

@@ -47,7 +47,8 @@ def rules(scheduler: str, **changes: int) -> Rules:
         "accepted": 1.0,
         "unit": 0,
         "merges": 0,
-        "pads_ranks": 0,
+        "padded": 0,
+        "pads_chunks": 0,
     }
     return Rules(SCHEDULERS[scheduler], **(usual | changes))
 

@@ -43,7 +43,7 @@ def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes:
     usual = {
         **{"scheduler": SCHEDULERS["vllm"], "tokens": 512, "sequences": 8, "chunked": 1},
         **{"reserve": 1, "block": 4, "blocks": 1000, "drafts": 0, "accepted": 1.0},
-        **{"unit": UNIT, "merges": 0, "pads_ranks": 0},
+        **{"unit": UNIT, "merges": 0, "padded": 0, "pads_chunks": 0},
     }
     return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
 
@@ -212,12 +212,14 @@ def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
 
 
 def test_what_ranks_do_together_takes_the_tokens_of_all():
-    """One rank reads 400 tokens, another none: half of them a rank in the mean, or all, padded."""
+    """One rank reads 400 tokens, another none: half of them a rank in the mean; where a graph is
+    replayed, padded to all."""
     together = 0.01 * np.arange(8193.0)
     requests = columns([0.0], [400], [1])
     ends = []
-    for pads in (0, 1):
-        by = pool(2, width=2, unit=0, pads_ranks=pads, per_token=0.01)
+    for padded, chunks in ((0, 1), (399, 1), (400, 0), (400, 1)):
+        graphs = {"padded": padded, "pads_chunks": chunks}
+        by = pool(2, width=2, unit=0, per_token=0.01, **graphs)
         by = by._replace(surface=by.surface._replace(shared=together, shared_eager=together))
         ends.append(run(requests, by).states["last"][0])
-    assert ends == pytest.approx([1.0 + 2.0, 1.0 + 4.0])
+    assert ends == pytest.approx([1.0 + 2.0, 1.0 + 2.0, 1.0 + 2.0, 1.0 + 4.0])

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 394
-LINES = 115_082
+MODULES = 395
+LINES = 115_474
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

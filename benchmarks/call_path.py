@@ -55,7 +55,9 @@ def of_utility(root: Path) -> CallPath:
     """Trace ``utility`` on the sample, on two nodes, with the packages of a checkout."""
     sys.path.insert(0, str(root))
     from experiments.baseline import Settings
+    from experiments.cli.compile_ahead import every_loop
 
+    every_loop()  # imports all modules
     try:
         from experiments.points.utility import utility
     except ImportError:  # before the rooms were made

@@ -93,7 +93,7 @@ def time_multiple(curves: Sequence[TimeCurve], ranks: int, domains: int, size: f
 
     Examples
     --------
-    >>> from topologies.cluster.schema import TimeMultiples
+    >>> from topologies.cluster.node import TimeMultiples
     >>> curve = TimeMultiples(ranks=8, domains=1, sizes=("1 KiB", "4 KiB"), multiples=(1.0, 4.0))
     >>> [round(time_multiple([curve], 8, 1, size), 9) for size in (1.0, 2048.0, 4096.0)]
     [1.0, 2.0, 4.0]

@@ -27,7 +27,7 @@ from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity
 from simulator.workload import UNKNOWN, Call, Workload
 from topologies import Cluster
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 
 Floats = NDArray[np.float64]
 Row = tuple[float, Floats]

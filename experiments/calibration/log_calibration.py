@@ -9,7 +9,7 @@ from experiments.calibration.calibration import SOFTWARE
 from experiments.calibration.log_fitting import LogFit
 from simulator.workload import KINDS
 from topologies import Cluster
-from topologies.cluster.schema import Calibrated, TimeMultiples
+from topologies.cluster.node import Calibrated, TimeMultiples
 
 Floats = NDArray[np.float64]
 

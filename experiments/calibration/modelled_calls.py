@@ -16,7 +16,7 @@ from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
 from simulator.workload import Call, Group
 from topologies import Cluster
-from topologies.cluster.schema import Library
+from topologies.cluster.node import Library
 
 Floats = NDArray[np.float64]
 

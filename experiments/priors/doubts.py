@@ -33,7 +33,7 @@ from simulator.workload import (
 )
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
-from topologies.cluster.schema import AcceleratorTable
+from topologies.cluster.node import AcceleratorTable
 
 MUCH = 10.0
 """Percent of the critical path from which on a row says that it is pinned: a utility of a tenth of

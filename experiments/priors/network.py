@@ -34,7 +34,7 @@ from topologies.cluster.fabrics import (
     HowKnown,
     TierErrors,
 )
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 
 if TYPE_CHECKING:
     from experiments.calibration.calibration import Fit

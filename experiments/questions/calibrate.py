@@ -43,7 +43,7 @@ from simulator.support.errors import CalibrationError
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import resource_values
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 from traces.core.loaded import MEDIAN
 
 _SEED = 0

@@ -36,9 +36,9 @@ from simulator.timeline import RunTimes, measured
 from simulator.workload import KINDS, What
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot, own_nics
+from topologies.cluster.node import AcceleratorTable
 from topologies.cluster.placement import Part
 from topologies.cluster.scale_out import node_nics
-from topologies.cluster.schema import AcceleratorTable
 from traces.card.card import WorkloadCard
 from traces.card.package import Package, find_package, open_package
 from traces.core.loaded import CoverageRecord, Loaded

@@ -26,7 +26,8 @@ from simulator.workload import Floats, What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing
-from topologies.cluster.schema import AcceleratorTable, from_data_sheet, kinds_of
+from topologies.cluster.node import AcceleratorTable, from_data_sheet
+from topologies.cluster.schema import kinds_of
 
 _HALVES = ("bf16", "fp16")
 """Types whose peak stands for an accelerator's, the first that it gives: 16-bit floats."""

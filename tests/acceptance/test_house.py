@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 395
-LINES = 115_474
+MODULES = 396
+LINES = 115_514
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

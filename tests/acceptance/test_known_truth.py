@@ -27,7 +27,7 @@ from helpers import recordings
 from helpers.places import ROOT
 from helpers.programs import Program, build, programs, skew_clocks, with_noise
 from topologies import Cluster, load_cluster
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 from traces.kineto.write import write_kineto
 
 HERE = "dgx-a100"

@@ -37,9 +37,10 @@ from simulator.support.limits import limits
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
 from topologies.cluster.fabrics import Graph, RailFabric, SwitchFabric
 from topologies.cluster.graphs import domain_graph
+from topologies.cluster.node import WIRED, PciePaths, ScaleUp
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
-from topologies.cluster.schema import WIRED, Cluster, PciePaths, ScaleUp
+from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import (
     P2P_LEVELS,
     USUAL_P2P,

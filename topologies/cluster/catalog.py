@@ -25,11 +25,9 @@ from topologies.cluster.bare import bare_network, is_bare
 from topologies.cluster.fabrics import FABRICS, GRAPH, CallErrors, Graph, HowKnown, TierErrors
 from topologies.cluster.graphs import is_graph_file
 from topologies.cluster.kinds import like_others
-from topologies.cluster.prices import Draw, PowerDraws, Price, Prices
-from topologies.cluster.schema import (
+from topologies.cluster.node import (
     AcceleratorTable,
     Calibrated,
-    Cluster,
     Host,
     Library,
     LinkFactors,
@@ -38,6 +36,8 @@ from topologies.cluster.schema import (
     Pcie,
     ScaleUp,
 )
+from topologies.cluster.prices import Draw, PowerDraws, Price, Prices
+from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable, Wiring
 
 

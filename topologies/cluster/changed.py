@@ -19,7 +19,8 @@ from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import DATA_SHEET, GRAPH, TRANSPORT_FIELDS, TRANSPORTS, GraphFabric
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
-from topologies.cluster.schema import WIRED, Cluster, LinkFactors
+from topologies.cluster.node import WIRED, LinkFactors
+from topologies.cluster.schema import Cluster
 
 _SIZE = "scale_up.size"
 _SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", _SIZE)

@@ -237,7 +237,7 @@ USUAL_PATHS = {
     "shared_memory": 0.6,
     "memory": "98 GB/s",
 }
-"""What messages move by class of path (:class:`topologies.cluster.schema.PciePaths`), where nobody
+"""What messages move by class of path (:class:`topologies.cluster.node.PciePaths`), where nobody
 measured it on the machine. Peer access through a root complex and host memory: 46.7 and 37.6 of
 63 GB/s on 4 GPUs of one EPYC 9575F (NVIDIA/nccl commit df78025), 22 and 18 of 31 on 4 RTX 4090
 (NVIDIA/nccl issue 1603). From socket to socket 51 of 55, 50 of 54 and 39 of 54 GB/s of what is

@@ -70,7 +70,7 @@ class Domain(NamedTuple):
 
     ``members`` are its ranks in order, ``switch`` the node that its switch would be, ``lengths``
     those of the whole grid (its size where the family has no dimensions). ``wrap_multiple`` is
-    that of :class:`topologies.cluster.schema.ScaleUp`.
+    that of :class:`topologies.cluster.node.ScaleUp`.
     """
 
     members: Sequence[int]

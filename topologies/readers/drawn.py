@@ -19,7 +19,8 @@ from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.catalog import catalog, complaints, load_cluster
 from topologies.cluster.fabrics import PATH_CLASS
-from topologies.cluster.schema import WIRED, Cluster, Generation, LinkTechnology, quantities
+from topologies.cluster.node import WIRED, Generation, LinkTechnology
+from topologies.cluster.schema import Cluster, quantities
 from topologies.cluster.wiring import (
     PATHS_SOURCE,
     USUAL_PATHS,
@@ -70,7 +71,7 @@ class Drawing:
     ``cables`` of tier ``scale_up`` are as wide as they have links, those of tier ``pcie`` as they
     have GB/s (raw). ``nic_bandwidth`` is that of one NIC (B/s). ``nic_source`` and ``pcie_source``
     say where these are from if not from the file, ``cpu`` the host's processor as
-    :class:`~topologies.cluster.schema.Host` names it, "" if untold. ``notes`` say what was assumed.
+    :class:`~topologies.cluster.node.Host` names it, "" if untold. ``notes`` say what was assumed.
     """
 
     file: str

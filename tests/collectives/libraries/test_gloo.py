@@ -12,7 +12,7 @@ from helpers.calls import call_of, stacked
 from simulator.costing.link_load import cost, lay
 from simulator.topology import SCALE_OUT, scaled
 from topologies import build, parse_cluster
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 
 LATENCY, BANDWIDTH = 1e-3, 31.25e6
 CLUSTER = """

@@ -17,7 +17,7 @@ from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
 from simulator.workload import KINDS
 from topologies import build, load_cluster, place
-from topologies.cluster.schema import Calibrated, TimeMultiples
+from topologies.cluster.node import Calibrated, TimeMultiples
 
 SIZES = [0.0, 8.0, 3e3, 70e3, 1e6, 2.5e7, 1e9]
 JOBS = [

@@ -29,7 +29,7 @@ from simulator.support.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.topology import Link, scaled, topology
 from simulator.workload import CallRow, What
 from topologies import load_cluster
-from topologies.cluster.schema import Calibrated
+from topologies.cluster.node import Calibrated
 
 SAMPLE = SAMPLES / "gpu-dp2-tp4"
 ANALYTIC = Settings(engine="analytic", nodes=2)

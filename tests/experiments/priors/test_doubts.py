@@ -21,7 +21,7 @@ from helpers.places import SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
 from simulator.workload import UNEXPLAINED_HOST, CallRow, What
 from topologies import load_cluster
-from topologies.cluster.schema import AcceleratorTable
+from topologies.cluster.node import AcceleratorTable
 from traces.core.loaded import Coverage, Loaded
 
 CLUSTER = load_cluster("dgx-a100")

@@ -18,7 +18,7 @@ from simulator.costing.stacked_networks import classes
 from simulator.support.errors import CalibrationError, TraceError, WhatIfError
 from simulator.workload import Call, Group
 from topologies import build, load_cluster
-from topologies.cluster.schema import Calibrated, TimeMultiples
+from topologies.cluster.node import Calibrated, TimeMultiples
 
 HEAD = "kind,nodes,ranks,size_bytes,time_us"
 SIZES = [2**power for power in range(10, 28, 2)]

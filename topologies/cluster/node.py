@@ -1,0 +1,394 @@
+"""What a cluster file says of its nodes, part by part: accelerators, domains, PCIe, host, library.
+
+The cluster is put together of them, and checked as a whole, in :mod:`topologies.cluster.schema`.
+"""
+
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from simulator.accelerators import accelerator, sheets
+from simulator.support.errors import ClusterError
+from topologies.cluster.fabrics import (
+    GRAPH,
+    OTHER_TOPOLOGIES,
+    Bandwidth,
+    ClusterPart,
+    Count,
+    Dimensions,
+    Fraction,
+    Graph,
+    Latency,
+    Multiple,
+    PositiveMultiple,
+    Rate,
+    Size,
+)
+from topologies.cluster.wiring import P2pLevel
+from topologies.families.family import ScaleUpRole
+from topologies.families.table import SCALE_UP_ROLES
+
+Generation = Literal[
+    "pascal",
+    "volta",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "rubin",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "cdna5",
+    "tpu",
+    "trainium2",
+    "trainium3",
+    "gaudi3",
+    "ascend910c",
+]
+"""Of :data:`simulator.accelerators.GENERATIONS`."""
+LinkTechnology = Literal[
+    "nvlink1",
+    "nvlink2",
+    "nvlink3",
+    "nvlink4",
+    "nvlink5",
+    "nvlink6",
+    "pcie3",
+    "pcie4",
+    "pcie5",
+    "pcie6",
+    "xgmi",
+    "ualink",
+    "ici",
+    "neuronlink",
+    "ub",
+    "ethernet",
+]
+
+
+WIRED = "wired"
+"""Stands in ``scale_up.topology`` for what the cluster's ``wiring`` says, cable by cable."""
+_DRAWN = ScaleUpRole(links=lambda lengths: 1, ends=lambda domain: [], switched=True)
+_ROLES = SCALE_UP_ROLES | {WIRED: _DRAWN, GRAPH: _DRAWN}
+"""How a domain is built by its topology; the cables of a wired one are in its wiring, those of a
+graph in the graph."""
+
+
+def _known_topology(name: object) -> object:
+    """Refuse what is no family of the table with a scale-up role."""
+    if name in list(_ROLES):
+        return name
+    *names, last = map(repr, _ROLES)
+    raise PydanticCustomError(
+        "literal_error", "Input should be {names}", {"names": f"{', '.join(names)} or {last}"}
+    )
+
+
+ScaleUpTopology = Annotated[
+    str,
+    BeforeValidator(_known_topology),
+    WithJsonSchema({"anyOf": [{"enum": [*SCALE_UP_ROLES, WIRED]}, *OTHER_TOPOLOGIES]}),
+]
+"""Name of a family that can be the fabric inside a domain (:mod:`topologies.families.table`),
+``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
+
+
+class AcceleratorTable(ClusterPart):
+    """What computes: peak rates by data type, and the bandwidth and size of its memory.
+
+    In a file it may be a name alone, or ``like`` a name and what differs: the rest is that of the
+    accelerator's data sheet (:mod:`simulator.accelerators`), its sources too.
+
+    ``generation`` is the architecture by which a communication library chooses its constants.
+    ``memory`` is what its driver reports; generated steps must fit into it. ``sustained`` is the
+    part of its clock that it holds under load, of what its generation does: of one at less power.
+    """
+
+    name: str
+    generation: Generation | None = None
+    peak: dict[str, Rate] = Field(default_factory=dict)
+    memory_bandwidth: Bandwidth | None = None
+    memory: Size | None = None
+    sustained: Fraction = 1.0
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """In a file a name alone, or ``like`` a name, stands for a data sheet."""
+        whole = handler(core_schema)
+        table = handler.resolve_ref_schema(whole)
+        table["properties"]["like"] = {"type": "string", "title": "Like"}
+        table["anyOf"] = [{"required": table.pop("required")}, {"required": ["like"]}]
+        return {"anyOf": [whole, {"type": "string"}]}
+
+
+def with_data_sheets(data: Any) -> Any:
+    """Write out accelerators that a cluster file names by their data sheet.
+
+    Parameters
+    ----------
+    data
+        The table of a cluster file; it stays as it is.
+
+    Returns
+    -------
+    object
+        The table with every field of the sheets, and their sources; what the file says itself
+        counts, field by field.
+
+    Raises
+    ------
+    ValueError
+        If no data sheet is of a name, or several are.
+    """
+    if not isinstance(data, dict):
+        return data
+    parts = {"": data}
+    kinds = data.get("node_kinds")
+    if isinstance(kinds, dict):
+        parts |= {f"node_kinds.{kind}.": table for kind, table in kinds.items()}
+    tables: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for prefix, part in parts.items():
+        named = part.get("accelerator") if isinstance(part, dict) else None
+        if isinstance(named, str) or (isinstance(named, dict) and "like" in named):
+            tables[prefix], of_sheet = from_data_sheet(named)
+            sources |= {f"{prefix}accelerator.{field}": text for field, text in of_sheet.items()}
+    if not tables:
+        return data
+    written = dict(data)
+    if "" in tables:
+        written["accelerator"] = tables[""]
+    if isinstance(kinds, dict):
+        written["node_kinds"] = {
+            kind: part | {"accelerator": tables[f"node_kinds.{kind}."]}
+            if f"node_kinds.{kind}." in tables
+            else part
+            for kind, part in kinds.items()
+        }
+    return written | {"sources": sources | dict(data.get("sources") or {})}
+
+
+def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of an accelerator, and where those of its sheet are from."""
+    table = {"like": named} if isinstance(named, str) else dict(named)
+    name = table.pop("like")
+    if not isinstance(name, str):
+        raise ValueError(f"accelerator.like: {name!r}: name an accelerator")  # noqa: TRY004 - pydantic
+    try:
+        chip = accelerator(name)
+    except ClusterError as error:
+        raise ValueError(f"accelerator: {error}") from error
+    sheet = sheets()[chip.name]
+    fields = {field: sheet[field] for field in AcceleratorTable.model_fields if field in sheet}
+    sources = {
+        field: text
+        for field, text in sheet["sources"].items()
+        if field.partition(".")[0] in fields.keys() - table.keys()
+    }
+    return {"name": chip.name} | fields | table, sources
+
+
+class ScaleUp(ClusterPart):
+    """The fabric inside a scale-up domain: NVLink, xGMI, ICI, or PCIe where there is nothing else.
+
+    ``bandwidth`` is that of one rank in one direction, all its links together. A switch gives it
+    to one link; a full mesh of ``size`` ranks divides it by ``size - 1``, a ring by 2, a torus or
+    mesh by 2 per dimension. A link at the end of an open row is no faster for having no partner.
+    Of a ``wired`` fabric it is that of the rank with the most; so it is of a ``graph`` whose file
+    gives bandwidths, where it need not be given, as need neither ``latency`` nor ``size``.
+    ``efficiency`` is the part of the wire that carries payload; ``latency`` is what one step of a
+    collective costs between two neighbours, hardware and protocol together.
+
+    ``link`` names the technology; ``in_network_reduction`` says that the switch can add (NVLS).
+    ``wrap_multiple`` is for a torus whose wrap-around is switched (TPU v4, v5p): a slice all of
+    whose lengths are multiples of it closes in every dimension, and no other slice in any. Without
+    it a slice closes in the dimensions where it spans the torus.
+    """
+
+    topology: ScaleUpTopology
+    graph: Graph | None = None
+    size: Count
+    bandwidth: Bandwidth
+    latency: Latency
+    efficiency: Fraction = 1.0
+    dimensions: Dimensions | None = None
+    wrap_multiple: Count | None = None
+    link: LinkTechnology | None = None
+    in_network_reduction: StrictBool = False
+
+    @model_validator(mode="after")
+    def _dimensions_fit(self) -> Self:
+        if (self.graph is not None) != (self.topology == GRAPH):
+            raise ValueError(f"graph applies only to scale_up.topology {GRAPH}")
+        if (self.dimensions is not None) != self.role.dimensions:
+            grids = " or ".join(name for name, role in SCALE_UP_ROLES.items() if role.dimensions)
+            raise ValueError(f"dimensions apply only to a {grids}")
+        if self.dimensions is not None and prod(self.dimensions) != self.size:
+            raise ValueError(f"size {self.size} is not the product of {self.dimensions}")
+        if self.wrap_multiple is not None and self.topology != "torus":
+            raise ValueError("wrap_multiple applies only to a torus")
+        if self.in_network_reduction and not self.role.switched:
+            raise ValueError("in_network_reduction needs a switch")
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the grid; a ring is a torus of one dimension."""
+        return self.dimensions if self.dimensions is not None else (self.size,)
+
+    @property
+    def role(self) -> ScaleUpRole:
+        """How the family of the topology serves inside a domain."""
+        return _ROLES[self.topology]
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Payload bandwidth of one link."""
+        return self.bandwidth * self.efficiency / self.role.links(self.shape)
+
+
+class PciePaths(ClusterPart):
+    """What GPUs move to each other over PCIe, by class of path.
+
+    Below one PCIe ``switch``, through the ``host_bridge`` of a processor, from ``socket`` to
+    socket: parts of the wire that a GPU's kernels move by peer access (P2P). ``shared_memory`` is
+    the part that they move through a buffer in host memory, which is what NCCL does where peer
+    access is off or the path is longer than ``library.p2p`` allows; ``memory`` is what all such
+    messages move through the buffers of one processor together.
+    """
+
+    switch: Fraction
+    host_bridge: Fraction
+    socket: Fraction
+    shared_memory: Fraction
+    memory: Bandwidth
+
+
+class Pcie(ClusterPart):
+    """The port between a rank and its NICs, one direction.
+
+    Where a node holds several scale-up domains, their ranks reach each other over a PCIe switch,
+    each with such a port; ``latency`` is that of a step on this path, by default that
+    of the scale-up fabric. ``efficiency`` is the part of the wire that carries payload. ``paths``
+    are those of a ``wired`` node whose scale-up fabric is PCIe.
+    """
+
+    bandwidth: Bandwidth
+    latency: Latency | None = None
+    efficiency: Fraction = 1.0
+    paths: PciePaths | None = None
+
+
+class Host(ClusterPart):
+    """The processor a node is built round: a library's network overhead depends on it."""
+
+    cpu: Literal["amd", "intel", "grace", "power"]
+
+
+class Library(ClusterPart):
+    """The communication library that is usual on the machine.
+
+    ``none``, and no library, stand for the ideal algorithms of :mod:`collectives.select`, unless a
+    trace says which library its calls were carried out by. ``pxn`` false: a rank sends by its own
+    NIC only, not by that of a neighbour on the receiver's rail (NCCL_PXN_DISABLE=1). ``p2p`` is the
+    longest path over which GPUs access each other's memory (NCCL_P2P_LEVEL): ``PXB``, over PCIe
+    switches, by default; with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all that
+    a node moves goes through host memory (:func:`topologies.cluster.wiring.without_peer_access`).
+    """
+
+    name: Literal["nccl", "rccl", "xla", "gloo", "none"]
+    version: str | None = None
+    pxn: StrictBool = True
+    p2p: P2pLevel | None = None
+
+
+class NodeNics(ClusterPart):
+    """NICs of a kind of node, where they differ from those that the fabric is built for."""
+
+    nics_per_node: Count | None = None
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+    efficiency: Fraction | None = None
+    message_overhead: Latency | None = None
+    in_order: StrictBool | None = None
+
+
+class NodeKind(ClusterPart):
+    """Some of a cluster's nodes, and in what they differ from what the cluster says of all.
+
+    What is left out is as the cluster's own fields say. ``pcie: null`` is none. ``like`` is a
+    cluster of the catalogue, or a YAML file, whose nodes and NICs these are by default
+    else; it is written out when the file is read (:func:`topologies.cluster.kinds.like_others`).
+    """
+
+    like: str | None = None
+    count: Count
+    ranks_per_node: Count | None = None
+    accelerator: AcceleratorTable | None = None
+    scale_up: ScaleUp | None = None
+    scale_out: NodeNics | None = None
+    pcie: Pcie | None = None
+    host: Host | None = None
+
+
+class TimeMultiples(ClusterPart):
+    """How much longer calls of some ranks in some domains take than modelled, by size.
+
+    ``sizes`` (S of nccl-tests) ascend, with a multiple of the whole time each; between two sizes it
+    is interpolated over the logarithm, beyond the first and the last it is theirs.
+    """
+
+    ranks: Count
+    domains: Count
+    sizes: tuple[Size, ...] = Field(min_length=1)
+    multiples: tuple[PositiveMultiple, ...]
+
+    @model_validator(mode="after")
+    def _are_a_curve(self) -> Self:
+        if len(self.sizes) != len(self.multiples):
+            raise ValueError(f"{len(self.sizes)} sizes and {len(self.multiples)} multiples")
+        if any(second <= first for first, second in pairwise(self.sizes)):
+            raise ValueError("sizes must ascend")
+        if self.domains > self.ranks:
+            raise ValueError(f"{self.ranks} ranks cannot lie in {self.domains} domains")
+        return self
+
+
+class LinkFactors(ClusterPart):
+    """By what the links of one resource are multiplied, after everything else in the file.
+
+    A what-if writes it of links whose numbers are a graph's.
+    """
+
+    bandwidth: PositiveMultiple = 1.0
+    latency: Multiple = 1.0
+
+
+class Calibrated(ClusterPart):
+    """What was measured of one kind of collective, as multiples of what the file says elsewhere.
+
+    ``overhead`` multiplies what the library's software adds to a call, ``latency`` and
+    ``bandwidth`` those of the links of a tier (``scale_up``, ``scale_out``, ``pcie``) when this
+    kind uses them. What the trace or log did not show is left out, and stays as it is.
+    ``by_size`` is what a benchmark's log shows besides: where the library does better or worse
+    than its model, software and links alike.
+    """
+
+    overhead: Multiple = 1.0
+    latency: dict[str, Multiple] = Field(default_factory=dict)
+    bandwidth: dict[str, PositiveMultiple] = Field(default_factory=dict)
+    by_size: tuple[TimeMultiples, ...] = ()

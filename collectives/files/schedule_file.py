@@ -24,6 +24,7 @@ from collectives.proof import check
 from simulator.schedule import Schedule, Step
 from simulator.support.errors import ScheduleError
 from simulator.support.input_files import read_text
+from simulator.support.limits import limits
 
 
 def load_schedule(path: Path | str) -> Schedule:
@@ -84,6 +85,8 @@ def _step_fields(step: Step) -> dict[str, object]:
     return {"reduce": step.reduce, "transfers": np.stack(columns, axis=1).tolist(), **special}
 
 
+_WORK_OF_STEP = 10_000
+"""Steps of the limit ``work`` that a step of a schedule takes: to prove one takes some 30 us."""
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -127,6 +130,8 @@ def read_json(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ScheduleError(f"{where}: {first['msg']}") from error
+    count = sum(step.repeats for step in file.steps)
+    limits().check("work", _WORK_OF_STEP * count, "the schedule", f"{count} steps")
     steps = tuple(_step(step) for step in file.steps)
     schedule = Schedule(file.kind, file.algorithm, file.ranks, file.chunks, file.parts, steps)
     owners = None if file.owners is None else np.array(file.owners, dtype=np.int32)

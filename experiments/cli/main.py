@@ -33,6 +33,7 @@ from simulator.support.limits import (
     LIMITS,
     VARIABLE,
     guard_memory,
+    is_memory_short,
     out_of_memory,
     parse_limits,
     unguard_memory,
@@ -290,11 +291,17 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:  # noqa: C901 - a
         except Exception as error:
             if os.environ.get("TWOFOLD_TRACEBACK"):
                 raise
-            what = f"{type(error).__name__}: {error}"
-            message = f"error: a fault of twofold itself, please report it: {what}"
-            raise _stop(f"{message} (TWOFOLD_TRACEBACK=1 shows where)", 1) from error
+            raise _stop(f"error: {_fault(error)}", 1) from error
 
     return command
+
+
+def _fault(error: Exception) -> str:
+    """Say what nobody foresaw; where memory is short, libraries fail in ways of their own."""
+    if is_memory_short():
+        return out_of_memory(error)
+    what = f"a fault of twofold itself, please report it: {type(error).__name__}: {error}"
+    return f"{what} (TWOFOLD_TRACEBACK=1 shows where)"
 
 
 def _refusal(error: Exception) -> str:

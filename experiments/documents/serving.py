@@ -1,5 +1,6 @@
 """What answers about serving say: a deployment under load, rows and logs that others measured."""
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from experiments.documents.validation import ratio_table
@@ -425,7 +426,9 @@ def log(report: "ServingLogReport") -> Document:
         for each in report.figures
     ]
     table = Table(("figure", ">measured", ">predicted", ">error"), rows)
-    ranks = ", ".join(f"{name} {value:.3f}" for name, value in report.correlations.items())
+    ranks = ", ".join(
+        f"{name} {value:.3f}" for name, value in report.correlations.items() if isfinite(value)
+    )
     return Document(
         title=f"Validation: a serving log of {report.title}",
         headline=_log_headline(report.figures, len(report.requests)),

@@ -6,6 +6,8 @@ step for all utilities. When sliders rest, the engine that was asked for answers
 ``utility`` does. Each of the two has a baseline of its own: a move need not wait for a rest.
 """
 
+import os
+import sysconfig
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -39,6 +41,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings, Watch
 from simulator.analysis.critical_path import Segment, critical_path
 from simulator.support.errors import TwofoldError
+from simulator.support.input_files import READABLE
 from simulator.timeline import Timeline
 
 ANALYTIC = "analytic"
@@ -133,6 +136,7 @@ class Session:
         self.trace, self.cluster, self.base = trace, cluster, base
         self._moving = _Side(by_engine(base, ANALYTIC))
         self._resting = None if base.settings.engine == ANALYTIC else _Side(base)
+        self._readable = _readable(trace, cluster, base.settings)
 
     @property
     def rests(self) -> bool:
@@ -199,7 +203,15 @@ class Session:
 
     def _ground(self, side: _Side, state: State, watch: Watch) -> _Ground:
         texts = state.structure()
-        return side.grounds.get((texts, _stamps(texts)), lambda: _grounded(side.base, texts, watch))
+
+        def make() -> _Ground:
+            before = READABLE.set(self._readable)
+            try:
+                return _grounded(side.base, texts, watch)
+            finally:
+                READABLE.reset(before)
+
+        return side.grounds.get((texts, _stamps(texts)), make)
 
     def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:
@@ -372,10 +384,30 @@ def _key(state: State) -> tuple[object, ...]:
     return without_view(state), _stamps(texts)
 
 
+def _readable(
+    trace: Path | str, cluster: Path | str | None, settings: Settings
+) -> tuple[Path, ...]:
+    """List what a page's state may read: what came with the program, and what it was started with.
+
+    The state is text of a page's address: of another file a refusal would repeat words.
+    """
+    paths = sysconfig.get_paths()
+    own = [Path(__file__).parents[2], Path(paths["purelib"]), Path(paths["platlib"])]
+    named = [str(cluster or ""), str(settings.kernels or "")]
+    for text in (*settings.what_ifs, *settings.algorithms):
+        named += _words(text)
+    given = [Path(trace), *(Path(word) for word in named if word and Path(word).is_file())]
+    return tuple(Path(os.path.realpath(place)) for place in (*own, *given))
+
+
+def _words(text: str) -> list[str]:
+    return text.replace("=", " ").replace("'", " ").replace('"', " ").split()
+
+
 def _stamps(texts: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
     """Say which files changes name, and when they were written: a file may be changed meanwhile."""
     stamps = []
-    for word in " ".join(texts).replace("=", " ").replace("'", " ").replace('"', " ").split():
+    for word in _words(" ".join(texts)):
         path = Path(word)
         try:
             about = path.stat() if path.is_file() else None

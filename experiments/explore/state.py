@@ -27,6 +27,8 @@ _SEVERAL = (TOPOLOGY, ALGORITHM, WHAT_IF)
 """Words of the address, and those that may be repeated; all others are resources."""
 _LONGEST = 20_000
 """Characters of an address that are read: browsers and servers take no more in practice."""
+_MOST = 20
+"""Topologies, algorithms and what-ifs of a state: each is applied whenever another is added."""
 _INVERSE = ("latency", *RANKS)
 """Resources of which twice as good is half of what a what-if multiplies: times."""
 
@@ -80,6 +82,9 @@ class State:
         for name in ("topologies", "algorithms", "what_ifs"):
             texts = tuple(filter(None, map(_tidy, getattr(self, name))))
             object.__setattr__(self, name, texts)
+        count = len(self.topologies) + len(self.algorithms) + len(self.what_ifs)
+        if count > _MOST:
+            raise SettingsError(f"{count} changes at a time: {_MOST} are the most on a page")
         object.__setattr__(self, "factors", tuple(sorted(_known(self.factors))))
         if self.first_rank < 0:
             raise SettingsError(f"{FIRST_RANK}: {self.first_rank} is no rank")

@@ -20,6 +20,7 @@ does: after a change to a loop that others call run ``make clean`` or delete ``*
 """
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
@@ -39,6 +40,8 @@ from typing import (
 )
 
 import numpy as np
+
+from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
     from numba.core.types import Type
@@ -82,6 +85,7 @@ class HotLoop(Generic[P, R]):
     @cached_property
     def dispatcher(self) -> Any:
         """What Numba makes of the function."""
+        check_memory()
         _keep_nothing_in_a_folder_named_tilde()
         _report_compilation()
         return _dispatcher_type()(self.function, {**self._options, "nopython": True})
@@ -248,8 +252,10 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
 def is_trusted(folder: Path, source: Path) -> bool:
     """Whether code that is kept in a directory may be run: only who could change the program did.
 
-    Reading it runs what it says. Its owner is the user, the system's, or whoever owns the source,
-    and not everybody may write to it. Where files have no owners (Windows) nothing is refused.
+    Reading it runs what it says. It and every directory above it belong to the user, the system, or
+    whoever owns the source, and nobody else may write there: a group only where it is the user's
+    alone, or the source's and may write to that, too. Above, a directory will do whose files only
+    their owners may replace (``/tmp``). Where files have no owners (Windows) nothing is refused.
 
     Examples
     --------
@@ -259,11 +265,25 @@ def is_trusted(folder: Path, source: Path) -> bool:
     if not hasattr(os, "getuid"):
         return True
     try:
-        status = folder.stat()
-        owners = {0, os.getuid(), source.stat().st_uid}
+        folder = folder.resolve(strict=True)
+        of_source = source.resolve(strict=True).stat()
+        above = [place.stat() for place in (folder, *folder.parents)]
     except OSError:
         return False
-    return status.st_uid in owners and not status.st_mode & 0o002
+    owners = {0, os.getuid(), of_source.st_uid}
+    groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
+    if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
+        groups.add(os.getgid())
+
+    def is_ours(status: os.stat_result, *, sticky: bool) -> bool:
+        others = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and status.st_gid not in groups
+        )
+        return status.st_uid in owners and (not others or sticky)
+
+    return is_ours(above[0], sticky=False) and all(
+        is_ours(status, sticky=bool(status.st_mode & stat.S_ISVTX)) for status in above[1:]
+    )
 
 
 @cache

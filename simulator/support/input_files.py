@@ -12,6 +12,7 @@ import stat
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
@@ -41,6 +42,12 @@ _KINDS = (
 )
 
 
+READABLE: ContextVar[tuple[Path, ...] | None] = ContextVar("READABLE", default=None)
+"""Files, and directories with all below them, that may be opened; None: any.
+
+Set while what is asked comes from elsewhere than the command line, such as from a page."""
+
+
 def reason_of(error: Exception) -> str:
     """Say in few words, on one line, why a file cannot be read."""
     if isinstance(error, UnicodeError):
@@ -61,6 +68,11 @@ def open_file(path: Path, wrong: Wrong = TraceError, what: str = "") -> Buffered
         If it is larger than the limit ``file``.
     """
     said = f"{path}: cannot be read{' ' * bool(what)}{what}"
+    readable = READABLE.get()
+    if readable is not None:
+        real = Path(os.path.realpath(path))
+        if not any(real.is_relative_to(place) for place in readable):
+            raise wrong(f"{said}: only files that the program was started with are read here")
     try:
         # Without waiting, or a pipe that nobody writes to would be waited for.
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))

@@ -21,6 +21,10 @@ VARIABLE = "TWOFOLD_LIMITS"
 PER_BYTE = 16
 """Bytes of memory that a command may take for each byte of its files, unpacked. A profiler's JSON
 takes 3 to 6 times its size (``python -m benchmarks``)."""
+LEAST_MEMORY = 500_000_000
+"""Bytes: libraries and compiled loops are half of it."""
+_SPARE = 1 << 27
+"""Bytes that must be left before code is called that ends the process where it gets none."""
 _FIELD = re.compile(r"\s*([a-z_]+)\s*=\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)B?\s*")
 _PREFIXES = "kMGT"
 _MOST = 1 << 62
@@ -120,6 +124,11 @@ def parse_limits(texts: list[str] | tuple[str, ...]) -> Limits:
         step = 1024.0 if match[4] else 1000.0
         power = _PREFIXES.index(match[3].replace("K", "k")) + 1 if match[3] else 0
         given[match[1]] = min(int(float(match[2]) * step**power), _MOST)
+        if match[1] == "memory" and given["memory"] < LEAST_MEMORY:
+            raise SettingsError(
+                f"limit {shown(text)}: the program itself takes {LEAST_MEMORY / 2e6:.0f} MB: "
+                f"memory={LEAST_MEMORY / 1e6:.0f}MB is the least"
+            )
     return replace(Limits(), **given)
 
 
@@ -161,6 +170,27 @@ def allow_for_job() -> None:
         _set_limit()
 
 
+def is_memory_short() -> bool:
+    """Whether so little of the budget is left that any library may fail, each in its own way."""
+    if not _guarded:
+        return False
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - no file of a user
+        pages = int(file.read().split()[5])
+    return pages * os.sysconf("SC_PAGE_SIZE") > _guarded[0] - _SPARE
+
+
+def check_memory() -> None:
+    """Refuse to go on where memory is short: LLVM and Arrow end the process if they get none.
+
+    Raises
+    ------
+    MemoryError
+        If so.
+    """
+    if is_memory_short():
+        raise MemoryError
+
+
 def unguard_memory() -> None:
     """Take the budget of memory away, where a process goes on after the command."""
     if _guarded:
@@ -181,7 +211,7 @@ def _set_limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def out_of_memory(error: MemoryError) -> str:
+def out_of_memory(error: Exception) -> str:
     """Say that the budget of memory is used up, and how it is raised; free what filled it."""
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = error.__context__ = None

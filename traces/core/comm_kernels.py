@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -292,12 +292,11 @@ def _check_ends(pattern: str) -> None:
     A repeat inside a repeat, or of alternatives, takes exponential time where it does not match;
     repeats one after another take a power of the name's length.
     """
-    import re._parser as parser  # type: ignore[import-not-found]
-
     try:
-        repeats = _repeats(parser.parse(pattern), inside=False)
-    except (re.error, RecursionError, OverflowError, IndexError) as error:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
         raise TraceError(f"rule {shown(pattern)}: no regular expression: {error}") from error
+    repeats = _repeats(pattern)
     if repeats is None or repeats > _MOST_REPEATS:
         why = "repeats a repeat or alternatives" if repeats is None else f"has {repeats} repeats"
         raise TraceError(
@@ -306,26 +305,41 @@ def _check_ends(pattern: str) -> None:
         )
 
 
-def _repeats(parsed: Iterable[Any], *, inside: bool) -> int | None:
-    """Count the repeats of a parsed pattern; None where one holds another, or alternatives."""
+_PARTS = re.compile(
+    r"""(?P<comment>\(\?\#[^)]*\))
+    | (?P<verbose>\(\?[a-zA-Z]*x)                                     # in which # begins a comment
+    | (?P<again>\\[1-9]|\(\?P=\w+\))
+    | (?P<choice>\||\(\?\(\w+\))
+    | (?P<open>\((?:\?(?:P<\w+>|<?[=!]|>|[a-zA-Z-]*:|[a-zA-Z]+(?=\))))?)
+    | (?P<close>\))
+    | (?P<repeat>[*+?]|\{(?=[\d,]+\})\d*(?:,\d*)?\})[?+]?
+    | \\. | \[\^?\]?(?:\\.|[^\]\\])*\] | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_ONCE = re.compile(r"\?|\{(0*[01]?,)?0*1\}|\{0+\}")
+
+
+def _repeats(pattern: str) -> int | None:
+    """Count the repeats of a sound pattern; None where one holds another, or alternatives."""
     count = 0
-    left: list[tuple[Iterable[Any], bool]] = [(parsed, inside)]
-    while left:
-        items, within = left.pop()
-        for name, value in items:
-            word = str(name)
-            repeats = "REPEAT" in word and value[1] != 1 and (value[0], value[1]) != (0, 1)
-            if within and (repeats or word in ("BRANCH", "GROUPREF")):
+    groups, ended = [False], False  # whether each open group, and the one just closed, repeats
+    for part in _PARTS.finditer(pattern):
+        kind = part.lastgroup
+        if kind == "verbose":
+            return None
+        if kind == "repeat" and not _ONCE.fullmatch(part["repeat"]):
+            if ended:
                 return None
-            count += repeats
-            inner = value if isinstance(value, tuple | list) else ()
-            for part in inner:
-                if type(part).__name__ == "SubPattern":
-                    left.append((part, within or repeats))
-                elif isinstance(part, list):
-                    left += [(each, within) for each in part if type(each).__name__ == "SubPattern"]
-            if type(value).__name__ == "SubPattern":
-                left.append((value, within))
+            count += 1
+            groups[-1] = True
+        elif kind == "open":
+            groups.append(False)
+        elif kind == "choice" and part[0] == "|":
+            groups[-1] = True
+        elif kind == "choice":
+            groups.append(True)
+        ended = kind == "again" or (kind == "close" and groups.pop())
+        groups[-1] = groups[-1] or ended
     return count
 
 

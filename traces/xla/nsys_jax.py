@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import check_ratio, open_zip, read_member, unpack_xz
+from simulator.support.limits import check_memory
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
 from traces.xla.hlo import HloModule, kind_by_name
@@ -110,6 +111,7 @@ class Bundle:
 
         member = self._find(name)
         data = self._read(member)
+        check_memory()
         try:
             repeated = [_NAME] if _NAME in columns else []
             names = pq.read_schema(io.BytesIO(data)).names

@@ -229,11 +229,30 @@ def test_every_choice_that_is_listed_can_be_chosen(session):
 
 
 def test_a_cluster_file_that_was_written_anew_is_read_anew(session, tmp_path):
-    for name in ("hgx-h100", "dgx-a100"):
-        text = (ROOT / "topologies" / "catalog" / f"{name}.yaml").read_text()
-        (tmp_path / "mine.yaml").write_text(text)
-        answer = session.moving(State(cluster=str(tmp_path / "mine.yaml")))
+    file = tmp_path / "mine.yaml"
+    texts = {
+        name: (ROOT / "topologies" / "catalog" / f"{name}.yaml").read_text()
+        for name in ("dgx-a100", "hgx-h100")
+    }
+    file.write_text(texts["dgx-a100"])
+    own = open_session(SAMPLE, file, FLOW)
+    for name, text in texts.items():
+        file.write_text(text)
+        answer = own.moving(State(cluster=str(file)))
         assert answer.step == session.moving(State(cluster=name)).step
+
+
+@pytest.mark.parametrize("words", ["cluster={}", "topology={}", "what-if=cluster+'{}'"])
+def test_a_page_reads_no_file_that_it_was_not_started_with(session, tmp_path, words):
+    file = tmp_path / "secret words.json"
+    file.write_text("hunter2: [hunter2]\n")
+    for named in (file, tmp_path / "link.json"):
+        if not named.exists():
+            named.symlink_to(file)
+        with pytest.raises(TwofoldError) as caught:
+            session.moving(parse_state(words.format(named)))
+        assert "only files that the program was started with" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.slow

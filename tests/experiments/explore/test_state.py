@@ -79,6 +79,7 @@ def test_what_is_set_applies_in_order_sliders_last():
         ("first-rank=-1", "'-1' is no rank"),
         ("first-rank=1e3", "'1e3' is no rank"),
         ("what-if=" + "x" * 30_000, "the address has 30,008 characters"),
+        ("&".join(f"what-if=compute+x{n}" for n in range(2, 23)), "21 changes at a time: 20 are"),
     ],
 )
 def test_an_address_that_cannot_be_is_one_clear_line(address, told):

@@ -266,8 +266,21 @@ def test_code_that_others_may_have_kept_is_not_run(tmp_path):
     assert is_trusted(tmp_path, source)
     tmp_path.chmod(0o777)
     assert not is_trusted(tmp_path, source)
+    inner = tmp_path / "inner"
+    inner.mkdir(mode=0o755)
+    assert not is_trusted(inner, source)  # who may write above may put another in its place
+    tmp_path.chmod(0o1777)
+    assert is_trusted(inner, source)
     tmp_path.chmod(0o755)
     if os.getuid() == 0:
+        inner.chmod(0o775)
+        os.chown(inner, 0, 12345)
+        assert not is_trusted(inner, source)
+        source.chmod(0o664)
+        os.chown(source, 0, 12345)
+        assert is_trusted(inner, source)
+        source.chmod(0o644)
+        assert not is_trusted(inner, source)
         os.chown(tmp_path, 12345, 12345)
         assert not is_trusted(tmp_path, source)
         os.chown(source, 12345, 12345)

@@ -26,7 +26,7 @@ from simulator.support.input_files import (
     tar_members,
     unpack,
 )
-from simulator.support.limits import LIMITS, Limits, parse_limits
+from simulator.support.limits import LEAST_MEMORY, LIMITS, Limits, parse_limits
 
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
@@ -154,7 +154,13 @@ def test_text_that_is_none(tmp_path):
 @given(st.integers(0, 10**6), st.sampled_from(["", "k", "M", "G", "Gi"]))
 def test_a_limit_is_what_its_words_say(number, prefix):
     step = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Gi": 2**30}[prefix]
-    assert parse_limits([f"memory={number}{prefix}B", " "]).memory == number * step
+    assert parse_limits([f"file={number}{prefix}B", " "]).file == number * step
+    words = [f"memory={number}{prefix}B"]
+    if number * step < LEAST_MEMORY:
+        with pytest.raises(SettingsError, match="memory=500MB is the least"):
+            parse_limits(words)
+    else:
+        assert parse_limits(words).memory == number * step
 
 
 @pytest.mark.parametrize(

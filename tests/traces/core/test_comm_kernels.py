@@ -1,5 +1,7 @@
 """Kernels that communicate, told by their names: as real traces write them, and as users add."""
 
+import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.link_tapes import Tape
 from simulator.support.errors import TraceError
-from traces.core.comm_kernels import KERNELS, KernelRule, load_kernel_rules
+from traces.core.comm_kernels import KERNELS, KernelRule, _repeats, load_kernel_rules
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall
 from traces.kineto.directory import read_job
 from traces.profiler.link import rank_graph
@@ -220,3 +222,42 @@ def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_any_name_has_one_rule_or_none(name: str) -> None:
     rule = KERNELS.rule(name)
     assert rule is None or isinstance(rule, KernelRule)
+
+
+def _counted(parsed, inside=False):
+    """Count repeats in what the standard library parses; None where one holds another."""
+    count, left = 0, [(parsed, inside)]
+    while left:
+        items, within = left.pop()
+        for name, value in items:
+            repeats = "REPEAT" in str(name) and value[1] != 1 and tuple(value[:2]) != (0, 1)
+            if within and (repeats or str(name) in ("BRANCH", "GROUPREF")):
+                return None
+            count += repeats
+            for part in value if isinstance(value, tuple | list) else [value]:
+                parts = part if isinstance(part, list) else [part]
+                left += [
+                    (each, within or repeats)
+                    for each in parts
+                    if type(each).__name__ == "SubPattern"
+                ]
+    return count
+
+
+_WORDS = (
+    r"a b ( (?: ) ) * + ? {2} {0,1} {1,3} | [a-z] [^]a] []*+] \d \( \) . ^ $ (?= \1 *? (?i: {} {,}"
+)
+
+
+@given(st.lists(st.sampled_from([*_WORDS.split(), "(?#)x(]", "(?P<n>", "(?P=n)"]), max_size=8))
+def test_repeats_are_counted_as_the_standard_library_parses_them(words):
+    parser = pytest.importorskip("re._parser")
+    pattern = "".join(words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            re.compile(pattern)
+        except re.error:
+            return
+        parsed = parser.parse(pattern)
+    assert _repeats(pattern) == _counted(parsed)

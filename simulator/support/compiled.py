@@ -41,8 +41,6 @@ from typing import (
 
 import numpy as np
 
-from simulator.support.limits import check_memory
-
 if TYPE_CHECKING:
     from numba.core.types import Type
 
@@ -85,6 +83,8 @@ class HotLoop(Generic[P, R]):
     @cached_property
     def dispatcher(self) -> Any:
         """What Numba makes of the function."""
+        from simulator.support.limits import check_memory  # of one process in many
+
         check_memory()
         _keep_nothing_in_a_folder_named_tilde()
         _report_compilation()

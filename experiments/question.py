@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from experiments.provenance import Inputs, Option, jsonable
 from experiments.report import Report
+from simulator.support.compiled import BEFORE_READING
 from simulator.support.errors import SettingsError
+from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
     from experiments.settings import Settings
@@ -30,6 +32,9 @@ _UNTOLD = ("watch", "settings", "options")
 """Parameters that are no part of how a call is written down; settings are, field by field."""
 _SAID_ELSEWHERE = (*_TRACES, *_UNTOLD, "cluster", "network")
 """Parameters of which an answer says more than a setting could: files, and what they hold."""
+
+
+BEFORE_READING.append(check_memory)
 
 
 def question(

@@ -50,6 +50,8 @@ R = TypeVar("R")
 LOOPS: "list[HotLoop[..., Any]]" = []
 """The hot loops of all modules imported so far."""
 
+BEFORE_READING: list[Callable[[], None]] = []
+"""What is called before the code of a loop is read or made, and may refuse it."""
 READ_ONLY = "read-only"
 """Marks, in ``Annotated``, an array given to a loop that is read-only: to Numba another type."""
 
@@ -83,9 +85,8 @@ class HotLoop(Generic[P, R]):
     @cached_property
     def dispatcher(self) -> Any:
         """What Numba makes of the function."""
-        from simulator.support.limits import check_memory  # of one process in many
-
-        check_memory()
+        for check in BEFORE_READING:
+            check()
         _keep_nothing_in_a_folder_named_tilde()
         _report_compilation()
         return _dispatcher_type()(self.function, {**self._options, "nopython": True})

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from experiments.provenance import Inputs, Option, jsonable
 from experiments.report import Report
-from simulator.support.compiled import BEFORE_READING
 from simulator.support.errors import SettingsError
 from simulator.support.limits import check_memory
 
@@ -34,9 +33,6 @@ _SAID_ELSEWHERE = (*_TRACES, *_UNTOLD, "cluster", "network")
 """Parameters of which an answer says more than a setting could: files, and what they hold."""
 
 
-BEFORE_READING.append(check_memory)
-
-
 def question(
     name: str, usual: "Callable[[], Settings] | None" = None
 ) -> Callable[[Callable[Asked, Answer]], Callable[Asked, Answer]]:
@@ -55,6 +51,9 @@ def question(
 
         @wraps(ask)
         def answer_question(*args: Asked.args, **kwargs: Asked.kwargs) -> Answer:
+            from simulator.support.compiled import BEFORE_READING  # which NumPy comes with
+
+            BEFORE_READING.add(check_memory)
             arguments: dict[str, Any] = {key: kwargs[key] for key in kwargs if key in parameters}
             options = {key: kwargs[key] for key in kwargs if key not in parameters}
             if "settings" in parameters:

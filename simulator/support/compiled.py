@@ -50,7 +50,7 @@ R = TypeVar("R")
 LOOPS: "list[HotLoop[..., Any]]" = []
 """The hot loops of all modules imported so far."""
 
-BEFORE_READING: list[Callable[[], None]] = []
+BEFORE_READING: set[Callable[[], None]] = set()
 """What is called before the code of a loop is read or made, and may refuse it."""
 READ_ONLY = "read-only"
 """Marks, in ``Annotated``, an array given to a loop that is read-only: to Numba another type."""

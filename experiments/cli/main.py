@@ -56,7 +56,10 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "serving": ("serving",),
         "studies": ("study",),
     },
-    "Networks": {"networks": ("clusters", "collective", "topology", "calibrate", "validate")},
+    "Networks": {
+        "networks": ("clusters", "collective", "topology", "calibrate"),
+        "validation": ("validate",),
+    },
     "Files": {"files": ("inspect", "convert")},
     "Installation": {"installation": ("system",)},
 }

@@ -4,7 +4,6 @@ A command declares the options that it takes; those of the settings are gathered
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,11 +36,9 @@ from experiments.cli.options import (
 from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
-    from collectives.files.measured_calls import Layout
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
-    from experiments.questions.validation.recordings import ValidationReport
 
 _SIZES = "1KiB..1GiB"
 
@@ -379,12 +376,12 @@ Logs = Annotated[
         "ib_write_bw, CSV; repeat it."
     ),
 ]
-_OF_TABLES = "What a table or log leaves open"
+OF_TABLES = "What a table or log leaves open"
 Ranks = Annotated[
     int | None,
     typer.Option(
         min=1,
-        rich_help_panel=_OF_TABLES,
+        rich_help_panel=OF_TABLES,
         help="How many ranks took part in the calls of a log.",
         show_default=False,
     ),
@@ -393,7 +390,7 @@ RanksPerNode = Annotated[
     int | None,
     typer.Option(
         min=1,
-        rich_help_panel=_OF_TABLES,
+        rich_help_panel=OF_TABLES,
         help="How many of them were on each node.",
         show_default=False,
     ),
@@ -402,7 +399,7 @@ Kind = Annotated[
     str | None,
     typer.Option(
         autocompletion=completed(options.kinds),
-        rich_help_panel=_OF_TABLES,
+        rich_help_panel=OF_TABLES,
         help="Which collective a log timed.",
         show_default=False,
     ),
@@ -457,7 +454,7 @@ def calibrate(
                 ranks=ranks,
                 nodes=nodes,
                 ranks_per_node=ranks_per_node,
-                kind=_kind(kind),
+                kind=kind_of(kind),
                 watch=watch,
             )
         else:
@@ -488,16 +485,7 @@ def _check_calibration(
             raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect for {source}.")
 
 
-def _layout(
-    ranks: int | None, nodes: int | None, ranks_per_node: int | None, kind: str | None
-) -> "Layout":
-    """Return what options say of a log that does not say it."""
-    from collectives.files.measured_calls import Layout
-
-    return Layout(ranks, nodes, ranks_per_node, _kind(kind))
-
-
-def _kind(text: str | None) -> str | None:
+def kind_of(text: str | None) -> str | None:
     """Return the kind that an option spells."""
     if text is None:
         return None
@@ -508,221 +496,3 @@ def _kind(text: str | None) -> str | None:
     if named is None:
         raise typer.BadParameter(f"--kind {one_of(text, KINDS)}")
     return named
-
-
-def _table_kinds() -> Iterable[str]:
-    from experiments.validation.tables import KINDS
-
-    return KINDS
-
-
-_OF_CALLS = ("ranks", "ranks_per_node", "kind")
-_MEANINGLESS = {
-    "steps": (*_OF_CALLS, "predict", "nodes", "algorithm", "figure"),
-    "collectives": ("predict", "brief", "engine", "algorithm", "workers"),
-    "what-ifs": (*_OF_CALLS, "predict", "workers"),
-    None: (*_OF_CALLS, "workers"),
-}
-"""Options of validate that have no effect for tables of a kind; None: for traces."""
-
-
-def validate(
-    ctx: typer.Context,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE|LOG|TRACE]...",
-            show_default=False,
-            help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
-            "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "
-            "global_batch, step_s) or of collectives (kind, ranks, size_bytes, time_us); logs of "
-            "benchmarks, as of nccl-tests; or traces, of which TRACE@CLUSTER names its cluster.",
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            autocompletion=completed(options.clusters),
-            help=f"For sources that name none. {options.CLUSTER_HELP}",
-        ),
-    ] = None,
-    read_as: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            **options.choice(_table_kinds),
-            show_default="by the columns of the file",
-            help="Read all as tables of what-ifs, steps or collectives.",
-        ),
-    ] = None,
-    predict: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TRACE@CLUSTER",
-            help="Predict this recording of the same program from the traces; may be repeated.",
-        ),
-    ] = None,
-    serving: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="A table of measured serving (engine, model, machine, tp, isl, osl, concurrency, "
-            "ttft_ms, tpot_ms): predict TTFT and TPOT of each row; may be repeated.",
-        ),
-    ] = None,
-    serving_log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
-        ),
-    ] = None,
-    ranks: Ranks = None,
-    ranks_per_node: RanksPerNode = None,
-    kind: Kind = None,
-    engine: Engine = "flow",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1, rich_help_panel=_OF_TABLES, help="Processes that predict the steps of a table."
-        ),
-    ] = 1,
-    *,
-    brief: Annotated[
-        bool, typer.Option("--brief", help="Omit the tables of single what-ifs or steps.")
-    ] = False,
-    figure: Figure = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Report the errors of predictions of measured what-ifs, steps and collectives.
-
-    Of a trace every step is replayed; with --predict it predicts another
-    recording of the same program. An error is predicted against measured, in %
-    of what was measured.
-    """
-    check_figure(figure)
-    if serving or serving_log is not None:
-        _validate_serving(ctx, serving or [], serving_log, cluster, output, brief=brief)
-        return
-    if not sources:
-        raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
-    table = _one_kind(sources, read_as)
-    refuse_given(ctx, _MEANINGLESS[table], f"for {table or 'traces'}")
-    if table == "steps":
-        _validate_steps(ctx, sources, cluster, output, workers=workers, brief=brief)
-        return
-    if table is None and not predict:
-        refuse_given(ctx, ("brief",), "for traces without --predict")
-    traces = [*sources, *(predict or ())]
-    if table is None and cluster is not None and all(map(_names_cluster, traces)):
-        raise typer.BadParameter("--cluster has no effect: every trace names its own.")
-    if table == "collectives" and cluster is None:
-        raise typer.BadParameter("collectives need a cluster to model them on: --cluster C.")
-    layout = _layout(ranks, nodes, ranks_per_node, kind) if table == "collectives" else None
-    report = _validated(ctx, table, sources, cluster, predict or (), layout)
-    show(replace(report, brief=brief), output, figure)
-
-
-def _validated(
-    ctx: typer.Context,
-    table: str | None,
-    sources: list[str],
-    cluster: str | None,
-    predict: Sequence[str],
-    layout: "Layout | None",
-) -> "ValidationReport":
-    """Answer tables of what-ifs or collectives, or traces."""
-    from experiments.output.progress import watching
-    from experiments.questions.validation.recordings import validate as ask
-    from experiments.settings import EVERY
-
-    settings = replace(settings_of(ctx), step=EVERY)
-    with watching() as watch:
-        if table == "collectives":
-            return ask((), cluster, collectives=sources, layout=layout, watch=watch)
-        if table == "what-ifs":
-            return ask((), cluster, against=sources, settings=settings, watch=watch)
-        return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
-
-
-def _validate_steps(
-    ctx: typer.Context,
-    sources: list[str],
-    cluster: str | None,
-    output: Output,
-    *,
-    workers: int,
-    brief: bool,
-) -> None:
-    """Answer tables of training steps."""
-    from experiments.output.progress import watching
-    from experiments.questions.validation.steps import validate_steps
-
-    engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
-    with watching() as watch:
-        steps = validate_steps(sources, cluster, workers=workers, watch=watch, **engines)
-    show(replace(steps, brief=brief), output)
-
-
-def _validate_serving(
-    ctx: typer.Context,
-    tables: list[Path],
-    log: Path | None,
-    cluster: str | None,
-    output: Output,
-    *,
-    brief: bool,
-) -> None:
-    """Answer tables or a log of measured serving."""
-    from experiments.output.progress import watching
-
-    refuse_given(
-        ctx,
-        ("sources", "read_as", "predict", *_OF_CALLS, "engine", "nodes", "algorithm", "figure"),
-        "for serving",
-    )
-    if log is not None:
-        from experiments.questions.validation.serving_log import validate_serving_log
-
-        if tables:
-            raise typer.BadParameter("--serving and --serving-log: validate them separately.")
-        if cluster is None:
-            raise typer.BadParameter("a serving log needs the cluster it ran on: --cluster C.")
-        show(validate_serving_log(log, cluster), output)
-        return
-    from experiments.questions.validation.serving import validate_serving
-
-    if cluster is not None:
-        raise typer.BadParameter("--cluster has no effect: rows name their machine.")
-    with watching("rows") as watch:
-        report = validate_serving(tables, watch=watch)
-    show(replace(report, brief=brief), output)
-
-
-def _one_kind(sources: Sequence[str], read_as: str | None) -> str | None:
-    """Return what all sources are: the kind of their tables, None if they are traces."""
-    from experiments.validation.tables import table_kind
-
-    kinds = {source: read_as or table_kind(source) for source in sources}
-    first, *rest = kinds
-    for source in rest:
-        if kinds[source] != kinds[first]:
-            raise typer.BadParameter(
-                f"{first} is {_words_of(kinds[first])} and {source} {_words_of(kinds[source])}: "
-                "validate them separately, or name the kind of both with --as."
-            )
-    return kinds[first]
-
-
-def _words_of(kind: str | None) -> str:
-    return "a trace" if kind is None else f"a table of {kind}"
-
-
-def _names_cluster(trace: str) -> bool:
-    from experiments.questions.validation.recordings import BETWEEN
-
-    return BETWEEN in trace and not Path(trace).exists()

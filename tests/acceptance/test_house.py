@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 396
-LINES = 115_645
+MODULES = 398
+LINES = 115_700
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

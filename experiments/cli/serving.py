@@ -1,5 +1,6 @@
 """The command that serves requests: a deployment under a load, and what doubling would buy."""
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,7 @@ from simulator.support.quantities import whole_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from experiments.evaluate.serving_fleets import Instances
+    from experiments.evaluate.serving_fleets import Instances, Outage
     from experiments.evaluate.serving_instances import Deployment
     from experiments.questions.serving import Load, Slo
 
@@ -90,6 +91,14 @@ def serving(
             metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
             rich_help_panel=_POOLS,
             help="Decode in a pool of N instances; degrees and accelerator as the others'.",
+        ),
+    ] = None,
+    down: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'N from T to T'",
+            rich_help_panel=_POOLS,
+            help="When instance N is down: it failed, or starts later; may be repeated.",
         ),
     ] = None,
     find: Annotated[
@@ -185,6 +194,7 @@ def serving(
         caches_prefixes=prefix_cache,
         decode=pool,
         decode_count=decode_count,
+        outages=tuple(map(_outage, down or [])),
     )
     if _scales_rate(find, sweep, concurrency) and rate is None and requests is None:
         rate = "1/s"
@@ -310,6 +320,20 @@ def _pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, 
     if not min(int(words[1]), *degrees.values()):
         raise typer.BadParameter(f"--decode {text!r}: a pool has at least 1 of each.")
     return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
+
+
+def _outage(text: str) -> "Outage":
+    from experiments.evaluate.serving_fleets import Outage
+    from simulator.support.quantities import parse_quantity
+
+    words = re.fullmatch(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?", text.strip())
+    if words is None:
+        raise typer.BadParameter(f"--down {text!r}: write such as '2 from 10 s to 40 s'.")
+    begin, end = (
+        math.inf if time is None else parse_quantity(quantity("s")(time), "s")
+        for time in words.groups()[1:]
+    )
+    return Outage(int(words[1]) - 1, begin, end)
 
 
 def _with_limits(

@@ -83,6 +83,9 @@ def serving(report: "ServingReport") -> Document:
             "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} a GPU",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
+            "outages": f"{plural(report.restarted, 'request')} began anew on another instance"
+            if report.restarted
+            else "",
             "prefixes": ""
             if report.found is None
             else f"{percent(100 * report.found)} of prompts found in the cache",

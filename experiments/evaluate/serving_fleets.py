@@ -30,7 +30,7 @@ from simulator.serving.loop import (
     serve_requests,
 )
 from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
-from simulator.support.arrays import Floats, Longs, offsets
+from simulator.support.arrays import Floats, Longs, Matrix, offsets
 from simulator.support.errors import WorkloadError
 from simulator.support.limits import limits
 from simulator.support.names import one_of
@@ -43,6 +43,18 @@ _ANY = 2**40
 """More tokens than an iteration can have."""
 _ITERATIONS = 200_000
 """Iterations between two visits of the loop to Python, where it may be interrupted: some 0.1 s."""
+
+
+class Outage(NamedTuple):
+    """An instance, from 0, that is down from a time to another (s), infinite if for good.
+
+    It loses its cache and what it had begun, which begins anew elsewhere. One that starts later is
+    down from the begin.
+    """
+
+    instance: int
+    begin: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +75,8 @@ class Instances:
         What decodes prompts that the others have read, and how many there are; None: they do it
         themselves. They are on the same network, behind the others, though they may have another
         accelerator.
+    outages
+        When which of the instances is down.
 
     Raises
     ------
@@ -76,6 +90,7 @@ class Instances:
     caches_prefixes: bool = True
     decode: Deployment | None = None
     decode_count: int = 0
+    outages: tuple[Outage, ...] = ()
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -84,6 +99,22 @@ class Instances:
             raise WorkloadError(f"{self.decode_count} instances that decode: at least 1 is needed")
         if self.router not in ROUTERS:
             raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
+        self._check_outages()
+
+    def _check_outages(self) -> None:
+        if self.outages and self.decode is not None:
+            raise WorkloadError("instances go down where all both read and decode: leave one out")
+        ends: dict[int, float] = {}
+        for number, begin, end in sorted(self.outages):
+            if not 0 <= number < self.count:
+                raise WorkloadError(f"instance {number + 1} goes down: there are {self.count}")
+            if not ends.get(number, 0.0) <= begin < end:
+                raise WorkloadError(
+                    f"instance {number + 1} goes down from {begin:g} s to {end:g} s: times ascend"
+                )
+            ends[number] = end
+        if len(ends) == self.count and all(map(math.isinf, ends.values())):
+            raise WorkloadError("all instances go down for good: who serves?")
 
     @property
     def ranks(self) -> int:
@@ -181,9 +212,15 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     by = decode.engine
     client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
-    state = run_state(columns, fleet, prefixes)
+    state = run_state(columns, fleet, prefixes, _switches(instances.outages))
     _finish(instances, fleet, client, state)
     return _as_seen(state, first.host)
+
+
+def _switches(outages: tuple[Outage, ...]) -> Matrix:
+    """Return when instances go down (1) and come back (0), in order of time."""
+    rows = [row for each in outages for row in ((each.begin, each[0], 1), (each.end, each[0], 0))]
+    return np.array(sorted(rows), dtype=np.float64).reshape(-1, 3)
 
 
 def _finish(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> None:

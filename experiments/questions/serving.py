@@ -102,6 +102,7 @@ class ServingAnswer(Head):
     requests_per_s: float
     tokens_per_second_per_gpu: float
     preemptions: int
+    restarted: int
     peak_cache: float
     found_fraction: float | None
     kwh_per_million_tokens: float | None
@@ -130,6 +131,7 @@ class ServingReport(Report):
     requests_per_s: float
     tokens_per_second_per_gpu: float
     preemptions: int
+    restarted: int
     peak_cache: float
     found: float | None
     spent: TokenCost | None
@@ -158,6 +160,7 @@ class ServingReport(Report):
             "requests_per_s": self.requests_per_s,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "preemptions": self.preemptions,
+            "restarted": self.restarted,
             "peak_cache": self.peak_cache,
             "found_fraction": self.found,
             "kwh_per_million_tokens": None if self.spent is None else self.spent.kwh,
@@ -261,6 +264,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         float(np.mean([len(run.ttft) for run in base])) / span,
         float(np.mean([run.totals[7] for run in base])) / span / instances.ranks,
         int(sum(run.totals[1] for run in base)),
+        int(sum(run.totals[9] for run in base)),
         max(float(run.totals[5]) for run in base) / memory.blocks,
         _found(base, load),
         spent_on(instances, base),

@@ -13,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.serving.prefix_cache import ABSENT, PrefixCache, name_units
+from simulator.serving.prefix_cache import ABSENT, PrefixCache, evict, name_units
 from simulator.serving.schedulers import (
     AWAITS,
     COMES,
     COUNTERS,
+    DOWN,
     EXPECTED,
     FINISHED,
     FREE,
     ITERATIONS,
+    KEPT,
     MOVING,
     NOBODY,
     PEAK,
@@ -45,7 +47,7 @@ from simulator.serving.schedulers import (
     unseat,
 )
 from simulator.serving.surface import Batch, IterationSurface, iteration_time, shared_time
-from simulator.support.arrays import Floats, LongMatrix, Longs
+from simulator.support.arrays import Floats, LongMatrix, Longs, Matrix
 from simulator.support.compiled import hot_loop
 
 ROUND_ROBIN, LEAST_LOAD, SESSION, PREFIX = 0, 1, 2, 3
@@ -62,7 +64,7 @@ blocks held (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
 """Why the loop came back."""
 NOW = 0
-COMING, DONE, TURN, SENDS = 0, 1, 2, 3
+COMING, DONE, TURN, SENDS, SWITCHED = 0, 1, 2, 3, 4
 
 
 class Host(NamedTuple):
@@ -135,7 +137,8 @@ class RunState(NamedTuple):
     ``running`` and ``counters`` have a row by worker, ``ends`` and ``begun`` the times (s) of each
     instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
     ``sends`` are requests whose cache is to be sent, ``gaps`` counts the times between two tokens
-    of a request, in bins of :func:`gap_quantile`.
+    of a request, in bins of :func:`gap_quantile`. ``outages`` are times (s), ascending, the
+    instance of the first pool, and whether it then goes down (1) or comes back (0).
     """
 
     states: States
@@ -150,6 +153,7 @@ class RunState(NamedTuple):
     sends: Longs
     totals: Floats
     gaps: Floats
+    outages: Matrix
 
 
 GAP_BINS, LEAST_GAP, GAPS_PER_E = 1152, 1e-5, 64
@@ -166,9 +170,11 @@ TOTALS = (
     "end",
     "decoded_tokens",
     "stuck",
+    "restarted",
 )
 """Sums over a run: counts, times (s) of iterations without and with chunks of prompts,
-tokens, blocks, the end of the run (s), and whether a request could never be scheduled."""
+tokens, blocks, the end of the run (s), whether a request could never be scheduled, and how many
+lost what they had computed with their instance."""
 
 
 class Prefixes(NamedTuple):
@@ -178,7 +184,9 @@ class Prefixes(NamedTuple):
     units: Longs
 
 
-def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None) -> RunState:
+def run_state(
+    requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None, outages: Matrix | None = None
+) -> RunState:
     """Return the state before the first request."""
     count = len(requests.prompt)
     pools = (fleet.first, fleet.second)
@@ -199,13 +207,14 @@ def run_state(requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None)
         counters,
         _caches(count, fleet.first, prefixes),
         np.zeros(1),
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
         np.full(instances, math.inf),
         np.zeros(instances),
         np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
         np.zeros(count, np.int64),
         np.zeros(len(TOTALS)),
         np.zeros(GAP_BINS),
+        np.zeros((0, 3)) if outages is None else outages,
     )
 
 
@@ -258,6 +267,7 @@ def serve_requests(fleet: Fleet, client: Client, run: RunState, until: float, mo
     while True:
         now = clock[NOW]
         _end_due(fleet, client, run, now)
+        _switch_due(fleet, run, now)
         _arrive(fleet, client, run, now)
         _start_idle(fleet, client, run, now)
         if tally[SENDS]:
@@ -283,6 +293,8 @@ def _next_instant(client: Client, run: RunState) -> float:
     coming = math.inf
     for instance in range(run.ends.shape[0]):
         coming = min(coming, run.ends[instance])
+    if run.tally[SWITCHED] < run.outages.shape[0]:
+        coming = min(coming, run.outages[run.tally[SWITCHED], 0])
     number = run.tally[COMING]
     if client.concurrency == 0 and number < run.states.shape[0]:
         coming = min(coming, max(run.states[number].arrival, run.clock[NOW]))
@@ -337,8 +349,12 @@ def _arrive(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
 @hot_loop
 def _send_to_worker(fleet: Fleet, run: RunState) -> None:
     """Route the request that comes next."""
-    request = int(run.tally[COMING])
     run.tally[COMING] += 1
+    _send(fleet, run, int(run.tally[COMING] - 1))
+
+
+@hot_loop
+def _send(fleet: Fleet, run: RunState, request: int) -> None:
     number = _route(fleet, run, request)
     run.states[request].worker = number
     worker = _worker(fleet, run, number)
@@ -355,14 +371,19 @@ def _route(fleet: Fleet, run: RunState, request: int) -> int:
     if workers == 1:
         return 0
     if fleet.router == ROUND_ROBIN:
-        turn, instances = int(run.tally[TURN]), workers // width
-        run.tally[TURN] += 1
-        return (turn % instances) * width + (turn // instances) % width
+        instances, number = workers // width, 0
+        for _ in range(instances):
+            turn = int(run.tally[TURN])
+            run.tally[TURN] += 1
+            number = (turn % instances) * width + (turn // instances) % width
+            if not run.counters[number, DOWN]:
+                break
+        return number
     if fleet.router == PREFIX:
         return _cheapest(fleet, run, request)
     session = run.states[request].session
     if fleet.router == SESSION and session != NOBODY:
-        if run.homes[session] == NOBODY:
+        if run.homes[session] == NOBODY or run.counters[run.homes[session], DOWN]:
             run.homes[session] = _least_loaded(run, 0, workers)
         return int(run.homes[session])
     return _least_loaded(run, 0, workers)
@@ -370,13 +391,16 @@ def _route(fleet: Fleet, run: RunState, request: int) -> int:
 
 @hot_loop
 def _least_loaded(run: RunState, first: int, last: int) -> int:
-    """Choose the worker with the least requests, those that wait counted four times."""
+    """Choose the worker with the least requests, those that wait counted four times.
+
+    The first where all are down: who is sent there waits until it is back.
+    """
     best, least = first, math.inf
     for number in range(first, last):
         counters = run.counters[number]
         waits = counters[WAITS] + counters[COMES] + counters[AWAITS]
         load = 4.0 * waits + counters[RUNS] + counters[EXPECTED]
-        if load < least:
+        if load < least and not counters[DOWN]:
             best, least = number, load
     return best
 
@@ -390,7 +414,7 @@ def _cheapest(fleet: Fleet, run: RunState, request: int) -> int:
         worker = _worker(fleet, run, number)
         unread = missing_tokens(rules, worker, request) + worker.counters[UNREAD]
         cost = unread / rules.block + rules.blocks - worker.counters[FREE]
-        if cost < least:
+        if cost < least and not worker.counters[DOWN]:
             best, least = number, cost
     return best
 
@@ -399,9 +423,9 @@ def _cheapest(fleet: Fleet, run: RunState, request: int) -> int:
 def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
     """Begin an iteration of each instance that has none, and work."""
     for instance in range(run.ends.shape[0]):
-        if run.ends[instance] != math.inf:
-            continue
         pool, first = _pool_of(fleet, instance)
+        if run.ends[instance] != math.inf or run.counters[first, DOWN]:
+            continue
         device, chunks, most, mean = 0.0, 0, 0.0, 0.0
         for number in range(first, first + pool.width):
             worker = _worker(fleet, run, number)
@@ -422,6 +446,54 @@ def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None
             pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
             device += shared_time(pool.surface, most if pads else mean, chunks)
             _begin_iteration(pool, run, instance, now, pool.host.kernels * device, chunks)
+
+
+@hot_loop
+def _switch_due(fleet: Fleet, run: RunState, now: float) -> None:
+    """Let instances go down or come back whose time has come."""
+    width = fleet.first.width
+    while run.tally[SWITCHED] < run.outages.shape[0]:
+        time, instance = run.outages[run.tally[SWITCHED], 0], run.outages[run.tally[SWITCHED], 1]
+        if time > now:
+            return
+        first = int(instance) * width
+        goes_down = int(run.outages[run.tally[SWITCHED], 2])
+        run.tally[SWITCHED] += 1
+        run.counters[first : first + width, DOWN] = goes_down
+        if goes_down:
+            run.ends[int(instance)] = math.inf
+            lost = 0
+            for number in range(first, first + width):
+                lost = _lose(fleet.first.rules, _worker(fleet, run, number), run, lost)
+            for index in range(lost):
+                _send(fleet, run, int(run.sends[index]))
+
+
+@hot_loop
+def _lose(rules: Rules, worker: Worker, run: RunState, lost: int) -> int:
+    """Take all requests from a worker, which loses its cache; return how many are in ``sends``.
+
+    Nobody sends caches where instances go down.
+    """
+    counters, states = worker.counters, worker.states
+    while counters[RUNS]:
+        request = int(worker.running[0])
+        run.totals[9] += 1.0
+        leave_running(rules, worker, 0)
+        states[request].computed = 0
+        run.sends[lost] = request
+        lost += 1
+    for queue in (WAITS, COMES):
+        while counters[queue]:
+            run.sends[lost] = pop_first(worker, queue)
+            lost += 1
+    for index in range(lost):
+        states[run.sends[index]].unread = 0
+    counters[UNREAD] = 0
+    if rules.unit:
+        evict(worker.cache, int(counters[KEPT]), rules.unit // rules.block)
+        counters[KEPT] = 0
+    return lost
 
 
 @hot_loop

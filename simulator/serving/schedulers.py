@@ -22,7 +22,7 @@ NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
-FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, COUNTERS = (
+FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, COUNTERS = (
     10,
     11,
     12,
@@ -31,12 +31,13 @@ FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, COUNTERS = (
     15,
     16,
     17,
+    18,
 )
 """Places of a worker's counters: requests that run; three lists, each how many there are, the first
 and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
 when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
 preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
-cache is on its way; iterations; and how many counters there are."""
+cache is on its way; iterations; 1 while it is down; and how many counters there are."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {

@@ -51,7 +51,7 @@ def completed(line):
         ("twofold clusters hgx-h2", ("hgx-h20", "hgx-h200")),
         ("twofold sweep trace -r scale_up.l", ("scale_up.latency",)),
         ("twofold collective ", KINDS),
-        ("twofold generate gpt-2", ("gpt-2", "gpt-2-xl")),
+        ("twofold generate gpt-2", ("gpt-2", "gpt-2-medium", "gpt-2-xl")),
         ("twofold topology twi", ("twisted_torus:",)),
         ("twofold convert a b --to ", ("chakra", "goal", "kineto", "package")),
         ("twofold replay trace --algorithm gather=", ("gather=direct",)),

@@ -6,12 +6,12 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_fleets import Instances, Outage
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.questions.serving import Slo, serving
 from experiments.questions.serving_rate import ATTAINED, serving_rate
 from experiments.questions.serving_sweep import serving_sweep
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import WhatIfError, WorkloadError
 from traces.requests.generators import generate_requests
 
 EIGHT = deployment_of("llama-3.1-8b", "hgx-h100")
@@ -122,3 +122,36 @@ def test_the_command_sweeps():
     low, high = json.loads(done.stdout)["points"]
     assert low["tpot_p99"] < high["tpot_p99"]
     assert CliRunner().invoke(app, [*words.split(), "rate"]).exit_code == 2
+
+
+def test_an_instance_that_starts_later_is_one_less_until_then():
+    """Down for good from the begin: one serves. Down after the last request: both do."""
+    one = Instances(deployment=EIGHT)
+    answers = [
+        serving(instances, requests(1, 20.0), resources=[], seeds=1)
+        for instances in (
+            one,
+            Instances(deployment=EIGHT, count=2, outages=(Outage(1, 0.0, float("inf")),)),
+            Instances(deployment=EIGHT, count=2, outages=(Outage(1, 1e4, 2e4),)),
+            Instances(deployment=EIGHT, count=2),
+        )
+    ]
+    less, same, late, both = (answer.metric("e2e").mean for answer in answers)
+    assert same == pytest.approx(less)
+    assert late == pytest.approx(both)
+    assert both < less
+    assert [answer.restarted for answer in answers] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("outages", "words"),
+    [
+        ((Outage(2, 0.0, 1.0),), "instance 3 goes down: there are 2"),
+        ((Outage(0, 2.0, 1.0),), "times ascend"),
+        ((Outage(0, 0.0, 5.0), Outage(0, 4.0, 6.0)), "times ascend"),
+        ((Outage(0, 0.0, float("inf")), Outage(1, 9.0, float("inf"))), "all instances"),
+    ],
+)
+def test_outages_that_cannot_be_are_refused(outages, words):
+    with pytest.raises(WorkloadError, match=words):
+        Instances(deployment=EIGHT, count=2, outages=outages)

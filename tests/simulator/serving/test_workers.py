@@ -61,7 +61,7 @@ def prefixes(names: list[list[int]]) -> Prefixes:
     return Prefixes(offsets([len(row) for row in names]), flat)
 
 
-def run(
+def run(  # noqa: PLR0913 - what a run may have
     requests: Columns,
     first: Pool,
     *,
@@ -69,10 +69,11 @@ def run(
     router: str = "least-load",
     names: list[list[int]] | None = None,
     delay: float = 0.0,
+    down: np.ndarray | None = None,
 ):
     """Serve; what one pool hands on to another is there ``delay`` s later, or in a moment."""
     fleet = Fleet(first, second or first._replace(workers=0), ROUTERS[router])
-    state = run_state(requests, fleet, None if names is None else prefixes(names))
+    state = run_state(requests, fleet, None if names is None else prefixes(names), down)
     coming: list[tuple[float, int]] = []
     while True:
         until = coming[0][0] if coming else np.inf
@@ -223,3 +224,50 @@ def test_what_ranks_do_together_takes_the_tokens_of_all():
         by = by._replace(surface=by.surface._replace(shared=together, shared_eager=together))
         ends.append(run(requests, by).states["last"][0])
     assert ends == pytest.approx([1.0 + 2.0, 1.0 + 2.0, 1.0 + 2.0, 1.0 + 4.0])
+
+
+def outages(*rows: tuple[float, int, float]) -> np.ndarray:
+    """Make a table of instances that are down from a time to another."""
+    switches = [(begin, who, 1.0) for begin, who, _ in rows] + [
+        (end, who, 0.0) for _, who, end in rows
+    ]
+    return np.array(sorted(switches), dtype=float).reshape(-1, 3)
+
+
+@pytest.mark.parametrize(("workers", "end"), [(1, 13.0), (2, 3.5)])
+def test_what_an_instance_had_begun_begins_anew_elsewhere_or_when_it_is_back(workers, end):
+    """Three iterations of 1 s; its instance fails after half of one and is back after 10 s."""
+    state = run(columns([0.0], [8], [3]), pool(workers, unit=0), down=outages((0.5, 0, 10.0)))
+    assert state.states["last"][0] == pytest.approx(end)
+    assert state.totals[9] == 1
+
+
+@given(
+    families,
+    st.sampled_from(["vllm", "sglang", "trtllm"]),
+    st.sampled_from(sorted(ROUTERS)),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2), st.floats(0.1, 20)), max_size=3),
+)
+def test_no_request_and_no_block_is_lost_with_instances_that_fail(
+    load, scheduler, router, workers, failures
+):
+    gaps, prompt, output, family, _ = zip(*load, strict=True)
+    names = [[100 * family[i] + k for k in range(prompt[i] // UNIT)] for i in range(len(load))]
+    numbers = {name: number for number, name in enumerate(sorted({n for r in names for n in r}))}
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output), list(family))
+    first = {who: (begin, who, begin + long) for begin, who, long in failures if who < workers}
+    state = run(
+        requests,
+        pool(workers, scheduler=SCHEDULERS[scheduler], blocks=60),
+        router=router,
+        names=[[numbers[name] for name in row] for row in names],
+        down=outages(*first.values()),
+    )
+    assert (state.states["generated"] == requests.output).all()
+    assert state.totals[7] == requests.output.sum()
+    assert (state.states["blocks"] == 0).all()
+    assert (state.counters[:, FREE] == 60).all()
+    for begin, who, end in first.values():
+        ran = state.states["worker"] == who
+        assert not ((state.states["last"] > begin) & (state.states["last"] < end) & ran).any()

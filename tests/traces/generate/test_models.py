@@ -25,6 +25,7 @@ PUBLISHED = {
     "deepseek-v2-236b": 236e9,  # arXiv 2405.04434 abstract
     "deepseek-v3-671b": 671e9,  # arXiv 2412.19437 abstract
     "gpt-2": 124440000.0,  # arXiv 2005.14165 table 2.1: 125M
+    "gpt-2-medium": 354823168.0,  # huggingface.co/openai-community/gpt2-medium, its checkpoint
     "gpt-2-xl": 1557600000.0,  # OpenAI 2019, table 2: 1542M; its checkpoint
     "gpt-neox-20b": 20550000000.0,  # arXiv 2204.06745: 20B
     "bloom-176b": 176250000000.0,  # arXiv 2211.05100 table 5: 176,247M

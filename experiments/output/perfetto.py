@@ -56,12 +56,16 @@ def write(report: WithPath, path: Path) -> None:
     OutputError
         If it cannot be written.
     """
+    _write(_document(report), path)
+
+
+def _write(document: Iterator[bytes], path: Path) -> None:
     with writing(path) as stream:
         if path.suffix != ".gz":
-            stream.writelines(_document(report))
+            stream.writelines(document)
             return
         with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
-            packed.writelines(_document(report))
+            packed.writelines(document)
 
 
 def _document(report: WithPath) -> Iterator[bytes]:
@@ -222,12 +226,7 @@ def write_jobs(report: "ShareReport", path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    with writing(path) as stream:
-        if path.suffix != ".gz":
-            stream.writelines(_document_of_jobs(report))
-            return
-        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
-            packed.writelines(_document_of_jobs(report))
+    _write(_document_of_jobs(report), path)
 
 
 def _document_of_jobs(report: "ShareReport") -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from math import isnan
 import numpy as np
 
 from simulator.costing.call_costs import Costs
-from simulator.folding.fold import kept_components, like_links
+from simulator.folding.fold import different_calls, kept_components, like_links, of_ops
 from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
 from simulator.folding.representatives import job_with_copies, loads_in_job
 from simulator.support.arrays import Floats, Longs, Mask, entries_of, offsets
@@ -65,7 +65,8 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     first = np.zeros(colours.component.max() + 1, dtype=np.int64)
     first[colours.component[chosen[::-1]]] = chosen[::-1]
     link = like_links(symmetry, first[colours.component])
-    part = only(written_out(workload, ranks.tolist()), ranks)
+    part = written_out(workload, ranks.tolist())
+    part = of_ops(part, np.isin(part.rank, ranks))
     number = {tuple(job.members(group).tolist()): group for group in range(len(job.bundle))}
     groups = [
         with_stand_ins(group, number[group.ranks], symmetry, (colours, components))
@@ -136,27 +137,6 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
     return _assembled(workload, parts, (missing, calls), table)
 
 
-def only(workload: Workload, ranks: Longs) -> Workload:
-    """Leave out the ops of all other ranks; calls and groups stay, joined by whom is left."""
-    keep = np.isin(workload.rank, ranks)
-    if keep.all():
-        return workload
-    number = np.cumsum(keep) - 1
-    edges = workload.edges
-    inside = keep[edges.source] & keep[edges.target]
-    return replace(
-        workload,
-        **workload.columns_of(keep),
-        call=workload.call[keep],
-        edges=Edges.of(
-            int(keep.sum()),
-            number[edges.source[inside]],
-            number[edges.target[inside]],
-            edges.lag[inside],
-        ),
-    )
-
-
 def _copies_of(workload: Workload) -> Copies:
     if workload.copies is None:
         raise ValueError("the workload says of no rank what stands for it")
@@ -188,7 +168,7 @@ def _cost_of_copy(
         if len(rows) == 1 or number >= len(rows):
             continue
         ranks = Group(tuple(rows[number].tolist()), workload.groups[group].label)
-        for call in _different(workload, group):
+        for call in different_calls(workload, group).values():
             view = replace(workload.call_view(call), group=ranks)
             times.append(view.transfer if isnan(view.size) else costs.idle_time(view))
     return tuple(round(time, 15) for time in times)
@@ -203,7 +183,7 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
     for group, rows in enumerate(copies.groups):
         counterparts = [
             (call, float(calls.factor[_like(workload, call) & joined].sum()))
-            for call in _different(workload, group)
+            for call in different_calls(workload, group).values()
         ]
         for number, row in enumerate(rows.tolist()):
             if (id(rows), number) in counted:
@@ -225,18 +205,6 @@ def _like(workload: Workload, call: int) -> Mask:
     like &= spread == spread[call]
     like &= np.array([dtype == calls.dtype[call] for dtype in calls.dtype], dtype=bool)
     return like
-
-
-def _different(workload: Workload, group: int) -> list[int]:
-    """Find the first of the calls of a group of each kind, size, shares and type."""
-    calls = workload.calls
-    calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    first: dict[tuple[int | float | str, ...], int] = {}
-    for call, row in zip(calls_of_group.tolist(), rows, strict=True):
-        first.setdefault((*row, calls.dtype[call]), call)
-    return list(first.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,7 +38,7 @@ from simulator.folding.refinement import (
     with_stand_ins,
 )
 from simulator.schedule import Plan
-from simulator.support.arrays import Floats, Longs, Mask, offsets
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Call, Edges, Group, What, Workload
@@ -180,19 +180,25 @@ def loads_of(
     workload: Workload, costs: Carrier, group: int, ranks: tuple[int, ...] | None = None
 ) -> list[Carried]:
     """Lay the different calls of a group, or of others that make the same calls."""
-    calls = workload.calls
-    calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
-    columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    different = {
-        (*row, calls.dtype[index]): index
-        for index, row in zip(calls_of_group.tolist(), rows, strict=True)
-    }
-    views = [workload.call_view(index) for _, index in sorted(different.items())]
+    views = [
+        workload.call_view(call) for _, call in sorted(different_calls(workload, group).items())
+    ]
     if ranks is not None:
         as_label = workload.groups[group].label
         views = [replace(view, group=Group(ranks, as_label)) for view in views]
     return [costs.carried(view) for view in views]
+
+
+def different_calls(workload: Workload, group: int) -> dict[tuple[int | float | str, ...], int]:
+    """Find the first of the calls of a group of each kind, size, shares and type."""
+    calls = workload.calls
+    calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
+    columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    first: dict[tuple[int | float | str, ...], int] = {}
+    for call, row in zip(calls_of_group.tolist(), rows, strict=True):
+        first.setdefault((*row, calls.dtype[call]), call)
+    return first
 
 
 def kept_components(colours: Colours) -> Mask:
@@ -248,8 +254,18 @@ def _folded(
     number = np.cumsum(of_kept) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
     call, calls = _calls(workload, colours, is_kept)
-    part = _part(
-        workload, inside, calls, lambda group: _standing(workload, symmetry, chosen, group)
+    part = of_ops(workload, of_kept)
+    new_call = np.full(len(workload.calls) + 1, -1, dtype=np.int32)
+    new_call[calls] = np.arange(len(calls))
+    groups, group_of_call = np.unique(workload.calls.group[calls], return_inverse=True)
+    part = replace(
+        part,
+        call=new_call[part.call],
+        calls=replace(workload.calls.taken(calls), group=group_of_call.ravel().astype(np.int32)),
+        groups=tuple(
+            with_stand_ins(workload.groups[group], group, symmetry, chosen)
+            for group in groups.tolist()
+        ),
     )
     copies = np.bincount(stand_in, minlength=workload.job_ranks)
     return Folded(
@@ -293,35 +309,21 @@ def _calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, 
     return like, np.flatnonzero(np.isin(group, joined))
 
 
-def _standing(
-    workload: Workload, symmetry: Symmetry, chosen: tuple[Colours, Mask], group: int
-) -> Group:
-    return with_stand_ins(workload.groups[group], group, symmetry, chosen)
-
-
-def _part(
-    workload: Workload, ops: Longs, calls: Longs, standing: Callable[[int], Group]
-) -> Workload:
-    """Return the workload of some ranks' ops and the calls they join."""
-    number = np.full(len(workload), -1, dtype=np.int64)
-    number[ops] = np.arange(len(ops))
-    new_call = np.full(len(workload.calls) + 1, -1, dtype=np.int32)
-    new_call[calls] = np.arange(len(calls))
-    edges, table = workload.edges, workload.calls
-    inside = np.flatnonzero(number[edges.source] >= 0)
-    count = np.diff(edges.offset)[ops]
-    groups, group = np.unique(table.group[calls], return_inverse=True)
+def of_ops(workload: Workload, keep: Mask) -> Workload:
+    """Leave out other ops and their edges; calls and groups stay, joined by whom is left."""
+    number = np.cumsum(keep) - 1
+    edges = workload.edges
+    inside = keep[edges.source] & keep[edges.target]
     return replace(
         workload,
-        **workload.columns_of(ops),
-        call=new_call[workload.call[ops]],
-        edges=Edges(
-            offset=offsets(count),
-            target=number[edges.target[inside]].astype(np.int32),
-            lag=edges.lag[inside],
+        **workload.columns_of(keep),
+        call=workload.call[keep],
+        edges=Edges.of(
+            int(keep.sum()),
+            number[edges.source[inside]],
+            number[edges.target[inside]],
+            edges.lag[inside],
         ),
-        calls=replace(table.taken(calls), group=group.ravel().astype(np.int32)),
-        groups=tuple(standing(index) for index in groups.tolist()),
     )
 
 

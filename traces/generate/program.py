@@ -221,15 +221,8 @@ class Channels:
     parallelism: Parallelism
     by_key: dict[ChannelKey, Channel] = field(default_factory=dict)
 
-    def within_stage(self, label: str, stage: int) -> ChannelKey:
-        """Return the key of the channel of a label on a stage."""
-        key = ChannelKey(label, stage, stage)
-        if key not in self.by_key:
-            self.by_key[key] = Channel(label, channel_groups(self.parallelism, key))
-        return key
-
-    def between_stages(self, label: str, sender: int, receiver: int) -> ChannelKey:
-        """Return the key of the channel from every rank of a stage to its peer on another."""
+    def between(self, label: str, sender: int, receiver: int) -> ChannelKey:
+        """Return the key of a channel on a stage, or from each of its ranks to one of another."""
         key = ChannelKey(label, sender, receiver)
         if key not in self.by_key:
             self.by_key[key] = Channel(label, channel_groups(self.parallelism, key))
@@ -344,7 +337,7 @@ class RankProgram:
         self, exchange: Exchange, lane: str, after: Iterable[int], dtype: str | None = None
     ) -> int | None:
         """Add a collective on a lane; none where the group is a single rank."""
-        key = self.channels.within_stage(exchange.label, self.stage)
+        key = self.channels.between(exchange.label, self.stage, self.stage)
         channel = self.channels.by_key[key]
         if channel.groups.shape[1] == 1:
             return None

@@ -148,7 +148,7 @@ def _messages(batch: MicroBatch, orders: Sequence[Sequence[Slot]], channels: Cha
                 direction, receiver, is_sent = _BACKWARD, stage - 1, chunk > 0
             if not is_sent or slot.kind is SlotKind.WEIGHT_GRADIENT:
                 continue
-            key = channels.between_stages("pp", stage, receiver % p.pp)
+            key = channels.between("pp", stage, receiver % p.pp)
             number = channels.by_key[key].add(ChannelCall("send_receive", size, batch.dtype))
             messages[_Message(direction, slot.micro_batch, chunk)] = NumberedCall(key, number)
     return messages
@@ -519,7 +519,7 @@ class _DataParallelWriter:
     def _sum_embeddings(self) -> None:
         """First and last stage hold a copy each of the tied matrix, and sum their gradients."""
         program, p, model = self.program, self.batch.parallelism, self.batch.model
-        key = program.channels.between_stages("embd", 0, p.pp - 1)
+        key = program.channels.between("embd", 0, p.pp - 1)
         channel = program.channels.by_key[key]
         size = model.vocabulary * model.hidden / p.tp * self._gradient_bytes
         if not channel.calls:

@@ -178,16 +178,16 @@ def _divide(node: int, part: float, waiting: int, walk: Walk) -> int:
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
         if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
-            whole += _weight(link, walk)
+            whole += link_weight(link, walk)
     for index in range(offset[node], offset[node + 1]):
         link = item[index]
         if metric[graph.stop[link]] + graph.metric[link] == metric[node]:
-            waiting = _pass(link, part * (_weight(link, walk) / whole), waiting, walk)
+            waiting = _pass(link, part * (link_weight(link, walk) / whole), waiting, walk)
     return waiting
 
 
 @hot_loop
-def _weight(link: int, walk: Walk) -> float:
+def link_weight(link: int, walk: Walk) -> float:
     """In proportion to what a link takes of a message: 1, or what it can carry to the goal."""
     if walk.rule.choice == ALIKE:
         return 1.0

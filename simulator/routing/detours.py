@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 
-from simulator.routing.choice import Rule, Walk, scratch, spread, spread_from
+from simulator.routing.choice import Rule, Walk, link_weight, scratch, spread, spread_from
 from simulator.routing.graph import (
     UNKNOWN,
     CsrRows,
     Ends,
     Graph,
     LinkColumns,
+    choose_link,
     filled,
     grouped,
     put,
@@ -37,12 +39,15 @@ from simulator.support.arrays import (
     entries_of,
     offsets,
     offsets_by_row,
+    row_of_entries,
 )
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import push
 
 _MOST_CELLS = 1 << 24
 """Of the table of links by source that is made at once: 128 MiB."""
+_MOST_WRITTEN = 1 << 22
+"""Links of detours that are written at once."""
 
 
 class First(NamedTuple):
@@ -138,11 +143,88 @@ class Detours:
     def loads(self, source: Longs, target: Longs, amount: Floats) -> Floats:
         """Add up what all detours together put on each link, shape ``(links,)``."""
         total = np.zeros(len(self._extended.start))
+        inside = self._same_group(source, target)
+        if inside is not None:
+            nodes = len(self.group) + self._groups
+            ends = (
+                np.bincount(source[inside], amount[inside], nodes).astype(np.float64),
+                np.bincount(target[inside], amount[inside], nodes).astype(np.float64),
+            )
+            _add_inside(self._routers, self._members, ends, self._walk(), (self._inner, total))
+            if isinstance(inside, slice):
+                return total[: len(self.graph.start)]
+            source, target, amount = source[~inside], target[~inside], amount[~inside]
         for _, first, pairs in self._blocks(source, target, amount):
             sent = np.bincount(pairs.row, weights=pairs.amount, minlength=len(first.link))
             total += sent @ first.link
             _add_second(first, pairs, self._inner, self._walk(), total)
         return total[: len(self.graph.start)]
+
+    def latencies(self, source: Longs, target: Longs, latency: Floats) -> Floats:
+        """Return the mean latency of the detours of each pair of routers (s)."""
+        inside = self._same_group(source, target)
+        if inside is None:
+            return self._latencies_of_links(source, target, latency)
+        onward, back = self._halves(latency)
+        if isinstance(inside, slice):
+            return onward[source] + back[target]
+        mean = np.empty(len(source))
+        mean[inside] = onward[source[inside]] + back[target[inside]]
+        mean[~inside] = self._latencies_of_links(source[~inside], target[~inside], latency)
+        return mean
+
+    def _halves(self, latency: Floats) -> tuple[Floats, Floats]:
+        """Mean latency from each router to those of its group, and from those to each (s)."""
+        onward, back, mean = (np.zeros(len(self.group) + self._groups) for _ in range(3))
+        more = len(self._extended.start) - len(latency)
+        halves = np.append(latency, np.zeros(more)), onward, back, mean
+        _add_latencies(self._routers, self._members, halves, self._walk(), self._inner)
+        return onward, back
+
+    def _latencies_of_links(self, source: Longs, target: Longs, latency: Floats) -> Floats:
+        mean = np.zeros(len(source))
+        order = np.argsort(source, kind="stable")  # few sources at a time
+        size = max(1, _MOST_WRITTEN // len(latency))
+        for begin in range(0, len(order), size):
+            chosen = order[begin : begin + size]
+            offset, link, share = self.between(source[chosen], target[chosen])
+            message = row_of_entries(offset)
+            mean[chosen] = np.bincount(message, latency[link] * share, len(chosen))
+        return mean
+
+    def _same_group(self, source: Longs, target: Longs) -> Mask | slice | None:
+        """Mark pairs whose detours pass every router of one group alike; None if that is unknown.
+
+        Then what all sources send and all targets receive is added up router by router, not pair
+        by pair. In a group that faults cut in two some pairs have fewer ways than others.
+        """
+        if not self._whole:
+            return None
+        inside = self.group[source] == self.group[target]
+        return slice(None) if inside.all() else inside
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether every router of a group reaches every other over routers."""
+        routers = np.flatnonzero(self.group >= 0)
+        inner = np.isin(self.graph.start, routers) & np.isin(self.graph.stop, routers)
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(routers.tolist())
+        ends = self.graph.start[inner].tolist(), self.graph.stop[inner].tolist()
+        graph.add_edges_from(zip(*ends, strict=True))
+        return len(routers) > 0 and bool(nx.is_strongly_connected(graph))
+
+    @cached_property
+    def _routers(self) -> Longs:
+        """Routers, those of a group together."""
+        routers = np.argsort(self.group, kind="stable")
+        return routers[self.group[routers] >= 0].astype(np.int64)
+
+    @cached_property
+    def _members(self) -> tuple[Longs, Longs]:
+        """Where the routers of each group begin among all, and the group of each router."""
+        group = self.group[self._routers].astype(np.int64)
+        return offsets_by_row(group, self._groups).astype(np.int64), group
 
     def _blocks(
         self, source: Longs, target: Longs, amount: Floats
@@ -240,6 +322,89 @@ def _in_order(
         at = entries_of(offset, chosen)
         link[at], share[at] = links, shares
     return offset, link, share
+
+
+@hot_loop
+def _add_inside(
+    routers: Longs,
+    members: tuple[Longs, Longs],
+    ends: tuple[Floats, Floats],
+    walk: Walk,
+    out: tuple[Mask, Floats],
+) -> None:
+    """Add the halves of all pairs inside groups that end at each router, or begin there.
+
+    ``ends`` are what each router sends and receives: of the former every router of the group gets a
+    part alike, from every router of which a part alike of the latter comes.
+    """
+    begin_of, group_of = members
+    inner, total = out
+    written = walk.links
+    for index in range(len(routers)):
+        goal, group = routers[index], group_of[index]
+        begin, end = begin_of[group], begin_of[group + 1]
+        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
+        walk.work.onward[:] = 0.0
+        received = ends[1][goal]
+        for at in range(begin, end):
+            walk.work.amount[routers[at]] = (ends[0][routers[at]] + received) / (end - begin)
+        written.used[0] = 0
+        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
+        for at in range(written.used[0]):
+            total[written.link[at]] += written.share[at]
+
+
+@hot_loop
+def _add_latencies(
+    routers: Longs,
+    members: tuple[Longs, Longs],
+    halves: tuple[Floats, Floats, Floats, Floats],
+    walk: Walk,
+    inner: Mask,
+) -> None:
+    """Average the latency from each router of a group to the others, and from those to it (s).
+
+    ``halves`` are the latency of each link, the means by router, and scratch: from each node on.
+    """
+    begin_of, group_of = members
+    latency, onward, back, mean = halves
+    for index in range(len(routers)):
+        goal, group = routers[index], group_of[index]
+        begin, end = begin_of[group], begin_of[group + 1]
+        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
+        walk.work.onward[:] = 0.0
+        for at in range(begin, end):
+            walk.work.amount[routers[at]] = 1.0
+        walk.links.used[0] = 0
+        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
+        # Nearest first: where a message goes on to is known before it is.
+        for at in range(walk.state.size[1]):
+            node = walk.state.order[at]
+            mean[node] = _mean_latency(node, goal, latency, mean, walk)
+        for at in range(begin, end):
+            onward[routers[at]] += mean[routers[at]] / (end - begin)
+            back[goal] += mean[routers[at]] / (end - begin)
+
+
+@hot_loop
+def _mean_latency(node: int, goal: int, latency: Floats, mean: Floats, walk: Walk) -> float:
+    """Return the mean latency of the ways on from a node, of which each weighs as it is taken."""
+    if node == goal:
+        return 0.0
+    if not walk.rule.ruled[node]:
+        ends = Ends(goal, goal, walk.rule.seed)
+        link = choose_link(node, ends, walk.state.metric, walk.graph)
+        return float(latency[link] + mean[walk.graph.stop[link]])
+    offset, item = walk.graph.out
+    metric = walk.state.metric
+    whole = took = 0.0
+    for index in range(offset[node], offset[node + 1]):
+        link = item[index]
+        if metric[walk.graph.stop[link]] + walk.graph.metric[link] == metric[node]:
+            weight = link_weight(link, walk)
+            whole += weight
+            took += weight * (latency[link] + mean[walk.graph.stop[link]])
+    return took / whole if whole > 0.0 else 0.0  # nothing of the group passes this node
 
 
 @hot_loop

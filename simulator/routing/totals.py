@@ -47,7 +47,7 @@ from simulator.routing.routes import (
     without_slowed,
 )
 from simulator.routing.traffic import Traffic, listed
-from simulator.support.arrays import Floats, Ints, Longs, Mask, row_of_entries
+from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.topology import Topology
 
 Add = Callable[[Block], bool]
@@ -115,8 +115,6 @@ def _field(survey: Survey, inner: Mask, rule: Rule, total: Sums) -> Field:
 
 _MOST_HUBS = 2048
 """Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB."""
-_WRITTEN = 1 << 22
-"""Links of detours that are written at once, at the most."""
 _SAME = 1e-12
 """Latencies that differ by less, relatively, are one."""
 
@@ -284,29 +282,16 @@ def _with_detours(
     """
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
-    detours = survey.detours.loads(first[around], last[around], gathered.amount[around])
+    some: Mask | slice = slice(None) if around.all() else around  # millions of pairs are not copied
+    detours = survey.detours.loads(first[some], last[some], gathered.amount[some])
     detoured = gathered.load + detours
     least = part_of_loads(network, load, detoured)
     if least == 1.0:
         return least, load, took
     longer = took.copy()
-    longer[around] *= least
-    longer[around] += (1 - least) * _latency_around(survey, first[around], last[around])
+    longer[some] *= least
+    longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some], network.latency)
     return least, least * load + (1 - least) * detoured, longer
-
-
-def _latency_around(survey: Survey, first: Longs, last: Longs) -> Floats:
-    """Mean latency of the detours of each pair of routers (s)."""
-    latency = survey.network.latency
-    mean = np.zeros(len(first))
-    order = np.argsort(first, kind="stable")  # few sources at a time
-    size = max(1, _WRITTEN // len(latency))
-    for begin in range(0, len(order), size):
-        chosen = order[begin : begin + size]
-        offset, link, share = survey.detours.between(first[chosen], last[chosen])
-        message = row_of_entries(offset)
-        mean[chosen] = np.bincount(message, latency[link] * share, len(chosen))
-    return mean
 
 
 def _slowest(gathered: Gathered, took: Floats) -> int:

@@ -42,6 +42,7 @@ from topologies.cluster.placement import Placement, place
 from topologies.cluster.scale_out import Nic, fabric_links, fabric_routing, node_nics
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import (
+    HOST_MEMORY,
     P2P_LEVELS,
     USUAL_P2P,
     Cable,
@@ -299,10 +300,6 @@ def wired_links(
                 link = _link(cluster, wiring, cable, bandwidth)
                 yield replace(link, source=source, target=target)
                 yield replace(link, source=target, target=source)
-
-
-HOST_MEMORY = "host_memory"
-"""The resource of what messages move through buffers of a processor's memory."""
 
 
 class _Tree:

@@ -14,18 +14,21 @@ from pydantic import ValidationError
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError, shown
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import whole_of
-from simulator.topology import SCALE_OUT, SCALE_UP
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
 from topologies.cluster.fabrics import DATA_SHEET, GRAPH, TRANSPORT_FIELDS, TRANSPORTS, GraphFabric
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
 from topologies.cluster.node import WIRED, LinkFactors
 from topologies.cluster.schema import Cluster
+from topologies.cluster.wiring import HOST_MEMORY
 
 _SIZE = "scale_up.size"
 _SCALE_UP = ("scale_up.bandwidth", "scale_up.latency", _SIZE)
 _SCALE_OUT = ("scale_out.bandwidth", "scale_out.latency", "scale_out.nics_per_node")
 _PCIE = "pcie.bandwidth"
+_MEMORY = f"{HOST_MEMORY}.bandwidth"
+"""What all messages through the buffers of one processor share: ``pcie.paths.memory``."""
 _WITH_IT = {
     "scale_out.bandwidth": ("local_bandwidth", "global_bandwidth"),
     "scale_out.latency": ("hop_latency",),
@@ -68,6 +71,8 @@ def resource_values(cluster: Cluster) -> dict[str, float | int]:
             values[_SCALE_OUT[2]] = fabric.nics_per_node
     if cluster.pcie is not None:
         values[_PCIE] = cluster.pcie.bandwidth
+        if cluster.pcie.paths is not None:
+            values[_MEMORY] = cluster.pcie.paths.memory
     return values | {name: ends[1] for name, ends in drawn.items() if name not in values}
 
 
@@ -166,9 +171,13 @@ def _with_factor(cluster: Cluster, resource: str, factor: float) -> Cluster:
 
 def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
     """Check the cluster again with the value in place, and say so in its sources."""
-    tier, _, field = resource.partition(".")
-    part = getattr(cluster, tier)
-    update: dict[str, object] = {field: value}
+    if resource == _MEMORY and cluster.pcie is not None and cluster.pcie.paths is not None:
+        tier, field, part = PCIE, "paths", cluster.pcie
+        value_of_field: object = cluster.pcie.paths.model_copy(update={"memory": value})
+    else:
+        tier, _, field = resource.partition(".")
+        part, value_of_field = getattr(cluster, tier), value
+    update: dict[str, object] = {field: value_of_field}
     if resource == "scale_up.size" and cluster.scale_up.dimensions is not None:
         update["dimensions"] = _grown(cluster.scale_up.dimensions, factor)
     for companion in _WITH_IT.get(resource, ()):

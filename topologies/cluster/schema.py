@@ -35,7 +35,7 @@ from topologies.cluster.node import (
     with_data_sheets,
 )
 from topologies.cluster.prices import PowerDraws, Prices
-from topologies.cluster.wiring import Wiring, is_processor, without_peer_access
+from topologies.cluster.wiring import HOST_MEMORY, Wiring, is_processor, without_peer_access
 
 
 class Cluster(ClusterPart):
@@ -253,7 +253,8 @@ class Cluster(ClusterPart):
             if kind not in KINDS:
                 raise ValueError(f"calibration.{kind}: kinds are {', '.join(KINDS)}")
             drawn = (name for network in self.graphs.values() for name in network.resources)
-            tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *drawn)))
+            memory = (HOST_MEMORY,) * (self.pcie is not None and self.pcie.paths is not None)
+            tiers = tuple(dict.fromkeys((SCALE_UP, SCALE_OUT, PCIE, *memory, *drawn)))
             for tier in (*calibrated.latency, *calibrated.bandwidth):
                 if tier not in tiers:
                     raise ValueError(

@@ -26,6 +26,8 @@ _STEPS_OF_CABLE = 100
 that is compiled."""
 _PROCESSOR = re.compile(r"(cpu|host)[\d-]*")
 
+HOST_MEMORY = "host_memory"
+"""The resource of what messages move through buffers of a processor's memory."""
 P2pLevel = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
 """Kinds of path between two GPUs by NCCL's words, the shortest first: itself, NVLink, one PCIe
 switch, several, a host bridge, from processor to processor (NCCL user guide, NCCL_P2P_LEVEL)."""

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from experiments.questions.calibrate import calibrate_logs
 from experiments.questions.collective import collective
 from simulator.support.errors import ClusterError, TwofoldError
 from topologies import build, load_cluster, parse_cluster
-from topologies.cluster.changed import with_fields
+from topologies.cluster.changed import changed, with_fields
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import P2P_LEVELS, USUAL_P2P
 
@@ -143,3 +145,36 @@ def test_a_turn_is_unlimited_or_the_memory_of_a_processor():
     peers = build(with_level(load_cluster("h100-pcie-8"), "PHB"), 8)
     assert "host_memory" not in peers.resources
     assert math.isinf(peers.bandwidth.max())
+
+
+@pytest.mark.parametrize("entry", ["h100-pcie-8", "rtx-pro-6000-pcie-8"])
+def test_host_memory_is_a_resource_that_is_doubled(entry):
+    before = load_cluster(entry)
+    after = changed(before, "host_memory.bandwidth", 2)
+    assert after.pcie.paths.memory == 2 * before.pcie.paths.memory
+    networks = [build(cluster, 8) for cluster in (before, after)]
+    memory = networks[0].resource == networks[0].resources.index("host_memory")
+    ratio = networks[1].bandwidth / networks[0].bandwidth
+    assert ratio == pytest.approx(np.where(memory, 2.0, 1.0))
+    what_if = collective(
+        "all_reduce", before, [LARGE], ranks=8, what_ifs=["host_memory.bandwidth x2"]
+    )
+    assert (
+        what_if.points[0].time_s
+        < collective("all_reduce", before, [LARGE], ranks=8).points[0].time_s
+    )
+    with pytest.raises(TwofoldError, match="not a resource of dgx-a100"):
+        changed(load_cluster("dgx-a100"), "host_memory.bandwidth", 2)
+
+
+def test_a_box_whose_memory_is_slower_than_its_entry_says_is_calibrated(tmp_path):
+    """Calls through host memory are fitted by that resource; the entry was refused with it."""
+    slow = changed(load_cluster("h100-pcie-8"), "host_memory.bandwidth", 0.8)
+    points = collective("all_reduce", slow, [2.0**power for power in range(12, 28)], ranks=8).points
+    rows = [f"all_reduce,1,8,{point.size_bytes:.0f},{1e6 * point.time_s}" for point in points]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["kind,nodes,ranks,size_bytes,time_us", *rows]))
+    fitted = calibrate_logs(log, "h100-pcie-8").cluster
+    assert "host_memory" in fitted.calibration["all_reduce"].bandwidth
+    time = collective("all_reduce", fitted, [2.0**26], ranks=8).points[0].time_s
+    assert time == pytest.approx(points[-2].time_s, rel=0.05)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from helpers.strategies import random_links, two_tiers, wild_networks
 from simulator.policy import HASHED, POLICIES, Routing
 from simulator.routing import traffic as module
+from simulator.routing.paths import survey_of
 from simulator.routing.routes import routes
 from simulator.routing.totals import totals
 from simulator.routing.traffic import exchange, listed
+from simulator.support.arrays import row_of_entries
 from simulator.support.errors import TopologyError
 from simulator.topology import topology
 from topologies import build, load_cluster, parse_topology
@@ -226,3 +228,36 @@ def test_networks_that_give_the_paths_themselves_are_left_to_the_list():
 def test_a_node_that_is_not_there_is_named():
     with pytest.raises(TopologyError, match="no node 9"):
         totals(parse_topology("ring:4", **CABLE), exchange(np.array([0, 9], dtype=np.int32)))
+
+
+@pytest.mark.parametrize(
+    "spec", ["torus:3x4", "torus:5", "dragonfly:9x4x2x2", "slim_fly:5x4", "hyperx:4x4x2"]
+)
+def test_detours_added_up_by_router_are_those_pair_by_pair(spec):
+    """Inside a group every router is passed alike, so that pairs need not be gone through."""
+    network = parse_topology(f"{spec}@valiant", **CABLE)
+    detours = survey_of(network).detours
+    routers = np.flatnonzero(detours.group >= 0)
+    draw = np.random.default_rng(0)
+    first, last = draw.choice(routers, (2, 40)).astype(np.int64)
+    apart = first != last
+    first, last = first[apart], last[apart]
+    amount, latency = draw.random(len(first)), draw.random(len(network))
+    offset, link, share = detours.between(first, last)
+    pair = row_of_entries(offset)
+    by_pair = np.bincount(link, share * amount[pair], len(network))
+    assert detours.loads(first, last, amount) == pytest.approx(by_pair, rel=1e-9, abs=1e-12)
+    mean = np.bincount(pair, latency[link] * share)
+    assert detours.latencies(first, last, latency) == pytest.approx(mean, rel=1e-9)
+
+
+def test_valiants_all_to_all_on_a_ring_is_twice_that_of_shortest_paths():
+    """Both halves are uniform traffic (Dally and Towles 2004, section 9.2), to oneself included."""
+    ends = np.divmod(np.arange(64 * 64, dtype=np.int64), 64)
+    apart = ends[0] != ends[1]
+    first, last = ends[0][apart], ends[1][apart]
+    network = parse_topology("torus:64@valiant", **CABLE)
+    loads = survey_of(network).detours.loads(first, last, np.ones(len(first)))
+    inside = loads[loads > 0]
+    # n^2/4 hops in all over 2n links from each of n ranks to all; n - 1 of n targets.
+    assert inside == pytest.approx(np.full(128, 2 * (64**2 / 4) * 64 / 128 * 63 / 64))

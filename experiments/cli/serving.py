@@ -17,7 +17,7 @@ from experiments.cli.options import (
     models,
     quantity,
 )
-from experiments.cli.show import check_figure, check_html, show
+from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
 from simulator.support.quantities import whole_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from experiments.evaluate.serving_fleets import Instances, Outage
     from experiments.evaluate.serving_instances import Deployment
-    from experiments.questions.serving import Load, Slo
+    from experiments.questions.serving import Load, ServingReport, Slo
 
 _LOAD = "Load"
 _ENGINE = "Engine"
@@ -154,6 +154,9 @@ def serving(
     factor: Annotated[float, typer.Option(help="How much more of a resource.")] = 2.0,
     figure: Figure = None,
     html: Html = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write requests and iterations for ui.perfetto.dev.")
+    ] = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -175,6 +178,7 @@ def serving(
 
     check_figure(figure)
     check_html(html)
+    check_perfetto(perfetto)
     form, output_tokens = _form_and_tokens(output or [], output_tokens)
     precisions = (weights, experts or weights, cache)
     where = (str(cluster), engine, engine_version)
@@ -215,7 +219,16 @@ def serving(
             factor=factor,
             watch=watch,
         )
+    _draw_requests(report, perfetto)
     show(report, form, figure, html)
+
+
+def _draw_requests(report: "ServingReport", perfetto: Path | None) -> None:
+    if perfetto is not None:
+        from experiments.output.perfetto import write_serving
+
+        write_serving(report, perfetto)
+        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
 
 
 def _scales_rate(find: str | None, sweep: str | None, concurrency: int | None) -> bool:

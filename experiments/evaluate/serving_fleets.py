@@ -129,7 +129,8 @@ class InstanceRun(NamedTuple):
     ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
     counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`), ``found`` tokens
     of each prompt that were cached, ``worker`` is where its prompt was read. ``unserved`` requests
-    were not done when the run was interrupted; the others have a row.
+    were not done when the run was interrupted; the others have a row. ``iterations`` are the first
+    (:class:`simulator.serving.loop.RunState`, ``log``).
     """
 
     arrived: Floats
@@ -142,6 +143,7 @@ class InstanceRun(NamedTuple):
     totals: Floats
     gaps: Floats
     unserved: int
+    iterations: Matrix
 
 
 def columns_of(requests: Requests) -> Columns:
@@ -363,4 +365,5 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         state.totals,
         state.gaps,
         len(state.states) - len(done),
+        state.log[~np.isnan(state.log[:, 0])],
     )

@@ -10,7 +10,7 @@ length: what touches still touches, and what is nested stays nested.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,7 @@ from simulator.workload import What, Workload
 if TYPE_CHECKING:
     from experiments.baseline import Baseline
     from experiments.questions.collective_calls import CollectiveCallsReport
+    from experiments.questions.serving import ServingReport
     from experiments.questions.share import ShareReport
 
 Event = dict[str, Any]
@@ -56,21 +57,6 @@ def write(report: WithPath, path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    _write(_document(report), path)
-
-
-def _write(document: Iterator[bytes], path: Path) -> None:
-    with writing(path) as stream:
-        if path.suffix != ".gz":
-            stream.writelines(document)
-            return
-        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
-            packed.writelines(document)
-
-
-def _document(report: WithPath) -> Iterator[bytes]:
-    """Encode event by event: a million ops as objects would take gigabytes."""
-    encode = msgspec.json.Encoder().encode
     base = report.base
     about = {
         "trace": base.loaded.trace,
@@ -79,10 +65,7 @@ def _document(report: WithPath) -> Iterator[bytes]:
         "measured step [us]": 1e6 * base.loaded.measured_step,
         "simulated step [us]": 1e6 * base.timeline.makespan,
     }
-    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
-    for number, event in enumerate(events(report)):
-        yield (b",\n" if number else b"") + encode(event)
-    yield b"\n]}\n"
+    _write(path, about, events(report))
 
 
 def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
@@ -93,14 +76,26 @@ def write_calls(report: "CollectiveCallsReport", path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    encode = msgspec.json.Encoder().encode
-    about = {"network": report.where, "engine": report.engine}
-    lines = [encode(event) for event in _events_of_calls(report)]
-    body = b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
-    body += b",\n".join(lines) + b"\n]}\n"
+    _write(path, {"network": report.where, "engine": report.engine}, _events_of_calls(report))
+
+
+def _write(path: Path, about: Mapping[str, object], events: Iterable[Event]) -> None:
+    """Write events; gzipped if the name ends in ``.gz``."""
     with writing(path) as stream:
-        packed = path.suffix == ".gz"
-        stream.write(gzip.compress(body, 6, mtime=0) if packed else body)
+        if path.suffix != ".gz":
+            stream.writelines(_lines(about, events))
+            return
+        with gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+            packed.writelines(_lines(about, events))
+
+
+def _lines(about: Mapping[str, object], events: Iterable[Event]) -> Iterator[bytes]:
+    """Encode event by event: a million ops as objects would take gigabytes."""
+    encode = msgspec.json.Encoder().encode
+    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
+    for number, event in enumerate(events):
+        yield (b",\n" if number else b"") + encode(event)
+    yield b"\n]}\n"
 
 
 _TOGETHER, _ALONE = 1, 2
@@ -226,20 +221,12 @@ def write_jobs(report: "ShareReport", path: Path) -> None:
     OutputError
         If it cannot be written.
     """
-    _write(_document_of_jobs(report), path)
-
-
-def _document_of_jobs(report: "ShareReport") -> Iterator[bytes]:
-    encode = msgspec.json.Encoder().encode
     about = {
         "cluster": report.cluster.name,
         "placement": report.seating.placement,
         "jobs": {job.job: f"{job.slow_down:.3f}x" for job in report.jobs},
     }
-    yield b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[\n'
-    for number, event in enumerate(events_of_jobs(report)):
-        yield (b",\n" if number else b"") + encode(event)
-    yield b"\n]}\n"
+    _write(path, about, events_of_jobs(report))
 
 
 def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
@@ -298,3 +285,48 @@ def _job_step(
             over = begin + float(times.call_end[call])
             if moving <= over:
                 yield timed_slice("transfer", "transfer", (moving, over), at)
+
+
+_INSTANCES, _REQUESTS = 1, 2
+"""Process ids of instances, a thread each, and of requests."""
+_SHOWN = 2_000
+"""Requests that are written, the first."""
+
+
+def write_serving(report: "ServingReport", path: Path) -> None:
+    """Write the first iterations of each instance, and requests from arrival to last token.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    _write(path, {"model": report.model, "load": report.load}, events_of_serving(report))
+
+
+def events_of_serving(report: "ServingReport") -> Iterator[Event]:
+    """Return an event for each iteration, and nested ones of a request's queue, prompt, decodes."""
+    run = report.first_run
+    yield meta("process_name", _INSTANCES, 0, "instances")
+    yield meta("process_name", _REQUESTS, 0, "requests")
+    for instance in np.unique(run.iterations[:, 0]).astype(int).tolist():
+        yield meta("thread_name", _INSTANCES, instance, f"instance {instance + 1}")
+    for instance, begin, end, tokens, chunks in run.iterations.tolist():
+        name = "decodes and prompts" if chunks else "decodes"
+        event = timed_slice(name, "iteration", (begin, end), (_INSTANCES, int(instance)))
+        yield event | {"args": {"tokens": int(tokens), "chunks": int(chunks)}}
+    begins = run.arrived[:_SHOWN]
+    columns = (begins, begins + run.queued[:_SHOWN], begins + run.ttft[:_SHOWN])
+    for number, times in enumerate(zip(*columns, begins + run.end_to_end[:_SHOWN], strict=True)):
+        arrived, scheduled, first, last = map(float, times)
+        for name, begin, end in (
+            (f"request {number}", arrived, last),
+            ("queue", arrived, scheduled),
+            ("prefill", scheduled, first),
+            ("decode", first, last),
+        ):
+            for phase, time in (("b", begin), ("e", end)):
+                yield {
+                    **{"ph": phase, "name": name, "cat": "request", "id": number},
+                    **{"pid": _REQUESTS, "tid": 0, "ts": round(1e9 * time) / 1e3},
+                }

@@ -139,6 +139,7 @@ class ServingReport(Report):
     seeds: int
     factor: float
     curves: Mapping[str, Sequence[float]]
+    first_run: InstanceRun
     prior: ServingPrior
     doubts: tuple[str, ...]
     cause: str
@@ -272,6 +273,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         count,
         factor,
         {name: np.sort(getattr(base[0], name)).tolist() for name in ("ttft", "tpot")},
+        base[0],
         serving_prior(deployment.engine.name),
         tuple(doubts),
         _cause(instances, base, utilities),

@@ -64,6 +64,8 @@ blocks held (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
 """Why the loop came back."""
 NOW = 0
+LOGGED = 10_000
+"""Iterations that are kept one by one."""
 COMING, DONE, TURN, SENDS, SWITCHED = 0, 1, 2, 3, 4
 
 
@@ -138,7 +140,9 @@ class RunState(NamedTuple):
     instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
     ``sends`` are requests whose cache is to be sent, ``gaps`` counts the times between two tokens
     of a request, in bins of :func:`gap_quantile`. ``outages`` are times (s), ascending, the
-    instance of the first pool, and whether it then goes down (1) or comes back (0).
+    instance of the first pool, and whether it then goes down (1) or comes back (0). ``log`` has the
+    first iterations: instance, begin and end (s), tokens of the rank with the most, chunks of
+    prompts.
     """
 
     states: States
@@ -154,6 +158,7 @@ class RunState(NamedTuple):
     totals: Floats
     gaps: Floats
     outages: Matrix
+    log: Matrix
 
 
 GAP_BINS, LEAST_GAP, GAPS_PER_E = 1152, 1e-5, 64
@@ -215,6 +220,7 @@ def run_state(
         np.zeros(len(TOTALS)),
         np.zeros(GAP_BINS),
         np.zeros((0, 3)) if outages is None else outages,
+        np.full((LOGGED, 5), math.nan),
     )
 
 
@@ -446,6 +452,10 @@ def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None
             pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
             device += shared_time(pool.surface, most if pads else mean, chunks)
             _begin_iteration(pool, run, instance, now, pool.host.kernels * device, chunks)
+            if run.totals[0] <= run.log.shape[0]:
+                row = run.log[int(run.totals[0]) - 1]
+                row[0], row[1], row[2] = instance, now, run.ends[instance]
+                row[3], row[4] = most, chunks
 
 
 @hot_loop

@@ -1,6 +1,7 @@
 """Capacity: bisection finds the rate at which the SLO is just met."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -155,3 +156,28 @@ def test_an_instance_that_starts_later_is_one_less_until_then():
 def test_outages_that_cannot_be_are_refused(outages, words):
     with pytest.raises(WorkloadError, match=words):
         Instances(deployment=EIGHT, count=2, outages=outages)
+
+
+def test_perfetto_has_each_iteration_and_each_part_of_a_request(tmp_path):
+    """Iterations of an instance do not overlap; parts of a request fill its time."""
+    path = tmp_path / "serving.json"
+    words = "serving llama-3.1-8b -c hgx-h100 --instances 2 --rate 20/s --requests-count 40"
+    done = CliRunner().invoke(
+        app, [*words.split(), "--seeds", "1", "--resource", "compute", "--perfetto", str(path)]
+    )
+    assert done.exit_code == 0, done.output
+    events = json.loads(path.read_text())["traceEvents"]
+    iterations = [event for event in events if event["ph"] == "X"]
+    for instance in (0, 1):
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in iterations if e["tid"] == instance)
+        assert len(spans) > 40
+        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in pairwise(spans))
+    for number in range(40):
+        ends = {
+            (event["name"], event["ph"]): event["ts"]
+            for event in events
+            if event.get("id") == number
+        }
+        whole = f"request {number}"
+        parts = sum(ends[part, "e"] - ends[part, "b"] for part in ("queue", "prefill", "decode"))
+        assert parts == pytest.approx(ends[whole, "e"] - ends[whole, "b"])

@@ -24,6 +24,8 @@ PYTEST := -m pytest --numprocesses auto
 MINUTES := 10
 SEED :=
 KEEP :=
+# Of make faults and make mutants: how many.
+COUNT := 500
 # Of make newest: all, unless some are named.
 TESTS ?=
 # Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
@@ -63,7 +65,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -134,6 +136,12 @@ bounds: $(READY)  ## the tests of readers and hot loops with every index checked
 
 fuzz: $(READY)  ## MINUTES=10 of bad inputs over every format, by SEED or a fresh one, which is printed
 	$(BIN)/python -m benchmarks.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
+
+faults: $(READY)  ## COUNT=500 of killed commands, full disks and places that cannot be written, by SEED
+	$(BIN)/python -m benchmarks.faults --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+mutants: $(READY)  ## COUNT of wrong lines, sampled by SEED over those that tests reach: which are noticed
+	$(BIN)/python -m benchmarks.mutants --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks

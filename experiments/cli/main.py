@@ -331,8 +331,22 @@ _ALLOCATIONS = 300_000
 modules of a first answer make over 100,000 objects, none of them to be freed."""
 
 
+def _open_closed_streams() -> None:
+    """Let what is written to a stream that was closed at the start go nowhere.
+
+    The next file that is opened would have its number, and get what libraries print.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.close(number)
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "r+" if not number else "w", closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line."""
+    _open_closed_streams()
     os.environ.setdefault(*_ONE_THREAD)
     os.environ.setdefault(*_NO_PLUGINS)
     gc.set_threshold(_ALLOCATIONS)

@@ -286,3 +286,17 @@ def test_the_budget_of_memory_ends_with_the_command(monkeypatch, capsys):
     assert "dgx-a100" in capsys.readouterr().out
     assert CliRunner().invoke(app, ["clusters"]).exit_code == 0
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)])
+def test_a_closed_stream_is_no_fault_and_no_file_gets_what_was_meant_for_it(closed, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "twofold", "clusters", "dgx-a100"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: [os.close(number) for number in closed],
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"fault" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -424,3 +424,13 @@ def test_nvls_of_many_ranks_gets_up_to_speed_later():
         ]
         ramp[ranks] = speed[0] / speed[1]
     assert ramp[72] < 0.92 < ramp[8]
+
+
+def test_trees_on_links_of_infinite_bandwidth_are_not_held_to_channels():
+    network = switches(8, 2, wire=float("inf"), nic=float("inf"))
+    there = machine(8, 2, generation="ampere", nics=4)
+    took = [
+        seconds("all_reduce", size, network, there, algorithm="tree") for size in (GIB, 2 * GIB)
+    ]
+    assert took[0] == pytest.approx(took[1], rel=1e-4)
+    assert 0 < took[0] < 1e-3

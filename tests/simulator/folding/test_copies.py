@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from experiments.scenario.scenario import Scenario
 from helpers.programs import RANKS, Program, build, programs
 from simulator.edits.replicas import ReplicaLayout, resized
-from simulator.folding.copies import written_out
+from simulator.folding.copies import _copies_of, _cost_of_copy, _different, written_out
 from simulator.support.errors import WorkloadError
 from simulator.workload import Copies
 from topologies import load_cluster
@@ -121,3 +121,26 @@ def test_what_was_measured_of_an_original_is_not_that_of_its_copy():
     grows = np.array([group.label == "dp" for group in step.groups])
     after = written_out(resized(step, grows, ReplicaLayout(RANKS, RANKS, 2 * RANKS)))
     assert (np.isnan(after.measured_end) == (after.rank >= RANKS)).all()
+
+
+class _Idle:
+    """Costs by which each call takes as many seconds as its group has ranks."""
+
+    def idle_time(self, call):
+        return float(len(call.group.ranks))
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_copy_costs_what_its_groups_of_several_copies_do(number):
+    step = grown(PROGRAM, 8, 3)
+    copies = _copies_of(step)
+    several = [
+        group for group, rows in enumerate(copies.groups) if len(rows) > 1 and len(rows) > number
+    ]
+    calls = [(group, call) for group in several for call in _different(step, group)]
+    costs = _cost_of_copy(step, copies, _Idle(), number)
+    assert len(costs) == len(calls)
+    assert bool(costs) == (number < max(map(len, copies.groups)))
+    for cost, (group, call) in zip(costs, calls, strict=True):
+        if not np.isnan(step.calls.size[call]):
+            assert cost == len(copies.groups[group][number])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from simulator.support.errors import TraceError
-from traces.generate.hugging_face import FAMILIES
+from traces.generate.hugging_face import FAMILIES, card_of
 from traces.generate.model import layer_parameters, load_model, parameters
 
 LLAMA = {
@@ -333,3 +333,16 @@ def test_a_decoder_behind_an_encoder_has_cross_attention():
     model = load_model("flan-t5-xxl")
     encoder, decoder = (layer_parameters(model, layer).total for layer in (23, 24))
     assert decoder - encoder == 4 * 4096 * 4096 + 4096
+
+
+def test_gemma_ties_its_embeddings_and_has_heads_of_256_unless_it_says_otherwise():
+    config = LLAMA | {"model_type": "gemma"}
+    config = {name: value for name, value in config.items() if name != "head_dim"}
+    config.pop("tie_word_embeddings", None)
+    card = card_of(json.dumps(config), source="config.json", name="gemma")
+    assert card["tied_embeddings"] is True
+    assert card["attention"]["head"] == 256
+    told = config | {"tie_word_embeddings": False, "head_dim": 64}
+    card = card_of(json.dumps(told), source="config.json", name="gemma")
+    assert card["tied_embeddings"] is False
+    assert card["attention"]["head"] == 64

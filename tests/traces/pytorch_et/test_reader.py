@@ -17,7 +17,7 @@ from simulator.support.errors import LimitError, TraceError
 from traces.core.files import is_execution_trace
 from traces.load import load, recognised
 from traces.pytorch_et.reader import execution_summary, read_execution_trace, refuse_to_replay
-from traces.pytorch_et.schema import data_edges
+from traces.pytorch_et.schema import Tensors, data_edges
 
 TRACES = SHARED / "traces"
 ARCHIVE = TRACES / "chakra" / "pytorch_et_1.0.2-chakra.0.0.4.tgz"
@@ -202,3 +202,17 @@ def test_flipped_and_cut_bytes_give_an_answer_or_a_refusal(
         with contextlib.suppress(TraceError):
             found = read_execution_trace(path)
             execution_summary(found)
+
+
+def _tensors(*pairs):
+    """Tensors of these nodes and storages."""
+    node, storage = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+    rest = np.zeros(len(node), dtype=np.int64)
+    return Tensors(node, rest, storage, rest, rest, rest)
+
+
+def test_the_first_writer_of_a_storage_is_a_producer():
+    parents = np.full(4, -1, dtype=np.int64)
+    written, read = _tensors((0, 7), (1, 8), (2, 7)), _tensors((1, 7), (3, 7), (3, 8))
+    source, target = data_edges(read, written, parents)
+    assert list(zip(source.tolist(), target.tolist(), strict=True)) == [(0, 1), (2, 3), (1, 3)]

@@ -272,3 +272,23 @@ def test_the_work_of_many_shapes_grows_with_them_and_no_faster():
     H100.time(shapes[0])
     few = python_calls(lambda: H100.times(shapes[::4]))
     assert python_calls(lambda: H100.times(shapes)) < 1.1 * 4 * few
+
+
+@pytest.mark.parametrize(("distribution", "experts"), [("balanced", 4), ("power_law_1.2", 1.0)])
+def test_experts_backwards_are_twice_the_work_of_forwards(distribution, experts):
+    shape = ExpertGemms(
+        tokens=1024.0,
+        chosen=2.0,
+        hidden=2048,
+        intermediate=768,
+        experts=4,
+        dtype="bf16",
+        distribution=distribution,
+        direction="forward",
+    )
+    forward, backward = work_of(shape), work_of(replace(shape, direction="backward"))
+    assert backward.flops == pytest.approx(2 * forward.flops)
+    assert backward.traffic == pytest.approx(2 * forward.traffic)
+    assert forward.flops == pytest.approx(3 * 2 * 1024 * 2 * 2048 * 768)
+    weights = 2 * 3 * experts * 2048 * 768
+    assert weights <= forward.traffic < weights + 2 * 2048 * 4 * (2048 + 3 * 768)

@@ -1,0 +1,320 @@
+"""``python -m benchmarks.faults --count 100 --seed 1``: faults beneath commands that write.
+
+A fault is drawn by the seed: a signal at a random time, a limit of the size of files that stands
+for a full disk (as root, a small tmpfs besides), directories that are missing or read-only, closed
+or full outputs, no HOME, no TMPDIR, no cache, and two or ten of the same at once. Afterwards
+nothing may be lost or half there: each output is what it was or what an undisturbed run writes,
+what stands beside it is untouched, inputs are as they were, the status is one that is documented,
+an error is one line, and the same command without a fault gives the undisturbed bytes. Exit status
+1 if any failed.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, SAMPLE, STUDY
+
+TRAIN = ("--tp", "2", "--dp", "2", "--sequence", "512", "--global-batch", "4")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "page": ("utility", SAMPLE, "-c", "c.yaml", "--html", "out/o.html"),
+    "figure": ("utility", SAMPLE, "-c", "c.yaml", "--figure", "out/o.svg"),
+    "perfetto": ("replay", SAMPLE, "-c", "c.yaml", "--perfetto", "out/o.json"),
+    "parquet": ("replay", SAMPLE, "-c", "c.yaml", "--parquet", "out/o.parquet"),
+    "kineto": ("convert", SAMPLE, "out/k", "--to", "kineto", "-c", "c.yaml"),
+    "chakra": ("convert", SAMPLE, "out/k", "--to", "chakra"),
+    "cluster": ("calibrate", "--logs", "calls.csv", "-c", "dgx-a100", "--write", "out/o.yaml"),
+    "plan": ("generate", "llama-3.1-8b", "-c", "hgx-h100", *TRAIN, "--write", "out/o.yaml"),
+    "study": ("study", "study.yaml", "-d", "out/s"),
+    "json": ("utility", SAMPLE, "-c", "c.yaml", "-o", "json"),
+}
+"""Commands that write, below ``out`` or to stdout."""
+STATUS = {0, 1, 2, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGXFSZ}
+_WALL_S = 120
+_READ_ONLY = 65_536
+"""Bytes of a disk that is then made read-only."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong: before the start, in the process, and while it runs."""
+
+    name: str
+    place: Callable[[Path], None] = lambda _: None
+    inside: Callable[[], None] = lambda: None
+    during: Callable[[subprocess.Popen[bytes]], None] = lambda _: None
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    out: str | None = "PIPE"
+    beside: int = 1
+    tmpfs: int = 0
+
+
+def _killed(rng: random.Random, number: signal.Signals, after: float) -> Fault:
+    moment = rng.uniform(0.05, after)
+
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+            return
+        process.send_signal(number)
+
+    return Fault(f"{number.name} after {moment:.2f} s", during=kill)
+
+
+def _small_files(rng: random.Random) -> Fault:
+    size = rng.choice((0, 1, 100, 1000, 4096, 20_000, 100_000))
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing fails, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return Fault(f"files of {size} B at most", inside=limit)
+
+
+def _read_only(folder: Path) -> None:
+    if os.getuid():  # root may write whatever modes say; it has a read-only mount
+        for place in (folder / "out", folder):
+            place.chmod(0o555)
+
+
+def _close_stdout() -> None:
+    os.close(1)
+
+
+def faults(rng: random.Random) -> Iterator[Fault]:
+    """Draw faults without end, each kind in turn."""
+    while True:
+        yield _killed(rng, signal.SIGKILL, 4.0)
+        yield _killed(rng, signal.SIGINT, 4.0)
+        yield _killed(rng, signal.SIGTERM, 4.0)
+        yield _small_files(rng)
+        yield Fault("a read-only directory", place=_read_only, tmpfs=_READ_ONLY)
+        yield Fault("no directory", place=lambda folder: shutil.rmtree(folder / "out"))
+        yield Fault("stdout closed", inside=_close_stdout)
+        yield Fault("stdout full", out="/dev/full")
+        yield Fault("stdout is a pipe that nobody reads", out="BROKEN")
+        yield Fault("no HOME", environment={"HOME": None, "XDG_CACHE_HOME": None})
+        yield Fault("a HOME that is none", environment={"HOME": "/nowhere", "XDG_CACHE_HOME": None})
+        yield Fault("no TMPDIR", environment={"TMPDIR": "/nowhere"})
+        yield Fault("no cache", environment={"TWOFOLD_CACHE": "/proc/nowhere"})
+        yield Fault("two at once", beside=2)
+        if os.getuid() == 0:
+            yield Fault("a full disk", tmpfs=rng.choice((4096, 16_384, 32_768, 262_144)))
+        yield _killed(rng, signal.SIGKILL, 8.0)
+        if rng.random() < 0.3:
+            yield Fault("ten at once", beside=10)
+
+
+def _made(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "other").write_text("kept")
+    (folder / "c.yaml").write_bytes(CLUSTER_YAML)
+    (folder / "calls.csv").write_bytes(CALLS)
+    (folder / "study.yaml").write_bytes(STUDY)
+    folder.chmod(0o777)
+    (folder / "out").chmod(0o777)
+
+
+_PASSING = (".lock", "-wal", "-shm", "-journal", ".sqlite")
+"""Endings of what a study keeps for itself: it is asked again instead of compared."""
+
+
+def _state(folder: Path) -> dict[str, str]:
+    """Hash every file below ``out``, but for what a study keeps for itself."""
+    out = folder / "out"
+    return {
+        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(out.rglob("*"))
+        if path.is_file() and not path.name.endswith(_PASSING)
+    }
+
+
+def _started(words: tuple[str, ...], folder: Path, fault: Fault) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "SOURCE_DATE_EPOCH": "1700000000",
+        "COLUMNS": "200",
+        "TWOFOLD_CACHE": str(folder / "cache"),
+    }
+    for name, value in fault.environment.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    out = subprocess.PIPE if fault.out == "PIPE" else None
+    broken: int | None = None
+    target: object = out
+    if fault.out == "BROKEN":
+        reader, broken = os.pipe()
+        os.close(reader)
+        target = broken
+    elif fault.out != "PIPE":
+        target = os.open(str(fault.out), os.O_WRONLY)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "twofold", *words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=target,  # type: ignore[arg-type]
+        stderr=subprocess.PIPE,
+        preexec_fn=fault.inside,  # noqa: PLW1509 - one thread
+    )
+    if isinstance(target, int) and target != subprocess.PIPE:
+        os.close(target)
+    return process
+
+
+def _finished(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=_WALL_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return 99, "", "no end"
+    return (
+        process.returncode,
+        (out or b"").decode("utf-8", "replace"),
+        err.decode("utf-8", "replace"),
+    )
+
+
+@contextlib.contextmanager
+def _folder(tmpfs: int) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _made(folder)
+        if tmpfs:
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={tmpfs}", "tmpfs", str(folder / "out")],
+                check=True,
+            )
+            (folder / "out" / "other").write_text("kept")
+            if tmpfs == _READ_ONLY:
+                subprocess.run(["mount", "-o", "remount,ro", str(folder / "out")], check=True)
+        try:
+            yield folder
+        finally:
+            if tmpfs:
+                subprocess.run(["umount", str(folder / "out")], check=True)
+            for place in (folder, folder / "out"):
+                if place.is_dir():
+                    place.chmod(0o777)
+
+
+def _wrong(  # noqa: C901, PLR0912 - each a promise
+    folder: Path, ends: list[tuple[int, str, str]], fault: Fault, right: Mapping[str, str]
+) -> list[str]:
+    """Say which promises were broken."""
+    wrong = []
+    for status, _, err in ends:
+        lines = [line for line in err.splitlines() if line.startswith("error")]
+        if status not in STATUS:
+            wrong.append(f"status {status}: {err.strip()[-300:]}")
+        if "Traceback" in err or "fault of twofold" in err:
+            wrong.append(f"traceback: {err.strip()[-300:]}")
+        if status == 1 and len(lines) != 1:
+            wrong.append(f"{len(lines)} lines of errors: {err.strip()[-300:]}")
+    for name, content in {"c.yaml": CLUSTER_YAML, "calls.csv": CALLS, "study.yaml": STUDY}.items():
+        if (folder / name).read_bytes() != content:
+            wrong.append(f"the input {name} was changed")
+    if (folder / "out").is_dir():
+        state = _state(folder)
+        if fault.name != "no directory" and state.pop("other", None) is None:
+            wrong.append("a file beside the output is gone")
+        state.pop("other", None)
+        is_study = any("s/" in name for name in right)
+        for name, digest in state.items():
+            if is_study:
+                continue
+            if name not in right and all(status >= 0 for status, _, _ in ends):
+                wrong.append(f"{name} is left behind")
+            if name in right and digest != right[name]:
+                wrong.append(f"{name} is neither as before nor whole")
+        if (
+            not is_study
+            and all(status == 0 for status, _, _ in ends)
+            and state.keys() != right.keys()
+        ):
+            wrong.append(f"status 0, and {sorted(right.keys() - state.keys())} are missing")
+    return wrong
+
+
+def _tried(words: tuple[str, ...], fault: Fault, right: Mapping[str, str]) -> list[str]:
+    with _folder(fault.tmpfs if os.getuid() == 0 else 0) as folder:
+        fault.place(folder)
+        processes = [_started(words, folder, fault) for _ in range(fault.beside)]
+        for process in processes:
+            fault.during(process)
+        ends = [_finished(process) for process in processes]
+        wrong = _wrong(folder, ends, fault, right)
+        if fault.tmpfs and os.getuid() == 0:
+            return wrong
+        for place in (folder, folder / "out"):
+            place.mkdir(exist_ok=True)
+            place.chmod(0o777)
+        status, _, err = _finished(_started(words, folder, Fault("none")))
+        after = _state(folder)
+        if status:
+            wrong.append(f"run again: status {status}: {err.strip()[-300:]}")
+        lost = [name for name in right if after.get(name) != right[name]]
+        if lost:
+            wrong.append(f"run again: {lost} are not as of an undisturbed run")
+        return wrong
+
+
+def _undisturbed(words: tuple[str, ...]) -> dict[str, str]:
+    """Return what a command writes, without what differs from run to run."""
+    states = []
+    for _ in range(2):
+        with _folder(0) as folder:
+            status, _, err = _finished(_started(words, folder, Fault("none")))
+            if status:
+                raise RuntimeError(f"{words}: {err}")
+            states.append(_state(folder))
+    first, second = states
+    first.pop("other")
+    return {name: digest for name, digest in first.items() if second.get(name) == digest}
+
+
+def main() -> int:
+    """Try faults."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", default="", help="of commands whose name has this")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    rng = random.Random(seed)
+    names = [name for name in COMMANDS if options.only in name]
+    right = {name: _undisturbed(COMMANDS[name]) for name in names}
+    for name in names:
+        print(f"{name}: {len(right[name])} files that are the same in two runs", flush=True)
+    begun, failed = time.monotonic(), 0
+    counts: Counter[str] = Counter()
+    for number, fault in zip(range(options.count), faults(rng), strict=False):
+        name = rng.choice(names)
+        counts[fault.name.split(" after ")[0]] += 1
+        for wrong in _tried(COMMANDS[name], fault, right[name]):
+            failed += 1
+            print(f"FAILED {number}: {name}, {fault.name}: {wrong}", flush=True)
+    for what, count in sorted(counts.items()):
+        print(f"{count:5d}  {what}")
+    print(f"{options.count} faults, {failed} broken promises, {time.monotonic() - begun:.0f} s")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,7 +18,6 @@ from experiments.cli.options import (
     quantity,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
-from simulator.support.quantities import whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -295,7 +294,7 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     """Tell a form from a number of tokens: clients of engines have ``--output`` for these."""
     form = Output.TABLE
     for value in output:
-        if (whole_of(value) or 0) > 0:
+        if value.isdecimal() and len(value) < 10 and int(value) > 0:
             tokens = int(value)
         elif value in list(Output):
             form = Output(value)

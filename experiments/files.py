@@ -177,7 +177,10 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     check_output(path)
     with _reported(path):
         if path.exists() and not path.is_file():
-            with path.open("wb") as stream:
+            # Without waiting, or a pipe that nobody reads would be waited for.
+            number = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            os.set_blocking(number, True)
+            with os.fdopen(number, "wb") as stream:
                 yield stream
             return
         partial = _partial(path.resolve())

@@ -291,3 +291,15 @@ def test_the_columns_of_a_timeline_are_its_ops(report, tmp_path):
         workload.call_view(index).kind for index in range(len(workload.calls))
     }
     assert table[table["call"].isna()]["call_size"].isna().all()
+
+
+def test_a_pipe_is_written_to_if_somebody_reads_it_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="cannot be written"), writing(pipe):
+        pass
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with writing(pipe) as stream:
+        stream.write(b"all of it")
+    assert os.read(reader, 100) == b"all of it"
+    os.close(reader)

@@ -250,8 +250,23 @@ class Detours:
                 row[chosen] - begin,
                 amount[chosen],
             )
-            blocks.append((chosen, self._first(keys // 2, keys % 2 == 1), pairs))
+            blocks.append((chosen, self._first_halves(keys), pairs))
         return blocks
+
+    def _first_halves(self, keys: Longs) -> First:
+        """Find first halves; those of one source are kept for its next message."""
+        if len(keys) > 1:
+            return self._first(keys // 2, keys % 2 == 1)
+        key = int(keys[0])
+        if key not in self._kept:
+            if len(self._kept) * len(self._extended.start) > _MOST_CELLS:
+                self._kept.clear()
+            self._kept[key] = self._first(keys // 2, keys % 2 == 1)
+        return self._kept[key]
+
+    @cached_property
+    def _kept(self) -> dict[int, First]:
+        return {}
 
     def _first(self, source: Longs, inside: Mask) -> First:
         """Find the first halves from some routers: in their groups, or to all groups."""

@@ -246,6 +246,8 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Colu
 
 _KEPT = 8
 """Answers kept per topology: steps of the schedules that a planner compares."""
+_KEPT_LINKS = 1 << 22
+"""Links of single messages that are kept per topology, about: 48 MiB."""
 _BLOCK = 1 << 16
 """Messages of which loads are added up at once."""
 
@@ -305,6 +307,8 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
     TopologyError
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
+    if len(source) == 1:
+        return _alone(network, source, target)
     cache = network.known_routes
     adaptive = network.routing.policy == "adaptive"
     amounts = amount.tobytes() if amount is not None and adaptive else b""
@@ -314,6 +318,20 @@ def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None 
         if len(cache) >= _KEPT:
             del cache[next(iter(cache))]
         cache[key] = _routes(network, source, target, amount)
+    ways: Routes = cache[key]
+    return ways
+
+
+def _alone(network: Topology, source: Ints, target: Ints) -> Routes:
+    """Find the links of one message: the same whatever its size, and asked for call by call."""
+    cache = network.known_graph.setdefault("messages", {})
+    key = int(source[0]), int(target[0])
+    if key not in cache:
+        check_nodes(network, source, target)
+        found = _routes(network, source, target, None)
+        if len(found.link) * len(cache) > _KEPT_LINKS:
+            cache.clear()
+        cache[key] = found
     ways: Routes = cache[key]
     return ways
 

@@ -212,7 +212,12 @@ def serve(  # noqa: PLR0913 - the nouns of a run
         second = _pool(decode, instances.decode_count, columns, unit=0, base=where, host=host)
     fleet = Fleet(first, second, ROUTERS[instances.router])
     by = decode.engine
-    client = Client(concurrency, interval if by.whole_interval else 1, max(1, poll))
+    client = Client(
+        concurrency,
+        1 if by.first_chunk == "token" else interval,
+        max(1, poll),
+        int(by.first_chunk == "iterations"),
+    )
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
     state = run_state(columns, fleet, prefixes, _switches(instances.outages))
     _finish(instances, fleet, client, state)

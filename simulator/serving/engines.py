@@ -41,8 +41,8 @@ class Engine:
     memory_fraction, of_free
         Part of the accelerator's memory for weights, activations and cache; or of what weights
         leave.
-    whole_interval
-        Whether the first token is sent with a whole streaming interval.
+    first_chunk
+        With what the first token is sent: ``token``, alone; ``interval`` of tokens; ``iterations``.
     merges
         Whether of two computed copies of a block one is given up.
     pads_ranks
@@ -64,7 +64,7 @@ class Engine:
     pads_chunks: bool
     memory_fraction: float
     of_free: bool
-    whole_interval: bool
+    first_chunk: str
     merges: bool
     pads_ranks: str
     host: Host
@@ -112,7 +112,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         memory_fraction=data["memory"]["fraction"],
         of_free=data["memory"]["of"] == "free",
         assumed=data["newest"] if _numbers(version)[:2] > _numbers(data["newest"]) else "",
-        whole_interval=data["first_chunk"] == "interval",
+        first_chunk=data["first_chunk"],
         merges=data["merges"],
         pads_ranks=data["pads_ranks"],
         host=Host(

@@ -87,13 +87,15 @@ class Host(NamedTuple):
 class Client(NamedTuple):
     """Who asks: ``concurrency`` requests at a time, or, if that is 0, each when it arrives.
 
-    The client sees its first token when ``first_chunk`` tokens have been made. The engine looks for
-    new requests every ``poll`` iterations, and whenever nothing runs.
+    The client sees its first token when ``first_chunk`` tokens have been made, or, where
+    ``iterations`` is 1, after as many iterations, of which each may make several. The engine looks for new
+    requests every ``poll`` iterations, and whenever nothing runs.
     """
 
     concurrency: int
     first_chunk: int
     poll: int
+    iterations: int
 
 
 class Pool(NamedTuple):
@@ -603,7 +605,9 @@ def _end_due(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
 def _see_token(client: Client, run: RunState, request: int, hands_on: int) -> None:
     """Note when the client sees its first token: whoever reads the prompt for others sends none."""
     tokens, wanted = run.states[request].generated, run.states[request].output
-    seen = tokens >= min(client.first_chunk, wanted) and (tokens >= wanted or hands_on == 0)
+    made = run.states[request].steps + 1 if client.iterations else tokens
+    chunk = made >= client.first_chunk or tokens >= wanted
+    seen = chunk and (tokens >= wanted or hands_on == 0)
     if seen and math.isnan(run.states[request].first):
         run.states[request].first = run.clock[NOW]
 

@@ -22,7 +22,7 @@ from simulator.serving.schedulers import FREE, SCHEDULERS, Columns, Rules
 from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
 
 NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)
-OPEN = Client(0, 1, 1)
+OPEN = Client(0, 1, 1, 0)
 
 
 def constant_surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurface:
@@ -139,7 +139,7 @@ def test_littles_law_holds_in_a_closed_loop(concurrency, rounds, scheduler):
     """Requests in the system are at most the concurrency: throughput x time in it."""
     count = concurrency * rounds
     requests = columns([0.0] * count, [10] * count, [5] * count)
-    state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1))
+    state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1, 0))
     inside = (state.states["last"] - state.states["arrived"]).sum() / state.totals[6]
     assert inside <= concurrency + 1e-9
 
@@ -170,6 +170,16 @@ def test_drafts_divide_the_number_of_iterations():
     by = rules("vllm", drafts=3)._replace(accepted=2.5)
     drafted = run(requests, by, constant_surface()).totals[0]
     assert (plain, drafted) == (101, 41)
+
+
+def test_an_interval_is_of_tokens_or_of_iterations():
+    """With 2 tokens a decode 9 have been made in the fifth iteration, 10 in the sixth."""
+    by = rules("vllm", drafts=3)._replace(accepted=2.0)
+    seen = [
+        run(columns([0.0], [4], [101]), by, constant_surface(), Client(0, 10, 1, iterations))
+        for iterations in (0, 1)
+    ]
+    assert [state.states["first"][0] for state in seen] == [6.0, 10.0]
 
 
 def test_what_never_fits_is_reported_not_awaited():

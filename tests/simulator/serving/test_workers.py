@@ -77,7 +77,7 @@ def run(  # noqa: PLR0913 - what a run may have
     coming: list[tuple[float, int]] = []
     while True:
         until = coming[0][0] if coming else np.inf
-        reason = serve_requests(fleet, Client(0, 1, 1), state, until, 2**40)
+        reason = serve_requests(fleet, Client(0, 1, 1, 0), state, until, 2**40)
         if reason in (SERVED, STUCK):
             break
         if reason == SEND:

@@ -88,8 +88,8 @@ class Client(NamedTuple):
     """Who asks: ``concurrency`` requests at a time, or, if that is 0, each when it arrives.
 
     The client sees its first token when ``first_chunk`` tokens have been made, or, where
-    ``iterations`` is 1, after as many iterations, of which each may make several. The engine looks for new
-    requests every ``poll`` iterations, and whenever nothing runs.
+    ``iterations`` is 1, after as many iterations, of which each may make several. The engine
+    looks for new requests every ``poll`` iterations, and whenever nothing runs.
     """
 
     concurrency: int

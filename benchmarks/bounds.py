@@ -44,7 +44,7 @@ TRACES: dict[Path, Path | str] = {
     _LIVE / "ddp-2": _LIVE / "net250.yaml",
     _LIVE / "ddp-cpu-2": _LIVE / "net250.yaml",
     _LIVE / "zero3-2": _LIVE / "net250.yaml",
-    _LIVE / "pp-2": _LIVE / "net250.yaml",
+    _LIVE / "gpipe-2": _LIVE / "gpipe-2.yaml",
     _LIVE / "tp-latency-2": _LIVE / "netlat1g.yaml",
     _MEGATRON: "perlmutter",
 }

@@ -117,8 +117,8 @@ CASES = (
         for name, program, ranks, shape in (
             ("ddp-sleep", "data_parallel", 2, _layers(4, 512, bucket_mib=2.0)),
             ("ddp-sleep", "data_parallel", 4, _layers(4, 416, bucket_mib=1.5)),
-            ("zero3", "sharded", 2, _layers(4, 416)),
-            ("zero3", "sharded", 4, _layers(4, 336)),
+            ("zero3-sleep", "sharded", 2, _layers(4, 416)),
+            ("zero3-sleep", "sharded", 4, _layers(4, 336)),
             ("tp-wide", "tensor_parallel", 2, _layers(4, 256, batch=320)),
             ("gpipe", "pipeline", 2, _stages(2, micro_batches=4)),
             ("gpipe", "pipeline", 4, _stages(1, micro_batches=6)),

@@ -19,7 +19,8 @@ from experiments.evaluate.design_points import Answered, Asked, DesignPoints
 from experiments.intervals.bound import bounds, not_below
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import Spread, scatter_half_widths, spread
-from experiments.priors.errors import OFF, WITHIN_90, WITHIN_95
+from experiments.priors.errors import WITHIN_90, WITHIN_95
+from experiments.priors.replays import class_of, replay_error
 from experiments.priors.steps import StepPrior
 from experiments.scenario.change import Change, by_values
 from experiments.scenario.resources import utility_pct
@@ -47,12 +48,12 @@ class Interval:
 
     ``scatter_pct`` is what steps and calls of the trace scatter by
     (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
-    network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what such predictions
-    were off on real runs (:mod:`experiments.priors.errors`), ``generated_pct`` what steps generated
-    like it were off from measured ones (:mod:`experiments.priors.steps`), and ``kernels_pct`` what
-    follows from how the times of its kernels are known. None where a source does not apply. They
-    are independent, but ``generated_pct`` has the errors of kernels in it, so of the two the
-    greater counts.
+    network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what replays of such
+    programs were off on other networks (:mod:`experiments.priors.replays`), ``generated_pct`` what
+    steps generated like it were off from measured ones (:mod:`experiments.priors.steps`), and
+    ``kernels_pct`` what follows from how the times of its kernels are known. None where a source
+    does not apply. They are independent, but ``generated_pct`` has the errors of kernels in it, so
+    of the two the greater counts.
     ``bound_pct`` is what the change can save at most, whichever engine answers
     (:mod:`experiments.intervals.bound`).
     """
@@ -124,11 +125,12 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         str(number): point for number, point in enumerate(answered) if not point.change.is_drawn
     }
     shared = _Shared(base, certain) if certain else None
+    off = replay_error(class_of(base.timeline))
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
         by_saving = Interval(
-            prediction_pct=prediction_half_width(round(saved, _DIGITS)),
+            prediction_pct=prediction_half_width(round(saved, _DIGITS), off),
             generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
         )
         name = str(number)
@@ -215,21 +217,23 @@ class _Shared:
         return widths_of
 
 
-def prediction_half_width(saved_pct: float) -> float:
+def prediction_half_width(saved_pct: float, off: float) -> float:
     """Half the width of what predictions like it left open of a saving (points).
 
     Parameters
     ----------
     saved_pct
         Step time saved, in % of the baseline; below 0 where the step gets longer.
+    off
+        Relative error of the logarithm, at 95 % (:func:`experiments.priors.replays.replay_error`).
 
     Examples
     --------
-    >>> round(prediction_half_width(50.0), 2), prediction_half_width(0.0)
-    (6.03, 0.0)
+    >>> round(prediction_half_width(50.0, off=0.2), 2), prediction_half_width(0.0, off=0.2)
+    (6.93, 0.0)
     """
     ratio = 1 - saved_pct / 100
-    return 100 * OFF * ratio * abs(log(ratio)) if ratio > 0 else 0.0
+    return 100 * off * ratio * abs(log(ratio)) if ratio > 0 else 0.0
 
 
 def _generated(prior: StepPrior | None, saved_pct: float) -> float | None:

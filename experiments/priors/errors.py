@@ -3,7 +3,8 @@
 A table is CSV: columns that say what its predictions have in common, then ``count``, ``median_pct``
 and the other fields of :class:`Errors`. ``held_out.csv`` has calls on machines that nothing was
 fitted to (``python -m benchmarks.held_out --write``), ``step_errors.csv`` measured training steps
-(``python -m benchmarks.steps --write``).
+(``python -m benchmarks.steps --write``), ``replay_errors.csv`` recorded steps on other networks
+(``python -m benchmarks.replays --write``).
 """
 
 import csv
@@ -16,13 +17,6 @@ HELD_OUT = Path(__file__).with_name("held_out.csv")
 STEP_ERRORS = Path(__file__).with_name("step_errors.csv")
 WITHIN_50, WITHIN_90, WITHIN_95 = 0.6745, 1.645, 1.96
 """Of a normal distribution: how many standard deviations either side of its mean hold how much."""
-OFF = 0.174
-"""Relative error of ``log(step / baseline)`` on a changed network, at 95 %: what the model leaves
-out shows only where a program is run again there. It was the 95 % quantile over the 20 changed
-networks of ``traces/live/pairs.csv`` while the begins of ranks were constants, and is kept: now it
-covers all 12 on which the program's steps scatter by less than 4 % (median absolute deviation) and
-18 of 20 (``tests/acceptance/test_live.py``). All are trainings over gloo on two ranks: of other
-machines and programs nobody has measured it here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from experiments.costing.slowdown import beside_exchanges
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.generated_steps import representatives, whole
 from experiments.intervals.moves import Source, moved_steps
-from experiments.priors.errors import OFF, WITHIN_90, WITHIN_95
+from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.network import prior_of
 from experiments.priors.steps import step_prior
 from experiments.scenario.change import Change, Multiplied, Scaled, is_of_links
@@ -306,5 +306,5 @@ def _prediction(base: Base, step: float) -> list[Move]:
     """Say what the model may miss of a recorded step that is changed: a share of its logarithm."""
     if base.step is None or not base.step > 0 or not step > 0:
         return []
-    off = OFF * math.log(step / base.step)
+    off = base.replay_error * math.log(step / base.step)
     return [Move(f"prediction {base.name}", off, -off)]

@@ -35,7 +35,8 @@ class Base:
     """A workload before any point changes it.
 
     ``scenario`` is a recorded step on the cluster that it was recorded on, ``step`` how long it
-    takes there (s) without contention, and ``told`` which of its calls' times were recorded;
+    takes there (s) without contention, ``told`` which of its calls' times were recorded, and
+    ``replay_error`` what such steps are off by on other networks;
     ``baseline`` is the replay that it was taken from;
     ``plan`` is one to generate. ``identity`` hashes what it was read from.
     """
@@ -49,6 +50,7 @@ class Base:
     ignore_memory: bool = False
     step: float | None = None
     told: "NDArray[np.bool_] | None" = field(default=None, repr=False)
+    replay_error: float = 0.0
     baseline: "Baseline | None" = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import baseline
 from experiments.output.document import Document
+from experiments.priors.replays import class_of, replay_error
 from experiments.provenance import Head, InputFile, Inputs, version
 from experiments.question import question
 from experiments.report import Report, Rows
@@ -486,6 +487,7 @@ def _recorded(
         tokens=entry.tokens,
         step=replayed.timeline.makespan,
         told=replayed.told_calls(replayed.recorded.at_rest().workload),
+        replay_error=replay_error(class_of(replayed.timeline)),
         baseline=replayed,
     )
     measured = None if replayed.error is None else replayed.loaded.measured_step

@@ -26,6 +26,7 @@ from experiments.scenario.resources import utility_pct
 from experiments.settings import EVERY, Watch
 from experiments.validation.measured_points import LATENCY, MeasuredPoint
 from simulator.support.errors import TwofoldError
+from simulator.timeline import Timeline
 from simulator.workload import KINDS, UNKNOWN, Workload
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
@@ -111,20 +112,20 @@ class Recording:
         """Predict a point; ``recorded`` is what was measured on the recording's network (s)."""
         row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
         if point.change is None:
-            again = None if self.calibrated is None else _measured_of(self.calibrated, point)
-            return _compared(row, _measured_of(self.base, point), again)
+            again = None if self.calibrated is None else measured_of(self.calibrated, point)
+            return _compared(row, measured_of(self.base, point), again)
         named_change, calibrated = (point.what_if, point.change), None
         try:
             predicted = _changed(self.base, named_change, watch)
             width = interval(self.base, predicted).interval_pct
             if self.calibrated is not None:
                 fitted = _changed(self.calibrated, named_change, watch)
-                calibrated = _measured_of(self.calibrated, point, fitted)
-            step = _measured_of(self.base, point, predicted)
+                calibrated = measured_of(self.calibrated, point, fitted)
+            step = measured_of(self.base, point, predicted)
         except TwofoldError as error:
             return _noted(row, str(error))
         row = replace(_compared(row, step, calibrated), interval_pct=width)
-        return _with_utility(row, recorded, _measured_of(self.base, point))
+        return _with_utility(row, recorded, _as_measured(self.base.timeline, self.base, point))
 
     def other(self, loaded: Loaded, cluster: Cluster, watch: Watch) -> PointError:
         """Predict a second recording of the same program, on its cluster.
@@ -256,17 +257,33 @@ def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> 
     return answered
 
 
-def _measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
-    """Return what a point's measurement is of (s): a step's period, or its latency.
+def measured_of(base: Baseline, point: MeasuredPoint, answered: Answered | None = None) -> float:
+    """Return what a point's measurement is of, as predicted (s): a step's period, or its latency.
 
-    A step that is not known to repeat has only the one. Without ``answered`` nothing is changed.
+    A step that is not known to repeat has only the one.
+
+    Parameters
+    ----------
+    base
+        The recording's step.
+    point
+        What was measured, on which network.
+    answered
+        The answer to the point's change, if there is one already.
     """
-    is_latency = point.step_is == LATENCY and base.scenario.workload.repeats is not None
-    if answered is None or point.change is None:
-        return base.timeline.latency if is_latency else base.timeline.makespan
-    if is_latency and not point.change.is_drawn:
-        return point.change.apply(base.scenario).scenario.run().latency
-    return answered.step
+    if point.change is None:
+        return _as_measured(base.timeline, base, point)
+    if answered is not None and (point.change.is_drawn or not _is_latency(base, point)):
+        return answered.step
+    return _as_measured(point.change.apply(base.scenario).scenario.run(), base, point)
+
+
+def _as_measured(timeline: Timeline, base: Baseline, point: MeasuredPoint) -> float:
+    return timeline.latency if _is_latency(base, point) else timeline.makespan
+
+
+def _is_latency(base: Baseline, point: MeasuredPoint) -> bool:
+    return point.step_is == LATENCY and base.scenario.workload.repeats is not None
 
 
 def _compared(row: PointError, predicted: float, calibrated: float | None) -> PointError:

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import replays
 from benchmarks.measured_figure import PAIRS, figure
 from experiments.points.sweep import sweep
-from experiments.priors.errors import OFF
+from experiments.priors.errors import read_errors
+from experiments.priors.replays import REPLAY_ERRORS, replay_error
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import utility_pct
 from experiments.validation.measured_points import read_points
@@ -31,9 +33,22 @@ figures, or those with what the recording's own calls show. Neither sees a measu
 TWICE = "its calls overlap: what they took of each other is calibrated as the network's, and shared"
 SKEW = "a stop watch has the step from its begin to its end; a sweep's steps are periods"
 STEEP = "beyond twice the bandwidth the model's costs are off by 9 % already, the trace's by 11 %"
+UNFIT = ("ddp-sleep-4", "moe-4")
+"""Recordings whose calls no cluster fits: ranks leave them apart, which the model does not know."""
+APART = (
+    "ranks leave an all-to-all one after the other; the model ends it for all when the last does"
+)
 KNOWN = {
+    ("steps", "moe-4", "model"): APART,
+    ("median", "moe-4", "model"): APART,
+    ("steps", "zero3-sleep-2", "calibrated"): TWICE,
+    ("median", "zero3-sleep-2", "calibrated"): TWICE,
+    ("steps", "zero3-sleep-4", "calibrated"): TWICE,
     ("median", "zero3-2", "calibrated"): TWICE,
-    ("trace", "pp-2", "trace"): SKEW,
+    ("trace", "gpipe-2", "trace"): SKEW,
+    ("trace", "1f1b-4", "trace"): SKEW,
+    ("trace", "moe-4", "trace"): APART,
+    ("trace", "zero3-sleep-4", "trace"): TWICE,
     ("trace", "ddp-2", "trace"): STEEP,
 }
 """Claims that are known not to hold, and why."""
@@ -50,7 +65,7 @@ def points(report):
     found = defaultdict(list)
     for point in report.points:
         assert point.predicted_s is not None, point.note
-        assert point.calibrated_s is not None, point.note
+        assert (point.calibrated_s is None) is (Path(point.trace).name in UNFIT), point.note
         found[Path(point.trace).name].append(point)
     return found
 
@@ -74,6 +89,7 @@ def every_recording(claim, every_cost=tuple(COSTS)):
             )
             for name in RECORDINGS
             for costs in every_cost
+            if not (costs == "calibrated" and name in UNFIT)
         ],
     )
 
@@ -92,6 +108,7 @@ def test_the_median_step_is_within_a_twentieth(points, name, costs):
 @pytest.mark.parametrize("costs", COSTS)
 def test_the_median_over_all_recordings_is_within_a_twentieth(points, costs):
     every = [error for rows in points.values() for error in errors(rows, costs).values()]
+    every = [error for error in every if error is not None]
     assert np.median(np.abs(every)) <= MEDIAN
 
 
@@ -180,23 +197,13 @@ def test_the_figure_of_the_readme_shows_both(report, points):
     assert report.median("error_pct") is not None
 
 
-def relative_errors(points):
-    """How far the logarithm of each predicted step over the baseline is off, of itself."""
-    measured = {point.what_if: point.measured_s for point in points}
-    predicted = {point.what_if: point.predicted_s for point in points}
-    off = []
-    for name in measured:
-        if name:
-            was, said = (np.log(steps[name] / steps[""]) for steps in (measured, predicted))
-            off.append(abs(said - was) / abs(said))
-    return off
-
-
-def test_predictions_are_off_by_what_answers_say(points):
-    """Where steps scatter by less than what is to be measured, all are within it."""
-    off = {name: relative_errors(points[name]) for name in RECORDINGS}
-    steady = ("ddp-2", "zero3-2", "tp-latency-2")
-    assert max(np.concatenate([off[name] for name in steady])) <= OFF
-    every = np.concatenate(list(off.values()))
-    assert len(every) == 20
-    assert int((every <= OFF).sum()) == 18
+def test_intervals_are_calibrated_without_the_program_that_they_are_of():
+    """Between 90 and 99 % of the points are inside what the other programs were off by."""
+    rows = list(replays.points())
+    held = replays.inside(rows)
+    assert 0.9 <= sum(held.values()) / len(rows) <= 0.99
+    table = replays.errors(rows)
+    assert table == read_errors(REPLAY_ERRORS), "python -m benchmarks.replays --write"
+    for (name,), row in table.items():
+        every = [abs(point.error) for point in rows if point.class_name == name]
+        assert replay_error(name, table) <= 2 * np.quantile(every, 0.95), row

@@ -136,10 +136,10 @@ def test_a_change_is_written_one_way(tmp_path):
 def test_a_measured_step_is_a_latency_unless_the_table_says_period(tmp_path):
     """Stop watches of all ranks see a pipeline's step from its first begin; throughput does not."""
     head = "trace,cluster,resource,factor,measured_step_s,step_is\n"
-    point = f"{LIVE / 'pp-2'},{LIVE / 'net250.yaml'},scale_out.bandwidth,1,0.8921"
+    point = f"{LIVE / 'gpipe-2'},{LIVE / 'gpipe-2.yaml'},scale_out.bandwidth,1,0.5637"
     path = table(tmp_path / "pairs.csv", f"{point},", f"{point},period", head=head)
     latency, period = validate(against=[path]).points
-    base = baseline(LIVE / "pp-2", LIVE / "net250.yaml")
+    base = baseline(LIVE / "gpipe-2", LIVE / "gpipe-2.yaml")
     assert latency.predicted_s == pytest.approx(base.latency)
     assert period.predicted_s == pytest.approx(base.timeline.makespan)
     assert period.predicted_s < latency.predicted_s

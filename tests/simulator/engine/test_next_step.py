@@ -200,7 +200,9 @@ def test_no_period_is_shorter_than_its_bound(workload):
 
 
 @pytest.mark.parametrize("host", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("sample", ["traces/live/ddp-2", "traces/live/pp-2", "traces/live/zero3-2"])
+@pytest.mark.parametrize(
+    "sample", ["traces/live/ddp-2", "traces/live/gpipe-2", "traces/live/zero3-2"]
+)
 def test_two_steps_tell_the_period_of_recorded_ones(sample, host):
     step = load(sample).workload
     step = step.lasting(np.where(step.what == What.HOST, step.duration / host, step.duration))

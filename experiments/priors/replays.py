@@ -1,0 +1,81 @@
+"""What replays of recorded steps on other networks were off by, by what the steps wait for.
+
+``replay_errors.csv`` has the programs of ``traces/live`` that were recorded on one network and run
+on others (``python -m benchmarks.replays --write``). An error is that of the logarithm of the step
+over the baseline's, as a share of the predicted one: what the model leaves out shows only where a
+program is run again.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+
+from experiments.priors.errors import WITHIN_95, Errors, read_errors
+from simulator.analysis.critical_path import critical_path
+from simulator.timeline import Timeline
+from simulator.workload import KINDS
+
+REPLAY_ERRORS = Path(__file__).with_name("replay_errors.csv")
+MESSAGES, EXCHANGES, SHARDS, REDUCTIONS = "messages", "all-to-all", "shards", "all-reduce"
+_CLASS_OF = {
+    "send_receive": MESSAGES,
+    "all_to_all": EXCHANGES,
+    "all_gather": SHARDS,
+    "reduce_scatter": SHARDS,
+}
+CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
+"""Classes of programs, by the kind of call that takes most of the critical path: pipelines,
+experts, sharded weights, and all others."""
+_PROGRAM = 4
+"""Points by which a class is drawn to all classes: as many as a recording has. A class of one
+program then counts as much as all together."""
+
+
+def class_of(timeline: Timeline) -> str:
+    """Return the class of a step: the kind of call on which its critical path moves longest.
+
+    Where none is on it, the kind that moves longest at all.
+
+    Parameters
+    ----------
+    timeline
+        The simulated step.
+    """
+    workload = timeline.workload
+    path = [part for part in critical_path(timeline) if workload.call[part.op] >= 0]
+    ops = np.array([part.op for part in path], dtype=np.int64)
+    spent = np.array([part.duration for part in path])
+    if not spent.sum() > 0:
+        ops = np.flatnonzero(workload.call >= 0)
+        spent = timeline.end[ops] - timeline.start[ops]
+    kinds = workload.calls.kind[workload.call[ops]]
+    of_class = dict.fromkeys(CLASSES, 0.0)
+    for kind in np.unique(kinds).tolist():
+        name = KINDS[kind] if kind < len(KINDS) else ""
+        of_class[_CLASS_OF.get(name, REDUCTIONS)] += float(spent[kinds == kind].sum())
+    return max(CLASSES, key=lambda name: of_class[name])
+
+
+def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
+    """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
+
+    Parameters
+    ----------
+    program
+        One of ``CLASSES``.
+    table
+        Errors by class, with ``shared`` their root mean square; what ships if None.
+
+    Examples
+    --------
+    >>> 0 < replay_error("shards") < replay_error("all-reduce") < 0.3
+    True
+    """
+    table = read_errors(REPLAY_ERRORS) if table is None else table
+    rows = table.values()
+    every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
+    own = table.get((program,))
+    count, square = (0, 0.0) if own is None else (own.count, own.shared**2)
+    return WITHIN_95 * sqrt((count * square + _PROGRAM * every) / (count + _PROGRAM))

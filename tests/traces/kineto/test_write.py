@@ -473,7 +473,7 @@ def test_a_recorded_step_reads_back(source: str) -> None:
 
 def test_a_sender_that_waits_for_its_receiver_to_post_is_refused() -> None:
     """gloo's senders do; nothing in a Kineto file lets one rank wait for another so."""
-    workload = load(ROOT / "traces" / "live" / "pp-2", "median").workload
+    workload = load(ROOT / "traces" / "live" / "gpipe-2", "median").workload
     with pytest.raises(WorkloadError, match=r"no Kineto trace of this workload: .* waits for rank"):
         read_back([Scenario(workload, CLUSTER).run()], "median")
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
-MODULES = 398
-LINES = 116_077
+MODULES = 399
+LINES = 116_176
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

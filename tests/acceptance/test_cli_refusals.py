@@ -392,7 +392,7 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither |= {"command", "slow_down", "output", "to", "read_as", "precision", "per"}
     neither |= {"framework", "gradient", "optimizer", "dask", "lora_targets"}
     neither |= {"weights", "experts", "cache", "engine_version", "rate", "client", "slo"}
-    neither |= {"router", "decode", "find", "transport"}
+    neither |= {"router", "decode", "find", "transport", "sweep", "values", "down"}
     neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
     told = {*output.TRACES, *output.READ, *output.WRITTEN, "traces"}
     for command, (_, module) in COMMANDS.items():

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from simulator.routing.choice import Rule, Walk, link_weight, scratch, spread, spread_from
@@ -206,6 +205,8 @@ class Detours:
     @cached_property
     def _whole(self) -> bool:
         """Whether every router of a group reaches every other over routers."""
+        import networkx as nx  # slow to load, and only detours need it
+
         routers = np.flatnonzero(self.group >= 0)
         inner = np.isin(self.graph.start, routers) & np.isin(self.graph.stop, routers)
         graph: nx.DiGraph[int] = nx.DiGraph()

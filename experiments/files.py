@@ -150,6 +150,10 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     if endings and path.suffix.lower() not in endings:
         what = f"ending {path.suffix!r}" if path.suffix else "a name without an ending"
         raise OutputError(f"{path}: {what}; use one of {', '.join(endings)}")
+    try:
+        path.resolve()
+    except RuntimeError as error:  # as Python until 3.12 has it
+        raise OutputError(f"{path}: cannot be written: links in a circle") from error
     if path.is_dir():
         raise OutputError(f"{path}: cannot be written: it is a directory")
     if not path.parent.is_dir():

@@ -5,7 +5,9 @@ ones each time (``make exhaustive``).
 """
 
 import os
+import random
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +24,41 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--random-order",
+        metavar="SEED",
+        help="run the tests in the order of this seed: none depends on another",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffle files, and the tests of each: what a file's tests share is made once."""
+    seed = config.getoption("--random-order")
+    if seed is not None:
+        chance = random.Random(seed)
+        files = {}
+        for item in items:
+            files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        order = sorted(files)
+        chance.shuffle(order)
+        for tests in files.values():
+            chance.shuffle(tests)
+        items[:] = [item for file in order for item in files[file]]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say once for each reason how many tests were skipped for it."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        if isinstance(report.longrepr, tuple)
+        else str(report.longrepr)
+        for report in skipped
+    )
+    if reasons:
+        terminalreporter.section("skipped, and why")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.line(f"{count:5d}  {reason}")

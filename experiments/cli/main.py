@@ -341,7 +341,7 @@ def _open_closed_streams() -> None:
             with suppress(OSError):
                 os.close(number)
             os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(number, "r+" if not number else "w", closefd=False))  # noqa: SIM115
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """What every command ends with: the answer as a table, JSON or CSV, and as a figure."""
 
 import inspect
+import os
 import shlex
 import sys
 from contextvars import ContextVar
@@ -125,7 +126,11 @@ def show(
     if html is not None:
         report.to_html(html)
         say(f"wrote {html}")
-    _writer(output)(report)
+    try:
+        _writer(output)(report)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough; files that are still to be written are not
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _writer(output: Output) -> "Callable[[Report], None]":

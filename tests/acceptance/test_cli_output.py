@@ -300,3 +300,19 @@ def test_a_closed_stream_is_no_fault_and_no_file_gets_what_was_meant_for_it(clos
     assert done.returncode == 0
     assert b"fault" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_costs_no_file(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = ("replay", str(SAMPLE), "-c", "dgx-a100", "--perfetto", "o.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "twofold", *words],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.json").stat().st_size > 1000

@@ -303,3 +303,9 @@ def test_a_pipe_is_written_to_if_somebody_reads_it_and_not_waited_for(tmp_path):
         stream.write(b"all of it")
     assert os.read(reader, 100) == b"all of it"
     os.close(reader)
+
+
+def test_a_link_to_itself_is_no_output(tmp_path):
+    (tmp_path / "loop.html").symlink_to("loop.html")
+    with pytest.raises(OutputError, match="cannot be written"):
+        check_output(tmp_path / "loop.html")

@@ -113,11 +113,11 @@ def _errors(answered: Sequence[Known], value: str, follow: Sequence[str]) -> lis
         groups.setdefault(same, []).append(row)
     errors = []
     for group in groups.values():
-        ordered = sorted(group, key=lambda row: str(row[0][value]).rjust(_DIGITS))
+        ordered = sorted(group, key=lambda row: str(row[0].get(value, "")).rjust(_DIGITS))
         errors += [
             (after[2] / before[2]) / (after[1] / before[1]) - 1
             for before, after in pairwise(ordered)
-            if before[0][value] != after[0][value]
+            if before[0].get(value) != after[0].get(value)
         ]
     return errors
 

@@ -104,6 +104,7 @@ FOUND |= {
         "serving log: sequences -1",
         "serving log: kwargs a list",
         "served: ttft -1",
+        "served: ttft 0",
         "served: tpot 1e-30",
         "study: a weight of 1e308",
     ),

@@ -41,7 +41,7 @@ NEAREST = {
 }
 """The catalogue's cluster of each measured system: itself, or of what is there the nearest."""
 SHARE = 0.25
-MEDIAN, P90 = 7.0, 25.0
+MEDIAN, P90 = 6.0, 22.0
 """Largest errors (%) that the rest may have: median, and 90th percentile."""
 
 Row = tuple[str, int, int, float, float]

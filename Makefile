@@ -65,7 +65,7 @@ endef
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -142,6 +142,9 @@ faults: $(READY)  ## COUNT=500 of killed commands, full disks and places that ca
 
 mutants: $(READY)  ## COUNT of wrong lines, sampled by SEED over those that tests reach: which are noticed
 	$(BIN)/python -m benchmarks.mutants --count $(COUNT) $(if $(SEED),--seed $(SEED))
+
+sbom: $(READY)  ## sbom.json: what is installed with it, versions and licences, as CycloneDX
+	$(BIN)/python -m benchmarks.sbom > sbom.json
 
 bench: $(READY)  ## speed and memory against their targets
 	$(BIN)/python -m benchmarks

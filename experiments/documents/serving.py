@@ -17,7 +17,7 @@ from experiments.output.document import (
     Text,
     Trust,
 )
-from experiments.output.words import percent, plural, say_resource, say_time
+from experiments.output.words import percent, plural, say_gain, say_interval, say_resource, say_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,14 +105,11 @@ def _interval_foot(report: "ServingReport") -> str:
         return "the load is the same for every seed: one run, no interval"
     if report.seeds == 1:
         return "one seed: no interval"
-    return f"± 95 % interval over {plural(report.seeds, 'seed')}, in % of the figure"
+    return f"± 95 % interval over {plural(report.seeds, 'seed')}"
 
 
 def _with_interval(value: float, metric: object, name: str) -> str:
-    half = getattr(metric, f"{name}_half_width", None)
-    if half is None:
-        return say_time(value)
-    return f"{say_time(value)} ± {percent(100 * half / value if value else 0.0)}"
+    return say_interval(value, getattr(metric, f"{name}_half_width", None))
 
 
 def _utilities(report: "ServingReport") -> Section:
@@ -138,8 +135,7 @@ def _utilities(report: "ServingReport") -> Section:
 def _gain(gain: "Gain | None") -> str:
     if gain is None:
         return ""
-    half = "" if gain[1] is None else f" ± {gain[1]:.2f}"
-    return f"{gain[0]:+.2f}{half} %"
+    return say_gain(*gain)
 
 
 def _where(report: "ServingReport") -> Section:
@@ -232,7 +228,7 @@ def sweep(report: "ServingSweepReport") -> Document:
         *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", ">tokens/s\na GPU"),
         *(">meet\nthe SLO", ">USD for\n1M tokens"),
     )
-    foot = "± 95 % interval over seeds, in % of the figure" if report.seeds > 1 else ""
+    foot = "± 95 % interval over seeds" if report.seeds > 1 else ""
     sections = [Section("points", "Points", [Table(columns, rows, foot=foot)], wide=True)]
     if answered:
         sections.append(Section("figure", "Points", [_sweep_chart(report)], terminal=False))
@@ -246,9 +242,7 @@ def sweep(report: "ServingSweepReport") -> Document:
 
 
 def _p99(time: float | None, half: float | None) -> str:
-    if time is None:
-        return ""
-    return say_time(time) + ("" if half is None else f" ± {percent(100 * half / max(time, 1e-12))}")
+    return "" if time is None else say_interval(time, half)
 
 
 def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:

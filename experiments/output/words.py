@@ -25,6 +25,21 @@ def say_time(seconds: float) -> str:
     return "not measured" if math.isnan(seconds) else format_quantity(seconds, "s")
 
 
+def say_interval(seconds: float, half_width: float | None) -> str:
+    """Say a time and the half width of its 95 % interval (s), with the digits that mean something.
+
+    Examples
+    --------
+    >>> say_interval(8.698e-3, 1.61e-3), say_interval(126.8e-3, 0.381), say_interval(2.0, None)
+    ('8.7 ± 1.6 ms', '127 ± 381 ms', '2 s')
+    """
+    factor, unit = unit_of(seconds)
+    if not half_width or not round(factor * half_width, 2):
+        return say_time(seconds)
+    decimals = _decimals(factor * half_width)
+    return f"{factor * seconds:.{decimals}f} ± {factor * half_width:.{decimals}f} {unit}"
+
+
 def say_step(seconds: float) -> str:
     """Say a step to three significant digits, as an answer does.
 

@@ -271,7 +271,8 @@ def is_trusted(folder: Path, source: Path) -> bool:
         above = [place.stat() for place in (folder, *folder.parents)]
     except OSError:
         return False
-    owners = {0, os.getuid(), of_source.st_uid}
+    # Whoever owns the root owns the system: in a container without a root of its own, nobody.
+    owners = {0, os.getuid(), of_source.st_uid, above[-1].st_uid}
     groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
     if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
         groups.add(os.getgid())

@@ -49,8 +49,9 @@ class Behind:
 def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
     """Find which messages wait for others of their connection, or their receiver's NIC.
 
-    Of one connection that is certain. What a rank sends to others stands in the queue of the same
-    NIC, in part: a notice is taken to have waited for it where the message came as late as that.
+    None does that came sooner than it could have behind the other. What a rank sends to others than
+    the message's sender stands in the queue of the same NIC in part only: a notice is taken to have
+    waited for it where that was still under way and the message came as late as that.
 
     Parameters
     ----------
@@ -69,16 +70,15 @@ def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
     sent: dict[tuple[int, int], list[tuple[float, Posted]]] = defaultdict(list)
     for message in sorted(messages, key=lambda posted: (posted.begun, posted.send)):
         way = message.source, message.target
-        ahead = [(last, message.receive) for _, last in sent[way][-1:]]
+        before = [(last, message.receive) for _, last in sent[way][-1:]]
         for (source, target), earlier in list(sent.items()):
             if source != message.target:
                 continue
             last = next((other for begun, other in earlier[::-1] if begun < message.awaited), None)
-            if last is None:
-                continue
-            as_late = message.over - last.over > _ALONE * alone[message.size]
-            if target == message.source or (as_late and last.over > message.awaited):
-                ahead.append((last, message.send))
+            if last is not None and (target == message.source or last.over > message.awaited):
+                before.append((last, message.send))
+        least = _ALONE * alone[message.size]
+        ahead = [(last, op) for last, op in before if message.over - last.over > least]
         begun = message.begun
         for last, op in ahead:
             until = min(last.over, message.over)

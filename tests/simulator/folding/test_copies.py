@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from experiments.scenario.scenario import Scenario
 from helpers.programs import RANKS, Program, build, programs
 from simulator.edits.replicas import ReplicaLayout, resized
-from simulator.folding.copies import _copies_of, _cost_of_copy, _different, written_out
+from simulator.folding.copies import _copies_of, _cost_of_copy, written_out
+from simulator.folding.fold import different_calls
 from simulator.support.errors import WorkloadError
 from simulator.workload import Copies
 from topologies import load_cluster
@@ -137,7 +138,7 @@ def test_a_copy_costs_what_its_groups_of_several_copies_do(number):
     several = [
         group for group, rows in enumerate(copies.groups) if len(rows) > 1 and len(rows) > number
     ]
-    calls = [(group, call) for group in several for call in _different(step, group)]
+    calls = [(group, call) for group in several for call in different_calls(step, group).values()]
     costs = _cost_of_copy(step, copies, _Idle(), number)
     assert len(costs) == len(calls)
     assert bool(costs) == (number < max(map(len, copies.groups)))

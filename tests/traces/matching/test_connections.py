@@ -59,3 +59,10 @@ def test_nothing_waits_for_what_began_later_and_so_for_itself(rows):
             begun[wait.receive] == begun[wait.op]
         )
         assert wait.until <= over[wait.op]
+
+
+def test_a_message_that_came_sooner_than_behind_another_did_not_wait():
+    """Alone a message takes 7; at 17 + 7 it would have come behind the gradient, it came at 20."""
+    gradient = message(0, 1, 0, sent=10.0, awaited=5.0, over=17.0)
+    activation = message(1, 0, 1, sent=3.0, awaited=10.4, over=20.0)
+    assert list(in_order([activation, gradient])) == []

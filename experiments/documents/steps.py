@@ -34,6 +34,7 @@ from experiments.output.document import (
 from experiments.output.words import percent, plural, say_step, say_time, shortened, unit_of
 from simulator.analysis.path_integral import CONTENTION
 from simulator.support.quantities import format_quantity
+from simulator.workload import STEP_BEFORE
 
 if TYPE_CHECKING:
     from experiments.questions.explain import ExplainReport, SavedPart, UtilityParts
@@ -137,7 +138,8 @@ def explain(report: "ExplainReport") -> Document:
     headline = "The critical path is empty."
     if top is not None:
         share = 100 * top.seconds / (base.timeline.makespan or 1.0)
-        name = shortened(f"{top.what} {top.name}".strip(), 2 * _NAME)
+        named = "of the step before" if top.name == STEP_BEFORE else top.name
+        name = shortened(f"{top.what} {named}".strip(), 2 * _NAME)
         headline = (
             f"The largest part of the {say_step(base.timeline.makespan)} step is {name}:"
             f" {share:.0f} % of the critical path."

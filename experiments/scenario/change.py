@@ -419,7 +419,9 @@ def say_value(cluster: Cluster, resource: str, by: float = 1.0) -> str:
 
 
 def _say_quantity(value: float, unit: str) -> str:
-    return format_quantity(value, unit) if unit in ("B/s", "s") else f"{value:g} {unit}"
+    if unit in ("B/s", "s"):
+        return format_quantity(value, unit)
+    return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def say_ops(workload: Workload, ops: Mask) -> str:

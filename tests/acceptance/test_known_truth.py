@@ -135,7 +135,7 @@ def shares(name: str, examples: int) -> tuple[float, float]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_program_that_no_stream_tells_is_read_as_it_is(name: str) -> None:
-    baselines, what_ifs = shares(name, 6)
+    baselines, what_ifs = shares(name, 16)
     assert baselines >= MOST
     assert what_ifs >= MOST
 

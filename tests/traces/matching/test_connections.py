@@ -66,3 +66,10 @@ def test_a_message_that_came_sooner_than_behind_another_did_not_wait():
     gradient = message(0, 1, 0, sent=10.0, awaited=5.0, over=17.0)
     activation = message(1, 0, 1, sent=3.0, awaited=10.4, over=20.0)
     assert list(in_order([activation, gradient])) == []
+
+
+def test_a_notice_stays_behind_what_had_left_already():
+    """On a network half as fast it would wait for it: the order is the connection's, not chance."""
+    gradient = message(0, 1, 0, sent=3.0, awaited=2.0, over=10.0)
+    activation = message(1, 0, 1, sent=1.0, awaited=10.4, over=17.5)
+    assert list(in_order([gradient, activation])) == [Behind(1, 2, 10.0)]

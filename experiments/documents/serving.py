@@ -406,7 +406,9 @@ def _headline(errors: "Sequence[ServingErrors]") -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def log(report: "ServingLogReport") -> Document:

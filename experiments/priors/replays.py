@@ -36,7 +36,8 @@ program then counts as much as all together."""
 def class_of(timeline: Timeline) -> str:
     """Return the class of a step: the kind of call on which its critical path moves longest.
 
-    Where none is on it, the kind that moves longest at all.
+    Where none is on it, the kind that moves longest at all; a step without calls, which none of the
+    programs was, has the widest class.
 
     Parameters
     ----------
@@ -50,6 +51,8 @@ def class_of(timeline: Timeline) -> str:
     if not spent.sum() > 0:
         ops = np.flatnonzero(workload.call >= 0)
         spent = timeline.end[ops] - timeline.start[ops]
+    if not spent.sum() > 0:
+        return REDUCTIONS
     kinds = workload.calls.kind[workload.call[ops]]
     of_class = dict.fromkeys(CLASSES, 0.0)
     for kind in np.unique(kinds).tolist():

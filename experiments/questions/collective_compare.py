@@ -75,7 +75,7 @@ class ComparedCall:
     part_factor: float | None
     explanation: str
     explained_error_pct: float | None
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class CollectiveCompareReport(Report):
     @property
     def error_summary(self) -> ErrorSummary | None:
         """Errors over all rows."""
-        return error_summary(Prediction(f"at {call.place}", call.error_pct) for call in self.calls)
+        return error_summary(Prediction(f"at {call.location}", call.error_pct) for call in self.calls)
 
     @property
     def explanations(self) -> tuple[ExplanationCount, ...]:
@@ -301,7 +301,7 @@ class _Curve:
                 part_factor=rest / answer.parts[part] if rest > 0 else None,
                 explanation=explanation,
                 explained_error_pct=explained,
-                place=call.location,
+                location=call.location,
             )
 
     def _is_off(self, off: Floats) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 399
-LINES = 116_195
+LINES = 116_205
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

@@ -67,14 +67,14 @@ def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
     for message in messages:
         length = message.over - message.begun
         alone[message.size] = min(length, alone.get(message.size, length))
-    sent: dict[tuple[int, int], list[tuple[float, Posted]]] = defaultdict(list)
+    begun_on: dict[tuple[int, int], list[tuple[float, Posted]]] = defaultdict(list)
     for message in sorted(messages, key=lambda posted: (posted.begun, posted.send)):
         way = message.source, message.target
-        before = [(last, message.receive) for _, last in sent[way][-1:]]
-        for (source, target), earlier in list(sent.items()):
+        before = [(last, message.receive) for _, last in begun_on[way][-1:]]
+        for (source, target), earlier in list(begun_on.items()):
             if source != message.target:
                 continue
-            last = next((other for begun, other in earlier[::-1] if begun < message.awaited), None)
+            last = next((sent for begun, sent in earlier[::-1] if begun < message.awaited), None)
             if last is not None and (target == message.source or last.over > message.awaited):
                 before.append((last, message.send))
         least = _ALONE * alone[message.size]
@@ -84,4 +84,4 @@ def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
             until = min(last.over, message.over)
             begun = max(begun, until)
             yield Behind(last.receive, op, until)
-        sent[way].append((begun, message))
+        begun_on[way].append((begun, message))

@@ -1,0 +1,44 @@
+"""Classes of programs, and what replays of them were off by."""
+
+import pytest
+
+from experiments.baseline import baseline
+from experiments.priors.errors import Errors
+from experiments.priors.replays import CLASSES, REDUCTIONS, class_of, replay_error
+from helpers.places import ROOT, SAMPLES
+from simulator.builder import WorkloadBuilder
+from simulator.engine.simulate import simulate
+from simulator.topology import topology
+from simulator.workload import What
+
+LIVE = ROOT / "traces" / "live"
+
+
+@pytest.mark.parametrize(
+    ("trace", "cluster", "name"),
+    [
+        (LIVE / "gpipe-2", LIVE / "gpipe-2.yaml", "messages"),
+        (LIVE / "moe-4", LIVE / "moe-4.yaml", "all-to-all"),
+        (LIVE / "zero3-2", LIVE / "net250.yaml", "shards"),
+        (SAMPLES / "gpu-dp2-tp4", "dgx-a100", "all-reduce"),
+    ],
+)
+def test_the_class_of_a_step_is_what_its_path_moves_on(trace, cluster, name):
+    assert class_of(baseline(trace, cluster).timeline) == name
+
+
+def test_a_step_without_calls_has_the_widest_class():
+    builder = WorkloadBuilder(job_ranks=1)
+    builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
+    alone = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
+    assert class_of(alone) == REDUCTIONS
+    assert replay_error(REDUCTIONS) == max(map(replay_error, CLASSES))
+
+
+def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():
+    table = {
+        (name,): Errors((name,), count, 0.0, 0.0, shared=shared)
+        for name, count, shared in (("shards", 4, 0.1), ("messages", 4, 0.3))
+    }
+    assert replay_error("shards", table) == pytest.approx(1.96 * ((0.01 + 0.05) / 2) ** 0.5)
+    assert replay_error("all-to-all", table) == pytest.approx(1.96 * 0.05**0.5)

@@ -122,7 +122,9 @@ class CollectiveCompareReport(Report):
     @property
     def error_summary(self) -> ErrorSummary | None:
         """Errors over all rows."""
-        return error_summary(Prediction(f"at {call.location}", call.error_pct) for call in self.calls)
+        return error_summary(
+            Prediction(f"at {call.location}", call.error_pct) for call in self.calls
+        )
 
     @property
     def explanations(self) -> tuple[ExplanationCount, ...]:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from simulator.support.errors import TraceError
 from traces.core.events import Job, RankTrace, Skipped, unknown_rank
+from traces.kineto.merged import LABELLED
 from traces.kineto.reader import (
     ASSUMED,
     ForeignFile,
     named_json,
-    rank_trace,
+    rank_traces,
     read_document,
-    read_rank,
+    read_ranks,
 )
 
 
@@ -37,7 +38,7 @@ def read_job(path: Path, *, sample: bool = False) -> Job:
     if path.is_dir():
         ranks, skipped = _directory(path)
     else:
-        ranks = (read_rank(path, alone=True),)
+        ranks = tuple(read_ranks(path, alone=True))
     ranks = tuple(sorted(ranks, key=lambda trace: trace.rank))
     _check_one_run(ranks)
     job_ranks, source = _job_ranks(ranks)
@@ -59,16 +60,31 @@ def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
         if isinstance(read, Skipped):
             skipped.append(read)
             continue
-        ranks.append(read)
+        ranks += read
         guessed = [trace.file for trace in ranks if trace.rank_source == ASSUMED]
         if guessed and len(ranks) > 1:
             raise unknown_rank(guessed[0])
+    ranks = list(_without_copies(ranks, skipped))
     if not ranks:
         raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
     return tuple(ranks), tuple(skipped)
 
 
-def _read(file: Path) -> RankTrace | Skipped:
+def _without_copies(ranks: Sequence[RankTrace], skipped: list[Skipped]) -> Iterator[RankTrace]:
+    """Leave out merged files whose ranks have files of their own, as SGLang leaves both."""
+    own = {trace.rank for trace in ranks if trace.rank_source != LABELLED}
+    merged: dict[Path, set[int]] = {}
+    for trace in ranks:
+        if trace.rank_source == LABELLED:
+            merged.setdefault(trace.file, set()).add(trace.rank)
+    copies = {file for file, held in merged.items() if held <= own}
+    skipped += [
+        Skipped(file, "ranks that have files of their own, merged") for file in sorted(copies)
+    ]
+    yield from (trace for trace in ranks if trace.file not in copies)
+
+
+def _read(file: Path) -> list[RankTrace] | Skipped:
     if not file.is_file():
         return Skipped(file, "not a file; sub-directories are not searched")
     try:
@@ -79,7 +95,7 @@ def _read(file: Path) -> RankTrace | Skipped:
         return Skipped(file, str(error).removeprefix(f"{file}: "))
     if isinstance(document, ForeignFile):
         return Skipped(file, document.reason)
-    return rank_trace(document, alone=True)
+    return rank_traces(document, alone=True)
 
 
 def _reasons(skipped: Sequence[Skipped]) -> str:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, field
 
 from simulator.support.errors import TraceError
 from traces.core.events import RecordedOperator
-from traces.kineto.reader import ForeignFile, read_document
+from traces.kineto.reader import ForeignFile, parts_of, read_document
 from traces.kineto.schema import ABSENT, LooseNumber, durations_ns, stamps, unwrapped
 
 
@@ -81,8 +81,11 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; operators are read from PyTorch profiles")
     try:
-        reading = _Reading(document.events)
-        return reading.operators(frozenset(wanted), path)
+        # Ids of events are those of a rank.
+        lists = [part.events for part in parts_of(document)] or [document.events]
+        readings = [_Reading(events) for events in lists]
+        every = [reading.operators(frozenset(wanted), path) for reading in readings]
+        return [operator for operators in every for operator in operators]
     except (ValueError, OverflowError, RecursionError, msgspec.DecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
 

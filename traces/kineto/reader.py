@@ -2,11 +2,12 @@
 
 CUDA, ROCm and other devices; PyTorch 1.8 (a bare list, categories ``Operator``, ``Kernel``, ...) to
 today; plain JSON or gzip. What a file is follows from its content, not its name. Its rank is
-``distributedInfo.rank``, else the number in its name (:mod:`traces.core.events`).
+``distributedInfo.rank``, else the number in its name (:mod:`traces.core.events`). A file may hold
+several ranks (:mod:`traces.kineto.merged`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import Raw
@@ -17,6 +18,7 @@ from traces.core.events import EXECUTION_TRACE, ProcessGroup, RankTrace, rank_in
 from traces.core.files import uncollected
 from traces.kineto.comm import group_ranks
 from traces.kineto.events import EventReading, correlate
+from traces.kineto.merged import MergedRank, as_rank, merged_ranks
 from traces.kineto.schema import (
     ABSENT,
     DistributedInfo,
@@ -137,17 +139,59 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     Raises
     ------
     TraceError
-        The file cannot be read, is broken, is no profiler trace, or an event of it lacks something.
+        The file cannot be read, is broken, is no profiler trace, an event of it lacks something, or
+        it is of several ranks.
+    """
+    ranks = read_ranks(path, alone=alone)
+    if len(ranks) > 1:
+        raise TraceError(f"{path}: {len(ranks)} ranks in one file, where one is asked for")
+    return ranks[0]
+
+
+@uncollected()
+def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
+    """Read a file of one rank, or the ranks that :mod:`traces.kineto.merged` finds in one file.
+
+    Raises
+    ------
+    TraceError
+        As :func:`read_rank`; if it is of several ranks, only where these cannot be told apart.
     """
     document = read_document(path)
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")
-    return rank_trace(document, alone=alone)
+    return rank_traces(document, alone=alone)
 
 
 @uncollected()
-def rank_trace(document: KinetoDocument, *, alone: bool = False) -> RankTrace:
-    """Do what :func:`read_rank` does, with a file that is in memory."""
+def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTrace]:
+    """Do what :func:`read_ranks` does, with a file that is in memory."""
+    parts = parts_of(document)
+    if not parts:
+        return [_rank_trace(document, alone=alone)]
+    return [
+        as_rank(_rank_trace(replace(document, events=part.events), alone=True), part)
+        for part in parts
+    ]
+
+
+def parts_of(document: KinetoDocument) -> list[MergedRank]:
+    """Split a merged file into its ranks; none where it is of one.
+
+    Raises
+    ------
+    TraceError
+        If they cannot be told apart.
+    """
+    info = document.header.distributed or DistributedInfo()
+    try:
+        world = whole_number(info.world_size, "distributedInfo.world_size")
+        return merged_ranks(document.events, world)
+    except ValueError as error:
+        raise TraceError(f"{document.file}: {error}") from error
+
+
+def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
     file, header = document.file, document.header
     info = header.distributed or DistributedInfo()
     reading = EventReading()

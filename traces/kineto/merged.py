@@ -106,7 +106,7 @@ def _degrees(label: str) -> dict[str, int]:
 def _numbered(
     degrees: Mapping[str, Mapping[str, int]], world_size: int | None
 ) -> tuple[list[int], int, int]:
-    """Number the ranks of labels; returns the ranks of a replica and the number of these, too.
+    """Return the rank of each label, how many ranks a replica has, and how many replicas.
 
     SGLang numbers the ranks of a job by pipeline stage, then tensor rank; experts, and attention
     that is data parallel, are within these. Replicas that repeat tensor ranks are jobs of their

@@ -21,6 +21,7 @@ from experiments.costing.slowdown import (
     slow_down,
     with_slow_down,
 )
+from experiments.costing.stalls import Unprofiled, UnprofiledAnswer, without_stalls
 from experiments.priors.doubts import (
     CommunicationError,
     Doubts,
@@ -36,8 +37,8 @@ from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, settings_of
-from simulator.support.errors import ClusterError
-from simulator.support.quantities import format_quantity
+from simulator.support.errors import ClusterError, SettingsError
+from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place, with_nodes
@@ -66,7 +67,9 @@ class Baseline:
     and ``timeline`` are the step that questions are asked of: the same, unless the settings have
     what-ifs, of which ``notes`` say what each touched and ``assumptions`` what is taken for
     granted.
-    ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down.
+    ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down,
+    ``unprofiled`` where it was not given how long the step takes when nobody records it; else
+    ``loaded`` has the step without its stalls, and that time as the measured one.
     """
 
     loaded: Loaded
@@ -79,6 +82,7 @@ class Baseline:
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
+    unprofiled: Unprofiled | None = None
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
@@ -201,6 +205,7 @@ class Baseline:
             "engine_check": self.engine_check,
             "collective_cost": self.settings.collective_cost,
             "slow_down": self.slow_down,
+            "unprofiled": None if self.unprofiled is None else self.unprofiled.answer(),
             "folded": self.timeline.folded,
             "step": self.loaded.coverage.step,
             "coverage": self.loaded.coverage.record(),
@@ -275,7 +280,9 @@ class BaselineAnswer(TypedDict):
     Times are in seconds. Where a trace shows how steps follow each other, a step is its period: by
     how much it ends later than the one before; ``latency_s`` is from its begin to its end. Else
     ``latency_s`` is null, and the step is that. ``measured_step_s`` and ``baseline_error_pct`` are
-    null where nothing was measured, ``changed_step_s`` where no what-if changed the step.
+    null where nothing was measured, ``changed_step_s`` where no what-if changed the step. Where it
+    was given how long the step takes unprofiled, that is the measured step, and ``unprofiled`` says
+    which stalls were removed.
     ``communication_error_pct`` is the signed median of ``communication_error``. ``pinned_pct`` is
     what of the critical path of the step that is asked about reacts to no resource, in % of it.
     """
@@ -285,6 +292,7 @@ class BaselineAnswer(TypedDict):
     engine_check: EngineCheck
     collective_cost: str
     slow_down: SlowDown | None
+    unprofiled: UnprofiledAnswer | None
     folded: str
     step: str
     coverage: CoverageRecord
@@ -363,12 +371,18 @@ def replayed(
     loaded = read(settings.step)
     kernel_slope = slow_down(settings.slow_down, recorded_steps(loaded, read))
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
-    scenario = with_slow_down(costed(loaded, cluster, settings, others), kernel_slope)
+    recorded = costed(loaded, cluster, settings, others)
+    unprofiled = None
+    if settings.step_time:
+        loaded, recorded, unprofiled = _unprofiled(loaded, recorded, settings, read)
+    scenario = with_slow_down(recorded, kernel_slope)
     if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
     timeline = scenario.run(watch("baseline"))
     base = Baseline(
-        loaded, scenario, timeline, settings, read, scenario, timeline, slow_down=kernel_slope
+        *(loaded, scenario, timeline, settings, read, scenario, timeline),
+        slow_down=kernel_slope,
+        unprofiled=unprofiled,
     )
     if not settings.what_ifs:
         return base
@@ -380,6 +394,27 @@ def replayed(
         notes=tuple(change.note for change in changes),
         assumptions=tuple(text for change in changes for text in change.assumptions),
     )
+
+
+def _unprofiled(
+    loaded: Loaded, recorded: Scenario, settings: Settings, read: OpenTrace
+) -> tuple[Loaded, Scenario, Unprofiled]:
+    """Take from a recorded step the stalls that make it longer than the unprofiled one.
+
+    Raises
+    ------
+    SettingsError
+        If the step was not recorded.
+    """
+    if not loaded.measured_step > 0:
+        raise SettingsError(
+            f"step_time: nothing was recorded of {loaded.trace}, so nothing in it is a stall"
+        )
+    step = parse_quantity(settings.step_time, "s")
+    _, *others = recorded_steps(loaded, read)
+    scenario, unprofiled = without_stalls(recorded, step, others)
+    loaded = replace(loaded, workload=scenario.workload, measured_step=step)
+    return loaded, scenario, unprofiled
 
 
 def costed(

@@ -19,7 +19,8 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from simulator.engine import FORMER_ENGINES
-from simulator.support.errors import SettingsError, shown
+from simulator.support.errors import QuantityError, SettingsError, shown
+from simulator.support.quantities import parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +90,18 @@ def _step(value: str) -> str:
     return value
 
 
+def _step_time(value: str) -> str:
+    """Check the length of a step; "" is none."""
+    if value:
+        try:
+            seconds = parse_quantity(value, "s")
+        except QuantityError as error:
+            raise ValueError(str(error)) from error
+        if seconds <= 0:
+            raise ValueError("a step takes longer than no time")
+    return value
+
+
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Text = Annotated[str, BeforeValidator(_as_text)]
 
@@ -128,6 +141,10 @@ class Settings:
         Give ranks that were not recorded copies of those that were.
     slow_down : str
         How much longer kernels take beside a call: ``trace``, a number such as ``0.15``, or "".
+    step_time : str
+        How long the step takes when nobody records it, such as ``401 ms``: as much as the recording
+        is longer is taken from ops that lasted far longer than others like them
+        (:mod:`experiments.costing.stalls`). Nothing is with "".
     fold : bool, optional
         Simulate ranks that do the same once, which changes no answer; None: where it pays.
 
@@ -152,6 +169,7 @@ class Settings:
     kernels: Path | None = None
     replicate: bool = False
     slow_down: Text = ""
+    step_time: Annotated[str, AfterValidator(_step_time)] = ""
     fold: bool | None = None
 
     @model_validator(mode="wrap")
@@ -201,6 +219,7 @@ class SettingsRecord(TypedDict):
     kernels: str | None
     replicate: bool
     slow_down: str
+    step_time: str
     fold: bool | None
 
 
@@ -217,6 +236,7 @@ class SettingsOptions(TypedDict, total=False):
     kernels: Path | str | None
     replicate: bool
     slow_down: str | float
+    step_time: str
     fold: bool | None
 
 

@@ -26,6 +26,7 @@ from experiments.cli.options import (
     Replicate,
     SlowDown,
     Step,
+    StepTime,
     Transport,
     WhatIfs,
     completed,
@@ -404,7 +405,16 @@ Kind = Annotated[
         show_default=False,
     ),
 ]
-_OF_TRACES = ("engine", "step", "algorithm", "kernels", "replicate", "slow_down", "fold")
+_OF_TRACES = (
+    "engine",
+    "step",
+    "algorithm",
+    "kernels",
+    "replicate",
+    "slow_down",
+    "step_time",
+    "fold",
+)
 """Options of calibrate that have no effect for logs."""
 
 
@@ -427,6 +437,7 @@ def calibrate(
     kernels: Kernels = None,
     replicate: Replicate = False,
     slow_down: SlowDown = "",
+    step_time: StepTime = "",
     fold: Fold = None,
     logs: Logs = None,
     ranks: Ranks = None,

@@ -215,6 +215,12 @@ def quantity(base: str) -> Callable[[str | None], str | None]:
     return check
 
 
+def quantity_or_none(base: str) -> Callable[[str], str]:
+    """Make the check of an option that is a number with a unit, or "" where it is not given."""
+    check = quantity(base)
+    return lambda text: check(text) or "" if text else ""
+
+
 _SIMULATION = "How the step is read and simulated"
 """Title of the options that most commands have, in ``--help``."""
 CLUSTER_HELP = (
@@ -415,6 +421,15 @@ SlowDown = Annotated[
         show_default="not at all",
     ),
 ]
+StepTime = Annotated[
+    str,
+    typer.Option(
+        callback=quantity_or_none("s"),
+        rich_help_panel=_SIMULATION,
+        help="How long the step takes unprofiled, such as 401ms: removes what stalls make longer.",
+        show_default="as recorded",
+    ),
+]
 Fold = Annotated[
     bool | None,
     typer.Option(
@@ -441,6 +456,7 @@ _OF_SETTINGS: dict[str, tuple[Any, Any]] = {
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
     "slow_down": (SlowDown, ""),
+    "step_time": (StepTime, ""),
     "fold": (Fold, None),
     "workers": (Workers, 1),
 }

@@ -32,6 +32,8 @@ NEAR, FAR = 2.0, 5.0
 """Errors of a replay (%) that are good, and those that speak against it."""
 _MOST_CLUSTERS = 3
 """Clusters of the catalogue that are named beside a trace from another accelerator."""
+_MOST_STALLS = 5
+"""Ops that are listed of those that were made shorter."""
 _CALLS_OFF = 25.0
 """Median error of calls (%) from which on a change of the network is doubtful."""
 _KNOWN_CAUSES = ("software", "copy")
@@ -109,6 +111,8 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
     if error is not None:
         parts.append(f"calls {error:.0f} % off")
+    if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
+        parts.append(base.unprofiled.sentence())
     text = f"{', '.join(parts)}; {base.doubts.pinned_pct:.0f} % of the path cannot change"
     all_doubts = (*_doubts(base, network=network), *doubts)
     if all_doubts:
@@ -136,12 +140,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     if base.misplaced is not None:
         yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
-    if base.error is not None and 100 * abs(base.error) > FAR:
-        yield Doubt(
-            f"the replay is {100 * abs(base.error):.0f} %"
-            f" {'longer' if base.error > 0 else 'shorter'} than the measured step",
-            "twofold inspect … lists the unexplained starts",
-        )
+    yield from _doubts_of_length(base)
     if len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
         yield Doubt(
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
@@ -171,6 +170,21 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         )
 
 
+def _doubts_of_length(base: "Baseline") -> Iterator[Doubt]:
+    """Yield what speaks against how long the replay takes."""
+    if base.unprofiled is not None and 100 * base.unprofiled.rest > NEAR:
+        yield Doubt(
+            base.unprofiled.sentence(),
+            "profile without stacks and shapes, which cost time, and after more steps of warm-up",
+        )
+    elif base.error is not None and 100 * abs(base.error) > FAR:
+        yield Doubt(
+            f"the replay is {100 * abs(base.error):.0f} %"
+            f" {'longer' if base.error > 0 else 'shorter'} than the measured step",
+            "twofold inspect … lists the unexplained starts",
+        )
+
+
 def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
     """Say how a step was simulated, what of the trace could be used, and what is assumed."""
     settings, loaded = base.settings, base.loaded
@@ -185,6 +199,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         "simulated with": f"{_engine(base)} · {costs}, {which_step(loaded)}",
         "settings": "\n".join(_settings(settings)),
         "slow-down": slow_down(base),
+        "unprofiled step": stalls(base),
         "folded": folded(base),
         measured: say_time(loaded.measured_step),
         "simulated step": simulated,
@@ -319,6 +334,21 @@ def slow_down(base: "Baseline") -> str:
     if slope.compared:
         source = f"from the trace, {100 * slope.low:.0f} to {100 * slope.high:.0f} %"
     return f"kernels take {100 * max(0.0, slope.slope):.1f} % longer beside a call ({source})"
+
+
+def stalls(base: "Baseline") -> list[str]:
+    """Say what was removed of the recorded step, and of which ops most; nothing if not asked."""
+    unprofiled = base.unprofiled
+    if unprofiled is None:
+        return []
+    return [
+        unprofiled.sentence(),
+        *(
+            f"rank {stall.rank} {stall.lane} {stall.name}: {say_time(stall.recorded)} -> "
+            f"{say_time(stall.recorded - stall.removed)}"
+            for stall in unprofiled.stalls[:_MOST_STALLS]
+        ),
+    ]
 
 
 def folded(base: "Baseline") -> str:

@@ -337,7 +337,7 @@ def metrics(
 
 _SIMULATING = (
     *("engine", "collective_cost", "nodes", "algorithms", "what_ifs", "slow_down"),
-    *("fold", "workers"),
+    *("step_time", "fold", "workers"),
 )
 """Settings that say how a step is simulated, not how it is read."""
 

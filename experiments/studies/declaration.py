@@ -413,6 +413,8 @@ def _settings(file: StudyFile, wrong: Any) -> tuple[Settings, str | None]:
         if key in file.settings:
             whose = "an option of the command" if key == "workers" else "not for studies"
             raise wrong(("settings", key), f"{key} is {whose}")
+    if file.settings.get("step_time") and sum(1 for entry in file.workloads if entry.trace) > 1:
+        raise wrong(("settings", "step_time"), "step_time is for a study of one recorded step")
     try:
         settings = Settings(**{"engine": "analytic", **file.settings})
         confirm = _confirming(file, settings)

@@ -480,6 +480,8 @@ def _recorded(
     read = Inputs(traces=(Path(path),)).hashed()
     files = sorted((Path(file_entry["path"]).name, file_entry["sha256"]) for file_entry in read)
     identity = [files, settings.step, settings.replicate, settings.collective_cost]
+    if settings.step_time:
+        identity.append(settings.step_time)
     if settings.kernels is not None:
         identity.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
     base = Base(

@@ -389,7 +389,7 @@ def test_what_was_drawn_beside_a_trace_is_drawn_again(tmp_path):
 def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither = {"reach", "gap", "threshold", "sizes", "bandwidth", "latency", "kind", "name"}
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
-    neither |= {"command", "slow_down", "output", "to", "read_as", "precision", "per"}
+    neither |= {"command", "slow_down", "step_time", "output", "to", "read_as", "precision", "per"}
     neither |= {"framework", "gradient", "optimizer", "dask", "lora_targets"}
     neither |= {"weights", "experts", "cache", "engine_version", "rate", "client", "slo"}
     neither |= {"router", "decode", "find", "transport", "sweep", "values", "down"}

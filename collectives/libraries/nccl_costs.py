@@ -410,10 +410,14 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
         phases = 2 if case.kind == "all_reduce" else 1
         slot = case.slot(name, case.ring_channels)
         fill = phases * step * slot / (slot + block)
+    # Latency of a step's software (s) that is longer than what is on the wire meanwhile
+    together = software + (step / fraction)
     return Offer(
         schedule,
         overhead=_base(case, name) + fill + case.own_copy,
-        step_latency=np.maximum(_uncovered(software, step / fraction), posted - step / fraction),
+        step_latency=np.maximum(
+            software * software / np.where(together > 0, together, 1.0), posted - step / fraction
+        ),
         efficiency=fraction,
         protocol=name,
         pipelined=pipelined,
@@ -425,12 +429,6 @@ def _near_step(case: Case, name: str) -> float:
     if case.link is tables.NVLINK and name == "Simple":
         return case.tuning.simple_step - case.link.steps["LL"]
     return case.link.steps[name] - case.link.steps["LL"]
-
-
-def _uncovered(software: Number, moving: Number) -> Number:
-    """Latency of a step's software (s) that is longer than what is on the wire meanwhile."""
-    together = software + moving
-    return software * software / np.where(together > 0, together, 1.0)
 
 
 def _ll_fraction(case: Case, transfer: Number) -> Number:

@@ -183,7 +183,9 @@ def interval(fitted: Fit, rng: "np.random.Generator") -> Floats:
     rows = fitted.rows
     chosen = [column for column, name in enumerate(rows.names) if name not in fitted.why_not]
     draws = np.ones((_DRAWS, len(rows.names)))
-    group_of = _groups_of_calls(rows)
+    # Calls that should have taken the same have one number
+    _, which = np.unique(rows.parts, axis=0, return_inverse=True)
+    group_of = which.ravel()
     members = [np.flatnonzero(group_of == group) for group in range(group_of.max() + 1)]
     for number in range(_DRAWS):
         drawn = np.concatenate(
@@ -255,12 +257,6 @@ def _robust(rows: FitRows, chosen: Sequence[int]) -> Floats:
 
 def _residual(rows: FitRows, multiple: Floats) -> Floats:
     return np.asarray(rows.parts @ multiple / rows.took - 1, dtype=np.float64)
-
-
-def _groups_of_calls(rows: FitRows) -> NDArray[np.int64]:
-    """Give calls that should have taken the same one number."""
-    _, which = np.unique(rows.parts, axis=0, return_inverse=True)
-    return which.ravel()
 
 
 def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scenario:

@@ -413,7 +413,9 @@ def _training(values: dict[str, Any]) -> "Training":
         global_batch=values["global_batch"] or usual_batch,
         sequence=values["sequence"],
         schedule=values["schedule"] or ("interleaved" if values["virtual"] > 1 else "1f1b"),
-        lora_targets=LORA_TARGETS if targets is None else _words(targets),
+        lora_targets=LORA_TARGETS
+        if targets is None
+        else tuple(word.strip() for word in targets.split(",") if word.strip()),
         **{
             name: values[name]
             for name in ("recompute", "gradient", "optimizer", "loss", "lora_rank")
@@ -439,7 +441,3 @@ def _serving(values: dict[str, Any]) -> "Serving":
         micro_batches=sequences // (micro_batch * dp),
         **_of_both(values),
     )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

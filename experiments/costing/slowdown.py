@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
@@ -180,7 +179,10 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     """
     random = np.random.default_rng(_SEED)
     tables = [_long(table) for table in _tables(list(steps))]
-    informative = [_informative(table) for table in tables]
+    informative = [
+        np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
+        for table in tables
+    ]
     compared = sum(int(is_informative.sum()) for is_informative in informative)
     if compared < _FEWEST:
         raise CalibrationError(
@@ -250,11 +252,6 @@ def _long(table: Table) -> Table:
     durations, fractions = table
     long = np.median(durations, axis=1) >= np.log(_SHORTEST)
     return durations[long], fractions[long]
-
-
-def _informative(table: Table) -> NDArray[np.bool_]:
-    """Which kernels lie beside calls to different parts; the others show how fast the ranks are."""
-    return np.asarray(np.abs(_polished(table[1])).max(axis=1, initial=0.0) >= _DIFFERS)
 
 
 def _put_together(sides: Sequence[Table]) -> list[Table]:

@@ -63,6 +63,7 @@ def utility(report: "UtilityReport") -> Document:
         [row.warning for row in answered],
     )
     best = answered[0].resource if answered else ""
+    assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
     return Document(
         title=f"Utility of {word}: {about(base)}",
         headline=_utility_headline(report, answered),
@@ -70,7 +71,7 @@ def utility(report: "UtilityReport") -> Document:
         trust=trust(base, doubts=doubts),
         sections=(section, *step_sections(base.timeline)),
         stats=stats(base),
-        details=_details(base, answered, _bounds(answered)),
+        details=_details(base, answered, "\n".join(f"if {assumption}" for assumption in assumed)),
         next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
     )
 
@@ -130,7 +131,7 @@ def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Tabl
     columns += ("at most",) if bounded else ()
     rows = []
     for row in answered:
-        most = [_at_most(row)] if bounded else []
+        most = [say_gain(row.bound_pct or 0.0) if _differs(row) else ""] if bounded else []
         saved = say_gain(row.gain_pct, row.interval_pct)
         cells = row.baseline, row.changed, say_step(row.step), saved
         names = say_resource(row.resource), *cells, *_per(row, report.per), *most
@@ -165,10 +166,6 @@ def _per(row: "Point", per: str) -> tuple[str, ...]:
 def _differs(row: "Point") -> bool:
     """Whether a bound says more than the utility itself, in the digits that are printed."""
     return row.bound_pct is not None and say_gain(row.bound_pct) != say_gain(row.gain_pct)
-
-
-def _at_most(row: "Point") -> str:
-    return say_gain(row.bound_pct or 0.0) if _differs(row) else ""
 
 
 def _unused(rows: Sequence["Point"]) -> Mapping[str, list[str]]:
@@ -226,11 +223,6 @@ def _short(base: "Baseline") -> str:
     """Name a trace and its cluster briefly, with what was changed before anything was asked."""
     changes = f", with {', '.join(base.settings.what_ifs)}" if base.notes else ""
     return f"{base.title}{changes}"
-
-
-def _bounds(answered: Sequence["Point"]) -> str:
-    assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
-    return "\n".join(f"if {assumption}" for assumption in assumed)
 
 
 def _doubts(

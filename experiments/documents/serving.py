@@ -47,7 +47,10 @@ def serving(report: "ServingReport") -> Document:
         Row(
             (
                 metric.metric,
-                *(_with_interval(getattr(metric, name), metric, name) for name in _PERCENTILES),
+                *(
+                    say_interval(getattr(metric, name), getattr(metric, f"{name}_half_width", None))
+                    for name in _PERCENTILES
+                ),
             )
         )
         for metric in report.metrics
@@ -76,7 +79,7 @@ def serving(report: "ServingReport") -> Document:
         title=f"Serving: {report.model} on {report.where}",
         headline=headline,
         cause=report.cause,
-        trust=_trust(report),
+        trust=_prior_trust(report.prior, tuple(Doubt(doubt) for doubt in report.doubts)),
         facts={
             "load": report.load,
             "engine": report.engine_text,
@@ -106,10 +109,6 @@ def _interval_foot(report: "ServingReport") -> str:
     if report.seeds == 1:
         return "one seed: no interval"
     return f"± 95 % interval over {plural(report.seeds, 'seed')}"
-
-
-def _with_interval(value: float, metric: object, name: str) -> str:
-    return say_interval(value, getattr(metric, f"{name}_half_width", None))
 
 
 def _utilities(report: "ServingReport") -> Section:
@@ -337,10 +336,6 @@ def _cdf(report: "ServingReport") -> Chart:
     ]
     x, y = Axis("s", kind="log"), Axis("requests, %", zero=True)
     return Chart("latency-cdf", "Requests by their TTFT and TPOT", series, x=x, y=y)
-
-
-def _trust(report: "ServingReport") -> Trust:
-    return _prior_trust(report.prior, tuple(Doubt(doubt) for doubt in report.doubts))
 
 
 def _prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:

@@ -48,7 +48,10 @@ def validation(report: "ValidationReport") -> Document:
     charts = [
         _panel(trace, list(same), number)
         for number, ((trace, _), same) in enumerate(
-            groupby(_answered(report), lambda step: (step.trace, step.cluster))
+            groupby(
+                [step for step in report.steps if step.simulated_s and step.measured_s],
+                lambda step: (step.trace, step.cluster),
+            )
         )
     ]
     if charts:
@@ -97,10 +100,6 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
     )
     bias = percent(summary.bias_pct, signed=True)
     return f"9 in 10 within {percent(summary.p90_pct)}, bias {bias}{inside}; largest {worst}"
-
-
-def _answered(report: "ValidationReport") -> "list[StepError]":
-    return [step for step in report.steps if step.simulated_s and step.measured_s]
 
 
 def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:

@@ -134,7 +134,7 @@ def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
     ranks = a.workload.ranks if a.workload.ranks == b.workload.ranks else ()
 
     def summed(run: RunTimes) -> Floats:
-        ops = _ops(run, what)
+        ops = np.flatnonzero(run.workload.part == what)
         of_name = np.array([rows.get(class_of.get(name, ""), 0) for name in run.workload.names])
         row = of_name[run.workload.name[ops]] if len(ops) else np.empty(0, dtype=np.int64)
         rank = np.searchsorted(run.workload.ranks, run.workload.rank[ops])
@@ -150,10 +150,6 @@ def _table(a: RunTimes, b: RunTimes, what: What) -> _Times:
 def _names(workload: Workload, what: What) -> list[str]:
     used = np.unique(workload.name[workload.part == what]).tolist()
     return [workload.names[at] for at in used]
-
-
-def _ops(run: RunTimes, what: What) -> NDArray[np.intp]:
-    return np.flatnonzero(run.workload.part == what)
 
 
 def _common(a: Floats, b: Floats) -> float:
@@ -272,7 +268,11 @@ class _Alike:
 def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) -> list[Likely]:
     """Say by what calls differ: dropped, bytes, a value of the network, and the rest of it."""
     matched, gone = _pairs(a, b)
-    resized = [f"{pair.name} bytes {factor(pair.bytes)}" for pair in matched if _grows(pair)]
+    resized = [
+        f"{pair.name} bytes {factor(pair.bytes)}"
+        for pair in matched
+        if abs(pair.bytes - 1) > _COUNTS
+    ]
     now = call_costs(base)
     changed = _applied(base, resized)
     network = _different_values(base, others) if others else _fitted(changed, matched, now)
@@ -284,10 +284,6 @@ def _of_calls(base: Scenario, a: Recorded, b: Recorded, others: Cluster | None) 
         if abs(left - 1) > _ALIKE and pair.time > 0:
             changes.append(Likely(f"{pair.name} time {factor(left)}"))
     return changes
-
-
-def _grows(pair: _Alike) -> bool:
-    return abs(pair.bytes - 1) > _COUNTS
 
 
 def _applied(scenario: Scenario, texts: Sequence[str]) -> Scenario:
@@ -335,7 +331,10 @@ _Chosen = tuple[Recorded, Column]
 
 def _compared(name: str, a: _Chosen, b: _Chosen) -> _Alike:
     """Compare like calls, counted per rank: bytes of one, and time of all."""
-    often = [_joined(recorded.run.workload, calls) for recorded, calls in (a, b)]
+    often = [
+        float(recorded.run.workload.members[calls].sum()) / max(1, len(recorded.run.workload.ranks))
+        for recorded, calls in (a, b)
+    ]
     took = [float(recorded.calls[calls].mean()) for recorded, calls in (a, b)]
     size = [float(np.mean(recorded.run.workload.calls.size[calls])) for recorded, calls in (a, b)]
     times = took[1] / took[0] if took[0] > 0 else 0.0
@@ -365,11 +364,6 @@ def _by_size(a: _Chosen, b: _Chosen) -> Iterator[tuple[Column, float]]:
         took, takes = recorded_a.calls[first].mean(), recorded_b.calls[second].mean()
         if took > 0 and takes > 0:
             yield first, float(takes / took)
-
-
-def _joined(workload: Workload, calls: Column) -> float:
-    """How many of some calls a rank joins, in the mean."""
-    return float(workload.members[calls].sum()) / max(1, len(workload.ranks))
 
 
 _PLAIN = re.compile(r"[\w.\-*]+")

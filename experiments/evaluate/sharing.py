@@ -234,7 +234,10 @@ class _Group:
         lost = np.mean(counted, axis=0) - self.lost_alone[number]
         lost_on: Lost = {}
         for call, time in zip(distinct_calls(job.workload)[0], lost.tolist(), strict=True):
-            links = _links(job, call)
+            loads = job.costs.loads(job.workload.call_view(call))
+            links = np.unique(
+                np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)])
+            )
             fullest = links[full[links] >= full[links].max(initial=0.0) * (1 - _SAME)]
             for link in fullest[full[fullest] > 0].tolist():
                 lost_on[link] = lost_on.get(link, 0.0) + time / len(fullest)
@@ -245,12 +248,6 @@ _ROUNDING = 1e-9
 """Of a step: what calls lose less than this is rounding."""
 _SAME = 1e-6
 """Links are equally full within this fraction."""
-
-
-def _links(job: RepeatedJob, call: int) -> NDArray[np.int64]:
-    """Return the links that a call of a job uses."""
-    loads = job.costs.loads(job.workload.call_view(call))
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(load.link for load in loads)]))
 
 
 def _together(

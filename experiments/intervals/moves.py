@@ -122,7 +122,9 @@ def moved_steps(
             times = exp(sign * WITHIN_95 * source.deviation)
             costed, keeps = nominal, np.ones(len(is_timed))
             if source.prior is not None:
-                costed = tuple(design.costed(every, _longer(design, source, times)))
+                costed = tuple(
+                    design.costed(every, _Longer(design.base.cluster, source, source.prior, times))
+                )
                 moved = _base_costs(costed)
                 is_kept = is_timed & (moved > 0)
                 keeps[is_kept] = usual[is_kept] / moved[is_kept]
@@ -146,12 +148,6 @@ def half_widths(steps: Floats) -> Floats:
     base = steps[:, :, :1]
     saved = 100 * (1 - steps[:, :, 1:] / np.where(base > 0, base, 1.0))
     return np.asarray(np.abs(saved[1:] - saved[0]).max(axis=1), dtype=np.float64)
-
-
-def _longer(design: DesignPoints, source: Source, times: float) -> "_Longer":
-    if source.prior is None:
-        raise ValueError("kernels are no part of a cluster")
-    return _Longer(design.base.cluster, source, source.prior, times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,19 @@ def page(document: Document, head: Mapping[str, Any]) -> str:
             style=_ours(asset("theme.css")),
             scripts=[_ours(text) for text in scripts],
             library=None if library is None else _base64(library),
-            data={**tables, "views": [_view(view) for view in views]},
+            data={
+                **tables,
+                "views": [
+                    {
+                        "at": view.anchor,
+                        "kind": view.kind,
+                        "spec": view.spec,
+                        "tables": dict(view.names),
+                        "charts": view.kind == "chart",
+                    }
+                    for view in views
+                ],
+            },
         )
     )
 
@@ -195,17 +207,6 @@ def _sha256(text: str) -> str:
 @cache
 def _base64(raw: bytes) -> str:
     return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
-
-
-def _view(view: View) -> dict[str, Any]:
-    """Say of a view what the page's scripts need to draw it."""
-    return {
-        "at": view.anchor,
-        "kind": view.kind,
-        "spec": view.spec,
-        "tables": dict(view.names),
-        "charts": view.kind == "chart",
-    }
 
 
 def _is_silent(block: Block) -> bool:

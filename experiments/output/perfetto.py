@@ -242,16 +242,12 @@ def events_of_jobs(report: "ShareReport") -> Iterator[Event]:
         else:
             workload, steps_kept = job.workload, list(job.done.kept)
             steps = dict(enumerate(steps_kept, start=len(job.done.length) - len(steps_kept)))
-        threads = _threads_of_job(workload)
+        # Give a number to each lane of each rank; 1 is that of the steps
+        pairs = np.unique(np.stack([workload.rank, workload.lane]), axis=1).T.tolist()
+        threads = {(rank, lane): number for number, (rank, lane) in enumerate(pairs, start=2)}
         yield from _names_of_job(placed.name, process, workload, threads)
         for step, times in steps.items():
             yield from _job_step(workload, step, times, (process, threads))
-
-
-def _threads_of_job(workload: Workload) -> dict[tuple[int, int], int]:
-    """Give a number to each lane of each rank; 1 is that of the steps."""
-    pairs = np.unique(np.stack([workload.rank, workload.lane]), axis=1).T.tolist()
-    return {(rank, lane): number for number, (rank, lane) in enumerate(pairs, start=2)}
 
 
 def _names_of_job(

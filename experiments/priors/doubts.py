@@ -179,7 +179,10 @@ class Doubts:
         causes = {
             cause: share
             for cause, share in self.pinned.items()
-            if any(_kind(resource) in _MAY_BE.get(cause, ()) for resource in resources)
+            if any(
+                (resource if resource in _EVERYTHING else _NETWORK[0]) in _MAY_BE.get(cause, ())
+                for resource in resources
+            )
         }
         sentences = []
         if sum(causes.values()) > MUCH:
@@ -281,11 +284,6 @@ def _faster_calls(scenario: Scenario) -> Scenario:
     transfer = np.where(unknown, calls.transfer / 2, calls.transfer)
     workload = replace(scenario.workload, calls=replace(calls, transfer=transfer))
     return replace(scenario, workload=workload)
-
-
-def _kind(resource: str) -> str:
-    """Return what a resource that a graph names is like: a value of the network as any."""
-    return resource if resource in _EVERYTHING else _NETWORK[0]
 
 
 _HIDDEN = 0.1

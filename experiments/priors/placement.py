@@ -104,11 +104,15 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     here = _ratios(recorded, calls)
     if here is None:
         return None
-    slow = _too_slow(here, calls)
+    # Of some sort of group, of which all members were recorded
+    whole = (whole for _, whole in _by_groups(here, calls))
+    slow = any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
     if not slow and not _too_fast(here, calls):
         return None
     fits = []
-    for nodes in _numbers_of_nodes(recorded.ranks):
+    for nodes in range(1, recorded.ranks + 1):
+        if recorded.ranks % nodes:  # a job is spread evenly
+            continue
         ratios = _ratios(replace(recorded, nodes=nodes, fold=False), calls)
         if ratios is not None and _explains(ratios, calls, slow=slow):
             fits.append((abs(float(np.median(ratios))), nodes))
@@ -152,12 +156,6 @@ def _ratios(scenario: Scenario, calls: list[_Fastest]) -> list[float] | None:
     return [log(fastest.time / time) for fastest, time in zip(calls, times, strict=True)]
 
 
-def _too_slow(ratios: list[float], calls: list[_Fastest]) -> bool:
-    """Whether calls of some sort of group, of which all members were recorded, were too slow."""
-    whole = (whole for _, whole in _by_groups(ratios, calls))
-    return any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
-
-
 def _too_fast(ratios: list[float], calls: list[_Fastest]) -> bool:
     """Whether calls of some sort of group were faster than they can have been.
 
@@ -194,8 +192,3 @@ def _by_groups(
 def _sort(call: Call) -> tuple[str, int]:
     """Return what groups that are placed alike have in common: their label and their size."""
     return call.group.label, len(call.group.ranks)
-
-
-def _numbers_of_nodes(ranks: int) -> list[int]:
-    """Numbers of nodes over which a job can be spread evenly, the fewest first."""
-    return [nodes for nodes in range(1, ranks + 1) if ranks % nodes == 0]

@@ -402,7 +402,9 @@ def network_of(
     kind, algorithm = choice
     algorithm = algorithm_named(algorithm, kind) if algorithm else None
     if isinstance(network, Topology):
-        return network.name, network, _bare_planner(network, algorithm)
+        # No library is known for it: all ranks in one domain, no overhead
+        machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
+        return network.name, network, partial(plan, machine=machine, algorithm=algorithm)
     cluster = network if isinstance(network, Cluster) else load_cluster(network)
     forced = (parse_rule(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
@@ -441,9 +443,3 @@ def cluster_of(network: Cluster | Topology | Path | str) -> Cluster | None:
     if isinstance(network, Cluster | Topology):
         return network if isinstance(network, Cluster) else None
     return load_cluster(network)
-
-
-def _bare_planner(network: Topology, algorithm: str | None) -> Planner:
-    """Plan on a topology that no library is known for: all ranks in one domain, no overhead."""
-    machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
-    return partial(plan, machine=machine, algorithm=algorithm)

@@ -272,7 +272,9 @@ class _Curve:
     def compared(self) -> Iterator[ComparedCall]:
         """Hold each against the model, and say what explains it."""
         off = np.array([_error_pct(answer.call, answer.time) for answer in self.calls])
-        setting, with_setting = self._setting(off) if self._is_off(off) else ("", off)
+        setting, with_setting = "", off
+        if len(off) >= _FEWEST and np.median(np.abs(off)) > NEAR_PCT:
+            setting, with_setting = self._setting(off)
         choices = self._choices(off)
         for row, answer in enumerate(self.calls):
             call, explanation, explained = answer.call, "", None
@@ -305,9 +307,6 @@ class _Curve:
                 explained_error_pct=explained,
                 location=call.location,
             )
-
-    def _is_off(self, off: Floats) -> bool:
-        return len(off) >= _FEWEST and bool(np.median(np.abs(off)) > NEAR_PCT)
 
     def _setting(self, off: Floats) -> tuple[str, Floats]:
         """Return the setting that explains the curve, and errors with it; "" where none does.

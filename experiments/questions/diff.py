@@ -284,10 +284,14 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
         part
         for run, run_a, theirs in runs
         if run_a is not None and theirs is not None
-        for part in _parts(run, run_a, theirs)
+        for part in [_part(run, row, run_a.step) for row in compared(run_a, theirs)]
     ]
     if not parts:
-        raise TraceError(_nothing(a, b))
+        without = [side.loaded.trace for side in (a, b) if side.measured is None]
+        raise TraceError(
+            f"{' and '.join(dict.fromkeys(without))}: not every op has a measured time: name the "
+            "cluster with --cluster, so that steps can be simulated"
+        )
     changes, together = _changes(a, b, watch)
     return DiffReport(
         a=a, b=b, parts=tuple(parts), changes=changes, together=together, notes=tuple(_notes(a, b))
@@ -322,18 +326,6 @@ def _side(trace: Path | str, where: Where, settings: Settings, watch: Watch) -> 
 def _measured(loaded: Loaded) -> Account | None:
     run = measured(loaded.workload)
     return None if run is None or not len(loaded.workload) else account(run)
-
-
-def _nothing(a: Side, b: Side) -> str:
-    without = [side.loaded.trace for side in (a, b) if side.measured is None]
-    return (
-        f"{' and '.join(dict.fromkeys(without))}: not every op has a measured time: name the "
-        "cluster with --cluster, so that steps can be simulated"
-    )
-
-
-def _parts(run: str, a: Account, b: Account) -> list[DiffPart]:
-    return [_part(run, row, a.step) for row in compared(a, b)]
 
 
 def _part(run: str, row: Compared, step: float) -> DiffPart:

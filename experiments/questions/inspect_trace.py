@@ -120,7 +120,10 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     TraceError
         As :func:`traces.load.load` says.
     """
-    loaded = open_package(trace, _thorough(trace))(str(step))
+    # Execution Traces beside profiler traces are read, too, to say how well they fit
+    package = find_package(trace)
+    files = trace if package is None else package.traces
+    loaded = open_package(trace, Options(executions=recognised(files) == "kineto"))(str(step))
     workload = loaded.workload
     own_ops = workload.own
     present = [what for what in What if (own_ops & (workload.what == what)).any()]
@@ -248,10 +251,3 @@ def look(trace: Path | str, *, step: str | int = "median") -> "InspectReport | P
             raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")
         return ProgramReport(execution_summary(read_execution_trace(path)))
     return inspect(trace, step=step)
-
-
-def _thorough(trace: Path | str) -> Options:
-    """Read Execution Traces beside profiler traces, too, to say how well they fit."""
-    package = find_package(trace)
-    files = trace if package is None else package.traces
-    return Options(executions=recognised(files) == "kineto")

@@ -92,7 +92,15 @@ class TopologyReport(Report):
             "cable_latency": latency,
             "resources": list(links_by_resource(self.network)),
             "routing": self.routing,
-            "throughput": None if self.carried is None else _throughput(self.carried),
+            "throughput": None
+            if self.carried is None
+            else {
+                "traffic": self.carried.traffic,
+                "per_rank": self.carried.per_rank,
+                "ideal_per_rank": self.carried.ideal,
+                "of_capacity": self.carried.of_capacity,
+                "busiest_link": list(self.carried.busiest),
+            },
         }
 
     def document(self) -> Document:
@@ -152,16 +160,6 @@ def topology(
     cables = f"{bandwidth or 'as the file says'}, {latency or 'as the file says'}"
     carried = None if throughput is None else carry(network, throughput)
     return TopologyReport(network, (summary(network),), cables, _cable(bandwidth, latency), carried)
-
-
-def _throughput(carried: Throughput) -> ThroughputAnswer:
-    return {
-        "traffic": carried.traffic,
-        "per_rank": carried.per_rank,
-        "ideal_per_rank": carried.ideal,
-        "of_capacity": carried.of_capacity,
-        "busiest_link": list(carried.busiest),
-    }
 
 
 def bare(spec: str, bandwidth: str | None, latency: str | None) -> Topology:

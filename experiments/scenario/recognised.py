@@ -103,7 +103,9 @@ def recognise(workload: Workload, trace: str) -> RecognisedOps:
     WhatIfError
         If of less than half of the computing time the kernels are recognised, by shape or by name.
     """
-    computing = (workload.what == What.COMPUTE) & ~_stands_in(workload)
+    # Ops that are no kernel of the step: what a stream had left to do, parts of others
+    named = [name in NOT_RECORDED for name in workload.names]
+    computing = (workload.what == What.COMPUTE) & ~np.array([*named, False])[workload.name]
     shape_of, why = _shapes_of(trace)
     numbers: dict[Shape, int] = {}
     shape = np.full(len(workload), -1, dtype=np.int64)
@@ -146,12 +148,6 @@ def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
         return {}, f" ({error})"
 
 
-def _stands_in(workload: Workload) -> Mask:
-    """Ops that are no kernel of the step: what a stream had left to do, parts of others."""
-    named = [name in NOT_RECORDED for name in workload.names]
-    return np.array([*named, False])[workload.name]
-
-
 def _by_names(workload: Workload, computing: Mask) -> list[int]:
     """By what kernels of each name scale.
 
@@ -191,7 +187,10 @@ def ratios(kernels: RecognisedOps, recorded: Accelerator, target: Accelerator) -
         If a peak that a shape needs is not known of either.
     """
     ratio = np.ones(len(kernels.how))
-    peaks = [_reached_peak(chip) for chip in (recorded, target)]
+    peaks = [
+        (chip.peak("bf16") or 0.0) * REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY)
+        for chip in (recorded, target)
+    ]
     memory = _reached_memory(recorded) / _reached_memory(target)
     if peaks[0] and peaks[1]:
         ratio[kernels.how == _BY_PEAK] = peaks[0] / peaks[1]
@@ -251,11 +250,6 @@ def _seconds(times: KernelTimes, shape: Shape) -> float:
     Without it a kernel of few bytes would take a thousand times as long where there are tables.
     """
     return times.time(shape).seconds + (0.0 if times.sources else LAUNCHED)
-
-
-def _reached_peak(chip: Accelerator) -> float:
-    """Return what matrix products reach on an accelerator (FLOP/s)."""
-    return (chip.peak("bf16") or 0.0) * REACHED_PEAK.get(chip.generation, COMPUTE_EFFICIENCY)
 
 
 def _reached_memory(chip: Accelerator) -> float:

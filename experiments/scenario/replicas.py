@@ -1,7 +1,6 @@
 """A change of the number of replicas: data-parallel groups of another size, on other nodes."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -155,7 +154,7 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
     times = layout.grown / layout.block
     grown = dict.fromkeys(
         f"{before.workload.groups[group]} → {len(before.workload.groups[group].ranks) * times:g}"
-        for group in _first(groups.primary, np.flatnonzero(groups.grows).tolist())
+        for group in dict.fromkeys([*groups.primary, *np.flatnonzero(groups.grows).tolist()])
     )
     nodes = place(after.cluster, after.ranks, after.nodes).nodes
     copies = after.ranks - len(np.unique(layout.stand_in()))
@@ -169,10 +168,6 @@ def _note(before: Scenario, after: Scenario, groups: DataParallel, layout: Repli
     if unchanged:
         parts.append(f"{say_groups(before.workload, unchanged)} as recorded")
     return "; ".join(parts)
-
-
-def _first(some: Sequence[int], others: Sequence[int]) -> list[int]:
-    return [*some, *(number for number in others if number not in some)]
 
 
 def _assumed(

@@ -165,7 +165,20 @@ class Site:
         cluster = self.cluster
         placement = place(cluster, self.ranks, self.nodes)
         parts = placement.parts_of(cluster)
-        kinds = tuple(_figures(part.cluster) for part in parts)
+        kinds = tuple(
+            NodeFigures(
+                generation=part.cluster.accelerator.generation or "",
+                cpu=part.cluster.host.cpu if part.cluster.host else "",
+                in_network=part.cluster.scale_up.in_network_reduction,
+                link=part.cluster.scale_up.link or "",
+                net_message=part.cluster.scale_out.message_overhead
+                if part.cluster.scale_out
+                else None,
+                nics=_nics_of_domain(part.cluster),
+                in_order=part.cluster.scale_out.in_order if part.cluster.scale_out else True,
+            )
+            for part in parts
+        )
         counts = [part.placement.ranks for part in parts]
         least = slowest(kinds)
         return Machine(
@@ -187,19 +200,6 @@ class Site:
             kinds=kinds if len(kinds) > 1 else (),
             kind_of=np.repeat(np.arange(len(kinds)), counts) if len(kinds) > 1 else None,
         )
-
-
-def _figures(kind: Cluster) -> NodeFigures:
-    """Tell what a library's model knows of a kind of node."""
-    return NodeFigures(
-        generation=kind.accelerator.generation or "",
-        cpu=kind.host.cpu if kind.host else "",
-        in_network=kind.scale_up.in_network_reduction,
-        link=kind.scale_up.link or "",
-        net_message=kind.scale_out.message_overhead if kind.scale_out else None,
-        nics=_nics_of_domain(kind),
-        in_order=kind.scale_out.in_order if kind.scale_out else True,
-    )
 
 
 def _nics_of_domain(kind: Cluster) -> int:

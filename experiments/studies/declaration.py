@@ -366,7 +366,9 @@ def _declared(
         every = error.errors(include_url=False)
         unknown = [detail for detail in every if detail["type"] == "extra_forbidden"]
         first = [*unknown, *every][0]  # a misspelt field is missing under its name, too
-        raise wrong(_path(first), _complaint(first)) from error
+        raise wrong(
+            tuple(key for key in first["loc"] if key != "[key]"), _complaint(first)
+        ) from error
     dimensions = _dimensions(file, wrong)
     settings, confirm = _settings(file, wrong)
     constraints = _constraints(file, dimensions, wrong)
@@ -597,10 +599,6 @@ def percentage(text: str) -> float:
     if not 0 < value < 1:
         raise StudyError(f"{text!r} is no percentage: write one such as '2 %'")
     return value
-
-
-def _path(detail: ErrorDetails) -> Keys:
-    return tuple(key for key in detail["loc"] if key != "[key]")
 
 
 def _complaint(detail: ErrorDetails) -> str:

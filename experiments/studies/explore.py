@@ -387,7 +387,8 @@ class Explorer:
             self._cache(keys[number], answers)
             done += len(answers)
             if self.progress is not None:
-                self.progress(done, max(self._expected(), done))
+                expected = self.study.file.search.trials or self.study.points or len(self.results)
+                self.progress(done, max(expected, done))
             came()
         return {key: self._known[key] for key in placed_by_key}
 
@@ -408,10 +409,6 @@ class Explorer:
 
     def _count(self, what: str, number: int) -> None:
         self._counts[what] += number
-
-    def _expected(self) -> int:
-        """How many points there will be, as far as is known."""
-        return self.study.file.search.trials or self.study.points or len(self.results)
 
     def _spread(self, front: Sequence[int]) -> list[int]:
         """Take points evenly along the front, in the order of the first objective."""

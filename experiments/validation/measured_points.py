@@ -102,10 +102,5 @@ def _change(row: Row) -> tuple[Change | None, str, float | None]:
     resource = check_resource(resource)
     if value == 1:
         return None, "", 1.0
-    return better(resource, value), _words(resource, value), value
-
-
-def _words(resource: str, factor: float) -> str:
-    """Write a factor as a what-if is written: half a latency is ``x0.5``."""
     shorter = resource in RANKS or resource.endswith("latency")
-    return f"{resource} x{1 / factor if shorter else factor:g}"
+    return better(resource, value), f"{resource} x{1 / value if shorter else value:g}", value

@@ -138,32 +138,24 @@ def _step(
     measured = None
     try:
         measured = seconds(row, "step_s")
-        return _read(row, labels, cluster_named(row, source, usual), measured, line_of_file)
+        cluster = cluster_named(row, source, usual)
+        parallelism = _parallelism(row)
+        accelerator = labels[2]
+        framework = text(row, "framework")
+        ran_by = framework or framework_of(row, parallelism.zero, accelerator)
+        return MeasuredStep(
+            *labels,
+            cluster=cluster,
+            model=_model(row),
+            parallelism=parallelism,
+            run=_training(row, parallelism, ran_by),
+            framework=ran_by,
+            measured=measured,
+            place=line_of_file,
+        )
     except (TwofoldError, ValueError) as error:
         reason = f"{line_of_file}: {_reason(error)}"
         return UnreadStep(*labels, text(row, "cluster"), measured, line_of_file, reason)
-
-
-def _read(
-    row: Row, labels: tuple[str, str, str], cluster: str | Path, measured: float | None, line: str
-) -> MeasuredStep:
-    parallelism = _parallelism(row)
-    ran_by = _framework(row, parallelism.zero, labels[2])
-    return MeasuredStep(
-        *labels,
-        cluster=cluster,
-        model=_model(row),
-        parallelism=parallelism,
-        run=_training(row, parallelism, ran_by),
-        framework=ran_by,
-        measured=measured,
-        place=line,
-    )
-
-
-def _framework(row: Row, zero: int, accelerator: str) -> str:
-    framework = text(row, "framework")
-    return framework or framework_of(row, zero, accelerator)
 
 
 def _model(row: Row) -> Model:

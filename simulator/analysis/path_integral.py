@@ -233,7 +233,18 @@ class _Way:
         before = released.by[arrived]
         step = float(end.max(initial=0.0))
         point = _Point(at, step, left, call[left], arrived, before, 0.0)
-        return replace(point, slope=self._slope(point))
+        # How much longer a way is at the end of the line than at its beginning (s)
+        change, calls = self._difference, point.call[point.call >= 0]
+        return replace(
+            point,
+            slope=float(
+                change.duration[point.left].sum()
+                + change.cost[calls].sum()
+                + change.late[calls].sum()
+                + change.lag[self._edges(point.before, point.arrived)].sum()
+                + change.ready[point.arrived[point.before < 0]].sum()
+            ),
+        )
 
     def integral(self, first: _Point, last: _Point) -> Parts:
         """Add up what lies on critical paths, piece by piece, those that are least straight first.
@@ -288,17 +299,6 @@ class _Way:
     @staticmethod
     def _half(low: _Point, high: _Point) -> _Point:
         return replace(low, at=(low.at + high.at) / 2)
-
-    def _slope(self, point: _Point) -> float:
-        """How much longer a way is at the end of the line than at its beginning (s)."""
-        change, calls = self._difference, point.call[point.call >= 0]
-        return float(
-            change.duration[point.left].sum()
-            + change.cost[calls].sum()
-            + change.late[calls].sum()
-            + change.lag[self._edges(point.before, point.arrived)].sum()
-            + change.ready[point.arrived[point.before < 0]].sum()
-        )
 
     def _edges(self, before: Ints, arrived: Ints) -> Longs:
         """Return the edges that a way takes."""

@@ -314,7 +314,10 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
             if first or len(fewer.source) < len(web.source):  # else they are as they were
                 web = _distinct(fewer)
             first = False
-        web = _without(web, points)
+        # An edge is needed unless a way over a third point is as long; edges are sorted by source
+        out, into = offsets_by_row(web.source, points), offsets_by_row(web.target, points)
+        needed = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
+        web = _Web(web.source[needed], web.target[needed], web.weight[needed])
     return _compact(workload, web, order, scaled, steps)
 
 
@@ -457,13 +460,6 @@ def _by_ends(web: _Web) -> NDArray[np.intp]:
     weight = web.weight[several]
     order[rows] = several[np.lexsort((-weight.sum(axis=1), -weight[:, 0], ends[several]))]
     return order
-
-
-def _without(web: _Web, points: int) -> _Web:
-    """Drop edges that a way over a third point is no shorter than; edges come sorted by source."""
-    out, into = offsets_by_row(web.source, points), offsets_by_row(web.target, points)
-    needed = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
-    return _Web(web.source[needed], web.target[needed], web.weight[needed])
 
 
 def _compact(

@@ -57,7 +57,15 @@ class OneNetwork:
         """
         key = id(schedule), positions.tobytes(), pipelined
         if key not in self._wires:
-            wire = _on_one(schedule, positions, self.graph, pipelined=pipelined)
+            loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, self.graph)
+            all_of = loads[0]
+            wire = Wire(
+                per_byte=sum(load.transfer for load in loads),
+                latency=sum(load.latency for load in loads),
+                steps=sum(step.repeats for step in schedule.steps),
+                busy=all_of.weight * all_of.amount / self.graph.bandwidth[all_of.link],
+                resource=self.graph.resource[all_of.link],
+            )
             self._wires[key] = schedule, wire
         return self._wires[key][1]
 
@@ -234,18 +242,6 @@ class Laid:
     def steps(self) -> int:
         """Steps of the schedule."""
         return int(self.repeats.sum())
-
-
-def _on_one(schedule: Schedule, positions: Ints, network: Topology, *, pipelined: bool) -> Wire:
-    loads = lay_in_step(Plan(schedule, pipelined=pipelined), positions, 1.0, network)
-    all_of = loads[0]
-    return Wire(
-        per_byte=sum(load.transfer for load in loads),
-        latency=sum(load.latency for load in loads),
-        steps=sum(step.repeats for step in schedule.steps),
-        busy=all_of.weight * all_of.amount / network.bandwidth[all_of.link],
-        resource=network.resource[all_of.link],
-    )
 
 
 def laid(schedule: Schedule, positions: Ints, networks: Networks) -> Laid:

@@ -26,7 +26,7 @@ import numpy as np
 
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import WorkloadError
-from simulator.workload import KINDS, Calls, Copies, Edges, Group, Workload
+from simulator.workload import KINDS, Copies, Edges, Group, Workload
 
 _MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
@@ -149,10 +149,15 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         for row, group in zip(remaining, part.groups, strict=True)
     )
     stand_in = layout.stand_in() if layout.copies > 1 else None
+    # S grows with the members where each rank has a part of its own
+    per_rank = np.isin(part.calls.kind, _PER_RANK)
     return replace(
         part,
         rank=layout.of_copy(part.rank.astype(np.int64), 0).astype(np.int32),
-        calls=replace(part.calls, size=_sizes(part.calls, more)),
+        calls=replace(
+            part.calls,
+            size=np.where(per_rank, part.calls.size * more[part.calls.group], part.calls.size),
+        ),
         groups=groups,
         job_ranks=layout.job_ranks,
         copies=None if stand_in is None else Copies(stand_in, tuple(remaining)),
@@ -205,12 +210,6 @@ def _check_shares(part: Workload, more: Floats) -> None:
             f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
             "tell what more or fewer ranks would send to each other"
         )
-
-
-def _sizes(calls: Calls, more: Floats) -> Floats:
-    """Return S of the calls of groups that have ``more`` times the members."""
-    per_rank = np.isin(calls.kind, _PER_RANK)
-    return np.where(per_rank, calls.size * more[calls.group], calls.size)
 
 
 def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:

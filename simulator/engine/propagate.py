@@ -145,23 +145,18 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
     joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
     offset = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(workload.members, out=offset[1:])
+    awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
     return Rendezvous(
         offset=offset,
         member=joined[np.argsort(workload.call[joined], kind="stable")],
         late=workload.calls.late,
         cost=np.full(count, np.nan) if cost is None else cost,
-        missing=_awaited(workload),
+        missing=np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32),
         last_arrival=np.full(count, workload.ready.min(initial=0.0)),
         last_member=np.full(count, NOBODY, dtype=np.int32),
         start=np.full(count, np.nan),
         end=np.full(count, np.nan) if end is None else end.copy(),
     )
-
-
-def _awaited(workload: Workload) -> Ints:
-    """How many members each call waits for."""
-    awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
-    return np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32)
 
 
 @hot_loop

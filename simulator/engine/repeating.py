@@ -301,7 +301,14 @@ class _Run:
         """Go on until somebody has seen enough, or all jobs have done their steps."""
         done = [part.done for part in self.parts]
         while True:
-            reason = self.loop.go_on(self._fewest_left())
+            # How many calls end, at the least, before the step of some job is over
+            end = self.columns.calls.end
+            left = [
+                int(np.isnan(end[part.calls][part.waits.made]).sum())
+                for part in self.parts
+                if part.ends == inf and part.done.begin
+            ]
+            reason = self.loop.go_on(max(1, min(left, default=1)))
             if reason == RANG:
                 part = self.parts[int(self.loop.world.control.tally[LACKING])]
                 if part.done.begin:
@@ -314,16 +321,6 @@ class _Run:
                 self._look(number, part)
             if reason == DONE and not self.loop.world.control.tally[QUEUED]:
                 return
-
-    def _fewest_left(self) -> int:
-        """Return how many calls end, at the least, before the step of some job is over."""
-        end = self.columns.calls.end
-        left = [
-            int(np.isnan(end[part.calls][part.waits.made]).sum())
-            for part in self.parts
-            if part.ends == inf and part.done.begin
-        ]
-        return max(1, min(left, default=1))
 
     def _begin(self, part: _Part) -> None:
         """Set the ops and calls of a job to before its step, and begin it now."""

@@ -110,16 +110,14 @@ class Replays:
                 f"{costs.topology.ranks}"
             )
         simulation = Simulation(workload, costs.topology, costs, progress)
-        replay = self._renewed(simulation)
+        replay = next(
+            (replay for replay in reversed(self._kept) if replay.renewed(simulation)), None
+        )
         if replay is None and not closed_form(simulation):
             replay = self._set_up(simulation)
         if replay is not None:
             replay.loop.answer(simulation)
         return simulation
-
-    def _renewed(self, simulation: Simulation) -> _Kept | None:
-        """Set out on what was set up for a like step, in which calls met."""
-        return next((replay for replay in reversed(self._kept) if replay.renewed(simulation)), None)
 
     def _set_up(self, simulation: Simulation) -> _Kept:
         works = Works(simulation.topology)

@@ -275,7 +275,9 @@ def hubs(graph: Graph, hub: Mask) -> Hubs:
     before, after = _by_node(beyond, numbers, len(hub)), _by_node(towards, numbers, len(hub))
     inner = hub.copy()
     _between(graph, before, after, inner)
-    return Hubs(hub, inner, beyond, after, _farthest_first(beyond))
+    # Hubs of the fabric come before those of domains
+    farthest = np.maximum.reduceat(beyond.metric, beyond.offset[:-1])
+    return Hubs(hub, inner, beyond, after, np.argsort(-farthest, kind="stable"))
 
 
 def _near(numbers: Longs, graph: Graph, hub: Mask) -> Near:
@@ -297,15 +299,6 @@ def _by_node(near: Near, numbers: Longs, nodes: int) -> Near:
     offset, order = grouped(near.item, nodes)
     of = np.repeat(numbers, np.diff(near.offset)).astype(np.int32)
     return Near(offset, of[order], near.metric[order])
-
-
-def _farthest_first(beyond: Near) -> Longs:
-    """Order hubs: those of the fabric before those of domains.
-
-    What is found over the fabric bounds the search from a domain's switch, which few need.
-    """
-    farthest = np.maximum.reduceat(beyond.metric, beyond.offset[:-1])
-    return np.argsort(-farthest, kind="stable")
 
 
 Arrays = tuple[NDArray[Any], ...]

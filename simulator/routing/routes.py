@@ -437,16 +437,12 @@ def _sum_up(
 ) -> Floats:
     """Add up, block by block, what messages on paths of least metric put on each link."""
     total, flows = np.zeros(len(network)), network.routing.flows
-    for block in _blocks(len(amount)):
+    for block in [slice(begin, begin + _BLOCK) for begin in range(0, len(amount), _BLOCK)]:
         first, last = ends[0][block], ends[1][block]
         for flow in range(flows):
             paths = found_paths(network, first, last, by_capacity=by_capacity, flow=flow)
             total += loads(paths, amount[block], network) / flows
     return total
-
-
-def _blocks(count: int) -> list[slice]:
-    return [slice(begin, begin + _BLOCK) for begin in range(0, count, _BLOCK)]
 
 
 def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None) -> Routes:

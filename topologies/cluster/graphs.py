@@ -226,7 +226,12 @@ def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
         spec = spec_words(graph.spec)
         part, graph = _with_policy(part, graph, spec)
         if spec.family in _NATIVE_FABRICS:
-            return _native_fabric(part, spec, size, graph.ranks)
+            without_graph = {name: value for name, value in part.items() if name != GRAPH}
+            return (
+                without_graph
+                | {"topology": spec.family}
+                | _NATIVE_FABRICS[spec.family](spec, size, graph.ranks)
+            )
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
     rank_unit = graph.ranks or _what_ranks_are(graph.name, ranks, size)
     _check_names(graph)
@@ -403,17 +408,6 @@ _OF_NICS = ("rail", "fat_tree")
 """Of these a rank is a NIC, whose rail or port it is."""
 KNOWN: dict[str, Collection[str]] = {SCALE_UP: SCALE_UP_ROLES, SCALE_OUT: _NATIVE_FABRICS}
 """Names that ``topology`` of a tier may have as they are."""
-
-
-def _native_fabric(
-    part: dict[str, Any], spec: SpecWords, size: Size, rank_unit: str | None
-) -> dict[str, Any]:
-    without_graph = {name: value for name, value in part.items() if name != GRAPH}
-    return (
-        without_graph
-        | {"topology": spec.family}
-        | _NATIVE_FABRICS[spec.family](spec, size, rank_unit)
-    )
 
 
 def fabric_graph(fabric: GraphFabric) -> Topology:

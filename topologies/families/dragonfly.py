@@ -132,7 +132,12 @@ def dragonfly(
     each = bandwidth if global_bandwidth is None else global_bandwidth
     for ends, count in global_ends(shape, range(shape.groups)).items():
         links += cables([ends], bandwidth=count * each, latency=latency, resource=resource)
-    return topology(_name(shape), len(attached), links)
+    return topology(
+        f"dragonfly(g={shape.groups}, a={shape.routers}, p={shape.ranks_per_router},"
+        f" h={shape.global_links})",
+        len(attached),
+        links,
+    )
 
 
 def router_name(group: int, router: int) -> str:
@@ -269,13 +274,6 @@ def _gateway(shape: DragonflyShape, group: int, far_group: int, choice: int) -> 
     chosen = cables[choice % len(cables)]
     low, high = (int(name.rpartition(".")[2]) for name in chosen)
     return (low, high) if group < far_group else (high, low)
-
-
-def _name(shape: DragonflyShape) -> str:
-    return (
-        f"dragonfly(g={shape.groups}, a={shape.routers}, p={shape.ranks_per_router},"
-        f" h={shape.global_links})"
-    )
 
 
 def _shape_of(spec: ParsedSpec) -> DragonflyShape:

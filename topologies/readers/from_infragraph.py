@@ -334,7 +334,9 @@ def _drawing(file: Path, name: str, node: _Device, fabric: _Fabric, like: Cluste
         cables=cables,
         nic_bandwidth=nic * GIGA if nic else like.scale_out.bandwidth,
         nic_source=file.name if nic else f"taken from {like.name}",
-        pcie_source="" if _has_pcie_speed(node) else f"taken from {like.name}",
+        pcie_source=""
+        if any(_tier(edge, node) == PCIE and _speed(edge.link) for edge in node.edges)
+        else f"taken from {like.name}",
         cpu=like.host.cpu if like.host else "",
         notes=tuple(notes),
     )
@@ -366,10 +368,6 @@ def _with_nics(cables: tuple[Cable, ...], plugs: list[str]) -> tuple[Cable, ...]
         if vertex not in leaves
     ]
     return (*renamed, *inner)
-
-
-def _has_pcie_speed(node: _Device) -> bool:
-    return any(_tier(edge, node) == PCIE and _speed(edge.link) for edge in node.edges)
 
 
 _INSIDE = 5000.0

@@ -170,7 +170,9 @@ def _walk(parent: Element, name: str, reading: _Reading) -> None:
     for element in parent:
         if element.tag == "nic":
             reading.ports += [(name, _LOCAL, port) for port in element.iter("net")]
-        elif element.tag == "pci" and _is_used(element):
+        elif element.tag == "pci" and any(
+            descendant.tag in ("gpu", "net") for descendant in element.iter()
+        ):
             _device(element, name, reading)
         elif element.tag == "pcilink":
             ends = sorted((name, f"pci-{_text(element, 'target')}"))
@@ -179,10 +181,6 @@ def _walk(parent: Element, name: str, reading: _Reading) -> None:
                 reading.cables.append(cable)
         elif element.tag not in ("pci", "gpu"):
             raise _ElementError(f"<{element.tag}> in {name}: unknown element")
-
-
-def _is_used(element: Element) -> bool:
-    return any(descendant.tag in ("gpu", "net") for descendant in element.iter())
 
 
 def _device(element: Element, parent: str, reading: _Reading) -> None:

@@ -96,7 +96,7 @@ class KernelClock:
         if most is not None:
             peak = dict(self.rates.peaks).get("bf16", self.rates.peak)
             time = max(time, work_of(shape).flops / (most * peak))
-        return time / self._sustained, origin
+        return time / (SUSTAINED.get(self.rates.generation, 1.0) * self.rates.sustained), origin
 
     def _product_alone(self, shape: Gemm) -> KernelTime:
         """Time of a product of 8 or 4 bits (s) without the cast of its input, and its origin.
@@ -124,10 +124,6 @@ class KernelClock:
         whole = sum(self.spent.values())
         ordered = sorted(self.spent.items(), key=lambda item: -item[1])
         return {origin: time / whole for origin, time in ordered if time}
-
-    @property
-    def _sustained(self) -> float:
-        return SUSTAINED.get(self.rates.generation, 1.0) * self.rates.sustained
 
     def total(
         self, works: Iterable[Work], spent: dict[str, float] | None = None

@@ -86,7 +86,10 @@ def _from_fields(args: CommArgs) -> CommRecord:
         peer=_count(peer, "Dst Rank"),
         group_peer=_count(args.rank, "Rank") if point_to_point else None,
         elided=elided,
-        elided_split=any(_is_elided(piece) for piece in (args.in_split, args.out_split)),
+        elided_split=any(
+            bytes(piece).find(b"...") >= 0 and integers(piece) is None
+            for piece in (args.in_split, args.out_split)
+        ),
     )
 
 
@@ -96,7 +99,7 @@ _WITH_POINTER = (6, 7)
 
 def _from_positions(args: CommArgs) -> CommRecord:
     dims, types, values = _arguments(args)
-    tensors = int(_has_tensors(types))
+    tensors = int(len(types) in (8, 10) or (len(types) == 7 and types[-1] != "Scalar"))
     rest = len(types) - tensors
     sized = rest in _WITH_GROUP_SIZE
     fields = [*values[tensors:], *[""] * rest][:rest]
@@ -114,11 +117,6 @@ def _from_positions(args: CommArgs) -> CommRecord:
         in_split=_splits(fields, 4),
         out_split=_splits(fields, 5),
     )
-
-
-def _has_tensors(types: Sequence[str]) -> bool:
-    """Whether an argument stands before the sequence: 10, 8, or 7 without the group's size."""
-    return len(types) in (8, 10) or (len(types) == 7 and types[-1] != "Scalar")
 
 
 _TWO_BUFFERS = re.compile(r"_?(all_?gather|reduce_?scatter|all_?to_?all|gather|scatter)")
@@ -231,11 +229,6 @@ def _splits(values: Sequence[str], position: int) -> tuple[int, ...]:
     if position >= len(values) or not values[position].startswith("["):
         return ()
     return integers(Raw(values[position].encode())) or ()
-
-
-def _is_elided(piece: Raw) -> bool:
-    """Whether a list was cut short: more than 30 numbers are written as 29, dots and the last."""
-    return bytes(piece).find(b"...") >= 0 and integers(piece) is None
 
 
 def _listed(dims: list[Any], types: list[str], position: int) -> tuple[int, ...]:

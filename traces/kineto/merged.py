@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from simulator.support.errors import shown
-from traces.core.events import CommRecord, ProcessGroup, RankTrace
+from traces.core.events import CommRecord, RankTrace
 from traces.kineto.schema import LooseNumber
 
 _LABEL = re.compile(r"\[([^\[\]]{1,80})\] ")
@@ -153,8 +153,10 @@ def as_rank(trace: RankTrace, part: MergedRank) -> RankTrace:
         comms=tuple(_shifted_record(record, part.shift) for record in trace.comms),
         groups={
             key: group
-            for key, group in _shifted_groups(trace.groups, part.shift).items()
-            if group.ranks is None or part.rank in group.ranks
+            if group.ranks is None
+            else replace(group, ranks=tuple(rank + part.shift for rank in group.ranks))
+            for key, group in trace.groups.items()
+            if group.ranks is None or part.rank - part.shift in group.ranks
         },
     )
 
@@ -168,12 +170,3 @@ def _shifted_record(record: CommRecord, shift: int) -> CommRecord:
         group_ranks=None if ranks is None else tuple(rank + shift for rank in ranks),
         peer=None if record.peer is None else record.peer + shift,
     )
-
-
-def _shifted_groups(groups: Mapping[str, ProcessGroup], shift: int) -> dict[str, ProcessGroup]:
-    return {
-        key: group
-        if group.ranks is None
-        else replace(group, ranks=tuple(rank + shift for rank in group.ranks))
-        for key, group in groups.items()
-    }

@@ -255,6 +255,12 @@ def assemble(
     names, lanes = ValueIndex[str](), ValueIndex[str]()
     every = [op for graph in graphs for op in graph.ops]
     module, modules = _modules(every)
+    # What carried out all calls, "" where it is not recorded
+    carriers = {
+        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
+        for graph in graphs
+        for op in graph.collectives
+    }
     return Workload(
         what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
@@ -273,7 +279,7 @@ def assemble(
         job_ranks=job_ranks,
         module=module,
         modules=modules,
-        library=_library(graphs),
+        library=_MODELLED if carriers == {_MODELLED} else "",
     )
 
 
@@ -312,16 +318,6 @@ def _in_order(
 
 _MODELLED = "gloo"
 """The library that the names of its works identify, and has a model of its own."""
-
-
-def _library(graphs: Sequence[RankGraph]) -> str:
-    """Name the library that carried out all calls, "" where several did or it is not recorded."""
-    carriers = {
-        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
-        for graph in graphs
-        for op in graph.collectives
-    }
-    return _MODELLED if carriers == {_MODELLED} else ""
 
 
 def _modules(ops: Sequence[LocalOp]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:

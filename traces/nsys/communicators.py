@@ -105,7 +105,9 @@ def _lanes(traces: Sequence[RankTrace]) -> list[CollectiveLane]:
         for key in sorted(set(keys)):
             lane_rows = rows[np.array([other_key == key for other_key in keys])]
             lane_rows = lane_rows[np.argsort(trace.device.end[lane_rows], kind="stable")]
-            kind = tuple(_kind(trace, row) for row in lane_rows.tolist())
+            kind = tuple(
+                kind_of(trace.names[trace.device.name[row]]) or "" for row in lane_rows.tolist()
+            )
             end = trace.device.end[lane_rows] + (trace.epoch - base) / 1e9
             lanes.append(CollectiveLane(rank_index, key, lane_rows, end, kind))
     return lanes
@@ -116,10 +118,6 @@ def _key(trace: RankTrace, row: int) -> str:
     comm = int(trace.device.comm[row])
     key = trace.comms[comm].group_key if comm >= 0 else ""
     return key or trace.streams[trace.device.stream[row]]
-
-
-def _kind(trace: RankTrace, row: int) -> str:
-    return kind_of(trace.names[trace.device.name[row]]) or ""
 
 
 def _clusters(lanes: Sequence[CollectiveLane]) -> list[list[CollectiveLane]]:

@@ -298,7 +298,8 @@ class _Records:
 
     def __init__(self, export: Export, process: int) -> None:
         events = export.events.only(export.events["globalPid"] >> 24 == process)
-        called = _called_at(export.runtime, process)
+        calls = export.runtime.only(export.runtime["thread"] >> 24 == process)
+        called = dict(zip(calls["correlationId"].tolist(), calls["start"].tolist(), strict=True))
         self._numbered: dict[int, Recorded] = {}
         in_order: dict[int, list[tuple[int, Recorded]]] = {}
         columns = ("streamId", "correlationId", "eventId", "eventSyncId")
@@ -318,8 +319,3 @@ class _Records:
         rows = self._in_order.get(event, [])
         after = bisect_right(rows, time, key=lambda record: record[0])
         return rows[after - 1][1] if after else None
-
-
-def _called_at(runtime: IntColumns, process: int) -> dict[int, int]:
-    calls = runtime.only(runtime["thread"] >> 24 == process)
-    return dict(zip(calls["correlationId"].tolist(), calls["start"].tolist(), strict=True))

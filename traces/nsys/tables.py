@@ -120,6 +120,7 @@ def read_export(database: Database) -> Export:
     for table in sorted(set(database.tables) - _USED - set(_LISTS)):
         if not _ABOUT.match(table) and database.count(table):
             unused[table] += database.count(table)
+    named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
     return Export(
         utc=_utc(database),
         names=tuple(names.index),
@@ -136,7 +137,7 @@ def read_export(database: Database) -> Export:
             ("correlationId", "globalPid", "eventSyncId"),
         ),
         ranges=ranges,
-        accelerator=_accelerator(database),
+        accelerator=", ".join(sorted(named)),
         processors=_processors(database),
         links=_links(database),
         unused=unused,
@@ -174,7 +175,11 @@ def _device(
     columns["name"] = np.concatenate([name for _, name, _ in named])
     columns["copy"] = np.concatenate([np.full(len(table), code) for table, _, code in named])
     columns["bytes"] = _where(copies, copies["bytes"], named)
-    columns["blocks"] = _where(kernels, _blocks(kernels), named)
+    # A kernel's thread blocks; -1 where its grid is not recorded
+    sides = np.stack([kernels[side] for side in _GRID])
+    columns["blocks"] = _where(
+        kernels, np.where((sides > 0).all(axis=0), sides.prod(axis=0), -1), named
+    )
     columns["process"] = _processes(database, columns.pop("globalPid"), runtime)
     events = IntColumns(columns)
     _check_times(database, events, "a kernel, copy or memset")
@@ -189,12 +194,6 @@ def _where(columns: IntColumns, values: Longs, tables: Iterable[Named]) -> Longs
     """Lay a table's column beside the others', which do not have it: -1."""
     parts = [values if table is columns else np.full(len(table), -1) for table, _, _ in tables]
     return np.concatenate(parts).astype(np.int64)
-
-
-def _blocks(kernels: IntColumns) -> Longs:
-    """Count a kernel's thread blocks; -1 where its grid is not recorded."""
-    sides = np.stack([kernels[side] for side in _GRID])
-    return np.where((sides > 0).all(axis=0), sides.prod(axis=0), -1)
 
 
 def _processors(database: Database) -> dict[int, int]:
@@ -347,8 +346,3 @@ def _utc(database: Database) -> int:
     epochs = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
     return int(epochs[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(epochs) else 0
-
-
-def _accelerator(database: Database) -> str:
-    named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
-    return ", ".join(sorted(named))

@@ -51,7 +51,9 @@ def local_call(
     size = _group_size(record, ranks, listed.size if listed else None, trace)
     if ranks is None and size is not None and size == trace.world_size:
         ranks = tuple(range(size))
-    may_be_any = len(trace.groups) > 1 or not _of_pytorch(rule, records)
+    may_be_any = len(trace.groups) > 1 or not (
+        rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
+    )
     lost = ranks is None and size is None and may_be_any
     call = LocalCall(
         kind=kind,
@@ -84,11 +86,6 @@ def _on_listed(trace: RankTrace, record: CommRecord, call: LocalCall) -> tuple[L
         for group in trace.groups.values()
         if group.ranks is not None and group.size > 1 and trace.rank in group.ranks
     )
-
-
-def _of_pytorch(rule: KernelRule | None, records: Sequence[CommRecord]) -> bool:
-    """Whether a call's group is one of PyTorch's, which lists them if there are several."""
-    return rule is None or rule.listed or (rule.library == SYMMETRIC and bool(records))
 
 
 def _listed(trace: RankTrace, record: CommRecord) -> ProcessGroup | None:

@@ -216,13 +216,12 @@ class _LaneBuilder:
 
     def _resume(self, cut: Cut) -> None:
         """Start again at ``cut.end``, released by another thread."""
-        op = self._chain(self._wake_up())
+        begin = self._graph.start
+        op = self._chain(
+            LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
+        )
         if cut.wakes is not None:
             self._lanes.woken.append((op, cut.wakes))
-
-    def _wake_up(self) -> LocalOp:
-        begin = self._graph.start
-        return LocalOp(What.HOST, self._label, "wake-up", self._cursor, self._cursor, ready=begin)
 
     def _host(self, until: float, name: str) -> int:
         """Add the host's time until then; what is silent of it by itself. Returns the last op."""

@@ -62,7 +62,10 @@ def device_waits(
         if row in launched:
             last[thread] = ops.op_of[launched[row]]
         if row in copies:
-            sources = _blocking(ops, name, copies[row], end)
+            # The caller waited for it: pageable memory, or a blocking call
+            copy = copies[row]
+            may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
+            sources = [copy] if may_block and ops.end(copy) <= end + EXPLAINED else []
         elif not _WAITS.search(name):
             continue
         else:
@@ -78,12 +81,6 @@ _BLOCKING_COPY = re.compile(
     r"^(cuda|hip)Memcpy(WithStream|DtoH|HtoD)?$|^cuMemcpy(DtoH|HtoD)?(_v2)?$"
 )
 _PAGEABLE = "Pageable"
-
-
-def _blocking(ops: DeviceOps, name: str, copy: int, returned: float) -> list[int]:
-    """Return the copy if its caller waited for it: pageable memory, or a blocking call."""
-    may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
-    return [copy] if may_block and ops.end(copy) <= returned + EXPLAINED else []
 
 
 _TO_HOST = "Memcpy DtoH"

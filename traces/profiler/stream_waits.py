@@ -431,7 +431,11 @@ class _Scan:
         return len(older)
 
     def _source(self, op: int, wait: _StreamWait, *, first: bool) -> int | None:
-        named = [pending for pending in self._pending if self._sequence(pending) == wait.sequence]
+        named = [
+            pending
+            for pending in self._pending
+            if self._ops.graph.collectives[pending].sequence == wait.sequence
+        ]
         if wait.sequence is not None and named:
             return self._oldest(op, named)
         last_compute = self._last_compute
@@ -445,9 +449,6 @@ class _Scan:
         if last_compute is not None and first and not self._records and wait.around is None:
             return last_compute
         return self._like_others(op, wait)
-
-    def _sequence(self, op: int) -> int | None:
-        return self._ops.graph.collectives[op].sequence
 
     def _like_others(self, op: int, wait: _StreamWait) -> int | None:
         """Take what like waits are for, unless the op's own times contradict it."""
@@ -480,16 +481,13 @@ class _Scan:
     def _explains(self, source: int, op: int) -> bool:
         """Whether an op, launched and with its stream free before, started as another ended."""
         ops = self._ops
-        begun, due = ops.start(op), self._due(op)
+        # When an op would have started without any wait (s)
+        before = self._ops.previous(op)
+        free = -1.0 if before is None else self._ops.end(before)
+        begun, due = ops.start(op), max((self._ops.launched[op] or 0.0) + self._latency, free)
         if _contradicted(ops, source, op) or begun - ops.end(source) > EXPLAINED:
             return False
         return ops.end(source) > due and begun > due + STAMPS
-
-    def _due(self, op: int) -> float:
-        """When an op would have started without any wait (s)."""
-        before = self._ops.previous(op)
-        free = -1.0 if before is None else self._ops.end(before)
-        return max((self._ops.launched[op] or 0.0) + self._latency, free)
 
 
 def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:

@@ -144,20 +144,12 @@ def _allowed_by(ops: DeviceOps, op: int, sources: set[int], latency: float) -> d
     launched = ops.launched[op]
     if launched is not None:
         due = launched if ops.launch[op] in ops.held else launched + latency
-        ready = max(due, _returned(ops, op, due))
+        # When a call that took unusually long returned, if its op had not started by then (s)
+        returned = ops.returned[op]
+        long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
+        ready = max(due, returned if long and ops.is_first(op) else due)
         allowed[_LAUNCH] = min(ready, max(ops.starts[op], launched))
     return allowed
-
-
-def _returned(ops: DeviceOps, op: int, due: float) -> float:
-    """When a call that took unusually long returned, if its op had not started by then (s).
-
-    The call was held up before it reached the device: one that copies prepared the memory. Nodes
-    of a graph but the first wait for the first, whenever the call returns.
-    """
-    returned = ops.returned[op]
-    long = returned > due + EXPLAINED and ops.starts[op] >= returned - CONTRADICTED
-    return returned if long and ops.is_first(op) else due
 
 
 def _gap(ops: DeviceOps, op: int, allowed: dict[int, float], last: int | None) -> Gap:

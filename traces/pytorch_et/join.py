@@ -199,7 +199,11 @@ def enriched(joined: JoinedRank, *, groups: bool = True) -> RankTrace:
         record = record_of.get(int(joined.host_node[row]))
         if record is None:
             continue
-        record = _with_ranks(record, execution) if groups else _without_group(record)
+        record = (
+            _with_ranks(record, execution)
+            if groups
+            else replace(record, group_key="", group_label="", group_ranks=None, group_size=None)
+        )
         if comm[row] >= 0:
             record = _filled(comms[comm[row]], record)
         if comm[row] < 0 or record != comms[comm[row]]:
@@ -227,10 +231,6 @@ def _with_ranks(record: CommRecord, execution: ExecutionTrace) -> CommRecord:
         return record
     label = record.group_label or group.label
     return replace(record, group_ranks=group.ranks, group_size=group.size, group_label=label)
-
-
-def _without_group(record: CommRecord) -> CommRecord:
-    return replace(record, group_key="", group_label="", group_ranks=None, group_size=None)
 
 
 def _host_nodes(execution: ExecutionTrace, rank: RankTrace) -> Longs:

@@ -145,18 +145,15 @@ class _NodeReading:
             self._inputs.add(row, node.input_values())
             self._outputs.add(row, node.output_values())
             if is_init(node.name):
-                self._init(node)
+                for group, pointer in process_groups(node):
+                    self._groups[group.key] = group
+                    if pointer:
+                        self._keys[pointer] = group.key
             comm = communication(row, node)
             if comm is not None:
                 self._comms.append(comm)
         except (ValueError, OverflowError, RecursionError) as error:
             raise TraceError(f"{self._path}: node {node.id} {node.name[:60]!r}: {error}") from error
-
-    def _init(self, node: EtNode) -> None:
-        for group, pointer in process_groups(node):
-            self._groups[group.key] = group
-            if pointer:
-                self._keys[pointer] = group.key
 
     def finish(self, header: EtDocument, nodes: list[EtNode]) -> ExecutionTrace:
         """Make the columns."""

@@ -68,7 +68,10 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
     wait_for_operands(build.ops, part.ops, build.ops_of_row, build.waits)
     lane_op, latency, guessed = add_host(build.ops, part, build.ops_of_row)
     add_stream_edges(build.ops, build.waits, latency, lane_op)
-    _not_explained(graph, guessed)
+    # Count gaps attributed to the host without evidence as not explained
+    if guessed:
+        graph.explained["launch"] = graph.explained.get("launch", 0) - guessed
+        graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
     unpaired = sum(len(rows) for rows in pending.values())
     if unpaired:
         graph.notes.append(f"rank {graph.rank}: {unpaired} asynchronous ops end after the step")
@@ -247,13 +250,6 @@ def _gap_key(op: XlaOp) -> tuple[str, float]:
     hlo = op.hlo
     size = sum(part.size for part in hlo.inputs or ()) if hlo is not None else 0.0
     return (hlo.opcode if hlo is not None else op.name, 0.0 if math.isnan(size) else size)
-
-
-def _not_explained(graph: RankGraph, guessed: int) -> None:
-    """Count gaps attributed to the host without evidence as not explained."""
-    if guessed:
-        graph.explained["launch"] = graph.explained.get("launch", 0) - guessed
-        graph.explained["unexplained"] = graph.explained.get("unexplained", 0) + guessed
 
 
 def wait_for_transfers(ops: DeviceOps, rows: list[XlaOp], ops_of_row: Made, waits: Waits) -> None:

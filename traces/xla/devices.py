@@ -102,7 +102,10 @@ def _recording(
             events = sum(len(line.events) for line in plane.lines)
             if events:
                 unused[f"events of {plane.name}"] += events
-    result = XlaRecording(file, devices, epoch, _accelerator(planes), unused=dict(unused))
+    named = (plane.stats.get("device_type_string") for plane in planes)
+    result = XlaRecording(
+        file, devices, epoch, next((str(name) for name in named if name), ""), unused=dict(unused)
+    )
     result.one_clock = not chips
     for device in devices:
         # A TPU's ops are on the chip's clock, which the host's spans cannot be compared with.
@@ -159,11 +162,6 @@ def _largest_group(devices: Sequence[XlaDevice]) -> int:
             for group in (*(hlo.groups or ()), *hlo.pairs):
                 highest = max([highest, *group])
     return highest
-
-
-def _accelerator(planes: Sequence[Plane]) -> str:
-    named = (plane.stats.get("device_type_string") for plane in planes)
-    return next((str(name) for name in named if name), "")
 
 
 _STREAM = re.compile(r"Stream\b")
@@ -269,7 +267,11 @@ def cpu_devices(host: XlaHostEvents, programs: Programs) -> list[XlaDevice]:
         _add_launches(device, host)
         device.begun = {op.run: begun[op.run] for op in device.ops if op.run in begun}
         for op in device.ops:
-            op.step = _step(host, device.begun.get(op.run, op.start))
+            time = device.begun.get(op.run, op.start)
+            spans = host.steps.items()
+            op.step = next(
+                (number for number, (start, end) in spans if start <= time < end), NO_STEP
+            )
         stepped = {op.step for op in device.ops}
         device.steps = {n: s for n, (s, _) in host.steps.items() if n in stepped}
         _number_cpu_runs(device, runs)
@@ -346,8 +348,3 @@ def _number_cpu_runs(device: XlaDevice, runs: dict[tuple[str, int], int]) -> Non
         if op.run in begun:
             device.begun[number] = begun[op.run]
         op.run = number
-
-
-def _step(host: XlaHostEvents, time: float) -> int:
-    spans = host.steps.items()
-    return next((number for number, (start, end) in spans if start <= time < end), NO_STEP)

@@ -308,6 +308,7 @@ def parse_instruction(text: str) -> HloOp | None:
     operands, attributes = text[opcode.end() : end], text[end:]
     inputs = tuple(part for match in _TOKEN.finditer(operands) for part in _part(match))
     what, phase = split_phase(opcode[1])
+    listed = _PAIRS.search(attributes)
     return HloOp(
         name=name[1],
         opcode=what,
@@ -315,7 +316,7 @@ def parse_instruction(text: str) -> HloOp | None:
         inputs=inputs or None,
         output=output,
         groups=_groups(attributes),
-        pairs=_pairs(attributes),
+        pairs=tuple(pair for pair in _braced(listed[1]) if len(pair) == 2) if listed else (),
         channel="channel_id=" in attributes,
         global_ids="use_global_device_ids=true" in attributes,
         operands=tuple(_OPERAND.findall(operands)),
@@ -389,11 +390,6 @@ def _groups(attributes: str) -> Groups | None:
     except ValueError:
         return None
     return None
-
-
-def _pairs(attributes: str) -> Groups:
-    listed = _PAIRS.search(attributes)
-    return tuple(pair for pair in _braced(listed[1]) if len(pair) == 2) if listed else ()
 
 
 def _braced(text: str) -> list[tuple[int, ...]]:

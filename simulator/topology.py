@@ -317,7 +317,7 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
     )
 
 
-def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
+def with_links(network: Topology, links: Mask) -> Topology:
     """Return the topology with some of its links only; its nodes and its routing stay.
 
     Parameters
@@ -326,8 +326,6 @@ def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
         Stays as it is.
     links
         Which links there still are, shape ``(links,)``.
-    name
-        What it is called then; its own name if not given.
 
     Examples
     --------
@@ -338,7 +336,6 @@ def with_links(network: Topology, links: Mask, *, name: str = "") -> Topology:
     capacity, slowed = network.routing.capacity, network.routing.slowed
     return replace(
         network,
-        name=name or network.name,
         source=network.source[links],
         target=network.target[links],
         bandwidth=network.bandwidth[links],

@@ -53,7 +53,7 @@ def pairwise_all_to_all(n: int) -> Schedule:
     steps: tuple[Step, ...] = ()
     for distance in range(1, n):
         target = (rank + np.int32(distance)) % np.int32(n)
-        steps += _one_step(rank, target, rank * np.int32(n) + target, reduce=False)
+        steps += _one_step(rank, target, rank * np.int32(n) + target)
     return Schedule("all_to_all", "pairwise", ranks=n, chunks=n * n, parts=n, steps=steps)
 
 
@@ -64,7 +64,7 @@ def broadcast(n: int) -> Schedule:
     """
     source, target = _pairs(n)
     others = target != 0
-    spread = _one_step(source[others], target[others], source[others], reduce=False)
+    spread = _one_step(source[others], target[others], source[others])
     steps = scatter(n).steps + spread
     return Schedule("broadcast", "scatter_gather", ranks=n, chunks=n, parts=n, steps=steps)
 
@@ -84,10 +84,8 @@ def broadcast_over_trees(n: int) -> Schedule:
     source, target = _pairs(n)
     onward = (source != 0) & (target != 0)
     first = np.arange(n - 1, dtype=np.int32)
-    out = _one_step(np.zeros_like(first), first + np.int32(1), first, reduce=False)
-    steps = out + _one_step(
-        source[onward], target[onward], source[onward] - np.int32(1), reduce=False
-    )
+    out = _one_step(np.zeros_like(first), first + np.int32(1), first)
+    steps = out + _one_step(source[onward], target[onward], source[onward] - np.int32(1))
     parts = max(1, n - 1)
     return Schedule("broadcast", "disjoint_trees", ranks=n, chunks=parts, parts=parts, steps=steps)
 
@@ -105,14 +103,14 @@ def reduce_over_trees(n: int) -> Schedule:
 def gather(n: int) -> Schedule:
     """Everybody sends its chunk to rank 0, all at once."""
     rank = np.arange(1, n, dtype=np.int32)
-    steps = _one_step(rank, np.zeros_like(rank), rank, reduce=False)
+    steps = _one_step(rank, np.zeros_like(rank), rank)
     return Schedule("gather", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
 def scatter(n: int) -> Schedule:
     """Rank 0 sends everybody its chunk, all at once."""
     rank = np.arange(1, n, dtype=np.int32)
-    steps = _one_step(np.zeros_like(rank), rank, rank, reduce=False)
+    steps = _one_step(np.zeros_like(rank), rank, rank)
     return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
@@ -129,8 +127,8 @@ def scatter_by_rail(grid: Ranks) -> Schedule:
     part, neighbour = grid.ravel(), relay.ravel()
     handed, across = neighbour != 0, part != neighbour
     zero = np.zeros_like(part)
-    steps = _one_step(zero[handed], neighbour[handed], part[handed], reduce=False)
-    steps += _one_step(neighbour[across], part[across], part[across], reduce=False)
+    steps = _one_step(zero[handed], neighbour[handed], part[handed])
+    steps += _one_step(neighbour[across], part[across], part[across])
     n = grid.size
     return Schedule("scatter", "by_rail", ranks=n, chunks=n, parts=n, steps=steps)
 
@@ -146,7 +144,7 @@ def send_receive(n: int = 2) -> Schedule:
     if n > 2:
         raise ScheduleError(f"send_receive takes 2 ranks, a sender and a receiver, not {n} ranks")
     zero = np.zeros(n - 1, dtype=np.int32)
-    steps = _one_step(zero, zero + np.int32(1), zero, reduce=False)
+    steps = _one_step(zero, zero + np.int32(1), zero)
     return Schedule("send_receive", "direct", ranks=n, chunks=1, parts=1, steps=steps)
 
 
@@ -166,10 +164,10 @@ def _exchange(n: int, *, reduce: bool, by_source: int = 0, by_target: int = 0) -
     return (Exchange(everybody, reduce=reduce, by_source=by_source, by_target=by_target),)
 
 
-def _one_step(source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool) -> tuple[Step, ...]:
+def _one_step(source: Ranks, target: Ranks, chunk: Ranks) -> tuple[Step, ...]:
     if not len(source):
         return ()
-    return (Step(source, target, chunk, np.ones_like(source), reduce=reduce),)
+    return (Step(source, target, chunk, np.ones_like(source), reduce=False),)
 
 
 def spread(schedule: Schedule, shares: Shares | None) -> Schedule:

@@ -6,20 +6,21 @@ a step longer where links are shared, so nothing follows from bounds of the step
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.evaluate.design_points import Asked, Costed
+from experiments.evaluate.design_points import Asked
 from experiments.scenario.change import Change
 from experiments.scenario.resources import utility_pct
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.bounds import LeastCalls, LinkWork, least_calls, least_steps
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points
-from simulator.engine.simulate import Costs
-from simulator.workload import Floats
+
+if TYPE_CHECKING:
+    from simulator.engine.simulate import Costs
+    from simulator.workload import Floats
 
 BOUND_ASSUMES = (
     "no two calls share a link, every path through the changed step takes its full time, kernels "
@@ -56,56 +57,37 @@ def bounds(
     scenarios
         Scenarios that some changes have made already, whose calls may be costed.
     """
-    judge = _Judge(costed_changes.design.base, changes, engines, scenarios or {})
+    known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = {}  # calls of a network once
     least: dict[str, float] = {}
     for costed in costed_changes.costed:
         places = np.flatnonzero(costed.points)  # point 0 is the step as it is
-        if not len(places):
-            continue
         names = [costed_changes.names[point - 1] for point in costed.points[places]]
-        calls = [
-            judge.least(name, costed, position)
-            for name, position in zip(names, places.tolist(), strict=True)
-        ]
-        times = np.stack([of_change.time for of_change in calls], axis=1)
-        scale = {part: by[places] for part, by in costed.of_step().scale.items()}
-        points = Points(times, np.arange(len(times)), np.ones(len(times)), scale)
-        graph = costed_changes.design.graph(costed.steps[0], PARTS)
-        steps = least_steps(graph, points, [of_change.links for of_change in calls])
-        least.update(zip(names, steps.tolist(), strict=True))
+        workload, idle = costed.steps[0], costed.of_step()
+        times: list[Floats] = []
+        links: list[LinkWork | None] = []  # None where calls share none
+        for name, position in zip(names, places.tolist(), strict=True):
+            engine = engines[name]
+            if engine == "analytic":
+                times.append(idle.factor * idle.cost[idle.row, position])
+                links.append(None)
+                continue
+            scenario = (scenarios or {}).get(name)
+            if scenario is None:
+                scenario = changes[name].apply(costed_changes.design.base).scenario
+            costs = scenario.costs()
+            key = id(workload), id(costs), engine
+            if key not in known:
+                known[key] = costs, least_calls(workload, costs, engine)
+            of_calls = known[key][1]
+            times.append(of_calls.time)
+            links.append(None if engine == PATHS_ONLY else of_calls.links)
+        if names:
+            scale = {part: by[places] for part, by in idle.scale.items()}
+            calls = len(workload.calls)
+            points = Points(np.stack(times, axis=1), np.arange(calls), np.ones(calls), scale)
+            graph = costed_changes.design.graph(workload, PARTS)
+            least.update(zip(names, least_steps(graph, points, links).tolist(), strict=True))
     return {name: utility_pct(step, least[name]) for name in costed_changes.names}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Judge:
-    """Says what calls take at the least with each change; the calls of each network once."""
-
-    base: Scenario
-    changes: Mapping[str, Change]
-    engines: Mapping[str, str]
-    made: Mapping[str, Scenario]
-    _known: dict[tuple[int, int, str], tuple[Costs, LeastCalls]] = field(default_factory=dict)
-
-    def least(self, name: str, costed: Costed, position: int) -> "_Calls":
-        """Return the least times of the calls, and what they make of links that they share."""
-        engine, workload = self.engines[name], costed.steps[0]
-        if engine == "analytic":
-            idle = costed.of_step()
-            return _Calls(idle.factor * idle.cost[idle.row, position], None)
-        scenario = self.made.get(name) or self.changes[name].apply(self.base).scenario
-        costs = scenario.costs()
-        key = id(workload), id(costs), engine
-        if key not in self._known:
-            self._known[key] = costs, least_calls(workload, costs, engine)
-        least = self._known[key][1]
-        return _Calls(least.time, None if engine == PATHS_ONLY else least.links)
-
-
-class _Calls(NamedTuple):
-    """Least times of calls (s), and what they make of links; None where they share none."""
-
-    time: Floats
-    links: LinkWork | None
 
 
 def not_below(bound: float | None, utility: float | None) -> float | None:

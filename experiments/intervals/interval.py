@@ -8,21 +8,20 @@ and neither on the command nor on what else is asked with it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import hypot, log
 
 import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline
-from experiments.evaluate.design_points import Answered, Asked, DesignPoints
+from experiments.evaluate.design_points import Answered, DesignPoints
 from experiments.intervals.bound import bounds, not_below
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
-from experiments.intervals.scatter import Spread, scatter_half_widths, spread
+from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.replays import class_of, replay_error
 from experiments.priors.steps import StepPrior
-from experiments.scenario.change import Change, by_values
+from experiments.scenario.change import by_values
 from experiments.scenario.resources import utility_pct
 
 _DIGITS = 9
@@ -121,100 +120,66 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     TwofoldError
         As :class:`experiments.evaluate.design_points.DesignPoints` does.
     """
-    certain = {
-        str(number): point for number, point in enumerate(answered) if not point.change.is_drawn
-    }
-    shared = _Shared(base, certain) if certain else None
+    numbers = range(len(answered))
+    by_change = _by_change(
+        base, {str(at): answered[at] for at in numbers if not answered[at].change.is_drawn}
+    )
     off = replay_error(class_of(base.timeline))
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
-        by_saving = Interval(
-            prediction_pct=prediction_half_width(round(saved, _DIGITS), off),
-            generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
-        )
-        name = str(number)
-        if shared is None or name not in certain:
-            rows.append(by_saving)
-            continue
-        prior, kernels = shared.moved[name]
+        of_change = by_change.get(str(number), Interval())
         rows.append(
             replace(
-                by_saving,
-                scatter_pct=shared.scatter.get(name),
-                prior_pct=prior,
-                kernels_pct=kernels,
-                bound_pct=not_below(shared.bound.get(name), saved),
+                of_change,
+                prediction_pct=prediction_half_width(round(saved, _DIGITS), off),
+                generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
+                bound_pct=not_below(of_change.bound_pct, saved),
             )
         )
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """What changes that are no draws have in common: the step is read and costed once for all."""
+def _by_change(base: Baseline, points: Mapping[str, Answered]) -> dict[str, Interval]:
+    """Return what depends on the change; the step is read and costed once for all of them."""
+    if not points:
+        return {}
+    # What only gives the cluster other values is written as their multiples, so that a cluster
+    # file with twice the bandwidth is the change that doubles it, to the last bit.
+    changes = {
+        name: by_values(base.scenario, point.scenario) or point.change
+        for name, point in points.items()
+    }
+    trace_spread = spread(base)
+    on_sites = [] if trace_spread is None else [site.ask(changes) for site in trace_spread.designs]
+    scatter = {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)
+    if on_sites and not base.scenario.slow_down:
+        asked = on_sites[0]
+    else:  # with kernels at their lengths alone
+        asked = DesignPoints(replace(base.scenario, slow_down=0.0)).ask(changes)
+    engines = {name: point.engine for name, point in points.items()}
+    scenarios = {name: point.scenario for name, point in points.items()}
+    bound = bounds(base.timeline.makespan, asked, changes, engines, scenarios)
 
-    base: Baseline
-    points: Mapping[str, Answered]
-
-    @cached_property
-    def changes(self) -> dict[str, Change]:
-        """The changes; one that only gives the cluster other values is written as their multiples.
-
-        So a cluster file with twice the bandwidth is the change that doubles it, to the last bit.
-        """
-        return {
-            name: by_values(self.base.scenario, point.scenario) or point.change
-            for name, point in self.points.items()
-        }
-
-    @cached_property
-    def spread(self) -> tuple[Spread | None, tuple[Asked, ...]]:
-        """What the trace scatters by, and the changes of the steps on each of its clusters."""
-        trace_spread = spread(self.base)
-        designs = trace_spread.designs if trace_spread is not None else ()
-        return trace_spread, tuple(design.ask(self.changes) for design in designs)
-
-    @cached_property
-    def asked(self) -> Asked:
-        """The changes of the baseline's step, costed with kernels at their lengths alone."""
-        on_sites = self.spread[1]
-        if on_sites and not self.base.scenario.slow_down:
-            return on_sites[0]
-        return DesignPoints(replace(self.base.scenario, slow_down=0.0)).ask(self.changes)
-
-    @cached_property
-    def scatter(self) -> dict[str, float]:
-        """What steps and calls of the trace scatter by."""
-        trace_spread, on_sites = self.spread
-        return {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)
-
-    @cached_property
-    def bound(self) -> dict[str, float]:
-        """What each change can save at most."""
-        engines = {name: point.engine for name, point in self.points.items()}
-        scenarios = {name: point.scenario for name, point in self.points.items()}
-        return bounds(self.base.timeline.makespan, self.asked, self.changes, engines, scenarios)
-
-    @cached_property
-    def moved(self) -> dict[str, tuple[float | None, float | None]]:
-        """What the priors of the network, and of kernels, leave open of each change."""
-        design, base = self.asked.design, self.base.scenario
-        is_timed = self.base.told_calls(design.base.workload)
-        lent = self.base.settings.collective_cost == "trace"
-        names = list(self.points)
-        sides = [(self.points[name].scenario, not self.changes[name].is_network) for name in names]
-        widths_of: dict[str, tuple[float | None, float | None]] = {}
-        for sources, numbers in by_sources(base, sides):
-            of_sources = [names[number] for number in numbers]
-            changes = [self.changes[name] for name in of_sources]
-            widths = half_widths(moved_steps(design, changes, sources, is_timed, lent=lent))
-            is_kernels = np.array([source.prior is None for source in sources], dtype=bool)
-            prior = np.sqrt((widths[~is_kernels] ** 2).sum(axis=0)).tolist()
-            kernels = np.sqrt((widths[is_kernels] ** 2).sum(axis=0)).tolist()
-            for name, network, of_kernels in zip(of_sources, prior, kernels, strict=True):
-                widths_of[name] = network, of_kernels if is_kernels.any() else None
-        return widths_of
+    is_timed = base.told_calls(asked.design.base.workload)
+    lent = base.settings.collective_cost == "trace"
+    names = list(points)
+    sides = [(points[name].scenario, not changes[name].is_network) for name in names]
+    intervals_of = {}
+    for sources, numbers in by_sources(base.scenario, sides):
+        of_sources = [changes[names[number]] for number in numbers]
+        widths = half_widths(moved_steps(asked.design, of_sources, sources, is_timed, lent=lent))
+        is_kernels = np.array([source.prior is None for source in sources], dtype=bool)
+        prior = np.sqrt((widths[~is_kernels] ** 2).sum(axis=0)).tolist()
+        kernels = np.sqrt((widths[is_kernels] ** 2).sum(axis=0)).tolist()
+        for row, number in enumerate(numbers):
+            intervals_of[names[number]] = Interval(
+                scatter_pct=scatter.get(names[number]),
+                prior_pct=prior[row],
+                kernels_pct=kernels[row] if is_kernels.any() else None,
+                bound_pct=bound.get(names[number]),
+            )
+    return intervals_of
 
 
 def prediction_half_width(saved_pct: float, off: float) -> float:

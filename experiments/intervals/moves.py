@@ -15,6 +15,7 @@ is what it costs there, too (``--collective-cost trace``).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp
 
 import numpy as np
@@ -122,9 +123,8 @@ def moved_steps(
             times = exp(sign * WITHIN_95 * source.deviation)
             costed, keeps = nominal, np.ones(len(is_timed))
             if source.prior is not None:
-                costed = tuple(
-                    design.costed(every, _Longer(design.base.cluster, source, source.prior, times))
-                )
+                longer = partial(_longer, times, source.prior, source, design.base.cluster)
+                costed = tuple(design.costed(every, longer))
                 moved = _base_costs(costed)
                 is_kept = is_timed & (moved > 0)
                 keeps[is_kept] = usual[is_kept] / moved[is_kept]
@@ -150,18 +150,12 @@ def half_widths(steps: Floats) -> Floats:
     return np.asarray(np.abs(saved[1:] - saved[0]).max(axis=1), dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Longer:
-    """Makes parts of calls ``times`` as long on the clusters of the sides that a source is on."""
-
-    base: Cluster
-    source: Source
-    prior: NetworkPrior
-    times: float
-
-    def __call__(self, cluster: Cluster) -> Cluster:
-        concerned = self.source.of_base if cluster is self.base else self.source.of_changed
-        return with_parts(cluster, self.prior, self.times) if concerned else cluster
+def _longer(
+    times: float, prior: NetworkPrior, source: Source, base: Cluster, cluster: Cluster
+) -> Cluster:
+    """Make parts of calls ``times`` as long on a cluster, if a source is on its side."""
+    concerned = source.of_base if cluster is base else source.of_changed
+    return with_parts(cluster, prior, times) if concerned else cluster
 
 
 def _base_costs(costed: Sequence[Costed]) -> Floats:

@@ -350,9 +350,9 @@ def _is_host(name: str) -> bool:
     return re.search(r"\b(cpu|host|epyc|xeon|grace)\b", name.lower()) is not None
 
 
-def shares_said(shares: Mapping[str, float], most: int = 3) -> Iterator[str]:
+def shares_said(shares: Mapping[str, float]) -> Iterator[str]:
     """Say the largest shares (%): ``gap 8.1 %``; what is below half a percent is left out."""
-    for cause, share in list(shares.items())[:most]:
+    for cause, share in list(shares.items())[:3]:
         if share >= _LEAST_SAID:
             yield f"{cause} {share:.1f} %"
 

@@ -132,46 +132,46 @@ def read_text(
         raise wrong(f"{words}: {reason_of(error)}") from error
 
 
-def unpack(path: Path, wrong: Wrong = TraceError) -> bytes:
+def unpack(path: Path) -> bytes:
     """Read a file and unpack it where it is gzip; a mark of UTF-8 at the beginning is left out.
 
     Raises
     ------
-    TwofoldError
-        Of the type ``wrong``, if it cannot be read, is damaged or cut short.
+    TraceError
+        If it cannot be read, is damaged or cut short.
     LimitError
         If it unpacks to more than the limits allow.
     """
-    data = read_bytes(path, wrong)
+    data = read_bytes(path)
     if not data.startswith(GZIP):
         return data.removeprefix(BOM_UTF8)
     packed, pieces, size = len(data), [], 0
     while data.startswith(GZIP):
         most = min(limits().unpacked, limits().ratio * packed + HEAD) - size
-        piece, data = _member(path, data, most, wrong)
+        piece, data = _member(path, data, most)
         pieces.append(piece)
         size += len(piece)
     if data.strip(b"\0"):
-        raise wrong(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
+        raise TraceError(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
     allow_for(size)
     return (pieces[0] if len(pieces) == 1 else b"".join(pieces)).removeprefix(BOM_UTF8)
 
 
-def head_of(path: Path, wrong: Wrong = TraceError) -> bytes:
+def head_of(path: Path) -> bytes:
     """Read the first bytes of a file, unpacked: a large file that is no trace is not read.
 
     Raises
     ------
-    TwofoldError
+    TraceError
         If it cannot be read, or its gzip data are damaged.
     """
-    head = read_bytes(path, wrong, most=HEAD)
+    head = read_bytes(path, most=HEAD)
     if not head.startswith(GZIP):
         return head.removeprefix(BOM_UTF8)
     try:
         return zlib.decompressobj(AS_GZIP).decompress(head, HEAD).removeprefix(BOM_UTF8)
     except zlib.error as error:
-        raise wrong(f"{path}: the gzip data are damaged: {error}") from error
+        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
 
 
 def beginning(path: Path, size: int = HEAD) -> bytes:
@@ -236,16 +236,16 @@ def check_ratio(where: str, packed: int, unpacked: int) -> None:
     limits().check("unpacked", unpacked, where, f"unpacks to {unpacked} B or more")
 
 
-def _member(path: Path, data: bytes, most: int, wrong: Wrong) -> tuple[bytes, bytes]:
+def _member(path: Path, data: bytes, most: int) -> tuple[bytes, bytes]:
     unpacker = zlib.decompressobj(AS_GZIP)
     try:
         piece = unpacker.decompress(data, max(most, 0) + 1)
     except zlib.error as error:
-        raise wrong(f"{path}: the gzip data are damaged: {error}") from error
+        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
     if len(piece) > most:
         check_ratio(str(path), len(data), len(piece) + HEAD + limits().ratio * len(data))
     if not unpacker.eof:
-        raise wrong(f"{path}: the gzip data are cut short after {len(data)} bytes: copy again")
+        raise TraceError(f"{path}: the gzip data are cut short after {len(data)} bytes: copy again")
     return piece, unpacker.unused_data
 
 
@@ -472,7 +472,7 @@ def csv_rows(
 
 
 def csv_table(
-    text: str, source: Path | str, wrong: Wrong = TraceError
+    text: str, source: Path | str
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the names of the columns of CSV, and its rows by them with their lines.
 
@@ -480,38 +480,36 @@ def csv_table(
 
     Raises
     ------
-    TwofoldError
+    TraceError
         As :func:`csv_rows`; also if a row has more cells than there are columns.
     """
-    rows = csv_rows(text.splitlines(keepends=True), source, wrong)
+    rows = csv_rows(text.splitlines(keepends=True), source, TraceError)
     names = next((cells for _, cells in rows if cells), [])
-    return names, _by_name(names, rows, source, wrong)
+    return names, _by_name(names, rows, source)
 
 
 def _by_name(
-    names: list[str], rows: Iterator[tuple[int, list[str]]], source: Path | str, wrong: Wrong
+    names: list[str], rows: Iterator[tuple[int, list[str]]], source: Path | str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     for line, cells in rows:
         if len(cells) > len(names):
-            raise wrong(f"{source}, line {line}: {len(cells)} cells of {len(names)} columns")
+            raise TraceError(f"{source}, line {line}: {len(cells)} cells of {len(names)} columns")
         if cells:
             yield line, dict(zip_longest(names, cells, fillvalue=""))
 
 
-def json_rows(
-    text: str, source: Path | str, wrong: Wrong = TraceError
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(text: str, source: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of JSON with an object per line, each with its line; empty lines are none.
 
     Raises
     ------
-    TwofoldError
+    TraceError
         As :func:`parse_json`; also if a line is no object.
     """
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             where = f"{source}, line {number}"
-            row = parse_json(line, where, wrong)
+            row = parse_json(line, where, TraceError)
             if not isinstance(row, dict):
-                raise wrong(f"{where}: not a table of fields")
+                raise TraceError(f"{where}: not a table of fields")
             yield number, row

@@ -22,8 +22,7 @@ from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
 from experiments.priors.errors import Errors, write_errors
 from experiments.priors.replays import CLASSES, REPLAY_ERRORS, class_of, replay_error
-from experiments.validation.measured_points import MeasuredPoint, read_points
-from experiments.validation.predicted_points import measured_of
+from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
 MOST_SCATTER = 0.04
 """Median absolute deviation, a share of the median, of points that are a truth."""

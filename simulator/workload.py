@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from simulator.calls import CallRow as CallRow
 from simulator.calls import Calls as Calls
 from simulator.calls import Group as Group
 from simulator.calls import kind_named as kind_named
-from simulator.repeats import Repeats
 from simulator.support.arrays import Floats as Floats
 from simulator.support.arrays import Ints as Ints
 from simulator.support.arrays import Longs, Mask, offsets_by_row
@@ -34,6 +34,33 @@ from simulator.support.arrays import Matrix as Matrix
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import CENTURY, MOST_RANKS
 from simulator.support.topological_order import find_cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How a step follows another like it.
+
+    Attributes
+    ----------
+    pause
+        From the end of a step on a rank's main thread to the begin of the next (s).
+    period
+        From the end of the step before to that of the recorded one (s).
+
+    Raises
+    ------
+    WorkloadError
+        If one is not a time.
+    """
+
+    pause: float
+    period: float
+
+    def __post_init__(self) -> None:
+        for name in ("pause", "period"):
+            if not 0 <= getattr(self, name) < inf:
+                raise WorkloadError(f"the {name} of steps, {getattr(self, name)!r} s, is no time")
+
 
 STEP_BEFORE = "step before"
 """Name of the op for what a stream had left to do of the step before: no kernel of this one."""

@@ -11,8 +11,8 @@ from collectives.libraries.planners import plan
 from collectives.machine import Machine, NodeFigures, Rule, slowest
 from simulator.costing.likeness import Likenesses
 from simulator.edits.slowdown import settled
+from simulator.engine.alone import meeting
 from simulator.engine.next_step import begins, joints, shifted, without_backlog
-from simulator.engine.overlaps import meeting
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.folding.copies import (
     WrittenOut,

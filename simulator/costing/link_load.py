@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.routing.routes import Routes, routes
-from simulator.routing.totals import Totals, each_way, totals
-from simulator.routing.traffic import Traffic, exchange, listed
+from simulator.routing.totals import Totals, Traffic, each_way, exchange, listed, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError

@@ -2,14 +2,25 @@
 
 What a call costs does not depend on what else goes on, and one pass over the ops in the order in
 which they are released says when everything happens.
+
+If no two calls that share a link overlap at these times, they are the times of an engine that
+shares links, too: up to the first overlap nothing is shared, and there is none. If some do, only
+the event loop can say what becomes of the step.
 """
 
-import numpy as np
+from typing import NamedTuple
 
-from simulator.costing.call_costs import distinct_calls
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.link_load import cost
 from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulation import Simulation
+from simulator.support.arrays import Floats, Longs, Mask, offsets
+from simulator.support.compiled import hot_loop
+from simulator.timeline import Timeline
+from simulator.workload import Call, Workload
 
 
 def time_alone(simulation: Simulation) -> None:
@@ -31,3 +42,95 @@ def time_alone(simulation: Simulation) -> None:
     simulation.spent = spent[row] * workload.calls.factor[:, None]
     simulation.local = LocalTimes.of(workload, cost=np.append(time, np.nan)[row] * factor)
     simulation.local.begin()
+
+
+class _Spans(NamedTuple):
+    """Of every call: start and end (s), and which of the distinct calls it is."""
+
+    start: Floats
+    end: Floats
+    row: Longs
+
+
+class _Links(NamedTuple):
+    """Distinct call ``d`` is on ``link[offset[d]:offset[d + 1]]``."""
+
+    offset: Longs
+    link: NDArray[np.int32]
+
+
+def meeting(timeline: Timeline, costs: Costs) -> Mask:
+    """Mark the calls that are on a link while another call is.
+
+    Parameters
+    ----------
+    timeline
+        Of the ``analytic`` engine.
+    costs
+        Those it was made with: which links calls are on.
+
+    Returns
+    -------
+    NDArray[np.bool_]
+        Shape ``(calls,)``. One that begins when another ends does not meet it.
+
+    Examples
+    --------
+    >>> from simulator.builder import WorkloadBuilder
+    >>> from simulator.engine.simulate import simulate_on
+    >>> from simulator.topology import topology
+    >>> costs = Costs(topology("alone", 1, []), lambda call, network: None)
+    >>> meeting(simulate_on(WorkloadBuilder(job_ranks=1).build(), costs), costs).any()
+    np.False_
+    """
+    return _marks(timeline.workload, costs, timeline.call_start, timeline.call_end)
+
+
+def any_overlap(workload: Workload, costs: Costs, start: Floats, end: Floats) -> bool:
+    """Whether calls of a workload that start and end then (s) meet on a link; NaN: never made."""
+    return bool(_marks(workload, costs, start, end).any())
+
+
+def _marks(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask:
+    first, row = distinct_calls(workload)
+    used = [_links_of(costs, workload.call_view(call)) for call in first]
+    offset = offsets(map(len, used))
+    links = np.concatenate([np.empty(0, dtype=np.int32), *used])
+    made = np.flatnonzero(~np.isnan(end) & (row >= 0))
+    meets = np.zeros(len(row), dtype=np.bool_)
+    _mark(
+        made[np.argsort(start[made], kind="stable")],
+        _Spans(start, end, row.astype(np.int64)),
+        _Links(offset, links),
+        np.full(len(costs.topology), -np.inf),
+        np.zeros(len(costs.topology), dtype=np.int64),
+        meets,
+    )
+    return meets
+
+
+def _links_of(costs: Costs, call: Call) -> NDArray[np.int32]:
+    """All links that a call uses at some time."""
+    links = [load.link for load in costs.loads(call)]
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int32), *links]))
+
+
+@hot_loop
+def _mark(
+    order: Longs, spans: _Spans, used: _Links, until: Floats, holder: Longs, meets: Mask
+) -> None:
+    """Mark calls that meet, in the order in which they start.
+
+    ``until`` is when the last call on each link ends, ``holder`` which that is. A call that met
+    somebody other than the holder met the holder, too, or was the holder before: it is marked.
+    """
+    for call in order:
+        row = spans.row[call]
+        for index in range(used.offset[row], used.offset[row + 1]):
+            link = used.link[index]
+            if until[link] > spans.start[call] and spans.end[call] > spans.start[call]:
+                meets[call] = True
+                meets[holder[link]] = True
+            if spans.end[call] > until[link]:
+                until[link] = spans.end[call]
+                holder[link] = call

@@ -1,10 +1,10 @@
 """Engine ``flow``: calls on the same links at the same time share them, transfer by transfer.
 
 First the step is timed as if every call had its links to itself, which needs no clock
-(:mod:`simulator.engine.alone`). Where no two calls are on a link at once
-(:mod:`simulator.engine.overlaps`) that is the answer. Elsewhere one compiled event loop runs the
-step (:mod:`simulator.engine.event_loop`); here Python only makes room for it, and writes out the
-transfers of a call when it meets another for the first time.
+(:mod:`simulator.engine.alone`). Where no two calls are on a link at once that is the answer.
+Elsewhere one compiled event loop runs the step (:mod:`simulator.engine.event_loop`); here Python
+only makes room for it, and writes out the transfers of a call when it meets another for the first
+time.
 
 What the model is stands in :mod:`simulator.engine.simpy_model`; tests hold this engine to it.
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.alone import time_alone
+from simulator.engine.alone import any_overlap, time_alone
 from simulator.engine.event_loop import (
     CALL,
     DONE,
@@ -40,7 +40,6 @@ from simulator.engine.event_loop import (
     go_on,
     set_out,
 )
-from simulator.engine.overlaps import any_overlap
 from simulator.engine.propagate import Columns, LocalTimes
 from simulator.engine.simulation import Progress, Simulation
 from simulator.engine.works import Work, Works

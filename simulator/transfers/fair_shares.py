@@ -1,7 +1,7 @@
 """Max-min fair shares of the transfers of a crowd, found again where something changed.
 
-The rates are those of :func:`simulator.engine.max_min.max_min_rates`; what an event costs follows
-from how many they change for.
+The rates are those of :func:`simulator.engine.simpy_model.max_min_rates`; what an event costs
+follows from how many they change for.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 
 Each rank takes its steps in order; a transfer starts when both its ends have ended all that they
 send and receive in the steps before, waits its latency, and then moves its bytes at a max-min fair
-share of its links (:func:`simulator.engine.max_min.max_min_rates`). When one joins or leaves, rates
-are found again for those to whom that matters.
+share of its links (:func:`simulator.engine.simpy_model.max_min_rates`). When one joins or leaves,
+rates are found again for those to whom that matters.
 
 Nothing is allocated here: :class:`simulator.transfers.crowd.Crowd` makes room.
 """

@@ -19,7 +19,7 @@ from experiments.priors.errors import read_errors
 from experiments.priors.replays import REPLAY_ERRORS, replay_error
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import utility_pct
-from experiments.validation.measured_points import read_points
+from experiments.validation.predicted_points import read_points
 
 STEP, MEDIAN, UTILITY = 10.0, 5.0, 4.0
 """Limits: of every step and the median step (%), and of the utility of doubling (points)."""

@@ -22,8 +22,7 @@ from benchmarks.live.shapes import BACKWARD, FORWARD, Shape, Unit, units_of
 from benchmarks.live.write import merged, write
 from experiments.questions.validation.recordings import ValidationReport
 from experiments.settings import Settings
-from experiments.validation.measured_points import read_points
-from experiments.validation.predicted_points import PointError
+from experiments.validation.predicted_points import PointError, read_points
 from helpers.places import ROOT
 from topologies import load_cluster
 

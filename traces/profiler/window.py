@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.analysis.phases import DECODE, PREFILL, Phase
-from simulator.repeats import Repeats
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
+from simulator.workload import Repeats
 from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace, launch_rows
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 

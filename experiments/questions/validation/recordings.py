@@ -21,8 +21,7 @@ from experiments.report import Report, Rows
 from experiments.settings import EVERY, SettingsOptions, Watch
 from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.measured_collectives import CallError, ErrorClass, by_class, errors_of
-from experiments.validation.measured_points import read_points
-from experiments.validation.predicted_points import PointError, points_of, recording_of
+from experiments.validation.predicted_points import PointError, points_of, read_points, recording_of
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.timeline import step_before_ended
 from simulator.workload import What
@@ -193,7 +192,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     """Replay all steps of traces, predict what was measured elsewhere, or model timed calls.
 
     A trace may name its own cluster, as ``TRACE@CLUSTER``. With ``against``, tables of measured
-    points (:mod:`experiments.validation.measured_points`), the recordings they name are replayed
+    points (:mod:`experiments.validation.predicted_points`), the recordings they name are replayed
     and their points predicted; with ``predict`` every trace predicts these recordings of the same
     program. With ``collectives``, tables or logs of benchmarks
     (:mod:`collectives.files.benchmark_logs`), every call is modelled on ``cluster``; ``layout``
@@ -205,7 +204,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     WhatIfError
         If a trace has no cluster, or there is nothing to validate.
     TraceError
-        As :func:`experiments.validation.measured_points.read_points` and
+        As :func:`experiments.validation.predicted_points.read_points` and
         :func:`collectives.files.benchmark_logs.read_logs` say.
     ClusterError
         As :func:`topologies.load_cluster` says.

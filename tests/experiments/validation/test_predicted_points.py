@@ -13,7 +13,7 @@ from experiments.points.what_if import what_ifs
 from experiments.questions.validation.recordings import validate
 from experiments.scenario.resources import improve
 from experiments.validation import predicted_points
-from experiments.validation.measured_points import COLUMNS_OF_CHANGE, read_points
+from experiments.validation.predicted_points import COLUMNS_OF_CHANGE, read_points
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from simulator.support.errors import TraceError, WhatIfError

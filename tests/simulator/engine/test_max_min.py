@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.max_min import max_min_rates
+from simulator.engine.simpy_model import max_min_rates
 
 
 @st.composite

@@ -19,9 +19,8 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points
 from simulator.builder import WorkloadBuilder
 from simulator.engine.next_step import begins, joints, with_advance, without_backlog
-from simulator.repeats import Repeats
 from simulator.support.errors import WorkloadError
-from simulator.workload import STEP_BEFORE, CallRow, What, Workload
+from simulator.workload import STEP_BEFORE, CallRow, Repeats, What, Workload
 from tests.helpers.strategies import workloads
 from topologies import load_cluster
 from traces.load import load

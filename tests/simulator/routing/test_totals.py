@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from helpers.strategies import random_links, two_tiers, wild_networks
 from simulator.policy import HASHED, POLICIES, Routing
-from simulator.routing import traffic as module
+from simulator.routing import totals as module
 from simulator.routing.paths import survey_of
 from simulator.routing.routes import routes
-from simulator.routing.totals import totals
-from simulator.routing.traffic import exchange, listed
+from simulator.routing.totals import exchange, listed, totals
 from simulator.support.arrays import row_of_entries
 from simulator.support.errors import TopologyError
 from simulator.topology import topology

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.max_min import max_min_rates
+from simulator.engine.simpy_model import max_min_rates
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.program import OneFlow, in_a_row
 from simulator.transfers.state import MOVES

@@ -7,7 +7,7 @@ from hypothesis import given
 from helpers.passes import timeline
 from helpers.strategies import cases, plan, switch_network, two_tiers
 from simulator.builder import WorkloadBuilder
-from simulator.engine.overlaps import meeting
+from simulator.engine.alone import meeting
 from simulator.engine.simulate import Costs
 from simulator.workload import CallRow, What
 

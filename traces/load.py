@@ -19,6 +19,7 @@ from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, p
 from traces.core.events import Job
 from traces.core.files import (
     is_execution_trace,
+    is_flight_recorder,
     is_goal,
     is_kineto,
     is_plan,
@@ -203,7 +204,13 @@ def files_of(path: Path) -> list[Path]:
 def _open_kineto(path: Path, options: Options) -> OpenTrace:
     from traces.kineto.directory import read_job
 
-    return _open_job(path, read_job(path, sample=options.replicate), options)
+    job = read_job(path, sample=options.replicate)
+    dumps = [skip.file for skip in job.skipped if format_of(skip.file) == "flight_recorder"]
+    if dumps:
+        from traces.flight_recorder.join import with_dumps
+
+        job = with_dumps(job, dumps)
+    return _open_job(path, job, options)
 
 
 def _open_nsys(path: Path, options: Options) -> OpenTrace:
@@ -276,6 +283,12 @@ def _open_execution_trace(path: Path, _: Options) -> OpenTrace:
     return partial(refuse_to_replay, path)
 
 
+def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
+    from traces.flight_recorder.hang import refuse_to_replay
+
+    return partial(refuse_to_replay, path)
+
+
 def _open_chakra(path: Path, _: Options) -> OpenTrace:
     from traces.chakra.reader import load_chakra
 
@@ -337,6 +350,7 @@ FORMATS = {
     "xla_json": Format(is_xla_json, _open_xla_json),
     "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
     "nsys": Format(is_sqlite, _open_nsys, profiler=True),
+    "flight_recorder": Format(is_flight_recorder, _open_flight_recorder),
     "pytorch_et": Format(is_execution_trace, _open_execution_trace),
     "chakra": Format(_is_chakra, _open_chakra, beside=_group_tables),
     "plan": Format(is_plan, _open_plan, beside=_named_by_plan),
@@ -348,7 +362,7 @@ A reader is imported when a file of its format is there, since most take long to
 format that recognises a file has it; the first format refuses what none recognises.
 """
 
-_WITHOUT_TIMES = ("pytorch_et", "plan")
+_WITHOUT_TIMES = ("pytorch_et", "flight_recorder", "plan")
 """Formats whose files may lie beside a trace: what a profiler recorded is what is meant."""
 
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import pickle
 import sqlite3
 import sys
 import tempfile
@@ -56,6 +57,14 @@ def _nsys() -> bytes:
     from helpers.nsys_files import simple
 
     return _made(simple, "a.sqlite")
+
+
+def _flight_recorder() -> dict[str, object]:
+    from helpers.flight_dumps import dump, entry, message
+
+    groups = {("0", "tp"): (0, 1), ("1", "dp"): (0, 2)}
+    calls = [entry(("0", "tp"), 5), message(("1", "dp"), 3, "send 0->1")]
+    return dump(groups, calls, {"0": (5, 4), "1": (3, 2)})
 
 
 def _execution_trace() -> bytes:
@@ -289,6 +298,10 @@ def seeds() -> Iterator[Seed]:
     yield Seed("kineto-gz", "rank0.json.gz", gzip.compress(_trimmed_kineto(), 1, mtime=0), trace)
     yield Seed("chakra", "job.0.et", _chakra(), trace)
     yield Seed("nsys", "a.sqlite", _nsys(), trace)
+    dump = _flight_recorder()
+    look = (("inspect", "F"),)
+    yield Seed("flight-recorder", "dump_0", pickle.dumps(dump, protocol=2), look)
+    yield Seed("flight-json", "dump_0.json", json.dumps(dump).encode(), look)
     yield Seed("pytorch-et", "et.json", _execution_trace(), (("inspect", "F"),))
     yield Seed("xplane", "a.xplane.pb", _xplane(), trace)
     yield Seed("xla-json", "a.trace.json.gz", gzip.compress(XLA_JSON, mtime=0), trace)

@@ -10,11 +10,13 @@ from typing_extensions import TypedDict
 from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
+from experiments.questions.hang import HangReport
 from experiments.report import Report, Rows
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
+from traces.flight_recorder.hang import diagnose, read_dumps
 from traces.load import format_of, recognised
 from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
 
@@ -243,9 +245,15 @@ class ProgramReport(Report):
 
 
 @question("inspect")
-def look(trace: Path | str, *, step: str | int = "median") -> "InspectReport | ProgramReport":
+def look(
+    trace: Path | str, *, step: str | int = "median"
+) -> "InspectReport | ProgramReport | HangReport":
     """Say what is in a trace of any format, also of one that cannot be replayed."""
     path = Path(trace)
+    if recognised(path) == "flight_recorder":
+        if step != "median":
+            raise TraceError(f"{path}: a flight recorder has no steps: leave step {step} out")
+        return HangReport(str(trace), diagnose(*read_dumps(path)))
     if path.is_file() and format_of(path) == "pytorch_et":
         if step != "median":
             raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")

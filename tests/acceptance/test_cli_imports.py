@@ -33,7 +33,8 @@ PARSED = {"xml.etree.ElementTree", "tarfile"}
 PARALLEL = {"multiprocessing", "concurrent.futures.process"}
 OTHER_ENGINES = {"simpy", "simulator.engine.flow"}
 OTHER_READERS = tuple(
-    f"traces.{room}." for room in ("generate", "goal", "kineto", "nsys", "pytorch_et", "xla")
+    f"traces.{room}."
+    for room in ("flight_recorder", "generate", "goal", "kineto", "nsys", "pytorch_et", "xla")
 )
 OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectives.files.msccl"}
 

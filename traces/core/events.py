@@ -278,6 +278,9 @@ class Job:
         Files that were not used, each with the reason.
     notes
         What else one should know, as sentences.
+    groups
+        Groups of the job that something else tells than the files of its ranks, such as those of
+        ranks that were not recorded.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -285,6 +288,7 @@ class Job:
     job_ranks_source: str
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
 
 
 _FIELDS = tuple(column.name for column in fields(CommRecord))

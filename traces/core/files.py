@@ -84,6 +84,8 @@ _FIRST_PLANE = re.compile(
 _PLANES = (b"/host:", b"/device:", b"#Chip", b"Task Environment", b"/misc")
 _ZIP = b"PK\x03\x04"
 SQLITE = b"SQLite format 3\0"
+_FLIGHT_KEYS = (b'"pg_status"', b'"profiling_name"')
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _TAR, _TAR_AT = b"ustar", 257
 _ET_SCHEMA = re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
 _ET_KEYS = (b'"nodes"', b'"pid"')
@@ -135,6 +137,18 @@ def is_zip(head: bytes) -> bool:
 def is_sqlite(head: bytes) -> bool:
     """Whether a file that begins so is a SQLite database: an export of Nsight Systems."""
     return head.startswith(SQLITE)
+
+
+def is_flight_recorder(head: bytes) -> bool:
+    """Whether a file begins as dumps of PyTorch's flight recorder do, a pickle or JSON."""
+    begun = head.removeprefix(BOM_UTF8).lstrip()
+    if begun.startswith(_PICKLES):
+        return b"pg_config" in begun or b"profiling_name" in begun
+    return (
+        begun.startswith(b"{")
+        and any(key in begun for key in _FLIGHT_KEYS)
+        and not any(key in begun for key in (b'"traceEvents"', b'"schemaVersion"'))
+    )
 
 
 def is_tar(head: bytes) -> bool:

@@ -12,7 +12,7 @@ job. Anything else is refused.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
 from simulator.workload import KINDS, Calls, Edges, Group, Workload
-from traces.core.events import RankTrace
+from traces.core.events import Job
 
 _PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)
 _NAMELESS = ("", "undefined")
 """Labels of groups that the program gave none; the second is PyTorch's word for it."""
 
 
-def listed_groups(ranks: Iterable[RankTrace]) -> tuple[Group, ...]:
-    """Collect the groups that the traces list with all their ranks."""
+def listed_groups(job: Job) -> tuple[Group, ...]:
+    """Collect the groups that are listed with all their ranks."""
+    of_ranks = (group for trace in job.ranks for group in trace.groups.values())
     groups = (
         Group(group.ranks, group.label)
-        for trace in ranks
-        for group in trace.groups.values()
+        for group in (*of_ranks, *job.groups)
         if group.ranks is not None and len(set(group.ranks)) == len(group.ranks)
     )
     return tuple(dict.fromkeys(groups))

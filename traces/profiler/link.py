@@ -135,7 +135,7 @@ def link_job(
     repeats = repeats_of(job.ranks, chosen)
     workload = with_advance(replace(workload, repeats=repeats))
     if options.replicate:
-        workload = replicate(workload, listed_groups(job.ranks))
+        workload = replicate(workload, listed_groups(job))
     ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
     return Loaded(
         trace=str(path),

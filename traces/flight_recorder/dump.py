@@ -1,0 +1,275 @@
+"""One rank's dump of PyTorch's flight recorder, as pickle or JSON, typed.
+
+``TORCH_NCCL_TRACE_BUFFER_SIZE`` keeps the last calls of every process group in a ring; on a timeout
+(``TORCH_NCCL_DUMP_ON_TIMEOUT``) each rank writes them. Fields as PyTorch documents them ("Flight
+Recorder for Debugging Stuck Jobs") and ``FlightRecorder.hpp`` names them, versions 2.x.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from simulator.support.errors import TraceError, WorkloadError, shown
+from simulator.support.input_files import parse_json, unpack
+from simulator.support.quantities import MOST_RANKS, bytes_per_element
+from traces.core.events import ProcessGroup, rank_in_name
+from traces.core.rank_graph import kind_of
+from traces.flight_recorder.plain_pickle import read_plain_pickle
+
+PENDING = ("scheduled", "started")
+"""States of a call that had not ended; the third is ``completed``."""
+_MESSAGE = re.compile(r"(?:nccl:)?(send|recv) (\d+)\s*(?:->|<-)\s*(\d+)$")
+_RANKS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]$")
+
+
+class _Entry(Struct):
+    name: str = field(name="profiling_name")
+    group: tuple[str, str] = field(name="process_group")
+    state: str
+    created: int = field(name="time_created_ns")
+    record: int = field(name="record_id")
+    sequence: int = field(name="collective_seq_id")
+    group_id: int | None = field(name="pg_id", default=None)
+    message_sequence: int = field(name="p2p_seq_id", default=0)
+    in_sizes: list[list[int]] = field(name="input_sizes", default_factory=list)
+    in_types: list[str] = field(name="input_dtypes", default_factory=list)
+    out_sizes: list[list[int]] = field(name="output_sizes", default_factory=list)
+    out_types: list[str] = field(name="output_dtypes", default_factory=list)
+    is_message: bool = field(name="is_p2p", default=False)
+    started: int | None = field(name="time_discovered_started_ns", default=None)
+
+
+class _Group(Struct):
+    name: str = ""
+    desc: str = ""
+    ranks: str | list[int] = ""
+
+
+class _Status(Struct):
+    enqueued: int = field(name="last_enqueued_collective", default=-1)
+    completed: int = field(name="last_completed_collective", default=-1)
+
+
+class _Document(Struct):
+    version: str
+    entries: list[_Entry]
+    groups: dict[str, _Group] = field(name="pg_config", default_factory=dict)
+    status: dict[str, _Status] = field(name="pg_status", default_factory=dict)
+    library: str = field(name="nccl_version", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call that a rank has enqueued.
+
+    ``group`` is the key of its group, ``sequence`` its number among the collectives of the group,
+    or among the messages. ``kind`` is "" where the word is unknown; of a message ``peer`` is the
+    other rank of the job and ``sends`` the direction. ``size`` is of the larger of what goes in and
+    what comes out (B), None where a type is unknown. ``state`` is ``scheduled``, ``started`` or
+    ``completed``, ``created`` when the host enqueued it (ns since 1970).
+    """
+
+    group: str
+    sequence: int
+    word: str
+    kind: str
+    state: str
+    created: int
+    size: int | None
+    dtype: str
+    peer: int | None = None
+    sends: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether it had not ended."""
+        return self.state in PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The numbers of the last call of a group that a rank had enqueued, and that had ended."""
+
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dump:
+    """What a rank dumped.
+
+    ``groups`` are those it is in, by their keys; ``progress`` has how far it came in those where
+    that can be told; ``calls`` are in the order in which it enqueued them.
+    """
+
+    file: Path
+    rank: int
+    rank_source: str
+    version: str
+    library: str
+    groups: Mapping[str, ProcessGroup]
+    progress: Mapping[str, Progress]
+    calls: tuple[RecordedCall, ...]
+
+
+def read_dump(path: Path) -> Dump:
+    """Read a dump, packed or not.
+
+    Raises
+    ------
+    TraceError
+        If it is no such dump, is damaged, holds objects, or does not tell its rank.
+    LimitError
+        If it unpacks to more than the limits allow.
+    """
+    data = unpack(path)
+    if data.lstrip()[:1] == b"{":
+        plain = parse_json(data, path, TraceError)
+    else:
+        plain = read_plain_pickle(data, path)
+    document = _typed(path, plain)
+    groups = {key: _process_group(path, key, group) for key, group in document.groups.items()}
+    rank, source = _rank_of(path, groups)
+    entries = sorted(document.entries, key=lambda entry: entry.record)
+    return Dump(
+        file=path,
+        rank=rank,
+        rank_source=source,
+        version=document.version,
+        library=document.library,
+        groups=groups,
+        progress=_progress(document),
+        calls=tuple(_call(path, number, entry, groups) for number, entry in enumerate(entries)),
+    )
+
+
+def _typed(path: Path, plain: Any) -> _Document:
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if not isinstance(version, str) or not version.startswith("2."):
+        raise TraceError(
+            f"{path}: field 'version' is {shown(version)}: flight recorder dumps of version 2 are "
+            "read, which PyTorch 2.5 and later write"
+        )
+    try:
+        # Not strict: the JSON form writes some numbers as text.
+        return msgspec.convert(plain, _Document, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise TraceError(f"{path}: flight recorder dump: {error}") from error
+
+
+def _process_group(path: Path, key: str, group: _Group) -> ProcessGroup:
+    ranks = group.ranks
+    if isinstance(ranks, str):
+        if ranks and not _RANKS.match(ranks):
+            raise TraceError(
+                f"{path}: pg_config[{key!r}].ranks: {shown(ranks)} is no list of ranks"
+            )
+        ranks = [int(number) for number in re.findall(r"\d+", ranks)]
+    if any(not 0 <= rank < MOST_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):
+        raise TraceError(f"{path}: pg_config[{key!r}].ranks: {shown(ranks)} are no ranks of a job")
+    return ProcessGroup(key, group.desc, len(ranks), tuple(ranks) or None)
+
+
+def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> tuple[int, str]:
+    """Return the one rank that is in all groups; where several are, the number in the name."""
+    lists = [set(group.ranks) for group in groups.values() if group.ranks]
+    common = set.intersection(*lists) if lists else set()
+    if lists and not common:
+        raise TraceError(f"{path}: pg_config: no rank is in all groups: whose dump is this?")
+    if len(common) == 1:
+        return common.pop(), "its groups"
+    named = rank_in_name(path)
+    if named is None:
+        raise TraceError(
+            f"{path}: which rank is this? Its groups do not tell, and its name has no number: "
+            "rename it to 'nccl_trace_rank_3' or so, as PyTorch names it"
+        )
+    if common and named not in common:
+        raise TraceError(
+            f"{path}: rank {named} by its name, but its groups have {shown(sorted(common))} in "
+            "common: rename the file"
+        )
+    return named, "the file's name"
+
+
+def _progress(document: _Document) -> dict[str, Progress]:
+    """Map ``pg_status``, which counts groups as they were made, to their names.
+
+    PyTorch names groups by a counter, too, so that both stand in the same order. Where their
+    numbers differ, or an entry contradicts, only groups that an entry names are known.
+    """
+    status = {key: state for key, state in document.status.items() if key.isdecimal()}
+    names = [name for name in document.groups if name.isdecimal()]
+    named = {str(entry.group_id): entry.group[0] for entry in document.entries}
+    in_order = dict(zip(sorted(status, key=int), sorted(names, key=int), strict=False))
+    trusted = len(status) == len(names) and all(
+        in_order.get(number) == name for number, name in named.items()
+    )
+    return {
+        name: Progress(status[number].enqueued, status[number].completed)
+        for number, name in (in_order if trusted else named).items()
+        if number in status
+    }
+
+
+def _call(
+    path: Path, number: int, entry: _Entry, groups: Mapping[str, ProcessGroup]
+) -> RecordedCall:
+    key = entry.group[0]
+    if key not in groups:
+        raise TraceError(
+            f"{path}: entry {number} ({shown(entry.name)}): group {shown(key)} is not in pg_config"
+        )
+    if entry.state not in (*PENDING, "completed"):
+        raise TraceError(
+            f"{path}: entry {number} ({shown(entry.name)}): state {shown(entry.state)}"
+        )
+    message = _MESSAGE.match(entry.name)
+    peer = None if message is None else _peer(path, number, message, groups[key])
+    word = entry.name.removeprefix("nccl:")
+    kind = "send_receive" if message else kind_of(word) or ""
+    into, out = (
+        _bytes(sizes, types)
+        for sizes, types in ((entry.in_sizes, entry.in_types), (entry.out_sizes, entry.out_types))
+    )
+    return RecordedCall(
+        group=key,
+        sequence=entry.message_sequence if entry.is_message else entry.sequence,
+        word=word,
+        kind=kind,
+        state=entry.state,
+        created=entry.created,
+        size=None if into is None or out is None else max(into, out),
+        dtype=next(iter([*entry.in_types, *entry.out_types]), ""),
+        peer=peer,
+        sends=message is not None and message[1] == "send",
+    )
+
+
+def _peer(path: Path, number: int, message: re.Match[str], group: ProcessGroup) -> int:
+    """Return the other rank; PyTorch writes positions in the group, its own first."""
+    position = int(message[3])
+    if group.ranks is None or position >= len(group.ranks):
+        raise TraceError(
+            f"{path}: entry {number} ({message[0]}): group {group.label or group.key} has no "
+            f"position {position}"
+        )
+    return group.ranks[position]
+
+
+def _bytes(sizes: Sequence[Sequence[int]], types: Sequence[str]) -> int | None:
+    """Count the bytes of tensors; None where a type is unknown or missing."""
+    if len(sizes) != len(types) or any(extent < 0 for size in sizes for extent in size):
+        return None
+    try:
+        return sum(
+            prod(size) * bytes_per_element(dtype) for size, dtype in zip(sizes, types, strict=True)
+        )
+    except WorkloadError:
+        return None

@@ -1,0 +1,256 @@
+"""Why a job hangs: of each call that had not ended who has made it, and who has not.
+
+A collective is the same call on every member of its group by its number there. Messages are
+numbered by rank and not by pair: the first message that has not ended on the one end is the first
+on the other. A rank that has no entry of a call may have ended it and forgotten it, since the
+recorder keeps the last calls only: the group's status tells, where there is one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from simulator.support.errors import TraceError
+from simulator.support.input_files import head_of
+from traces.core.events import Skipped
+from traces.core.files import is_flight_recorder
+from traces.core.loaded import Loaded
+from traces.flight_recorder.dump import Dump, RecordedCall, read_dump
+
+_VARIED = ("scatter", "gather", "broadcast", "reduce", "all_to_all")
+"""Kinds whose members may give and get different numbers of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCall:
+    """A call that had not ended on all ranks.
+
+    ``joined`` have enqueued it and not ended it, ``missing`` have not enqueued it, ``unknown`` have
+    no dump or too short a one; ranks of the job. ``started`` of those that joined had its kernel
+    running. ``since`` is when the first enqueued it (ns since 1970). ``kinds`` are the words of
+    those that joined, several where they disagree, and so ``sizes`` (B, None: unknown).
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    sequence: int
+    kinds: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+    dtype: str
+    since: int
+    joined: tuple[int, ...]
+    started: tuple[int, ...]
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether ranks make different calls of what ought to be one."""
+        return len(self.kinds) > 1 or len(self.sizes) > 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hang:
+    """What the dumps of a job tell about where it stands.
+
+    ``calls`` had not ended, the oldest first. ``culprits`` are missing from a call and wait in none
+    for another rank; ``circle`` is a circle of ranks of which each waits for the next, () where
+    there is none. ``not_dumped`` are ranks of the job without a dump.
+    """
+
+    dumps: tuple[Dump, ...]
+    job_ranks: int
+    calls: tuple[StuckCall, ...]
+    culprits: tuple[int, ...]
+    circle: tuple[int, ...]
+    not_dumped: tuple[int, ...]
+    skipped: tuple[Skipped, ...] = field(default=())
+
+    @property
+    def waited_for(self) -> tuple[StuckCall, ...]:
+        """The calls that some rank has not made."""
+        return tuple(call for call in self.calls if call.missing)
+
+    @property
+    def disagreements(self) -> tuple[StuckCall, ...]:
+        """The calls of which ranks make different ones."""
+        return tuple(call for call in self.calls if call.disagrees)
+
+
+def read_dumps(path: Path) -> tuple[tuple[Dump, ...], tuple[Skipped, ...]]:
+    """Read a dump, or those of a directory, sorted by rank.
+
+    Raises
+    ------
+    TraceError
+        As :func:`~traces.flight_recorder.dump.read_dump`; if two are of one rank, or of two jobs.
+    """
+    files, skipped = [path], []
+    if path.is_dir():
+        inside = sorted(path.iterdir())
+        files = [file for file in inside if file.is_file() and is_flight_recorder(head_of(file))]
+        reason = "not a dump of the flight recorder"
+        skipped = [Skipped(file, reason) for file in inside if file not in files]
+    dumps = sorted(map(read_dump, files), key=lambda dump: dump.rank)
+    if not dumps:
+        raise TraceError(f"{path}: no dump of the flight recorder in this directory")
+    for before, after in pairwise(dumps):
+        if before.rank == after.rank:
+            raise TraceError(
+                f"{after.file}: rank {after.rank} again, as {before.file}: remove one of them"
+            )
+    _check_one_job(dumps)
+    return tuple(dumps), tuple(skipped)
+
+
+def _check_one_job(dumps: Sequence[Dump]) -> None:
+    """Refuse groups of one name and other ranks."""
+    first: dict[str, Dump] = {}
+    for dump in dumps:
+        for key, group in dump.groups.items():
+            before = first.setdefault(key, dump)
+            if before.groups[key].ranks != group.ranks:
+                raise TraceError(
+                    f"{dump.file}: group {key} ({group.label}) has other ranks than in "
+                    f"{before.file}: the dumps are of two jobs"
+                )
+
+
+def refuse_to_replay(path: Path, step: str) -> Loaded:
+    """Say what dumps are good for, and what is needed to simulate a step."""
+    raise TraceError(
+        f"{path}: dumps of the flight recorder have calls and no steps, nor kernels: "
+        f"'twofold inspect {path}' says who waits for whom; to simulate, add profiles "
+        "(torch.profiler) of some of the ranks to the directory"
+    )
+
+
+def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
+    """Join the dumps of a job call by call."""
+    by_rank = {dump.rank: dump for dump in dumps}
+    members = {
+        rank for dump in dumps for group in dump.groups.values() for rank in group.ranks or ()
+    }
+    job_ranks = 1 + max(members | by_rank.keys())
+    calls = [*_collectives(by_rank), *_messages(by_rank)]
+    calls.sort(key=lambda call: (call.since, call.group, call.sequence))
+    waits: dict[int, set[int]] = defaultdict(set)
+    for call in calls:
+        for rank in call.joined:
+            waits[rank] |= set(call.missing)
+    lacking = {rank for call in calls for rank in call.missing}
+    return Hang(
+        dumps=tuple(dumps),
+        job_ranks=job_ranks,
+        calls=tuple(calls),
+        culprits=tuple(sorted(rank for rank in lacking if not waits.get(rank))),
+        circle=_circle(waits),
+        not_dumped=tuple(rank for rank in range(job_ranks) if rank not in by_rank),
+        skipped=tuple(skipped),
+    )
+
+
+def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
+    made: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
+    for rank, dump in by_rank.items():
+        for call in dump.calls:
+            if call.peer is None:
+                made[call.group, call.sequence][rank] = call
+    for (key, sequence), by_member in made.items():
+        joined = {rank: call for rank, call in by_member.items() if call.pending}
+        if not joined:
+            continue
+        group = by_rank[next(iter(joined))].groups[key]
+        ranks = group.ranks or tuple(sorted(joined))
+        came = {
+            rank: _came_to(by_rank.get(rank), key, sequence)
+            for rank in ranks
+            if rank not in by_member
+        }
+        missing = [rank for rank, made in came.items() if made is False]
+        unknown = [rank for rank, made in came.items() if made is None]
+        yield _stuck(group.label or key, ranks, sequence, joined, (missing, unknown))
+
+
+def _came_to(dump: Dump | None, key: str, sequence: int) -> bool | None:
+    """Whether a rank without an entry of a call has made it; None where that is not recorded."""
+    if dump is None:
+        return None
+    later = [call.sequence for call in dump.calls if call.group == key and call.peer is None]
+    if any(number > sequence for number in later):
+        return True
+    messages = any(call.group == key and call.peer is not None for call in dump.calls)
+    progress = dump.progress.get(key)
+    if progress is None or messages:  # the status counts whichever came last
+        return None if not later else False
+    return progress.enqueued >= sequence
+
+
+def _messages(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
+    ends: dict[tuple[str, int, int], dict[int, list[RecordedCall]]] = defaultdict(dict)
+    for rank, dump in by_rank.items():
+        for call in dump.calls:
+            if call.peer is not None and call.pending:
+                pair = (rank, call.peer) if call.sends else (call.peer, rank)
+                ends[(call.group, *pair)].setdefault(rank, []).append(call)
+    for (key, sender, receiver), by_end in ends.items():
+        group = by_rank[next(iter(by_end))].groups[key]
+        for number in range(max(map(len, by_end.values()))):
+            joined = {rank: calls[number] for rank, calls in by_end.items() if number < len(calls)}
+            absent = [rank for rank in (sender, receiver) if rank not in joined]
+            missing = [rank for rank in absent if rank in by_rank]
+            unknown = [rank for rank in absent if rank not in by_rank]
+            sequence = next(iter(joined.values())).sequence
+            label = group.label or key
+            yield _stuck(label, (sender, receiver), sequence, joined, (missing, unknown))
+
+
+def _stuck(
+    label: str,
+    ranks: tuple[int, ...],
+    sequence: int,
+    joined: Mapping[int, RecordedCall],
+    absent: tuple[Sequence[int], Sequence[int]],
+) -> StuckCall:
+    calls = list(joined.values())
+    message = calls[0].peer is not None
+    words = ["message" if message else call.kind or call.word for call in calls]
+    sizes = [call.size for call in calls]
+    kinds = tuple(dict.fromkeys(words))
+    if len(kinds) == 1 and kinds[0] in _VARIED:
+        sizes = [max((size for size in sizes if size is not None), default=None)]
+    return StuckCall(
+        group=label,
+        ranks=ranks,
+        sequence=sequence,
+        kinds=kinds,
+        sizes=tuple(dict.fromkeys(sizes)),
+        dtype=calls[0].dtype,
+        since=min(call.created for call in calls),
+        joined=tuple(sorted(joined)),
+        started=tuple(sorted(rank for rank, call in joined.items() if call.state == "started")),
+        missing=tuple(absent[0]),
+        unknown=tuple(absent[1]),
+    )
+
+
+def _circle(waits: Mapping[int, Iterable[int]]) -> tuple[int, ...]:
+    """Find ranks of which each waits for the next and the last for the first."""
+    done: set[int] = set()
+    for start in sorted(waits):
+        path: list[int] = []
+        rest = [(start, iter(sorted(waits[start])))]
+        path.append(start)
+        while rest:
+            after = next(rest[-1][1], None)
+            if after is None:
+                rest.pop()
+                done.add(path.pop())
+            elif after in path:
+                return tuple(path[path.index(after) :])
+            elif after not in done:
+                path.append(after)
+                rest.append((after, iter(sorted(waits.get(after, ())))))
+    return ()

@@ -18,6 +18,7 @@ from experiments.schemas.schema import (
     schema_of_study_file,
 )
 from experiments.studies.study import study
+from helpers.flight_dumps import dump, entry, write
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
@@ -160,6 +161,13 @@ def test_a_program_without_times_has_a_schema_of_its_own(places, tmp_path):
     check("program", answer)
 
 
+def test_a_hang_has_a_schema_of_its_own(places, tmp_path):
+    dumps = {0: dump({("0", "tp"): (0, 1)}, [entry(("0", "tp"), 5)])}
+    answer = answered(places, "inspect", (str(write(tmp_path, dumps)),))
+    assert answer["schema"] == "twofold/hang/1"
+    check("hang", answer)
+
+
 def test_a_calibration_with_logs_has_a_schema_of_its_own(places):
     answer = answered(places, "calibrate", ("--logs", "{calls}", *C))
     assert answer["schema"] == "twofold/calibrate_logs/1"
@@ -177,6 +185,7 @@ def test_every_command_that_answers_has_a_schema():
     answers = set(schema_names()) - set(FILES)
     others = {
         "program",
+        "hang",
         "calibrate_logs",
         "collective_calls",
         "collective_compare",

@@ -18,8 +18,8 @@ from experiments.schemas.schema import (
     schema_of_study_file,
 )
 from experiments.studies.study import study
-from helpers.flight_dumps import dump, entry, write
 from helpers.experiments_jobs import SAMPLE, write_job
+from helpers.flight_dumps import dump, entry, write
 from helpers.places import ROOT
 from helpers.pytorch_et_files import Program
 from helpers.studies import links

@@ -30,7 +30,7 @@ from experiments.report import Report, Rows
 from experiments.scenario.resources import improve, not_used, utility_pct
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis import metrics as of
-from simulator.analysis.phases import PREFILL, serving_latency
+from simulator.analysis.phases import DECODE, serving_latency
 from simulator.support.errors import ClusterError, WhatIfError
 from simulator.timeline import RunTimes, measured
 from simulator.workload import KINDS, What
@@ -129,7 +129,7 @@ class Defined:
 
 
 NO_CALL = "no such call in the step"
-_MARKS = "ranges of the trace named prefill and decode (record_function, NVTX)"
+_MARKS = "ranges named prefill and decode, or those of vLLM, SGLang, TensorRT-LLM"
 _BLOCKS = "a profile with kernels' grids: Kineto on CUDA ('blocks per SM'), Nsight Systems"
 _LINKS = "nsys profile --gpu-metrics-devices=all"
 _CARD = "a workload card (twofold convert --to package) with "
@@ -560,10 +560,11 @@ def _why_missing(
     reasons = {"mfu": why} if why else {}
     phase = (card.workload.model.phase or "").lower()
     if phase in ("inference", "serving") and all(
-        phase_row.name != PREFILL for phase_row in loaded.phases
+        phase_row.name == DECODE for phase_row in loaded.phases
     ):
-        unmarked = "no range of the trace is marked prefill"
-        reasons |= dict.fromkeys(("ttft", "tpot"), unmarked)
+        reasons["ttft"] = "no range of the trace is marked prefill"
+        if not loaded.phases:
+            reasons["tpot"] = "no range of the trace is marked decode"
     return reasons
 
 

@@ -11,35 +11,48 @@ from simulator.timeline import RunTimes
 from simulator.workload import Workload
 
 PREFILL, DECODE = "prefill", "decode"
+MIXED = "mixed"
+"""A pass that reads prompts in and makes tokens for other requests."""
+WHOLE = ""
+"""The lane of a phase that is the whole step of a rank: a generated one, of which nothing was
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A range on a host thread that marks a phase, where it was measured (s)."""
+    """A range on a host thread that marks a phase, where it was measured (s).
+
+    Its last device op ended at ``done`` on ``stream``, "" where it launched none that was still at
+    work at its end.
+    """
 
     name: str
     rank: int
     lane: str
     start: float
     end: float
+    stream: str = ""
+    done: float = -np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLatency:
-    """Time to first token, and per output token after it (s), None where nothing decodes."""
+    """Time to first token, and per output token after it (s), None where nothing makes one."""
 
-    ttft: float
+    ttft: float | None
     tpot: float | None
 
 
 def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | None:
-    """TTFT and TPOT of the first request whose prefill is marked; None where none is.
+    """TTFT and TPOT of the first request whose prefill is marked; None where nothing is.
 
     TTFT is from the start of the first prefill to the end of the last one before a decode (a
-    prefill may come in chunks); TPOT is from there to the end of the last decode, over the number
-    of decodes, each of which makes a token: (latency - TTFT) / (output tokens - 1), as vLLM's
-    benchmarks and CCL-Bench (arXiv 2605.06544) have it. Of several ranks the slowest counts. A
-    range that lies in another of its name is part of it.
+    prefill may come in chunks, beside which tokens are made for other requests); TPOT is from there
+    to the end of the last decode, over the number of decodes, each of which makes a token:
+    (latency - TTFT) / (output tokens - 1), as vLLM's benchmarks and CCL-Bench (arXiv 2605.06544)
+    have it. Without a prefill before them it is from the start of the first decode; without a
+    decode, that of the passes which do both. A phase is over when all that it launched has ended.
+    Of several ranks the slowest counts. A range that lies in another of its name is part of it.
     """
     by_rank: dict[int, list[Phase]] = {}
     for phase in phases:
@@ -48,8 +61,9 @@ def serving_latency(run: RunTimes, phases: Iterable[Phase]) -> ServingLatency | 
     measured = [latency for latency in latencies if latency is not None]
     if not measured:
         return None
+    first = [latency.ttft for latency in measured if latency.ttft is not None]
     per_token = [latency.tpot for latency in measured if latency.tpot is not None]
-    return ServingLatency(max(latency.ttft for latency in measured), max(per_token, default=None))
+    return ServingLatency(max(first, default=None), max(per_token, default=None))
 
 
 def moment(run: RunTimes, rank: int, lane: str, time: float) -> float | None:
@@ -84,19 +98,37 @@ def _lane_ops(workload: Workload, rank: int, lane: str) -> Longs:
 def _of_rank(run: RunTimes, phases: Sequence[Phase]) -> ServingLatency | None:
     decodes = [phase for phase in phases if phase.name == DECODE]
     first_decode = min((phase.start for phase in decodes), default=np.inf)
-    prefills = [p for p in phases if p.name == PREFILL and p.start < first_decode]
-    if not prefills:
-        return None
-    begin = _at(run, prefills[0], prefills[0].start)
-    token = _at(run, prefills[-1], prefills[-1].end)
-    if begin is None or token is None:
-        return None
-    last = _at(run, decodes[-1], decodes[-1].end) if decodes else None
-    return ServingLatency(token - begin, None if last is None else (last - token) / len(decodes))
+    prefills = [p for p in phases if p.name != DECODE and p.start < first_decode]
+    ttft = token = None
+    if prefills:
+        begin, token = _begin(run, prefills[0]), _end(run, prefills[-1])
+        if begin is None or token is None:
+            return None
+        ttft = token - begin
+    made = decodes or [phase for phase in prefills if phase.name == MIXED]
+    if not made:
+        return None if ttft is None else ServingLatency(ttft, None)
+    from_time = token if decodes and token is not None else _begin(run, made[0])
+    last = _end(run, made[-1])
+    if from_time is None or last is None:
+        return None if ttft is None else ServingLatency(ttft, None)
+    return ServingLatency(ttft, (last - from_time) / len(made))
 
 
-def _at(run: RunTimes, phase: Phase, time: float) -> float | None:
-    return moment(run, phase.rank, phase.lane, time)
+def _begin(run: RunTimes, phase: Phase) -> float | None:
+    if phase.lane == WHOLE:
+        return float(run.start.min(initial=np.inf))
+    return moment(run, phase.rank, phase.lane, phase.start)
+
+
+def _end(run: RunTimes, phase: Phase) -> float | None:
+    """When the thread is through a phase, and its device with all that it launched."""
+    if phase.lane == WHOLE:
+        return float(run.end[run.workload.rank == phase.rank].max(initial=-np.inf))
+    times = [moment(run, phase.rank, phase.lane, phase.end)]
+    if phase.stream and phase.done > phase.end:
+        times.append(moment(run, phase.rank, phase.stream, phase.done))
+    return max((time for time in times if time is not None), default=None)
 
 
 def _outermost(phases: Sequence[Phase]) -> list[Phase]:

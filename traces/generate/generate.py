@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.analysis.metrics import mfu
+from simulator.analysis.phases import WHOLE, Phase
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import What, Workload
 from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded
@@ -238,4 +239,10 @@ def as_loaded(
         measured_end={},
         generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
         kernel_times=kernel_times,
+        phases=() if isinstance(plan.run, Training) else _phases(workload, plan.run.phase),
     )
+
+
+def _phases(workload: Workload, phase: str) -> tuple[Phase, ...]:
+    """Say that a generated pass is the phase that it is of, on every rank."""
+    return tuple(Phase(phase, rank, WHOLE, 0.0, 0.0) for rank in workload.ranks)

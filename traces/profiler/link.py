@@ -44,13 +44,13 @@ from traces.profiler.host_collectives import (
 )
 from traces.profiler.host_waits import device_waits, handovers, polling_waits, spin_waits
 from traces.profiler.modules import name_modules
+from traces.profiler.phases import rank_phases
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import (
     Window,
     choose_step,
     pair,
-    rank_phases,
     repeats_of,
     step_window,
     typical_latency,
@@ -153,7 +153,7 @@ def link_job(
         phases=tuple(
             phase
             for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
-            for phase in rank_phases(rank, window, float(shift))
+            for phase in rank_phases(rank, window, pair(rank, window), float(shift))
         ),
     )
 

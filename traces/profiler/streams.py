@@ -241,7 +241,7 @@ def _explained(ops: DeviceOps, op: int, allowed: dict[int, float], ends: _Ends) 
             last = _last(allowed)
             reason = _reason(ops, op, allowed, last).replace("wait", "inferred")
     late = ops.starts[op] - allowed.get(_LAUNCH, math.inf)
-    if reason == "unexplained" and last == _LAUNCH and op in ops.first and late > _IN_FLIGHT:
+    if reason == "unexplained" and last == _LAUNCH and op in ops.first and late > IN_FLIGHT:
         reason = "step before"
     if reason == "unexplained":
         ops.graph.gaps.append(_gap(ops, op, allowed, last))
@@ -289,7 +289,7 @@ def _launch_edges(
     return [_unexplained(ops, op, lane_op[op], lag), (lane_op[op], lag)]
 
 
-_IN_FLIGHT = 1e-3
+IN_FLIGHT = 1e-3
 """Nothing but work that goes on keeps an idle stream from a kernel for so long (s)."""
 
 

@@ -1,14 +1,12 @@
 """Which part of a rank's trace is the step, and which host event launched which device event."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.analysis.phases import DECODE, PREFILL, Phase
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
 from simulator.workload import Repeats
@@ -184,39 +182,6 @@ def _of_any_step(rank: RankTrace) -> NDArray[np.float64]:
     if not len(rank.host) or not len(device):
         return device.start
     return device.start[device.start >= _first_start(device, paired)[device.stream]]
-
-
-_WORDS = {
-    PREFILL: re.compile(r"(?<![a-z])prefill(?![a-z])", re.IGNORECASE),
-    DECODE: re.compile(r"(?<![a-z])decode(?![a-z])", re.IGNORECASE),
-}
-
-
-def phase_of(name: str) -> str | None:
-    """Return the phase that a range's name marks; None if none, or both.
-
-    Examples
-    --------
-    >>> phase_of("decode_step 3"), phase_of("Prefill"), phase_of("decoder layer")
-    ('decode', 'prefill', None)
-    """
-    marked = [phase for phase, word in _WORDS.items() if word.search(name)]
-    return marked[0] if len(marked) == 1 else None
-
-
-def rank_phases(trace: RankTrace, window: Window, shift: float) -> Iterator[Phase]:
-    """Yield the marked ranges of a rank's step; ``shift`` (s) puts them on the job's clock."""
-    marks = {index: phase for index, name in enumerate(trace.names) if (phase := phase_of(name))}
-    host = trace.host
-    rows = window.host[host.kind[window.host] == HostKind.ANNOTATION]
-    for row in rows[np.isin(host.name[rows], list(marks))].tolist():
-        yield Phase(
-            name=marks[int(host.name[row])],
-            rank=trace.rank,
-            lane=trace.threads[host.thread[row]],
-            start=float(host.start[row]) + shift,
-            end=float(host.end[row]) + shift,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.phases import Phase, moment, serving_latency
+from simulator.analysis.phases import WHOLE, Phase, ServingLatency, moment, serving_latency
 from simulator.builder import WorkloadBuilder
 from simulator.timeline import Measured, measured
 from simulator.workload import What
@@ -54,7 +54,7 @@ def test_tokens_take_what_the_marked_ranges_take():
 def test_the_slowest_rank_has_the_latency_and_unmarked_steps_have_none():
     run, _ = served([9.0])
     assert serving_latency(run, []) is None
-    assert serving_latency(run, [phase("decode", 1.0, 2.0)]) is None
+    assert serving_latency(run, [phase("decode", 1.0, 2.0, lane="thread 2")]) is None
     assert serving_latency(run, [phase("prefill", 1.0, 2.0, lane="thread 2")]) is None
     assert serving_latency(run, [phase("prefill", 1.0, 2.0)]).tpot is None
 
@@ -66,3 +66,30 @@ def test_a_measured_run_gets_everywhere_when_it_was_measured(lengths, time):
     inside = 0 <= time <= sum(lengths)
     if inside:
         assert moment(slow, 0, "thread 1", time) == pytest.approx(2 * time, abs=1e-9)
+
+
+def test_a_server_that_only_decodes_takes_what_its_passes_take_on_average():
+    run, slow = served([2.0, 4.0, 4.0])
+    marks = [phase("decode", 2.0, 5.0), phase("decode", 5.5, 8.0)]
+    assert serving_latency(run, marks) == ServingLatency(None, 3.0)
+    assert serving_latency(slow, marks) == ServingLatency(None, 6.0)
+
+
+def test_a_pass_that_does_both_is_the_first_token_of_some_and_a_token_of_others():
+    run, _ = served([2.0, 4.0, 4.0])
+    both = phase("mixed", 2.0, 5.0)
+    assert serving_latency(run, [both]) == ServingLatency(3.0, 3.0)
+    assert serving_latency(run, [both, phase("decode", 5.0, 7.0)]) == ServingLatency(3.0, 2.0)
+
+
+def test_a_pass_is_over_when_its_device_is_and_a_generated_one_is_the_whole_step():
+    builder = WorkloadBuilder(job_ranks=1)
+    for what, lane, span in (
+        (What.HOST, "thread 1", (0.0, 1.0)),
+        (What.COMPUTE, "stream 7", (0.5, 6.0)),
+    ):
+        builder.op(what, rank=0, lane=lane, name="op", duration=span[1] - span[0], measured=span)
+    run = measured(builder.build())
+    launched = Phase("decode", 0, "thread 1", 0.0, 1.0, stream="stream 7", done=6.0)
+    assert serving_latency(run, [launched]) == ServingLatency(None, 6.0)
+    assert serving_latency(run, [Phase("prefill", 0, WHOLE, 0.0, 0.0)]) == ServingLatency(6.0, None)

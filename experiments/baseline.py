@@ -89,6 +89,10 @@ class Baseline:
         nodes = None if cluster.is_one_graph else self.recorded.nodes  # a graph has none
         return self.asked(replace(self.recorded, cluster=cluster, nodes=nodes))
 
+    def as_read(self, loaded: Loaded) -> Scenario:
+        """Return a step of the trace where this one was recorded, its calls not yet costed."""
+        return replace(self.recorded, workload=loaded.workload, slow_down=0.0)
+
     def asked(self, recorded: Scenario) -> Scenario:
         """Return a step as it was recorded with the what-ifs of the settings."""
         return _changed(recorded, self.settings.what_ifs)[0]

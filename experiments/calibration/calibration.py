@@ -1,9 +1,16 @@
 """Calibration: what a trace shows of the network it ran on, put into the cluster.
 
-From each call that a trace shows, the waiting is taken away (from the last member's arrival on),
-and so is what other calls on the same links cost it (by replaying). What is left is compared with
-what the cluster's model says of the call alone, part by part: software, and latency and bytes of
-each tier. The multiples that fit best, per kind of collective, make the calibrated cluster.
+From each call that a trace shows, the waiting is taken away (from the last member's arrival on).
+What is left is compared with what the cluster's model says of the call alone, part by part:
+software, and latency and bytes of each tier. The multiples that fit best, per kind of collective,
+make the calibrated cluster.
+
+Calls that had their links to themselves come first. What calls that met took of each other is
+taken away by replaying, as the model shares links; where a library lets calls pass in another
+order, the difference would be booked on the network and then be shared once more. So kinds whose
+calls were never alone are fitted last, and **the recorded steps decide how much of a fit is kept**:
+all of it, if they take as long as recorded with it; none, if they did so without; a part, if one
+makes them too long and the other too short (:func:`calibrate_steps`).
 
 ``--collective-cost`` chooses between the model, the model calibrated so, and what was measured.
 
@@ -15,11 +22,12 @@ import, and numba imports it, too, wherever it is installed.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.costing.collective_costs import alone, by_model, by_trace
+from experiments.costing.collective_costs import alone, by_model, by_trace, had_links_alone
 from experiments.scenario.scenario import Scenario
 from simulator.engine.simulate import Costs
 from simulator.support.errors import CalibrationError, WhatIfError
@@ -99,6 +107,8 @@ _SETTLED = 1e-7
 _FLOOR = 1e-3
 """Relative errors below this are rounding of stamps, and count as if they were this."""
 _ALIKE = "all calls are alike (one size, one kind of group)"
+_STEP_SHOWS = 0.005
+"""Of a step's time: a replay that a fit moves by less than this says nothing of the fit."""
 _DRAWS = 200
 _LEVEL = 95.0
 
@@ -116,9 +126,10 @@ class FitRows:
 class Fit:
     """Multiples of the parts, shape ``(parts,)``: 1 where a part was not fitted.
 
-    ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls
-    better than 1. ``residual`` is predicted against measured,
-    ``predicted / took - 1``, by row; ``before`` the same with all multiples 1.
+    ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls, or
+    the recorded steps, better than 1. ``residual`` is predicted against measured,
+    ``predicted / took - 1``, by row; ``before`` the same with all multiples 1. ``share`` is what
+    the recorded steps left of what the calls show (:func:`calibrate_steps`).
     """
 
     rows: FitRows
@@ -127,6 +138,7 @@ class Fit:
     residual: Floats
     before: Floats
     met: bool = False
+    share: float = 1.0
 
     @property
     def fitted(self) -> tuple[str, ...]:
@@ -192,7 +204,7 @@ def interval(fitted: Fit, rng: "np.random.Generator") -> Floats:
             [rng.choice(rows_of_group, len(rows_of_group)) for rows_of_group in members]
         )
         again = FitRows(rows.names, rows.took[drawn], rows.parts[drawn])
-        draws[number, chosen] = _robust(again, chosen)
+        draws[number, chosen] = 1 + fitted.share * (_robust(again, chosen) - 1)
     edges = [(100 - _LEVEL) / 2, (100 + _LEVEL) / 2]
     return np.asarray(np.percentile(draws, edges, axis=0), dtype=np.float64)
 
@@ -259,6 +271,40 @@ def _residual(rows: FitRows, multiple: Floats) -> Floats:
     return np.asarray(rows.parts @ multiple / rows.took - 1, dtype=np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class RecordedStep:
+    """A step as it was recorded: its calls take what the model says of them on its cluster."""
+
+    scenario: Scenario
+
+    @cached_property
+    def timed(self) -> Scenario:
+        """The step with its calls costed :func:`by_trace`."""
+        return by_trace(self.scenario)
+
+    @cached_property
+    def measured(self) -> float:
+        """How long it took (s): its period, or from its begin to its last end."""
+        workload = self.scenario.workload
+        if workload.repeats is not None:
+            return workload.repeats.period
+        ended = workload.measured_end[~np.isnan(workload.measured_end)]
+        return float(ended.max(initial=0.0))
+
+    def error_on(self, cluster: Cluster) -> float:
+        """How far off the step is, relative, with its calls costed by the model of a cluster."""
+        step = by_model(replace(self.scenario, cluster=cluster)).run().makespan
+        return step / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """A cluster fitted to recorded steps, and what was fitted of each kind of collective."""
+
+    cluster: Cluster
+    fits: dict[str, Fit]
+
+
 def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scenario:
     """Cost calls by the model, after the cluster was fitted to what the trace shows.
 
@@ -270,47 +316,99 @@ def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scena
     CalibrationError
         If the trace shows nothing of any kind of collective.
     """
-    fits = fit_steps(by_trace(scenario), others)
-    cluster = calibrated_cluster(scenario.cluster, fits, "fitted to this trace")
-    return by_model(replace(scenario, cluster=cluster))
+    steps = steps_of(scenario, others)
+    return by_model(replace(scenario, cluster=calibrate_steps(steps, "this trace").cluster))
 
 
-def fit_steps(scenario: Scenario, others: Iterable[Workload] = ()) -> dict[str, Fit]:
-    """Fit each kind to a step that is costed :func:`by_trace`, and to further recorded ones.
-
-    Raises
-    ------
-    CalibrationError
-        As :func:`by_calibration`.
-    """
+def steps_of(scenario: Scenario, others: Iterable[Workload] = ()) -> list[RecordedStep]:
+    """Return a step as it was recorded, and others of its job that have calls."""
     step = scenario.workload.measured_end
     more = (
         workload
         for workload in others
         if len(workload.calls) and not np.array_equal(workload.measured_end, step)
     )
-    return fit_kinds(
-        [scenario, *(by_trace(replace(scenario, workload=workload)) for workload in more)]
-    )
+    return [
+        RecordedStep(scenario),
+        *(RecordedStep(replace(scenario, workload=workload)) for workload in more),
+    ]
 
 
-def fit_kinds(scenarios: Iterable[Scenario]) -> dict[str, Fit]:
-    """Fit each kind of collective to steps of one job, costed :func:`by_trace`.
+def calibrate_steps(steps: Sequence[RecordedStep], source: str) -> Calibration:
+    """Fit each kind of collective to recorded steps of one job, on the cluster they ran on.
 
-    A kind that the cluster meets as well as any fit stays as it is.
+    First the kinds that were timed while their links carried nothing else, then those that never
+    were. Of each of the two, ``1 + share * (multiple - 1)`` is kept, with the share between 0 and 1
+    at which the steps, in the median, take as long as recorded. A kind that the cluster meets as
+    well as any fit stays as it is.
+
+    Parameters
+    ----------
+    steps
+        At least one.
+    source
+        What was recorded; the cluster's file names it beside each figure.
 
     Raises
     ------
     CalibrationError
         As :func:`by_calibration`.
     """
-    scenarios = list(scenarios)
-    fits = {kind: fit(rows) for kind, rows in rows_by_kind(scenarios).items()}
-    if not fits:
-        raise CalibrationError(f"nothing to calibrate with: {_why_none(scenarios)}")
+    rows = rows_by_kind(steps)
+    if not rows:
+        raise CalibrationError(f"nothing to calibrate with: {_why_none(steps)}")
+    alone_fits = {kind: fit(calls.alone) for kind, calls in rows.items() if len(calls.alone.took)}
+    first = {kind: fitted for kind, fitted in alone_fits.items() if fitted.fitted or fitted.met}
+    rest = {kind: fit(calls.every) for kind, calls in rows.items() if kind not in first}
+    cluster = steps[0].scenario.cluster
+    fits: dict[str, Fit] = {}
+    for group in (first, rest):
+        kept = _as_steps_show(cluster, group, steps)
+        cluster = calibrated_cluster(cluster, kept, f"fitted to {source}")
+        fits |= kept
     if not any(fitted.fitted or fitted.met for fitted in fits.values()):
         raise CalibrationError(nothing_fitted(fits))
-    return fits
+    return Calibration(cluster, dict(sorted(fits.items())))
+
+
+def _as_steps_show(
+    cluster: Cluster, fits: dict[str, Fit], steps: Sequence[RecordedStep]
+) -> dict[str, Fit]:
+    """Keep of fits what brings the steps, in the median, nearest to what was recorded.
+
+    A step that hardly changes with them, or was not measured, says nothing against the calls.
+    """
+    measured = [step for step in steps if step.measured > 0]
+    if not measured or not any(fitted.fitted for fitted in fits.values()):
+        return fits
+    whole = calibrated_cluster(cluster, fits, "")
+    without, with_all = (
+        float(np.median([step.error_on(where) for step in measured])) for where in (cluster, whole)
+    )
+    if abs(with_all - without) < _STEP_SHOWS:
+        return fits
+    if without * with_all < 0:
+        share = without / (without - with_all)
+        return {kind: _in_part(fitted, share) for kind, fitted in fits.items()}
+    if abs(with_all) < abs(without):
+        return fits
+    why = (
+        f"with what its calls show the step would be {100 * with_all:+.1f} % off, without it is "
+        f"{100 * without:+.1f} %"
+    )
+    return {
+        kind: replace(_fitted(fitted.rows, dict.fromkeys(fitted.rows.names, why)), met=True)
+        if fitted.fitted
+        else fitted
+        for kind, fitted in fits.items()
+    }
+
+
+def _in_part(fitted: Fit, share: float) -> Fit:
+    multiple = 1 + share * (fitted.multiple - 1)
+    return replace(
+        fitted, multiple=multiple, residual=_residual(fitted.rows, multiple), share=share
+    )
 
 
 def nothing_fitted(fits: Mapping[str, Fit]) -> str:
@@ -319,9 +417,9 @@ def nothing_fitted(fits: Mapping[str, Fit]) -> str:
     return f"nothing can be calibrated ({'; '.join(reasons)})"
 
 
-def _why_none(scenarios: Iterable[Scenario]) -> str:
+def _why_none(steps: Iterable[RecordedStep]) -> str:
     """Say why no call of these steps shows how long it takes by itself."""
-    sizes = np.concatenate([scenario.workload.calls.size for scenario in scenarios])
+    sizes = np.concatenate([step.scenario.workload.calls.size for step in steps])
     if not len(sizes):
         return "no collectives in the step"
     if np.isnan(sizes).all():
@@ -332,21 +430,37 @@ def _why_none(scenarios: Iterable[Scenario]) -> str:
     )
 
 
-def rows_by_kind(scenarios: Iterable[Scenario]) -> dict[str, FitRows]:
-    """Gather the calls of steps of one job, costed :func:`by_trace`, by kind, as rows to fit."""
+@dataclass(frozen=True, slots=True, eq=False)
+class KindRows:
+    """Calls of one kind: every one, what it shared taken away, and those that shared nothing."""
+
+    every: FitRows
+    alone: FitRows
+
+
+def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
+    """Gather the calls of steps of one job by kind, as rows to fit."""
     tables: dict[str, list[Row]] = {}
+    undisturbed: dict[str, list[bool]] = {}
     names: tuple[str, ...] = ()
-    for scenario in scenarios:
-        costs = scenario.costs()
-        took = alone(scenario)
+    for step in steps:
+        timed = step.timed
+        costs = timed.costs()
+        took, is_alone = alone(timed), had_links_alone(timed)
         names = part_names(costs.topology.resources)
         for index in range(len(took)):
-            call = scenario.workload.call_view(index)
+            call = timed.workload.call_view(index)
             if took[index] > 0 and call.kind != UNKNOWN and not np.isnan(call.size):
                 parts = call_parts(costs, call)
                 if parts.sum() > 0:
                     tables.setdefault(call.kind, []).append((float(took[index]), parts))
-    return {kind: _rows(names, table) for kind, table in sorted(tables.items())}
+                    undisturbed.setdefault(call.kind, []).append(bool(is_alone[index]))
+    by_kind = {}
+    for kind, table in sorted(tables.items()):
+        every = _rows(names, table)
+        kept = np.array(undisturbed[kind])
+        by_kind[kind] = KindRows(every, FitRows(every.names, every.took[kept], every.parts[kept]))
+    return by_kind
 
 
 def calibrated_cluster(cluster: Cluster, fits: Mapping[str, Fit], source: str) -> Cluster:

@@ -26,6 +26,8 @@ _CLOSE = 1e-3
 """A call is timed right within this fraction of its measured time ..."""
 _CLOSE_TIME = 1e-7
 """... or this many seconds, whichever is more: stamps are whole microseconds in older traces."""
+_ALONE = 0.01
+"""Calls that others lengthened by less than this had their links to themselves."""
 _MANY = 10
 """Like calls of which the least shows how long one takes though members were not recorded."""
 
@@ -72,6 +74,14 @@ def alone(scenario: Scenario) -> Floats:
     is_frequent = np.isin(np.arange(len(took)), first[count >= _MANY])
     took[~_whole(workload) & ~is_frequent] = np.nan
     return took
+
+
+def had_links_alone(scenario: Scenario) -> NDArray[np.bool_]:
+    """Which calls of a scenario of :func:`by_trace` took what they take alone, shape ``(calls,)``.
+
+    The others shared links with calls beside them.
+    """
+    return np.isclose(alone(scenario), _target(scenario.workload), rtol=_ALONE, atol=_CLOSE_TIME)
 
 
 def _settled(

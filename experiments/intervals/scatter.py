@@ -202,8 +202,7 @@ def _scenarios(base: Baseline) -> list[tuple[Scenario, Scenario]]:
 
 def _costed(base: Baseline, loaded: Loaded) -> Scenario:
     """Cost a step where the baseline's was recorded; its kernels last as long as recorded."""
-    scenario = replace(base.recorded, workload=loaded.workload, slow_down=0.0)
-    return with_costs(scenario, base.settings.collective_cost)
+    return with_costs(base.as_read(loaded), base.settings.collective_cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

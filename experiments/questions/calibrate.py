@@ -14,11 +14,11 @@ from experiments.baseline import Baseline, BaselineAnswer, Settings, Where, base
 from experiments.calibration.calibration import (
     SOFTWARE,
     Fit,
-    calibrated_cluster,
+    calibrate_steps,
     check_replay,
-    fit_steps,
     interval,
     nothing_fitted,
+    steps_of,
 )
 from experiments.calibration.log_calibration import logged_cluster
 from experiments.calibration.log_fitting import LogFit, fit_logged, logged
@@ -170,16 +170,16 @@ def calibrate(
     by_trace = replace(as_recorded(settings), collective_cost="trace")
     base = baseline(trace, cluster, by_trace, watch)
     others = recorded_steps(base.loaded, base.read) if by_trace.step == MEDIAN else ()
-    fits = fit_steps(base.scenario, others)
+    recorded = base.as_read(base.loaded)
+    source = f"{base.loaded.trace}, step {base.loaded.coverage.step}"
+    calibration = calibrate_steps(steps_of(recorded, others), source)
+    cluster_before, fits = base.scenario.cluster, calibration.fits
     if not any(fit.fitted for fit in fits.values()):
         raise CalibrationError(nothing_fitted(fits))
-    source = f"fitted to {base.loaded.trace}, step {base.loaded.coverage.step}"
-    cluster_before = base.scenario.cluster
-    calibrated = calibrated_cluster(cluster_before, fits, source)
-    calibrated = calibrated.model_copy(
+    calibrated = calibration.cluster.model_copy(
         update={"known": measured_by(cluster_before.known, residual_calls(fits))}
     )
-    check_replay(base.recorded, base.loaded.measured_step, calibrated)
+    check_replay(recorded, base.loaded.measured_step, calibrated)
     rng = np.random.default_rng(_SEED)
     return CalibrationReport(
         base=base,
@@ -220,7 +220,16 @@ def _parameters(
         wire = resource_values(cluster).get(name, np.inf)
         beyond = name.endswith("bandwidth") and now * multiple > wire
         note = "more than the wire: is this the cluster it ran on?" if beyond else ""
+        if fit.share < 1:
+            note = "; ".join(filter(None, (_in_part(fit), note)))
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
+
+
+def _in_part(fit: Fit) -> str:
+    return (
+        f"{100 * fit.share:.0f} % of what its calls show: with all of it the recorded steps would "
+        "be off the other way"
+    )
 
 
 def payload(cluster: Cluster, calibrated: Calibrated) -> dict[str, float]:

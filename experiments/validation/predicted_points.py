@@ -22,9 +22,9 @@ import numpy as np
 
 from experiments.baseline import Baseline, Settings, replayed
 from experiments.calibration.calibration import (
-    calibrated_cluster,
+    RecordedStep,
+    calibrate_steps,
     check_replay,
-    fit_kinds,
     with_calibration,
 )
 from experiments.evaluate.design_points import Answered, steps
@@ -196,7 +196,7 @@ class Recording:
         read = open_package(trace, settings.reading)
         base = replayed(read, cluster, settings, watch)
         try:
-            fitted = _calibrated(base, read, watch)
+            fitted = _calibrated(base, read)
             check_replay(base.recorded, base.loaded.measured_step, fitted)
             again = replayed(lambda _: base.loaded, fitted, settings, watch)
         except TwofoldError as error:
@@ -329,21 +329,12 @@ def _of_one_step(settings: Settings) -> Settings:
     return replace(settings, step=step, collective_cost="model")
 
 
-def _calibrated(base: Baseline, read: OpenTrace, watch: Watch) -> Cluster:
+def _calibrated(base: Baseline, read: OpenTrace) -> Cluster:
     """Calibrate a cluster on all steps of the recording that it is the cluster of."""
     recorded = base.loaded.coverage.steps
     numbers = [str(number) for number in recorded] or [base.loaded.coverage.step]
-    scenarios = [
-        replayed(
-            read,
-            base.scenario.cluster,
-            replace(base.settings, step=one, collective_cost="trace"),
-            watch,
-        ).scenario
-        for one in numbers
-    ]
-    fits = fit_kinds(scenarios)
-    return calibrated_cluster(base.scenario.cluster, fits, base.loaded.trace)
+    steps = [RecordedStep(base.as_read(read(number))) for number in numbers]
+    return calibrate_steps(steps, base.loaded.trace).cluster
 
 
 def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:

@@ -13,7 +13,7 @@ import numpy as np
 
 from collectives.files.measured_calls import Layout
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.calibration.calibration import calibrated_cluster, fit_kinds
+from experiments.calibration.calibration import RecordedStep, calibrate_steps
 from experiments.output.document import Document
 from experiments.provenance import ClusterIdentity, Head, Inputs, identity
 from experiments.question import question
@@ -338,11 +338,11 @@ def _left_out(
     """Error of a step (%) on the cluster calibrated with the other steps; None if they cannot."""
     if not others:
         return None
+    steps = [RecordedStep(step.as_read(step.loaded)) for step in others]
     try:
-        fits = fit_kinds([base_step.scenario for base_step in others])
+        fitted = calibrate_steps(steps, "the other steps").cluster
     except CalibrationError:
         return None
-    fitted = calibrated_cluster(cluster, fits, "the other steps")
     return _percent(_again(base, fitted, watch))
 
 

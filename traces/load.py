@@ -23,6 +23,7 @@ from traces.core.files import (
     is_goal,
     is_kineto,
     is_plan,
+    is_rocm,
     is_sqlite,
     is_xla_json,
     is_xplane,
@@ -219,6 +220,12 @@ def _open_nsys(path: Path, options: Options) -> OpenTrace:
     return _open_job(path, read_exports(path), options)
 
 
+def _open_rocm(path: Path, options: Options) -> OpenTrace:
+    from traces.rocm.reader import read_rocm
+
+    return _open_job(path, read_rocm(path), options)
+
+
 def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
     """Link any step of a job.
 
@@ -349,6 +356,7 @@ FORMATS = {
     "xplane": Format(is_xplane, _open_xplane),
     "xla_json": Format(is_xla_json, _open_xla_json),
     "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
+    "rocm": Format(is_rocm, _open_rocm, profiler=True),
     "nsys": Format(is_sqlite, _open_nsys, profiler=True),
     "flight_recorder": Format(is_flight_recorder, _open_flight_recorder),
     "pytorch_et": Format(is_execution_trace, _open_execution_trace),

@@ -312,12 +312,24 @@ TEXT: tuple[Mutator, ...] = (_number, _number, _word, _line, _bytes)
 BY_KIND: dict[str, tuple[Mutator, ...]] = {
     "chakra": (_messages, _messages, _messages, _bytes),
     "nsys": (_database,),
+    "rpd": (_database,),
+    "rocpd": (_database,),
+    "flight-recorder": (_bytes,),
     "xplane": (_wire, _wire, _wire, _bytes),
     "bundle": (_archive, _archive, _archive, _bytes),
     "kineto-gz": (_packed, _packed, _packed, _bytes),
     "xla-json": (_packed, _packed, _packed, _bytes),
 }
-_JSON = ("kineto", "pytorch-et", "graph-json", "calls-json", "schedule", "config")
+_JSON = (
+    "kineto",
+    "pytorch-et",
+    "rocprofv3",
+    "flight-json",
+    "graph-json",
+    "calls-json",
+    "schedule",
+    "config",
+)
 
 
 def mutated_bytes(data: bytes, rng: random.Random) -> bytes:

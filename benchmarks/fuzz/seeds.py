@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,14 @@ def _nsys() -> bytes:
     from helpers.nsys_files import simple
 
     return _made(simple, "a.sqlite")
+
+
+def _rocm() -> dict[str, bytes]:
+    from helpers.rocm_files import WRITERS, two_steps
+
+    return {
+        form: _made(partial(write, events=two_steps()), "a.db") for form, write in WRITERS.items()
+    }
 
 
 def _flight_recorder() -> dict[str, object]:
@@ -298,6 +307,8 @@ def seeds() -> Iterator[Seed]:
     yield Seed("kineto-gz", "rank0.json.gz", gzip.compress(_trimmed_kineto(), 1, mtime=0), trace)
     yield Seed("chakra", "job.0.et", _chakra(), trace)
     yield Seed("nsys", "a.sqlite", _nsys(), trace)
+    for form, data in _rocm().items():
+        yield Seed(form, "rank0.db", data, trace)
     dump = _flight_recorder()
     look = (("inspect", "F"),)
     yield Seed("flight-recorder", "dump_0", pickle.dumps(dump, protocol=2), look)

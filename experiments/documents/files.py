@@ -92,12 +92,12 @@ def inspect(report: "InspectReport") -> Document:
     calls = plural(len(loaded.workload.calls), "call")
     missing = []
     if coverage.starts and coverage.starts_explained < 1:
-        missing.append(f"{100 * (1 - coverage.starts_explained):.2g} % of starts are unexplained")
+        missing.append(f"{100 * (1 - coverage.starts_explained):.3g} % of starts are unexplained")
     if coverage.collectives_matched < coverage.collectives:
         lost = coverage.collectives - coverage.collectives_matched
         missing.append(f"{plural(lost, 'collective')} of {coverage.collectives:,} lack members")
     if coverage.collectives and coverage.bytes_known < 1:
-        missing.append(f"the bytes of {100 * (1 - coverage.bytes_known):.2g} % are unknown")
+        missing.append(f"the bytes of {100 * (1 - coverage.bytes_known):.3g} % are unknown")
     return Document(
         title=f"Trace: {loaded.trace}",
         headline=f"{loaded.trace} has {ranks}{length}, {calls}.",

@@ -34,7 +34,16 @@ PARALLEL = {"multiprocessing", "concurrent.futures.process"}
 OTHER_ENGINES = {"simpy", "simulator.engine.flow"}
 OTHER_READERS = tuple(
     f"traces.{room}."
-    for room in ("flight_recorder", "generate", "goal", "kineto", "nsys", "pytorch_et", "xla")
+    for room in (
+        "flight_recorder",
+        "generate",
+        "goal",
+        "kineto",
+        "nsys",
+        "pytorch_et",
+        "rocm",
+        "xla",
+    )
 )
 OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectives.files.msccl"}
 

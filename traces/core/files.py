@@ -84,6 +84,7 @@ _FIRST_PLANE = re.compile(
 _PLANES = (b"/host:", b"/device:", b"#Chip", b"Task Environment", b"/misc")
 _ZIP = b"PK\x03\x04"
 SQLITE = b"SQLite format 3\0"
+_ROCPD, _ROCPROF = b"rocpd_", b'"rocprofiler-sdk-tool"'
 _FLIGHT_KEYS = (b'"pg_status"', b'"profiling_name"')
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _TAR, _TAR_AT = b"ustar", 257
@@ -135,8 +136,18 @@ def is_zip(head: bytes) -> bool:
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file that begins so is a SQLite database: an export of Nsight Systems."""
-    return head.startswith(SQLITE)
+    """Whether a file that begins so is a SQLite database that no other tool wrote: of Nsight."""
+    return head.startswith(SQLITE) and _ROCPD not in head
+
+
+def is_rocm(head: bytes) -> bool:
+    """Whether a file begins as recordings of ROCm's profilers do: a database, or rocprofv3's JSON.
+
+    SQLite keeps the names of all tables on its first pages, which are made before any row.
+    """
+    if head.startswith(SQLITE):
+        return _ROCPD in head
+    return head.removeprefix(BOM_UTF8).lstrip().startswith(b"{") and _ROCPROF in head
 
 
 def is_flight_recorder(head: bytes) -> bool:

@@ -1,186 +1,20 @@
-"""The reader of Nsight Systems exports (``nsys export --type sqlite``), gzip or not.
+"""The reader of Nsight Systems exports (``nsys export --type sqlite``), packed or not.
 
 One file may hold several GPUs and processes, a directory several files: each process on a GPU is a
-rank. After that all is shared with the PyTorch profiler's files: windows, launches, streams, waits
-and matching (:func:`traces.profiler.link.link_job`).
-
-Steps are NVTX ranges: the outermost that repeat and hold the GPU's work.
-``ProfilerStep#3``, ``step 3``, ``iteration_3`` are steps by their names. Any other range is, if it
-repeats on a thread without overlap and nearly all kernels were launched while one was open; of
-several such the longest, which is the outermost.
+rank (:mod:`traces.core.gpu_exports`). After that all is shared with the PyTorch profiler's files:
+windows, launches, streams, waits and matching (:func:`traces.profiler.link.link_job`).
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from simulator.support.errors import TraceError
-from simulator.support.input_files import beginning
-from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
-from traces.core.files import SQLITE, is_sqlite
-from traces.nsys.communicators import common_part, with_groups
-from traces.nsys.database import opened
+from traces.core.events import Job, RankTrace
+from traces.core.files import is_sqlite
+from traces.core.gpu_exports.database import opened
+from traces.core.gpu_exports.job import ExportReader, read_exported_job
+from traces.core.gpu_exports.processes import ExportFile
 from traces.nsys.nccl import nccl_calls
-from traces.nsys.processes import ExportFile, GpuProcess
-from traces.nsys.ranks import rank_traces
-from traces.nsys.tables import GRAPH_ROWS, Export, Ranges, read_export
-
-_STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")
-_NUMBER = re.compile(r"(\d{1,9})(?:/\d+)?\D{0,2}$")
-_SUFFIX = re.compile(r"[\s_#=:.]*\d+(?:/\d+)?\D{0,2}$")
-"""A range's number, and what joins it to its name: ``step_3``, ``Step 3/100``, ``(step=3)``."""
-_HELD = 0.8
-"""A range that is no step by its name must hold this share of a rank's launches."""
-_HELD_BY_NAME = 0.2
-"""A step by its name must: a recording of few steps has much before and after them."""
-_SAME = 0.01
-"""Of two ranges whose shares differ by less the longer is the outer one."""
-_NONE = (
-    "no NVTX range repeats around each step: the whole recording is taken; mark steps with "
-    "torch.cuda.nvtx.range_push(f'step {i}')"
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Series:
-    """Ranges of one name, its number aside, on one thread: when (ns) and with which numbers."""
-
-    name: str
-    start: Longs
-    end: Longs
-    numbers: tuple[int, ...]
-    held: float
-
-
-def add_steps(
-    traces: Sequence[RankTrace], units: Sequence[GpuProcess]
-) -> tuple[list[RankTrace], list[str]]:
-    """Give ranks the steps that all of them have; none where it is not recorded, with a note."""
-    series = [_series(trace, unit) for trace, unit in zip(traces, units, strict=True)]
-    common = set.intersection(*({ranges.name for ranges in of_rank} for of_rank in series))
-    chosen = [_best([ranges for ranges in of_rank if ranges.name in common]) for of_rank in series]
-    agreed = [
-        ranges
-        for ranges in chosen
-        if ranges is not None and ranges.name == (chosen[0] or ranges).name
-    ]
-    if len(agreed) < len(traces):
-        return list(traces), [_NONE]
-    rows = zip(traces, units, agreed, strict=True)
-    steps = _aligned(traces, [_steps(trace, unit, ranges) for trace, unit, ranges in rows])
-    numbers = set.intersection(*({step.number for step in rank_steps} for rank_steps in steps))
-    if not numbers:
-        return list(traces), ["the ranks' NVTX ranges have no step in common: all is taken"]
-    left = sum(len(rank_steps) for rank_steps in steps) - len(numbers) * len(steps)
-    note = f"a step is an NVTX range {agreed[0].name!r}: {len(numbers)} of them"
-    note += f"; {left} that not every rank recorded are left out" if left else ""
-    return [
-        replace(trace, steps=tuple(step for step in rank_steps if step.number in numbers))
-        for trace, rank_steps in zip(traces, steps, strict=True)
-    ], [note]
-
-
-def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
-    """Collect the ranges of a rank that repeat, or are steps by name, and hold its launches."""
-    export = unit.file.export
-    ranges = export.ranges.only(
-        ~export.ranges.operator & (export.ranges.thread >> 24 == unit.process)
-    )
-    launches = _launch_times(trace, unit)
-    plain = [_plain(name) for name in export.names]
-    keys: dict[tuple[str, int, bool], list[int]] = {}
-    columns = (ranges.name.tolist(), ranges.thread.tolist(), ranges.nested.tolist())
-    for row, (name, thread, nested) in enumerate(zip(*columns, strict=True)):
-        if "nccl" not in plain[name] and "::" not in plain[name]:
-            keys.setdefault((plain[name], thread, nested), []).append(row)
-    candidates = [
-        _one_series(export, ranges, name, np.array(rows), launches)
-        for (name, _, _), rows in keys.items()
-    ]
-    return [ranges for ranges in candidates if ranges is not None]
-
-
-def _one_series(
-    export: Export, ranges: Ranges, name: str, rows: Longs, launches: Longs
-) -> _Series | None:
-    rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-    start, end = ranges.start[rows], ranges.end[rows]
-    by_name = _STEP.fullmatch(name) is not None
-    if (len(rows) < 2 and not by_name) or (start[1:] < end[:-1]).any() or not len(launches):
-        return None
-    held_share = float(
-        (np.searchsorted(launches, end) - np.searchsorted(launches, start)).sum() / len(launches)
-    )
-    if held_share < (_HELD_BY_NAME if by_name else _HELD):
-        return None
-    matches = [_NUMBER.search(export.names[number]) for number in ranges.name[rows].tolist()]
-    numbers = tuple(int(match[1]) for match in matches if match)
-    all_numbered = len(numbers) == len(set(numbers)) == len(rows)
-    return _Series(name, start, end, numbers if all_numbered else (), held_share)
-
-
-def _best(series: Sequence[_Series]) -> _Series | None:
-    """Pick steps by name before others, then those that hold most, then the longest."""
-    return max(
-        series,
-        key=lambda ranges: (
-            _STEP.fullmatch(ranges.name) is not None,
-            round(ranges.held / _SAME),
-            float(np.mean(ranges.end - ranges.start)),
-            ranges.name,
-        ),
-        default=None,
-    )
-
-
-def _steps(trace: RankTrace, unit: GpuProcess, series: _Series) -> list[ProfilerStep]:
-    zero = trace.epoch - unit.file.export.utc
-    numbers = series.numbers or range(len(series.start))
-    return [
-        ProfilerStep(number, (start - zero) / 1e9, (end - zero) / 1e9)
-        for number, start, end in zip(
-            numbers, series.start.tolist(), series.end.tolist(), strict=True
-        )
-    ]
-
-
-def _aligned(
-    traces: Sequence[RankTrace], steps: Sequence[list[ProfilerStep]]
-) -> list[list[ProfilerStep]]:
-    """Give steps that ranks count differently the numbers of the first rank at the same time."""
-    if len({tuple(step.number for step in rank_steps) for rank_steps in steps}) == 1:
-        return list(steps)
-    lead = np.array([traces[0].epoch / 1e9 + step.start for step in steps[0]])
-    aligned = []
-    for trace, rank_steps in zip(traces, steps, strict=True):
-        nearest = [
-            int(np.abs(lead - (trace.epoch / 1e9 + step.start)).argmin()) for step in rank_steps
-        ]
-        fits = len(set(nearest)) == len(rank_steps)
-        numbers = [steps[0][index].number for index in nearest]
-        aligned.append(
-            [replace(step, number=number) for step, number in zip(rank_steps, numbers, strict=True)]
-            if fits
-            else rank_steps
-        )
-    return aligned
-
-
-def _launch_times(trace: RankTrace, unit: GpuProcess) -> Longs:
-    """When the rank's device events were launched (ns of the file's clock), sorted."""
-    host = trace.host
-    runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)
-    runtime &= host.correlation >= 0
-    zero = trace.epoch - unit.file.export.utc
-    return np.sort(np.round(host.start[runtime] * 1e9).astype(np.int64) + zero)
-
-
-def _plain(name: str) -> str:
-    """Return a range's name without its number, in small letters."""
-    return _SUFFIX.sub("", name).strip("( ").lower() or name
+from traces.nsys.tables import GRAPH_ROWS, read_export
 
 
 def read_exports(path: Path) -> Job:
@@ -191,41 +25,7 @@ def read_exports(path: Path) -> Job:
     TraceError
         If a file is damaged, is no export, or lacks what is needed.
     """
-    files, skipped = _files(path)
-    traces, units, notes = rank_traces(files)
-    traces, grouped = with_groups(traces)
-    traces, stepped = add_steps(traces, units)
-    cropped: list[str] = []
-    if not traces[0].steps:
-        traces, cropped = common_part(traces)
-    world = max(trace.world_size or 0 for trace in traces)
-    source = "the processes with a GPU"
-    if world > len(traces):
-        notes.append(f"{len(traces)} of {world} ranks were recorded")
-        source = "the largest communicator or rank"
-    notes += [*grouped, *stepped, *cropped, *_lacking(files, traces)]
-    return Job(tuple(traces), world, source, skipped, tuple(notes))
-
-
-def _files(path: Path) -> tuple[list[ExportFile], tuple[Skipped, ...]]:
-    if not path.is_dir():
-        return [_file(path)], ()
-    try:
-        inside = sorted(path.iterdir())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
-    files, skipped = [], []
-    for file in inside:
-        if not file.is_file():
-            skipped.append(Skipped(file, "not a file; sub-directories are not searched"))
-        elif is_sqlite(beginning(file, len(SQLITE))):
-            files.append(_file(file))
-        else:
-            skipped.append(Skipped(file, "not a SQLite database"))
-    if not files:
-        raise TraceError(f"{path}: no Nsight Systems export (.sqlite) in this directory")
-    return files, tuple(skipped)
+    return read_exported_job(path, _READER)
 
 
 def _file(path: Path) -> ExportFile:
@@ -254,3 +54,6 @@ def _lacking(files: Sequence[ExportFile], traces: Sequence[RankTrace]) -> Iterat
             "no message sizes: record with --trace=cuda,nvtx and export with "
             "--include-blobs=true, which keeps NCCL's records of its calls"
         )
+
+
+_READER = ExportReader("Nsight Systems export (.sqlite)", is_sqlite, _file, _lacking)

@@ -8,15 +8,14 @@ between versions are optional. A process is ``globalPid`` without its last 24 bi
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
 from traces.core.events import Longs
-from traces.nsys.database import Database, IntColumns
+from traces.core.gpu_exports.database import Database
+from traces.core.gpu_exports.export import Export, IntColumns, Ranges
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _DEVICE = ("start", "end", "deviceId", "streamId")
@@ -41,61 +40,6 @@ _LINK = "NVLink"
 _GRID = ("gridX", "gridY", "gridZ")
 _ABOUT = re.compile(r"(ENUM_|META_|TARGET_|ANALYSIS_|NVTX_PAYLOAD|NVTX_SCOPES|EXPORT_|sqlite_)")
 _LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethodType")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """NVTX ranges that have ended; columns ``(ranges,)``.
-
-    ``row`` is the row of the table, ``name`` an index into ``Export.names``, ``nested`` says
-    push/pop ranges, which belong to a thread, from start/end ranges, which may cross threads;
-    ``operator`` those that ``emit_nvtx`` wrote.
-    """
-
-    row: Longs
-    start: Longs
-    end: Longs
-    thread: Longs
-    name: Longs
-    nested: NDArray[np.bool_]
-    operator: NDArray[np.bool_]
-
-    def only(self, rows: NDArray[np.bool_]) -> "Ranges":
-        """Take the ranges of a mask."""
-        return Ranges(
-            row=self.row[rows],
-            start=self.start[rows],
-            end=self.end[rows],
-            thread=self.thread[rows],
-            name=self.name[rows],
-            nested=self.nested[rows],
-            operator=self.operator[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Export:
-    """One file's events. ``utc`` is when the file's clock showed 0 (ns since 1970).
-
-    ``device`` has kernels, copies, memsets and whole CUDA graphs with ``start``, ``end``,
-    ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``, the ``bytes`` of
-    a copy and the ``blocks`` of a kernel (-1 where they are not recorded); ``runtime`` has
-    ``start``, ``end``, ``thread``, ``correlationId``, ``name``. ``processors`` are the
-    multiprocessors of each device, ``links`` the samples of NVLink's counters by device: a
-    counter's name, times (ns) and percents.
-    """
-
-    utc: int
-    names: tuple[str, ...]
-    device: IntColumns
-    runtime: IntColumns
-    syncs: IntColumns
-    events: IntColumns
-    ranges: Ranges
-    accelerator: str
-    processors: dict[int, int] = field(default_factory=dict)
-    links: dict[int, list[tuple[str, Longs, Longs]]] = field(default_factory=dict)
-    unused: Counter[str] = field(default_factory=Counter)
 
 
 def read_export(database: Database) -> Export:

@@ -182,7 +182,7 @@ OWN = {
     "experiments/priors/errors.py",
     "collectives/libraries/engine_all_reduce.py",
     "traces/generate/kernel_times/times.py",
-    "traces/nsys/database.py",  # what the door unpacked into a temporary file
+    "traces/core/gpu_exports/database.py",  # what the door unpacked into a temporary file
 }
 """Modules that open files of their own program."""
 

@@ -85,7 +85,9 @@ def test_a_file_per_host_is_the_same_workload(tmp_path: Path, sample: Job) -> No
     found = load(tmp_path, "2")
     assert_same(found, link_job(SAMPLE, sample, "2"))
     assert found.coverage.clock_offset == {}
-    assert [reason for _, reason in found.coverage.skipped] == ["not a SQLite database"]
+    assert [reason for _, reason in found.coverage.skipped] == [
+        "no Nsight Systems export (.sqlite)"
+    ]
 
 
 def pairs(folder: Path) -> Job:

@@ -28,10 +28,14 @@ from traces.core.events import (
     RankTrace,
     SyncEvent,
 )
-from traces.core.rank_graph import is_comm
-from traces.nsys.database import IntColumns
-from traces.nsys.nccl import NcclCall, launching_calls, memberships, record_of_calls
-from traces.nsys.processes import (
+from traces.core.gpu_exports.export import Export, IntColumns
+from traces.core.gpu_exports.library_calls import (
+    NcclCall,
+    launching_calls,
+    memberships,
+    record_of_calls,
+)
+from traces.core.gpu_exports.processes import (
     IN_ORDER,
     Communicator,
     ExportFile,
@@ -40,7 +44,7 @@ from traces.nsys.processes import (
     find_gpu_processes,
     rank_numbers,
 )
-from traces.nsys.tables import Export
+from traces.core.rank_graph import is_comm
 
 
 def rank_traces(files: Sequence[ExportFile]) -> tuple[list[RankTrace], list[GpuProcess], list[str]]:

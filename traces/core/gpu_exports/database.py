@@ -1,7 +1,7 @@
-"""A SQLite database that ``nsys export`` wrote, read only, table by table into columns.
+"""A SQLite database that a profiler exported, read only, table by table into columns.
 
-Tables and columns differ between versions of Nsight Systems, and a table without rows is not
-written at all: what is missing is empty here, and the caller says what that means. Nothing is
+Tables and columns differ between versions of a tool, and a table without rows may not be written
+at all: what is missing is empty here, and the caller says what that means. Nothing is
 trusted: only plain tables are read (a view or a virtual table can run code or never end), and no
 more rows than the file has room for.
 """
@@ -16,34 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import GZIP, open_file, unpack_into
 from traces.core.events import Longs
 from traces.core.files import SQLITE
+from traces.core.gpu_exports.export import IntColumns
 
 _CHUNK = 1 << 16
 """Rows that are in memory as Python objects at a time."""
 _LEAST_ROW = 4
 """A row of a table takes at least this many bytes of a file (SQLite file format, section 2.3)."""
-
-
-class IntColumns:
-    """Columns of equal length, by name."""
-
-    def __init__(self, columns: dict[str, Longs]) -> None:
-        self._columns = columns
-
-    def __getitem__(self, name: str) -> Longs:
-        return self._columns[name]
-
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
-    def only(self, rows: NDArray[Any]) -> "IntColumns":
-        """Take rows, by a mask or by their numbers."""
-        return IntColumns({name: column[rows] for name, column in self._columns.items()})
 
 
 class Database:
@@ -110,8 +93,10 @@ class Database:
             return 0
         return int(next(iter(self._rows(f"SELECT count(*) FROM {_quoted(table)}")))[0])
 
-    def strings(self, wanted: Longs) -> dict[int, str]:
-        """Read the strings of those ids.
+    def strings(
+        self, wanted: Longs, table: str = "StringIds", column: str = "value"
+    ) -> dict[int, str]:
+        """Read the strings of those ids from a table of them.
 
         Raises
         ------
@@ -120,13 +105,13 @@ class Database:
         """
         left = set(np.unique(wanted).tolist())
         texts: dict[int, str] = {}
-        for number, text in self.values("StringIds", ("id", "value")):
+        for number, text in self.values(table, ("id", column)):
             if number in left:
                 texts[number] = str(text)
         missing = left - texts.keys()
         if missing:
             raise TraceError(
-                f"{self.path}: table StringIds lacks id {min(missing)}, which an event names: "
+                f"{self.path}: table {table} lacks id {min(missing)}, which an event names: "
                 "the export is not complete; export again"
             )
         return texts
@@ -136,7 +121,7 @@ class Database:
         if missing:
             raise TraceError(
                 f"{self.path}: table {table} has no column {missing[0]!r}; "
-                "export with 'nsys export --type sqlite'"
+                "export with 'nsys export --type sqlite', or record anew"
             )
 
     def _whole(self, table: str, names: Sequence[str], chunk: list[tuple[Any, ...]]) -> Longs:

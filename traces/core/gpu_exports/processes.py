@@ -14,8 +14,8 @@ import numpy as np
 
 from traces.core.comm_kernels import communicates
 from traces.core.events import NAMED, Longs
-from traces.nsys.nccl import Membership, NcclCall
-from traces.nsys.tables import Export
+from traces.core.gpu_exports.export import Export
+from traces.core.gpu_exports.library_calls import Membership, NcclCall
 
 IN_ORDER = "order of files, devices and processes"
 

@@ -1,0 +1,82 @@
+"""What a tool exports of processes on GPUs, in columns: device events, API calls, ranges, waits."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.core.events import Longs
+
+
+class IntColumns:
+    """Columns of equal length, by name."""
+
+    def __init__(self, columns: dict[str, Longs]) -> None:
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> Longs:
+        return self._columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def only(self, rows: NDArray[Any]) -> "IntColumns":
+        """Take rows, by a mask or by their numbers."""
+        return IntColumns({name: column[rows] for name, column in self._columns.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """NVTX ranges that have ended; columns ``(ranges,)``.
+
+    ``row`` is the row of the table, ``name`` an index into ``Export.names``, ``nested`` says
+    push/pop ranges, which belong to a thread, from start/end ranges, which may cross threads;
+    ``operator`` those that ``emit_nvtx`` wrote.
+    """
+
+    row: Longs
+    start: Longs
+    end: Longs
+    thread: Longs
+    name: Longs
+    nested: NDArray[np.bool_]
+    operator: NDArray[np.bool_]
+
+    def only(self, rows: NDArray[np.bool_]) -> "Ranges":
+        """Take the ranges of a mask."""
+        return Ranges(
+            row=self.row[rows],
+            start=self.start[rows],
+            end=self.end[rows],
+            thread=self.thread[rows],
+            name=self.name[rows],
+            nested=self.nested[rows],
+            operator=self.operator[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Export:
+    """One file's events. ``utc`` is when the file's clock showed 0 (ns since 1970).
+
+    ``device`` has kernels, copies, memsets and whole CUDA graphs with ``start``, ``end``,
+    ``deviceId``, ``streamId``, ``correlationId``, ``process``, ``name``, ``copy``, the ``bytes`` of
+    a copy and the ``blocks`` of a kernel (-1 where they are not recorded); ``runtime`` has
+    ``start``, ``end``, ``thread``, ``correlationId``, ``name``. ``processors`` are the
+    multiprocessors of each device, ``links`` the samples of NVLink's counters by device: a
+    counter's name, times (ns) and percents.
+    """
+
+    utc: int
+    names: tuple[str, ...]
+    device: IntColumns
+    runtime: IntColumns
+    syncs: IntColumns
+    events: IntColumns
+    ranges: Ranges
+    accelerator: str
+    processors: dict[int, int] = field(default_factory=dict)
+    links: dict[int, list[tuple[str, Longs, Longs]]] = field(default_factory=dict)
+    unused: Counter[str] = field(default_factory=Counter)

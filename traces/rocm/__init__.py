@@ -1,0 +1,1 @@
+"""Recordings of AMD's profilers: RPD, rocpd databases and rocprofv3's JSON."""

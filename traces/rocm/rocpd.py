@@ -1,0 +1,203 @@
+"""rocpd databases of rocprofv3 (ROCprofiler-SDK, schema 3): kernels, copies, regions of threads.
+
+Every table ends in the id of the process that wrote it, so that several may be put into one file.
+An event's ``stack_id`` is what rocprofiler calls the internal correlation id: that of a kernel is
+that of the call that launched it (``source/lib/output/generateRocpd.cpp``).
+"""
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from simulator.support.errors import TraceError
+from traces.core.columns import ValueIndex
+from traces.core.events import Longs
+from traces.core.gpu_exports.database import Database
+from traces.core.gpu_exports.export import Export
+from traces.rocm.columns import (
+    COPY_NAMES,
+    Recording,
+    blocks_of,
+    exported,
+    joined,
+    looked_up,
+    thread_number,
+)
+
+_DISPATCH = re.compile(r"rocpd_kernel_dispatch(_?[\w-]*)$")
+_SIDES = ("x", "y", "z")
+_COPY = "MEMORY_COPY_"
+_UNUSED = ("rocpd_pmc_event", "rocpd_memory_allocate", "rocpd_sample")
+_CALLS, _MARKS = "HIP_", "MARKER_"
+"""How the categories of HIP's calls and of marks (ROCTX) begin."""
+_TIMED = (*("start", "end", "pid", "tid"), "event_id")
+
+
+def read_rocpd(database: Database) -> Export:
+    """Read all of a file.
+
+    Raises
+    ------
+    TraceError
+        If it has no kernel, or an event that contradicts itself, or is of another schema.
+    """
+    names: ValueIndex[str] = ValueIndex()
+    unused: Counter[str] = Counter()
+    endings = [match[1] for table in database.tables if (match := _DISPATCH.match(table))]
+    for ending in endings:
+        if not database.has(f"rocpd_kernel_dispatch{ending}", "start", "end"):
+            raise TraceError(
+                f"{database.path}: table rocpd_kernel_dispatch{ending} has no column 'start': "
+                "a rocpd database of schema 3 has (ROCm 7); convert it with 'rocpd convert'"
+            )
+    device: list[dict[str, Longs]] = []
+    runtime: list[dict[str, Longs]] = []
+    marks: list[dict[str, Longs]] = []
+    products: set[str] = set()
+    for ending in endings:
+        agents = _agents(database, ending, products)
+        device += [
+            _kernels(database, ending, names, agents),
+            _copies(database, ending, names, agents),
+        ]
+        called, marked = _regions(database, ending, names, unused)
+        runtime.append(called)
+        marks.append(marked)
+        for table in _UNUSED:
+            if count := database.count(f"{table}{ending}"):
+                unused[table] += count
+    recording = Recording(
+        device=joined(device),
+        runtime=joined(runtime),
+        marks=joined(marks),
+        names=names,
+        accelerator=", ".join(sorted(products)),
+        unused=unused,
+    )
+    return exported(database.path, recording)
+
+
+def _agents(database: Database, ending: str, products: set[str]) -> dict[int, int]:
+    """Return the number of each GPU among those of its node, by the id of its agent."""
+    rows = database.values(
+        f"rocpd_info_agent{ending}", ("id", "type", "type_index", "product_name", "name")
+    )
+    gpus = {}
+    for number, kind, index, product, name in rows:
+        if kind == "GPU" and isinstance(number, int):
+            gpus[number] = index if isinstance(index, int) else number
+            products.add(str(product or name))
+    return gpus
+
+
+def _devices(agents: dict[int, int], agent: Longs) -> Longs:
+    numbers, indices = (np.array(list(part), dtype=np.int64) for part in (agents, agents.values()))
+    return looked_up(numbers, indices, agent)
+
+
+def _lane(queue: Longs, stream: Longs) -> Longs:
+    """Return the stream of HIP, or the queue where there is none."""
+    return np.where(stream >= 0, stream, queue)
+
+
+def _correlation(database: Database, ending: str, event: Longs) -> Longs:
+    events = database.numbers(f"rocpd_event{ending}", ("id", "stack_id"))
+    return looked_up(events["id"], events["stack_id"], event)
+
+
+def _kernels(
+    database: Database, ending: str, names: ValueIndex[str], agents: dict[int, int]
+) -> dict[str, Longs]:
+    grid = [f"grid_size_{side}" for side in _SIDES]
+    group = [f"workgroup_size_{side}" for side in _SIDES]
+    rows = database.numbers(
+        f"rocpd_kernel_dispatch{ending}",
+        ("start", "end", "pid", "agent_id", "kernel_id", "queue_id"),
+        ("event_id", "stream_id", *grid, *group),
+    )
+    symbols = {
+        number: str(name)
+        for number, name in database.values(
+            f"rocpd_info_kernel_symbol{ending}", ("id", "display_name")
+        )
+    }
+    return {
+        "start": rows["start"],
+        "end": rows["end"],
+        "deviceId": _devices(agents, rows["agent_id"]),
+        "streamId": _lane(rows["queue_id"], rows["stream_id"]),
+        "correlationId": _correlation(database, ending, rows["event_id"]),
+        "process": rows["pid"],
+        "name": np.array(
+            names.many(symbols.get(k, f"kernel {k}") for k in rows["kernel_id"].tolist()),
+            dtype=np.int64,
+        ),
+        "copy": np.zeros(len(rows), dtype=np.int64),
+        "bytes": np.full(len(rows), -1, dtype=np.int64),
+        "blocks": blocks_of([rows[name] for name in grid], [rows[name] for name in group]),
+    }
+
+
+def _copies(
+    database: Database, ending: str, names: ValueIndex[str], agents: dict[int, int]
+) -> dict[str, Longs]:
+    rows = database.numbers(
+        f"rocpd_memory_copy{ending}",
+        ("start", "end", "pid", "name_id", "size"),
+        ("dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id"),
+    )
+    strings = database.strings(rows["name_id"], f"rocpd_string{ending}", "string")
+    labels = [strings[number].removeprefix(_COPY) for number in rows["name_id"].tolist()]
+    target = _devices(agents, rows["dst_agent_id"])
+    return {
+        "start": rows["start"],
+        "end": rows["end"],
+        "deviceId": np.where(target >= 0, target, _devices(agents, rows["src_agent_id"])),
+        "streamId": _lane(rows["queue_id"], rows["stream_id"]),
+        "correlationId": _correlation(database, ending, rows["event_id"]),
+        "process": rows["pid"],
+        "name": np.array(
+            names.many(COPY_NAMES.get(label, f"Memcpy {label.lower()}") for label in labels),
+            dtype=np.int64,
+        ),
+        "copy": np.ones(len(rows), dtype=np.int64),
+        "bytes": rows["size"],
+        "blocks": np.full(len(rows), -1, dtype=np.int64),
+    }
+
+
+def _regions(
+    database: Database, ending: str, names: ValueIndex[str], unused: Counter[str]
+) -> tuple[dict[str, Longs], dict[str, Longs]]:
+    """Read the calls of HIP, and the marks of the user."""
+    rows = database.numbers(
+        f"rocpd_region{ending}", ("start", "end", "pid", "tid", "name_id"), ("event_id",)
+    )
+    rows = rows.only(rows["end"] >= rows["start"])
+    events = database.numbers(f"rocpd_event{ending}", ("id", "category_id"))
+    category_id = looked_up(events["id"], events["category_id"], rows["event_id"])
+    strings = database.strings(
+        np.concatenate([rows["name_id"], category_id[category_id >= 0]]),
+        f"rocpd_string{ending}",
+        "string",
+    )
+    categories = [strings.get(number, "") for number in category_id.tolist()]
+    called = np.array([name.startswith(_CALLS) for name in categories], dtype=np.bool_)
+    marked = np.array([name.startswith(_MARKS) for name in categories], dtype=np.bool_)
+    for name, used in zip(categories, (called | marked).tolist(), strict=True):
+        if not used:
+            unused[name or "regions of no category"] += 1
+    columns = {
+        "start": rows["start"],
+        "end": rows["end"],
+        "thread": thread_number(rows["pid"], rows["tid"]),
+        "correlationId": _correlation(database, ending, rows["event_id"]),
+        "name": np.array(
+            names.many(strings[number] for number in rows["name_id"].tolist()), dtype=np.int64
+        ),
+    }
+    return (
+        {name: column[called] for name, column in columns.items()},
+        {name: column[marked] for name, column in columns.items()},
+    )

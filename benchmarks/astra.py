@@ -27,10 +27,11 @@ from rich.table import Table
 
 from collectives.algorithms import direct, logarithmic, ring, tree
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow
 from simulator.engine.simulate import Planner, simulate
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Link, Topology, topology
-from simulator.workload import Call, CallRow, What
+from simulator.workload import What
 from topologies import fully_connected, switch
 from topologies import ring as ring_of
 

@@ -28,7 +28,7 @@ from experiments.intervals.bound import PATHS_ONLY, bounds
 from experiments.points.utility import UtilityReport, utility
 from experiments.scenario.resources import better, improve
 from simulator.analytic.contraction import PARTS
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 from traces.chakra.write import write_chakra
 
 _ROOT = Path(__file__).parents[1]

@@ -14,12 +14,14 @@ from experiments.scenario.change import Change
 from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, CallRow, Floats, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, load_cluster
 from traces.generate.generate import generate
 from traces.generate.parallelism import Parallelism

@@ -18,8 +18,9 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.timeline import Timeline
-from simulator.workload import CallRow, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, load_cluster
 from traces.kineto.write import write_kineto
 

@@ -27,8 +27,8 @@ from benchmarks.kernel_rows import Reading, Rows, believed
 from benchmarks.kernel_tables import FEWEST, build_tables
 from benchmarks.kernels import LEFT_OUT, REFERENCE, accelerators, machine, predicted, read_folder
 from simulator.accelerators import Accelerator
+from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
-from simulator.workload import Floats
 from traces.generate.kernel_times.carry_over import carry_over
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.machines import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY

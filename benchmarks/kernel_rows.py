@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accelerators import Accelerator
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
-from simulator.workload import Floats
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.shapes import PRECISIONS
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.kernel_rows import Rows, believed
 from simulator.accelerators import Accelerator
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 from traces.generate.kernel_times.carry_over import FILLED_WEIGHT, backwards, monotone
 from traces.generate.kernel_times.families import FAMILIES, Key, attention_variant, roofline
 from traces.generate.kernel_times.machines import MEMORY_EFFICIENCY

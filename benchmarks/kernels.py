@@ -25,8 +25,8 @@ from rich.table import Table
 from benchmarks.kernel_rows import Reading, Rows, believed, is_table, read_columns, read_rows
 from benchmarks.kernel_tables import FEWEST, build_table, build_tables, save_tables
 from simulator.accelerators import Accelerator, kernel_machines
+from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
-from simulator.workload import Floats
 from traces.generate.kernel_times.carry_over import carry_over
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 

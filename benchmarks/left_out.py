@@ -29,8 +29,8 @@ from rich.table import Table
 from collectives.libraries import nccl, nccl_constants
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, lay
-from simulator.workload import Call, Group
 from topologies import Cluster, load_cluster
 
 CONSTANTS = Path(__file__).parent / "machine_constants.csv"

@@ -17,11 +17,13 @@ from rich.table import Table
 
 from collectives.select import ALGORITHMS
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan, Schedule
+from simulator.support.arrays import Floats
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
-from simulator.workload import Call, CallRow, Floats, What, Workload
+from simulator.workload import What, Workload
 from topologies import (
     DragonflyShape,
     LeafSpineShape,

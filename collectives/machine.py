@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accelerators import GENERATIONS
+from simulator.calls import Call
 from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.topology import Topology
-from simulator.workload import Call
 
 
 class Multiples(Protocol):
@@ -205,7 +205,7 @@ def choose(rules: Iterable[Rule], call: Call) -> str | None:
 
     Examples
     --------
-    >>> from simulator.workload import Group
+    >>> from simulator.calls import Group
     >>> rules = [Rule("all_reduce", "tree", least=2.0**20), Rule("all_reduce", "ring")]
     >>> [choose(rules, Call("all_reduce", Group((0, 1)), size)) for size in (2.0**21, 1.0)]
     ['tree', 'ring']

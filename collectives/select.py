@@ -20,13 +20,13 @@ from collectives.algorithms.hierarchical import by_domain, domain_grid, from_roo
 from collectives.algorithms.ring import local_rings
 from collectives.machine import Machine, Ranks
 from collectives.proof import check
+from simulator.calls import Call
 from simulator.costing.link_load import cost, lay
 from simulator.schedule import Plan, Schedule
 from simulator.support.errors import PluginError, ScheduleError
 from simulator.support.plugins import ALGORITHMS as ALGORITHM_PLUGINS
 from simulator.support.plugins import load_plugin, plugin_named, plugins
 from simulator.topology import Topology
-from simulator.workload import Call
 
 ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
     "all_reduce": {

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw_factor
+from simulator.calls import UNKNOWN, Call, Group
 from simulator.timeline import RunTimes
-from simulator.workload import UNKNOWN, Call, Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.workload import CallRow, Calls, Edges, Group, What, Workload
+from simulator.calls import CallRow, Calls, Group
+from simulator.workload import Edges, What, Workload
 
 _OpRow = tuple[int, int, int, int, int, float, float, float, float, float, float]
 _UNKNOWN = (math.nan, math.nan)

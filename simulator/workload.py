@@ -19,18 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import ALL_KINDS, check_shares, check_table
-from simulator.calls import KINDS as KINDS
-from simulator.calls import UNKNOWN as UNKNOWN
-from simulator.calls import Call as Call
-from simulator.calls import CallRow as CallRow
-from simulator.calls import Calls as Calls
-from simulator.calls import Group as Group
-from simulator.calls import kind_named as kind_named
-from simulator.support.arrays import Floats as Floats
-from simulator.support.arrays import Ints as Ints
-from simulator.support.arrays import Longs, Mask, offsets_by_row
-from simulator.support.arrays import Matrix as Matrix
+from simulator.calls import ALL_KINDS, Call, Calls, Group, check_shares, check_table
+from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets_by_row
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import CENTURY, MOST_RANKS
 from simulator.support.topological_order import find_cycle

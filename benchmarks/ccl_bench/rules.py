@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.astra import Case, Dimension, seconds
+from simulator.calls import KINDS
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, What
+from simulator.workload import What
 
 _GB = 2.0**30 / 1e9
 INSIDE, BETWEEN, ENDPOINT = 50e-9, 50e-6, 10e-9

@@ -27,10 +27,10 @@ from collectives.files.measured_calls import (
     placed,
     seconds,
 )
+from simulator.calls import KINDS, kind_named
 from simulator.support.errors import LimitError, TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_rows, parse_json
 from simulator.support.quantities import MOST_RANKS, bytes_per_element
-from simulator.workload import KINDS, kind_named
 
 _KIND = ("kind", "collective", "op_name", "operation", "op", "name")
 _RANKS = ("ranks", "gpus", "num_gpus", "n_ranks", "nranks", "world_size")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.accelerators import Accelerator, named
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 
 _TABLE = Path(__file__).parent / "engine_all_reduce.csv"
 

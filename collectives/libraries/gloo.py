@@ -48,10 +48,10 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import direct, logarithmic, ring
 from collectives.machine import Machine, Ranks
+from simulator.calls import Call
 from simulator.costing.stacked_networks import Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Topology
-from simulator.workload import Call
 
 Floats = NDArray[np.float64]
 

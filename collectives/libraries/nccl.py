@@ -30,11 +30,11 @@ from collectives.algorithms.ring import local_rings
 from collectives.libraries import nccl_constants as nccl_tables
 from collectives.libraries.nccl_costs import Case, Offer, chained, ringed, sent, switched, treed
 from collectives.machine import Machine, Ranks, fastest_times
+from simulator.calls import Call, Group
 from simulator.costing.stacked_networks import Links, Networks, Number
 from simulator.schedule import Plan, Schedule
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
-from simulator.workload import Call, Group
 
 _RINGS: dict[str, Callable[[Ranks], Schedule]] = {
     "all_reduce": ring.all_reduce_over_rings,

@@ -25,6 +25,7 @@ from collectives.algorithms import torus
 from collectives.libraries import gloo, nccl, rccl
 from collectives.machine import Machine, Ranks, Rule, calibrated, choose, fastest_times
 from collectives.select import added_names
+from simulator.calls import Call, kind_named
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, classes, on_networks
 from simulator.schedule import Plan, Schedule
@@ -32,7 +33,6 @@ from simulator.support.errors import ScheduleError
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
-from simulator.workload import Call, kind_named
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ def plan(call: Call, network: Topology, machine: Machine, algorithm: str | None 
 
     Examples
     --------
-    >>> from simulator.workload import Group
+    >>> from simulator.calls import Group
     >>> from topologies import build, load_cluster
     >>> network = build(load_cluster("hgx-h100"), 8)
     >>> machine = Machine(np.zeros(8, dtype=np.int32), library="nccl", generation="hopper")

@@ -22,10 +22,10 @@ from collectives.libraries.nccl import least_times
 from collectives.libraries.nccl_constants import CHANNEL_SLOT
 from collectives.libraries.nccl_costs import Case, Offer
 from collectives.machine import Machine
+from simulator.calls import Call
 from simulator.costing.stacked_networks import Links, Networks
 from simulator.schedule import Plan, Schedule
 from simulator.topology import Topology
-from simulator.workload import Call
 
 LL_OVERHEAD = 7e-6
 """Fitted: launch of a kernel of MSCCL (s); 13 us for all-reduces of 1 to 128 KiB, two steps in."""

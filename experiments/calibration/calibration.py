@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 
 from experiments.costing.collective_costs import alone, by_model, by_trace, had_links_alone
 from experiments.scenario.scenario import Scenario
+from simulator.calls import UNKNOWN, Call
 from simulator.engine.simulate import Costs
 from simulator.support.errors import CalibrationError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity
-from simulator.workload import UNKNOWN, Call, Workload
+from simulator.workload import Workload
 from topologies import Cluster
 from topologies.cluster.node import Calibrated
 

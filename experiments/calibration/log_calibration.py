@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from experiments.calibration.calibration import SOFTWARE
 from experiments.calibration.log_fitting import LogFit
-from simulator.workload import KINDS
+from simulator.calls import KINDS
 from topologies import Cluster
 from topologies.cluster.node import Calibrated, TimeMultiples
 

@@ -11,10 +11,10 @@ from collectives.files.measured_calls import LINK, BenchmarkLog, MeasuredCall
 from experiments.calibration.calibration import SOFTWARE, call_parts, part_names
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.support.errors import CalibrationError, TwofoldError
 from simulator.topology import SCALE_OUT
-from simulator.workload import Call, Group
 from topologies import Cluster
 from topologies.cluster.node import Library
 

@@ -14,9 +14,10 @@ import numpy as np
 from collectives.bandwidth import busbw
 from experiments.cards.cluster import CardCluster, card_cluster
 from simulator.accelerators import same_accelerator
+from simulator.calls import UNKNOWN, Group
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import format_quantity
-from simulator.workload import UNKNOWN, Group, Workload
+from simulator.workload import Workload
 from topologies import load_cluster
 from traces.card.card import ArchitectureSection, WorkloadCard
 from traces.core.loaded import Loaded

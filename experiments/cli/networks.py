@@ -266,7 +266,7 @@ def collective(
     from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
-    from simulator.workload import kind_named
+    from simulator.calls import kind_named
 
     if sizes is not None and kind_named(kind) == "barrier":
         raise typer.BadParameter("--sizes has no effect for a barrier: it moves no data.")
@@ -500,8 +500,8 @@ def kind_of(text: str | None) -> str | None:
     """Return the kind that an option spells."""
     if text is None:
         return None
+    from simulator.calls import KINDS, kind_named
     from simulator.support.names import one_of
-    from simulator.workload import KINDS, kind_named
 
     named = kind_named(text)
     if named is None:

@@ -73,7 +73,7 @@ def clusters() -> Iterable[str]:
 
 def kinds() -> Iterable[str]:
     """Kinds of collectives."""
-    from simulator.workload import KINDS
+    from simulator.calls import KINDS
 
     return KINDS
 

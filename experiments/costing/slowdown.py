@@ -17,8 +17,9 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import Intervals
 from simulator.edits.slowdown import covered, kernels, kernels_alone, moving, overlapped, recorded
+from simulator.support.arrays import Floats
 from simulator.support.errors import CalibrationError, TwofoldError
-from simulator.workload import Floats, Workload
+from simulator.workload import Workload
 from traces.core.loaded import Loaded
 from traces.load import OpenTrace
 

@@ -8,11 +8,11 @@ import numpy as np
 from experiments.evaluate.serving_instances import Deployment, cache_bytes
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, Group
 from simulator.schedule import Plan
 from simulator.support.errors import ClusterError
 from simulator.transfers.crowd import Crowd, Program
 from simulator.transfers.program import numbered, write
-from simulator.workload import Call, Group
 from topologies import Cluster
 from traces.generate.model import LatentAttention
 

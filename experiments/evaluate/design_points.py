@@ -30,11 +30,13 @@ from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.analytic.contraction import Contracted, contract, told_apart
 from simulator.analytic.longest_path import Points, makespans
+from simulator.calls import Call
 from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
+from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, WhatIfError
-from simulator.workload import Call, Floats, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
 Indices = NDArray[np.intp]

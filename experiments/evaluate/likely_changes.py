@@ -21,9 +21,11 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.difference import CALLS, OPS, call_names, classes
+from simulator.calls import KINDS
+from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
 from simulator.timeline import RunTimes
-from simulator.workload import KINDS, Floats, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
 _ALIKE = 0.02

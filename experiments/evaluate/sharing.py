@@ -17,11 +17,12 @@ from simulator.costing.call_costs import distinct_calls
 from simulator.edits.jobs import FoldedJobs, fold_jobs
 from simulator.engine.repeating import JobSteps, RepeatedJob, repeat_together
 from simulator.engine.simulate import Progress
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Floats, Workload
+from simulator.workload import Workload
 
 Lost = dict[int, float]
 """Time (s) by the index of a link."""

@@ -13,9 +13,9 @@ from experiments.explore.answers import say_time
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Watch
+from simulator.calls import KINDS, Call
 from simulator.support.errors import ScheduleError, TwofoldError
 from simulator.topology import SCALE_OUT, SCALE_UP
-from simulator.workload import KINDS, Call
 from topologies import catalog
 from topologies.cluster.changed import SIZED
 from topologies.cluster.fabrics import FabricRouting

@@ -26,9 +26,10 @@ from simulator.analysis.attribution import (
 )
 from simulator.analysis.critical_path import Segment
 from simulator.analysis.metrics import cover, moves, union
+from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError
 from simulator.timeline import Timeline
-from simulator.workload import UNEXPLAINED_HOST, Floats, What
+from simulator.workload import UNEXPLAINED_HOST, What
 
 COMMUNICATION, DELAY = "communication", "delay"
 USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, DELAY)

@@ -20,7 +20,7 @@ from simulator.analytic.longest_path import Points
 
 if TYPE_CHECKING:
     from simulator.engine.simulate import Costs
-    from simulator.workload import Floats
+    from simulator.support.arrays import Floats
 
 BOUND_ASSUMES = (
     "no two calls share a link, every path through the changed step takes its full time, kernels "

@@ -28,7 +28,8 @@ from experiments.scenario.change import Change
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
-from simulator.workload import Floats, What
+from simulator.support.arrays import Floats
+from simulator.workload import What
 from topologies import Cluster
 
 

@@ -30,9 +30,10 @@ from experiments.evaluate.design_points import Asked, Costed, DesignPoints
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import Points, makespans
+from simulator.calls import UNKNOWN, Call
 from simulator.edits.slowdown import recorded as as_measured
 from simulator.support.errors import TwofoldError
-from simulator.workload import UNKNOWN, Call, Workload
+from simulator.workload import Workload
 from traces.core.loaded import Loaded
 
 Floats = NDArray[np.float64]

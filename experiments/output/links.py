@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.output.columns import Column, Columns
+from simulator.support.arrays import Floats
 from simulator.timeline import Timeline
 from simulator.topology import Node
-from simulator.workload import Floats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

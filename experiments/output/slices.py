@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from experiments.output.columns import Column, Columns
 from simulator.analysis.critical_path import Segment
+from simulator.support.arrays import Floats
 from simulator.timeline import RunTimes, Timeline, first_start, measured
-from simulator.workload import Floats, What
+from simulator.workload import What
 
 MOST_SLICES = 120_000
 """Slices of a timeline: as many ranks are drawn as have so many, the slowest among them."""

@@ -39,9 +39,9 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curve
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import parse_quantity
-from simulator.workload import Floats
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 

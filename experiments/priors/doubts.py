@@ -21,16 +21,10 @@ from simulator.accelerators import models
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
 from simulator.analysis.metrics import rank_times
+from simulator.calls import KINDS
+from simulator.support.arrays import Floats
 from simulator.timeline import Timeline, comparable, group_sizes
-from simulator.workload import (
-    KINDS,
-    LAUNCH_DELAY,
-    STEP_BEFORE,
-    UNEXPLAINED_HOST,
-    Floats,
-    What,
-    Workload,
-)
+from simulator.workload import LAUNCH_DELAY, STEP_BEFORE, UNEXPLAINED_HOST, What, Workload
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable

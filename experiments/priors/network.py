@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 from experiments.calibration.calibration import SOFTWARE, merged
 from experiments.priors.errors import HELD_OUT, WITHIN_50, Errors, read_errors
 from experiments.scenario.scenario import Scenario
+from simulator.calls import KINDS, UNKNOWN
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
-from simulator.workload import KINDS, UNKNOWN
 from topologies import Cluster
 from topologies.cluster.fabrics import (
     DATA_SHEET,

@@ -15,10 +15,11 @@ import numpy as np
 
 from collectives.bandwidth import busbw
 from experiments.scenario.scenario import Scenario
+from simulator.calls import KINDS, Call
 from simulator.support.errors import TwofoldError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import comparable, group_sizes
-from simulator.workload import KINDS, Call, Workload
+from simulator.workload import Workload
 
 _LEAST_SIZE = 2**20
 """Size of calls (B) from which on their bandwidth decides, and no latency."""

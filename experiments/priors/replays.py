@@ -14,8 +14,8 @@ import numpy as np
 
 from experiments.priors.errors import WITHIN_95, Errors, read_errors
 from simulator.analysis.critical_path import critical_path
+from simulator.calls import KINDS
 from simulator.timeline import Timeline
-from simulator.workload import KINDS
 
 REPLAY_ERRORS = Path(__file__).with_name("replay_errors.csv")
 MESSAGES, EXCHANGES, SHARDS, REDUCTIONS = "messages", "all-to-all", "shards", "all-reduce"

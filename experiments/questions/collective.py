@@ -22,6 +22,7 @@ from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import KINDS, CallRow, kind_named
 from simulator.engine.simulate import Planner, simulate
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
@@ -31,7 +32,7 @@ from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import KINDS, CallRow, What, Workload, kind_named
+from simulator.workload import What, Workload
 from topologies import Cluster, load_cluster
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow
 from simulator.engine.simulate import Costs, Planner, simulate_on
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
@@ -28,7 +29,7 @@ from simulator.shares import Shares, largest
 from simulator.support.errors import WhatIfError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, CallRow, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster
 
 _MOST_CALLS = 64

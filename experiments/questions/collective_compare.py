@@ -34,11 +34,11 @@ from experiments.questions.collective import changed_network, cluster_of
 from experiments.report import Report, Rows
 from experiments.settings import Watch
 from experiments.validation.errors import NEAR_PCT, ErrorSummary, Prediction, error_summary
+from simulator.calls import KINDS, kind_named
 from simulator.costing.link_load import cost, lay
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
-from simulator.workload import KINDS, kind_named
 from topologies import Cluster, load_cluster
 from topologies.cluster.wiring import P2pLevel
 

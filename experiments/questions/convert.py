@@ -13,10 +13,10 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, as_recorded
+from simulator.calls import Call
 from simulator.schedule import Schedule
 from simulator.support.errors import DeadlockError, OutputError
 from simulator.support.quantities import format_quantity
-from simulator.workload import Call
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
 from traces.chakra.write import save_chakra

@@ -27,10 +27,10 @@ from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.attribution import Account, account
 from simulator.analysis.difference import Compared, compared
+from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TraceError, TwofoldError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import RunTimes, measured
-from simulator.workload import Floats
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded
 

@@ -31,9 +31,10 @@ from experiments.scenario.resources import improve, not_used, utility_pct
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis import metrics as of
 from simulator.analysis.phases import DECODE, serving_latency
+from simulator.calls import KINDS
 from simulator.support.errors import ClusterError, WhatIfError
 from simulator.timeline import RunTimes, measured
-from simulator.workload import KINDS, What
+from simulator.workload import What
 from topologies import Cluster, place
 from topologies.cluster.build import one_slot, own_nics
 from topologies.cluster.node import AcceleratorTable

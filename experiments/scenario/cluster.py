@@ -18,11 +18,11 @@ from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from simulator.accelerators import Accelerator
 from simulator.edits.ops import durations_scaled
-from simulator.support.arrays import Mask
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WhatIfError
 from simulator.support.quantities import parse_quantity
 from simulator.topology import SCALE_OUT
-from simulator.workload import Floats, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, catalog, load_cluster, place, resource_values, with_topology
 from topologies.cluster.changed import with_fields, with_setting
 from topologies.cluster.kinds import by_kind, differing

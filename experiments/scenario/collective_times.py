@@ -6,9 +6,10 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
-from simulator.workload import CallRow, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster
 
 _LEAST, _POINTS = 256.0, 24

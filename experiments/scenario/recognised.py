@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Mask
+from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import TraceError, WhatIfError, WorkloadError
-from simulator.workload import NOT_RECORDED, Floats, What, Workload
+from simulator.workload import NOT_RECORDED, What, Workload
 from traces.generate.kernel_times import Accelerator, KernelTimes, Shape, kernel_times
 from traces.generate.kernel_times.families import (
     UNSIZED_ATTENTION,

@@ -10,11 +10,12 @@ from experiments.scenario.change import Changed, Edited, say_count
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import DataParallel, data_parallel, of_shards, say_groups
+from simulator.calls import KINDS
 from simulator.edits.ops import durations_scaled
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.support.arrays import Mask
 from simulator.support.errors import WhatIfError
-from simulator.workload import KINDS, What, Workload
+from simulator.workload import What, Workload
 from topologies import Cluster, place
 
 REPLICAS = "replicas"

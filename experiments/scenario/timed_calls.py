@@ -18,11 +18,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from simulator.calls import KINDS, kind_named
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import QuantityError, WhatIfError, WorkloadError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity
-from simulator.workload import KINDS, kind_named
 
 _SHOWN = 60
 """Characters of a call that an error repeats, before the wrong word and behind it."""

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from simulator.calls import KINDS, kind_named
 from simulator.support.errors import WhatIfError
 from simulator.support.names import nearest
 from simulator.topology import SCALE_OUT, SCALE_UP
-from simulator.workload import KINDS, kind_named
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
 _NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"

@@ -24,8 +24,8 @@ from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
 from simulator.engine.simulate import Progress
+from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, OutputError, StudyError, TwofoldError
-from simulator.workload import Floats
 
 if TYPE_CHECKING:
     from experiments.studies.cache import Cache

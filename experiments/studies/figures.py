@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.studies.placed import Move, Placed
+from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
 from simulator.support.quantities import format_quantity
-from simulator.workload import Floats
 from topologies import Cluster, place, resource_values
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from experiments.studies.dimensions import Dimension, Value
 from experiments.studies.figures import FIGURES, figure_of
+from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
 from simulator.timeline import Timeline
-from simulator.workload import Floats
 from topologies.cluster.bill import Bill
 
 if TYPE_CHECKING:

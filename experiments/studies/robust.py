@@ -19,8 +19,8 @@ import numpy as np
 from experiments.priors.errors import WITHIN_95
 from experiments.studies.figures import FIGURES, Job
 from experiments.studies.placed import Move
+from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
-from simulator.workload import Floats
 
 DRAWS = 200
 """Draws of all that is not known."""

@@ -19,8 +19,8 @@ import numpy as np
 from experiments.studies.declaration import Declaration, percentage
 from experiments.studies.dimensions import Dimension
 from experiments.studies.results import Coordinates, Row
+from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError, pip_install
-from simulator.workload import Floats
 
 SLAB = 4096
 """Points of a batch, where a method does not wait for answers."""

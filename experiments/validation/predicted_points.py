@@ -35,10 +35,11 @@ from experiments.scenario.resources import RANKS, better, check_resource, utilit
 from experiments.scenario.words import check_factor
 from experiments.settings import EVERY, Watch
 from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
+from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, UNKNOWN, Workload
+from simulator.workload import Workload
 from topologies import Cluster, load_cluster
 from traces.card.package import open_package
 from traces.core.loaded import Loaded

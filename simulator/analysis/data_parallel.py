@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.calls import KINDS
 from simulator.engine.propagate import LocalTimes
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WorkloadError
-from simulator.workload import KINDS, What, Workload
+from simulator.workload import What, Workload
 
 DATA = frozenset({"dp", "ddp", "fsdp", "fsdp2", "hsdp", "edp", "zero", "data", "replicate"})
 """Words of a label that say data parallel: PyTorch's device meshes (``mesh_dp``, ``dp_replicate``),
@@ -78,7 +79,7 @@ def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> Dat
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder
-    >>> from simulator.workload import CallRow
+    >>> from simulator.calls import CallRow
     >>> builder = WorkloadBuilder(job_ranks=4)
     >>> for number, (ranks, label) in enumerate([((0, 1), "tp"), ((0, 2), "dp")]):
     ...     call = builder.call(CallRow("all_reduce", builder.group(ranks, label), 0, size=64e6))

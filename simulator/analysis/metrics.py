@@ -175,7 +175,7 @@ def exposed_communication(run: RunTimes) -> float:
     --------
     >>> from simulator.builder import WorkloadBuilder
     >>> from simulator.timeline import measured
-    >>> from simulator.workload import CallRow
+    >>> from simulator.calls import CallRow
     >>> builder = WorkloadBuilder(job_ranks=1)
     >>> call = builder.call(CallRow("all_reduce", builder.group((0,)), sequence=0, size=64e6))
     >>> _ = builder.op(What.COLLECTIVE, rank=0, lane="stream 24", name="nccl", duration=0.0,

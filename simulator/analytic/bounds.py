@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from simulator.analytic.contraction import Contracted
 from simulator.analytic.longest_path import Points, makespans, starts
+from simulator.calls import Call
 from simulator.costing.call_costs import Carried, Costs, distinct_calls
 from simulator.costing.link_load import Load, cost
 from simulator.schedule import Plan
@@ -57,7 +58,7 @@ from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.lockstep import keeps_chain
 from simulator.transfers.program import has_transfers, runs_ahead, write
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 
 Indices = NDArray[np.integer]
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import Call
 from simulator.costing.likeness import Likeness, Seat
 from simulator.costing.link_load import Load, cost, lay, unknown
 from simulator.schedule import Plan, Plans
 from simulator.shares import Shares
 from simulator.support.arrays import Floats
 from simulator.topology import Topology
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 
 Planner = Callable[[Call, Topology], Plan]
 """How a library would carry out a call on a topology: algorithm, protocol, overheads.

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import UNKNOWN, CallRow, Calls, Group
 from simulator.costing.call_costs import Costs
 from simulator.edits.replicas import cut
 from simulator.folding.fold import Folded, fold, most_alike
 from simulator.shares import Shares
 from simulator.support.arrays import Floats, Ints, Longs, offsets
 from simulator.support.errors import WorkloadError
-from simulator.workload import UNKNOWN, CallRow, Calls, Edges, Group, What, Workload
+from simulator.workload import Edges, What, Workload
 
 
 def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:

@@ -24,9 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.calls import KINDS, Group
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import WorkloadError
-from simulator.workload import KINDS, Copies, Edges, Group, Workload
+from simulator.workload import Copies, Edges, Workload
 
 _MESSAGE = KINDS.index("send_receive")
 _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
@@ -123,7 +124,8 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder
-    >>> from simulator.workload import CallRow, What
+    >>> from simulator.calls import CallRow
+    >>> from simulator.workload import What
     >>> builder = WorkloadBuilder(job_ranks=2)
     >>> call = builder.call(CallRow("all_reduce", builder.group((0, 1), "dp"), 0, size=64e6))
     >>> for rank in range(2):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import Call
 from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.link_load import cost
 from simulator.engine.propagate import LocalTimes
@@ -20,7 +21,7 @@ from simulator.engine.simulation import Simulation
 from simulator.support.arrays import Floats, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 
 
 def time_alone(simulation: Simulation) -> None:

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.propagate import Columns, leave, release
-from simulator.support.arrays import records
+from simulator.support.arrays import Floats, Matrix, records
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push
 from simulator.transfers.loop import abandon, advance, begin, move_in, reset
 from simulator.transfers.state import OVER as CALLS_OVER
 from simulator.transfers.state import State
-from simulator.workload import Floats, Matrix
 
 Ints = NDArray[np.int64]
 

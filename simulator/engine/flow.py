@@ -43,10 +43,10 @@ from simulator.engine.event_loop import (
 from simulator.engine.propagate import Columns, LocalTimes
 from simulator.engine.simulation import Progress, Simulation
 from simulator.engine.works import Work, Works
+from simulator.support.arrays import Floats, Matrix
 from simulator.support.heap import room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
-from simulator.workload import Floats, Matrix
 
 _AWAY = 0.1
 """Seconds, at the most, that are aimed at between two visits of the loop to Python, which reports

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Longs
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.compiled import hot_loop
-from simulator.workload import Floats, Ints, Workload
+from simulator.workload import Workload
 
 NOBODY = -1
 

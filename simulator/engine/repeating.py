@@ -33,9 +33,10 @@ from simulator.engine.propagate import (
 )
 from simulator.engine.simulation import explain_deadlock
 from simulator.engine.works import Work, Works
+from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Topology
-from simulator.workload import Floats, Workload
+from simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +165,8 @@ def repeat_together(
     >>> from simulator.builder import WorkloadBuilder
     >>> from simulator.schedule import Plan, Schedule, Step
     >>> from simulator.topology import Link, topology
-    >>> from simulator.workload import CallRow, What
+    >>> from simulator.calls import CallRow
+    >>> from simulator.workload import What
     >>> def message(sender, receiver, size):
     ...     builder = WorkloadBuilder(job_ranks=4)
     ...     pair = builder.group((sender, receiver))

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import Group
 from simulator.costing.call_costs import Costs
 from simulator.engine.flow import Loop, Step, closed_form
 from simulator.engine.simulation import Progress, Simulation, explain_deadlock
 from simulator.engine.works import Works
 from simulator.support.errors import DeadlockError, TopologyError
 from simulator.timeline import Timeline
-from simulator.workload import Group, Workload
+from simulator.workload import Workload
 
 _MOST_KEPT = 4
 """Steps and graphs of which what was written is kept."""
@@ -57,7 +58,8 @@ class Replays:
     >>> from simulator.builder import WorkloadBuilder
     >>> from simulator.schedule import Plan, Schedule, Step
     >>> from simulator.topology import Link, topology
-    >>> from simulator.workload import CallRow, What
+    >>> from simulator.calls import CallRow
+    >>> from simulator.workload import What
     >>> zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
     >>> step = Step(zero, one, zero, one, reduce=False)
     >>> plan = Plan(Schedule("send_receive", "direct", 2, 1, 1, (step,)))

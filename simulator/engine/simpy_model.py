@@ -31,9 +31,9 @@ from simulator.costing.link_load import Load, Run
 from simulator.engine.propagate import NOBODY, LocalTimes
 from simulator.engine.simulation import Simulation
 from simulator.schedule import Plan, Step
+from simulator.support.arrays import Floats
 from simulator.topology import Topology
 from simulator.transfers.program import has_transfers, transfers
-from simulator.workload import Floats
 
 Process = Generator[simpy.Event, Any, Any]
 """A SimPy process: it yields the events that it waits for."""

@@ -15,15 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import Call
 from simulator.costing.call_costs import Carried, Costs, distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import Load, cost, program
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Floats
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
 from simulator.transfers.equivalence import quotient
 from simulator.transfers.program import folded, numbered, runs_ahead
-from simulator.workload import Call, Floats, Workload
+from simulator.workload import Workload
 
 _COMPARED = 2**19
 """Transfers of calls that differ, at the most, among which those that are alike are looked for."""

@@ -17,6 +17,7 @@ from math import isnan
 
 import numpy as np
 
+from simulator.calls import Group
 from simulator.costing.call_costs import Costs
 from simulator.folding.fold import different_calls, kept_components, like_links, of_ops
 from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
@@ -24,7 +25,7 @@ from simulator.folding.representatives import job_with_copies, loads_in_job
 from simulator.support.arrays import Floats, Longs, Mask, entries_of, offsets
 from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import Copies, Edges, Group, Workload
+from simulator.workload import Copies, Edges, Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ whose links nobody else uses but in calls with it. Of the components of one colo
 (:mod:`simulator.folding.refinement`) as few are kept as make the calls of those kept whole: every
 call has, for each colour and role of its components, one that is kept. Its groups keep all their
 ranks, so its load is that of the whole call, and say which of the members kept stands for each of
-the others (:attr:`~simulator.workload.Group.stand_in`); it starts when the members kept have
+the others (:attr:`~simulator.calls.Group.stand_in`); it starts when the members kept have
 arrived, which is when the others would have. What else is on a link that holds it back is on the
 like link of a component that is kept, and all calls of that are simulated. So folding is exact, and
 where a straggler, a measured duration or a fabric makes components differ they are kept.
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import Call, Group
 from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.likeness import Likeness
 from simulator.costing.symmetry import Symmetry
@@ -41,7 +42,7 @@ from simulator.schedule import Plan
 from simulator.support.arrays import Floats, Longs, Mask
 from simulator.timeline import Timeline
 from simulator.topology import Topology
-from simulator.workload import Call, Edges, Group, What, Workload
+from simulator.workload import Edges, What, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
 _NO_TWO = "no two nodes do the same"

@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.calls import Group
 from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry
 from simulator.support.arrays import Longs, Mask, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.program import runs_ahead
-from simulator.workload import Group, What, Workload
+from simulator.workload import What, Workload
 
 
 class CannotFoldError(Exception):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes
+from simulator.support.arrays import Floats, Matrix
 from simulator.transfers.loop import abandon, advance, begin, move_in, reset
 from simulator.transfers.state import (
     BLOCK,
@@ -30,7 +31,6 @@ from simulator.transfers.state import (
     Ints,
     State,
 )
-from simulator.workload import Floats, Matrix
 
 _KEPT = 2**21
 """Links kept of flows of calls that have ended, at the most: the next like call takes their

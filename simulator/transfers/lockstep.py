@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
+from simulator.support.arrays import Floats
 from simulator.topology import Topology
 from simulator.transfers.program import Positions, transfers
-from simulator.workload import Floats
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

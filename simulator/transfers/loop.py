@@ -10,6 +10,7 @@ Nothing is allocated here: :class:`simulator.transfers.crowd.Crowd` makes room.
 
 import numpy as np
 
+from simulator.support.arrays import Floats
 from simulator.support.compiled import hot_loop
 from simulator.transfers.fair_shares import account, expect, share
 from simulator.transfers.state import (
@@ -24,7 +25,6 @@ from simulator.transfers.state import (
     Ints,
     State,
 )
-from simulator.workload import Floats
 
 _SLACK = 1e-12
 """A flow that would end within this many seconds, or this fraction of the clock, is over.

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
+from simulator.support.arrays import Floats
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd, Program, Ways
 from simulator.transfers.state import Ints
-from simulator.workload import Floats
 
 Positions = NDArray[np.int32]
 """Where the ranks of a group sit: nodes of the graph, in the order of the group."""

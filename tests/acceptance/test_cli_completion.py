@@ -9,8 +9,8 @@ import pytest
 
 from experiments.cli.main import COMMANDS
 from helpers.places import ROOT
+from simulator.calls import KINDS
 from simulator.engine.simulate import ENGINES
-from simulator.workload import KINDS
 from topologies import catalog
 
 ENTRY = "from experiments.cli.main import main; main()"

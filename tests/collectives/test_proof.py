@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from collectives import COLLECTIVES, check
 from collectives.algorithms import ring
+from simulator.calls import KINDS
 from simulator.schedule import Schedule, Step
 from simulator.support.errors import ScheduleError
-from simulator.workload import KINDS
 
 
 def step(*transfers, reduce=False, **run):

@@ -10,10 +10,10 @@ from collectives.algorithms import ring
 from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root, placed_owners
 from collectives.select import BY_GRID
 from helpers.calls import call_of
+from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay
 from simulator.support.errors import ScheduleError, WorkloadError
 from simulator.topology import Link, topology
-from simulator.workload import KINDS
 
 MIB = 2.0**20
 NESTED = ("all_reduce", "all_gather", "reduce_scatter")

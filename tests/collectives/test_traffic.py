@@ -17,8 +17,9 @@ from collectives.traffic import (
 from experiments.questions.metrics import ports
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import UNKNOWN, CallRow
 from simulator.timeline import Measured, measured
-from simulator.workload import UNKNOWN, CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 
 FACTOR = {

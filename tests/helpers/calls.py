@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from simulator.calls import Call, Group
 from simulator.costing.stacked_networks import Networks
-from simulator.workload import Call, Group
 
 
 def call_of(kind, ranks, size, label=""):

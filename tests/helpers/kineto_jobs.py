@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What, Workload
+from simulator.calls import CallRow
+from simulator.workload import What, Workload
 from traces.core.loaded import Loaded
 
 US = 1e-6

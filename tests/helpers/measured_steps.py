@@ -1,8 +1,8 @@
 """Steps as they were measured, put together by hand."""
 
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.timeline import measured
-from simulator.workload import CallRow
 
 
 def as_measured(rows, calls=(), ranks=2):

@@ -19,7 +19,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What, Workload
+from simulator.calls import CallRow
+from simulator.workload import What, Workload
 
 COMPUTE, TENSOR, DATA, EXPERT = "stream 7", "stream 20", "stream 24", "stream 28"
 NORM = "stream 32"

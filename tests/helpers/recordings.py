@@ -19,8 +19,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow, Group
 from simulator.timeline import Timeline
-from simulator.workload import Call, CallRow, Group, What, Workload
+from simulator.workload import What, Workload
 from traces.kineto.write_comm import written_call
 
 US = 1e-6

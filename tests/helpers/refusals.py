@@ -3,8 +3,9 @@
 import pytest
 
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 
 def builder(ranks=2):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from helpers.strategies import bandwidths, both_ways, latencies, sizes, times
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.topology import SCALE_OUT, Link, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 
 def like_nodes(nodes, per_node, *, bandwidth=3e9, latency=1e-6, slow=()):

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from collectives.algorithms import direct, logarithmic, ring, tree
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
-from simulator.workload import CallRow, Edges, What
+from simulator.workload import Edges, What
 
 SCHEDULES = {
     "all_reduce": ring.all_reduce,

@@ -17,13 +17,14 @@ from collectives.traffic import Ports, call_volumes, least_time, utilisations
 from experiments.output.parquet import write_parquet
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, CallRow, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.stacked_networks import classes
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.engine.simulate import ENGINES, simulate
 from simulator.shares import Shares, of_bytes
 from simulator.support.errors import WorkloadError
-from simulator.workload import Call, CallRow, Group, What
+from simulator.workload import What
 from topologies import load_cluster
 from topologies.families.ring_and_switch import switch as build_switch
 from traces.goal.write import write_goal

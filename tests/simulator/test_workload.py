@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.refusals import builder, one_call, op, refused
+from simulator.calls import CallRow, Group
 from simulator.support.errors import WorkloadError
-from simulator.workload import CallRow, Edges, Group, What
+from simulator.workload import Edges, What
 
 
 @pytest.mark.parametrize("wrong", [-1e-6, math.nan, math.inf])

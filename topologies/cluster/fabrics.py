@@ -32,12 +32,12 @@ from pydantic import (
     model_validator,
 )
 
+from simulator.calls import KINDS
 from simulator.policy import HASHED
 from simulator.support.errors import TopologyError, shown
 from simulator.support.input_files import read_bytes
 from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText, whole_of
 from simulator.topology import SCALE_OUT, Topology
-from simulator.workload import KINDS
 from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
 

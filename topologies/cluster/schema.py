@@ -9,8 +9,8 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from simulator.accelerators import vendor
+from simulator.calls import KINDS
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
-from simulator.workload import KINDS
 from topologies.cluster.fabrics import (
     GRAPH,
     ClusterPart,

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulator.calls import Group
 from simulator.support.errors import TraceError
-from simulator.workload import Group, Workload
+from simulator.workload import Workload
 from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.load import OpenTrace, files_of, format_of, open_trace
 from traces.load import input_files as trace_input_files

@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import UNKNOWN
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import format_quantity
-from simulator.workload import UNKNOWN, Floats, What
+from simulator.workload import What
 from traces.chakra.calls import highest_rank, rank_calls, with_own_places
 from traces.chakra.files import ChakraFiles, read_files
 from traces.chakra.nodes import NodeForm, RankNodes, often, rank_nodes

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import CallRow, Calls, Group
 from simulator.shares import Shares
+from simulator.support.arrays import Ints
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.workload import CallRow, Calls, Edges, Group, Ints, What, Workload
+from simulator.workload import Edges, What, Workload
 from traces.chakra.files import ChakraFiles, RankFile
 from traces.chakra.schema import OWN, AttributeValues
 from traces.core.columns import ValueIndex

@@ -11,7 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload, unawaited
+from simulator.calls import CallRow, Calls, Group
+from simulator.support.arrays import Floats
+from simulator.workload import Edges, What, Workload, unawaited
 from traces.chakra.nodes import COMMUNICATION, Index, NodeForm, RankNodes, lanes_of
 from traces.core.columns import ValueIndex
 from traces.core.loaded import CONTRADICTED, EXPLAINED

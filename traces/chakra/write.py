@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.calls import UNKNOWN, Call
 from simulator.support.errors import OutputError
-from simulator.workload import UNKNOWN, Call, What, Workload
+from simulator.workload import What, Workload
 from traces.chakra.schema import (
     COLL,
     COLLECTIVES,

@@ -13,10 +13,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import read_bytes
 from simulator.support.yaml_text import parse_yaml
-from simulator.workload import KINDS, UNKNOWN
 
 BY_NAME = ""
 """Kind of a rule that leaves it to the words in the kernel's name, or to the host's records."""

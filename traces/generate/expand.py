@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import KINDS, Calls, Group
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError
-from simulator.workload import KINDS, Calls, Copies, Edges, Floats, Group, Ints, Workload
+from simulator.workload import Copies, Edges, Workload
 from traces.generate.parallelism import Parallelism, coordinates, ep_of, stage_ranks
 from traces.generate.plan import GenerationPlan
 from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.serving.surface import STEPS, IterationSurface
-from simulator.workload import Floats, Matrix
+from simulator.support.arrays import Floats, Matrix
 from traces.generate.inference import (
     SCORES,
     InferencePass,

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
-from simulator.workload import Floats, What
+from simulator.support.arrays import Floats
+from simulator.workload import What
 from traces.generate.framework import Framework
 from traces.generate.kernel_times import (
     Accelerator,

@@ -29,9 +29,10 @@ from pathlib import Path
 import numpy as np
 
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.input_files import unpack
-from simulator.workload import CallRow, What, Workload
+from simulator.workload import What, Workload
 from traces.core.files import GOAL_COMMENT
 from traces.core.loaded import Coverage, Loaded
 from traces.matching.lane_order import one_at_a_time

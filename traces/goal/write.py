@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.calls import Call
 from simulator.schedule import Schedule, Step
 from simulator.support.errors import OutputError
-from simulator.workload import Call, Workload
+from simulator.workload import Workload
 from traces.goal.read import Goal, GoalOp, GoalRank, Need, goal_lines
 
 ScheduleOf = Callable[[Call], Schedule]

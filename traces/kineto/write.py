@@ -20,9 +20,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from simulator.calls import Group
 from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import Group, What, Workload
+from simulator.workload import What, Workload
 from traces.kineto.write_comm import JsonObject, WrittenCall, written_ends
 from traces.kineto.write_events import RankEvents
 from traces.kineto.write_program import StepTimes, in_sequence, rank_programs

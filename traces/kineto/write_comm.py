@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.calls import UNKNOWN, Call
 from simulator.shares import Shares
 from simulator.support.errors import WorkloadError
 from simulator.support.quantities import bytes_per_element
-from simulator.workload import UNKNOWN, Call
 
 JsonObject = dict[str, object]
 

@@ -28,9 +28,10 @@ from itertools import count, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import KINDS
 from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, STEP_BEFORE, What, Workload
+from simulator.workload import STEP_BEFORE, What, Workload
 from traces.core.comm_kernels import communicates
 
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import CallRow, Calls, Edges, Floats, Group, What, Workload
+from simulator.calls import CallRow, Calls, Group
+from simulator.support.arrays import Floats
+from simulator.workload import Edges, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
 from traces.core.rank_graph import LocalOp, RankGraph

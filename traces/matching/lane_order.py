@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Longs
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push, room
-from simulator.workload import Edges, Floats, Ints, Workload
+from simulator.workload import Edges, Workload
 
 
 class Given(NamedTuple):

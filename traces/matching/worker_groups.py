@@ -22,7 +22,7 @@ from math import comb
 
 import numpy as np
 
-from simulator.workload import Floats
+from simulator.support.arrays import Floats
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, RankGraph
 
 _WORKERS = 2

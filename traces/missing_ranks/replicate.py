@@ -19,8 +19,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.calls import KINDS, Calls, Group
 from simulator.support.errors import TraceError
-from simulator.workload import KINDS, Calls, Edges, Group, Workload
+from simulator.workload import Edges, Workload
 from traces.core.events import Job
 
 _PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)

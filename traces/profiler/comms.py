@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.calls import UNKNOWN
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.quantities import MOST_BYTES, bytes_per_element
-from simulator.workload import UNKNOWN
 from traces.core.comm_kernels import BY_NAME, SYMMETRIC, KernelRule
 from traces.core.events import CommRecord, HostKind, ProcessGroup, RankTrace, merged_record
 from traces.core.rank_graph import NO_SPLITS, UNKNOWN_GROUP, LocalCall, Splits, kind_of

@@ -16,7 +16,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload import STEP_BEFORE, UNKNOWN, What
+from simulator.calls import UNKNOWN
+from simulator.workload import STEP_BEFORE, What
 from traces.core.comm_kernels import KERNELS, KernelRules
 from traces.core.events import CommRecord, RankTrace
 from traces.core.loaded import CONTRADICTED, EXPLAINED

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from simulator.workload import UNKNOWN, What
+from simulator.calls import UNKNOWN
+from simulator.workload import What
 from traces.core.loaded import CONTRADICTED
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, LocalOp, RankGraph
 from traces.profiler.device import DeviceOps

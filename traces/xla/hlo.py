@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.workload import UNKNOWN
+from simulator.calls import UNKNOWN
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -29,7 +29,7 @@ COLLECTIVES = {
     "collective-broadcast": "broadcast",
     "collective-permute": "send_receive",
 }
-"""HLO's names of what this project calls by the words of :data:`simulator.workload.KINDS`."""
+"""HLO's names of what this project calls by the words of :data:`simulator.calls.KINDS`."""
 
 TYPE_BITS = {
     **dict.fromkeys(("pred", "s8", "u8"), 8),

@@ -13,9 +13,9 @@ from collectives.proof import check
 from experiments.scenario.scenario import Site
 from helpers.node_drawings import BOXES
 from helpers.places import SHARED
+from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, lay
 from simulator.topology import Link, topology
-from simulator.workload import Call, Group
 from topologies import build, load_cluster
 from topologies.readers.from_nccl import from_nccl
 

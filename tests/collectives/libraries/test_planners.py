@@ -11,11 +11,11 @@ from collectives.libraries.planners import algorithm_names, one_schedule, plan, 
 from collectives.machine import Machine
 from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
+from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.stacked_networks import OneNetwork
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
-from simulator.workload import KINDS
 from topologies import build, load_cluster, place
 from topologies.cluster.node import Calibrated, TimeMultiples
 

@@ -10,8 +10,8 @@ from collectives import names
 from collectives.libraries.planners import algorithm_names, parse_rule
 from collectives.machine import Rule, choose
 from helpers.calls import call_of
+from simulator.calls import KINDS
 from simulator.support.errors import QuantityError, ScheduleError
-from simulator.workload import KINDS
 
 MIB = 2.0**20
 

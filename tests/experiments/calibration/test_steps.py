@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from experiments.calibration.calibration import RecordedStep, calibrate_steps
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import What
 from topologies import load_cluster
 from topologies.cluster.node import Calibrated
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import What
 from topologies import load_cluster
 
 CLUSTER = load_cluster("dgx-a100")

@@ -23,9 +23,10 @@ from helpers.places import SAMPLES
 from helpers.programs import skew_clocks, with_noise
 from helpers.slowed_programs import CLUSTER, DEEP, as_recorded, slowed
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import CalibrationError, WhatIfError
 from simulator.timeline import Timeline
-from simulator.workload import CallRow, What, Workload
+from simulator.workload import What, Workload
 from traces.kineto.write import write_kineto
 
 NODES = 2

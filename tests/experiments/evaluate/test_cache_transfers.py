@@ -6,9 +6,10 @@ from experiments.evaluate.cache_transfers import CacheTransfers, parts_of
 from experiments.evaluate.serving_instances import cache_bytes, deployment_of
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ClusterError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 
 

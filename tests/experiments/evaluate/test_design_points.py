@@ -25,9 +25,10 @@ from helpers.calls import stacked
 from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import DeadlockError, TwofoldError, WhatIfError
 from simulator.topology import Link, scaled, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 from topologies.cluster.node import Calibrated
 

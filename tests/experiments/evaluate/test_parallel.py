@@ -20,8 +20,9 @@ from experiments.scenario.scenario import Scenario
 from helpers.asked import deadlocked, killed
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import DeadlockError, WhatIfError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 
 SAMPLE = ROOT / "traces" / "samples" / "gpu-dp2-tp4"

@@ -6,9 +6,10 @@ import pytest
 from experiments.evaluate.design_points import different_calls
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.stacked_networks import classes
 from simulator.shares import Shares
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 
 

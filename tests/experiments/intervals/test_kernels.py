@@ -22,7 +22,8 @@ from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.generate import as_loaded
 from traces.generate.kernel_times.times import COMPARED, kernel_error, shared_error

@@ -22,7 +22,8 @@ from experiments.scenario.cluster import moved_to
 from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import What
 from topologies import Cluster, changed, load_cluster, parse_cluster, with_topology
 
 GB = 1e9

@@ -17,7 +17,8 @@ from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.programs import Program, build, programs, with_noise
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import What
 from topologies import load_cluster
 from traces.kineto.write import write_kineto
 from traces.load import open_trace

@@ -19,7 +19,8 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
-from simulator.workload import UNEXPLAINED_HOST, CallRow, What
+from simulator.calls import CallRow
+from simulator.workload import UNEXPLAINED_HOST, What
 from topologies import load_cluster
 from topologies.cluster.node import AcceleratorTable
 from traces.core.loaded import Coverage, Loaded

@@ -19,8 +19,9 @@ from experiments.scenario.collective_times import one_call
 from experiments.scenario.scenario import Scenario
 from helpers.refusals import refused
 from simulator.builder import WorkloadBuilder
+from simulator.calls import UNKNOWN, CallRow
 from simulator.support.errors import ClusterError
-from simulator.workload import UNKNOWN, CallRow, What
+from simulator.workload import What
 from topologies import catalog, load_cluster, parse_cluster
 from topologies.cluster.catalog import cluster_text
 from topologies.cluster.changed import changed, with_topology

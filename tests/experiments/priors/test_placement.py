@@ -12,7 +12,8 @@ from experiments.priors.placement import misplaced
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
-from simulator.workload import CallRow, What, Workload
+from simulator.calls import CallRow
+from simulator.workload import What, Workload
 from topologies import load_cluster
 
 CLUSTERS = ("dgx-a100", "hgx-h100", "mi300x-8")

@@ -13,10 +13,10 @@ from collectives.machine import time_multiple
 from experiments.questions.calibrate import write_cluster
 from experiments.questions.collective import collective
 from helpers.places import SHARED
+from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import classes
 from simulator.support.errors import CalibrationError, TraceError, WhatIfError
-from simulator.workload import Call, Group
 from topologies import build, load_cluster
 from topologies.cluster.node import Calibrated, TimeMultiples
 

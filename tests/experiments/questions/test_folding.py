@@ -19,9 +19,10 @@ from helpers.replicated import replicated, with_straggler
 from helpers.strategies import workloads
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.folding.fold import most_alike
 from simulator.support.errors import DeadlockError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import changed, load_cluster
 from traces.chakra.write import write_chakra
 from traces.generate.kernel_times import KernelRates

@@ -11,8 +11,9 @@ from experiments.scenario.language import GRAMMAR, parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches, ranks_of, words_of
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import WhatIfError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 
 

@@ -22,9 +22,10 @@ from experiments.scenario.scenario import Scenario
 from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import ENGINES
 from simulator.support.errors import DisconnectedError, WhatIfError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster, parse_cluster
 
 CLUSTER = """\

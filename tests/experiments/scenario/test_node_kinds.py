@@ -25,10 +25,11 @@ from experiments.scenario.scenario import Scenario
 from helpers.calls import call_of
 from helpers.experiments_jobs import write_job
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.symmetry import symmetry
 from simulator.engine.simulate import ENGINES
 from simulator.support.errors import WhatIfError, WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import build, parse_cluster
 from traces.generate.generate import generate as generate_step
 from traces.generate.parallelism import Parallelism

@@ -16,8 +16,9 @@ from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES, SHARED
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import WhatIfError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism

@@ -22,10 +22,11 @@ from simulator.analysis.attribution import (
 )
 from simulator.analysis.difference import CALLS, OPS, classes, compared, without_arguments
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.timeline import measured
 from simulator.topology import topology
-from simulator.workload import IN_PART, CallRow, What
+from simulator.workload import IN_PART, What
 
 
 @given(cases(), st.sampled_from(ENGINES))

@@ -10,8 +10,9 @@ from simulator.analysis.attribution import EXPOSED, path_parts, rank_parts, stre
 from simulator.analysis.critical_path import critical_path
 from simulator.analysis.metrics import rank_times
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 same = pytest.approx
 

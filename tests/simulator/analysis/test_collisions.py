@@ -7,10 +7,11 @@ import pytest
 
 from simulator.analysis.contention import collision, meetings, spread_alike
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate_on
 from simulator.policy import Routing
 from simulator.schedule import Plan, Schedule, Step
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import parse_topology, switch
 
 CABLE = {"bandwidth": 1e9, "latency": 0.0}

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 

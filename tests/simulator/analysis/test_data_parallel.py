@@ -5,8 +5,9 @@ import pytest
 
 from simulator.analysis.data_parallel import data_parallel, of_shards, say_groups
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 BIG, LOSS = 4e6, 4.0
 

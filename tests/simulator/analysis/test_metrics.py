@@ -15,9 +15,10 @@ from simulator.analysis.metrics import (
     straggler_delay,
 )
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.timeline import measured
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 spans = st.tuples(st.integers(0, 20), st.integers(0, 10))
 

@@ -15,10 +15,11 @@ from simulator.analysis.path_integral import (
     path_integral,
 )
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.support.errors import WorkloadError
 from simulator.topology import SCALE_UP, scaled, topology
-from simulator.workload import CallRow, Edges, What
+from simulator.workload import Edges, What
 
 factors = st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.0, 2.0, 7.0]), min_size=7, max_size=7)
 

@@ -13,9 +13,10 @@ from simulator.analysis.critical_path import REACTING, critical_path, path_by_wh
 from simulator.analysis.metrics import exposed_communication
 from simulator.analytic.contraction import contract
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.topology import scaled
-from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, CallRow, What
+from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 

@@ -16,6 +16,7 @@ from simulator.analytic.bounds import LinkWork, least_calls, least_of_links, lea
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import Costs
 from simulator.policy import Routing
@@ -23,7 +24,7 @@ from simulator.schedule import Plan, Schedule, Step
 from simulator.support.errors import ScheduleError
 from simulator.topology import topology
 from simulator.transfers import program
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies.families.dragonfly import groups_of
 
 SHARING = ("flow", "simpy")

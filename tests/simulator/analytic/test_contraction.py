@@ -10,8 +10,9 @@ from helpers.strategies import cases, switch_network, with_software
 from simulator.analytic.contraction import contract, expand
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import DeadlockError, WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 exact = {"rel": 1e-12, "abs": 1e-18}
 

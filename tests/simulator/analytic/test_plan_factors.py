@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from collectives import Machine, plan
 from helpers.calls import call_of
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, scaled
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import build, load_cluster
 
 factors = st.floats(0.1, 10)

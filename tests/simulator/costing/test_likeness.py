@@ -14,13 +14,13 @@ from helpers.replicated import like_nodes
 from helpers.strategies import networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
 from simulator.builder import WorkloadBuilder
+from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness, Likenesses, moved
 from simulator.costing.link_load import lay
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
 from simulator.topology import Link, scaled, topology
-from simulator.workload import Call, Group
 from topologies import build, load_cluster, resource_values, torus
 from topologies.families.grid import dimension_ordered
 

@@ -12,12 +12,12 @@ from experiments.scenario.scenario import Scenario
 from helpers.replicated import like_nodes
 from helpers.strategies import full_network, networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
+from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness
 from simulator.costing.link_load import lay
 from simulator.costing.symmetry import symmetry
 from simulator.topology import SCALE_OUT
-from simulator.workload import Call, Group
 from topologies import load_cluster, place
 from topologies.cluster.fabrics import LeafSpineFabric, RailFabric
 

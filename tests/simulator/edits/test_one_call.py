@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from helpers.strategies import cases, plan, ring_network
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.overlap import one_call_per_rank
 from simulator.engine.simulate import simulate
 from simulator.support.errors import DeadlockError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 
 def limited(workload, network, engine="analytic"):

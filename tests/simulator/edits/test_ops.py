@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from helpers.strategies import cases, plan, ring_network, workloads
 from simulator.analysis.metrics import rank_times
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.ops import calls_dropped, dropped, durations_scaled, evened, fused, lags_scaled
 from simulator.engine.simulate import simulate
 from simulator.support.errors import WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 same = pytest.approx
 LAUNCH, GAP = 5e-6, 2e-6

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from helpers.strategies import cases, plan, ring_network
 from simulator.analysis.metrics import length, union
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.ops import calls_dropped
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 
 def makespan(workload, network, engine="analytic"):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from simulator.builder import WorkloadBuilder
+from simulator.calls import KINDS, CallRow
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.folding.copies import written_out
 from simulator.support.errors import WorkloadError
-from simulator.workload import KINDS, CallRow, What
+from simulator.workload import What
 
 
 def job(*calls, ranks=4):

@@ -11,8 +11,9 @@ from helpers.programs import build
 from helpers.slowed_programs import DEEP, as_recorded, slowed
 from simulator.analysis.metrics import cover, length, union
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.slowdown import kernels_alone, overlapped, recorded
-from simulator.workload import STEP_BEFORE, CallRow, What, Workload
+from simulator.workload import STEP_BEFORE, What, Workload
 
 times = st.floats(0, 10)
 spans = st.lists(st.tuples(times, times).map(sorted), max_size=6)

@@ -7,9 +7,10 @@ from hypothesis import given
 from helpers.passes import timeline
 from helpers.strategies import cases, plan, switch_network, two_tiers
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.alone import meeting
 from simulator.engine.simulate import Costs
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 
 def judged(workload, network):

@@ -11,9 +11,10 @@ from helpers.closed_forms import ring_all_reduce
 from helpers.strategies import ENGINES, collective, full_network, plan, ring_network, switch_network
 from helpers.work import python_calls
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.topology import Link, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 alphas = st.floats(0.0, 1e-3)

@@ -16,12 +16,13 @@ from simulator.analysis.metrics import rank_times, straggler
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import makespans
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.ops import calls_dropped
 from simulator.edits.overlap import with_full_overlap, without_overlap
 from simulator.engine.simulate import simulate
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.timeline import measured
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 WIRE = 2e-6 + 1e-3

@@ -18,9 +18,10 @@ from simulator.analytic.bounds import least_calls, least_steps
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.next_step import begins, joints, with_advance, without_backlog
 from simulator.support.errors import WorkloadError
-from simulator.workload import STEP_BEFORE, CallRow, Repeats, What, Workload
+from simulator.workload import STEP_BEFORE, Repeats, What, Workload
 from tests.helpers.strategies import workloads
 from topologies import load_cluster
 from traces.load import load

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, networks, plan, switch_network, with_software, workloads
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.edits.jobs import merged, moved
 from simulator.engine.repeating import RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.topology import Link, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 SAME = {"rel": 1e-9, "abs": 1e-11}
 B = 1e9

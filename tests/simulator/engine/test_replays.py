@@ -8,11 +8,12 @@ import pytest
 from helpers.strategies import plan, switch_network
 from helpers.wide_cases import NETWORKS, wide_case
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
 from simulator.engine import replays as module
 from simulator.engine.replays import Replays
 from simulator.engine.simulate import simulate, simulate_on
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 TIMES = ("start", "end", "call_start", "call_end", "call_spent", "link_bytes")
 NEAR = 1e-9

@@ -21,10 +21,11 @@ from helpers.strategies import (
     with_software,
 )
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow, Group
 from simulator.engine.simulate import Costs, simulate
 from simulator.support.errors import TopologyError
 from simulator.topology import scaled
-from simulator.workload import CallRow, Group, What
+from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 COLUMNS = (

@@ -6,9 +6,10 @@ import pytest
 
 from helpers.strategies import ENGINES, plan, ring_network
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.support.errors import DeadlockError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 

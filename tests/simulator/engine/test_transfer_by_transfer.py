@@ -21,11 +21,12 @@ from helpers.strategies import (
     with_software,
 )
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import simulate
 from simulator.schedule import Plan, Schedule, Step
 from simulator.topology import Link, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 UNIFORM = {
     **{kind: build for kind, build in SCHEDULES.items() if kind != "send_receive"},

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import SCHEDULES, cases, two_tiers, with_software
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate
 from simulator.folding.fold import fold
 from simulator.schedule import Plan
 from simulator.topology import SCALE_OUT, Link, topology
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 SAME = {"rel": 1e-9, "abs": 1e-15}
 at_once = partial(with_software, pipelined=True)

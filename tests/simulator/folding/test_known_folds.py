@@ -12,6 +12,7 @@ from collectives.algorithms import direct
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import with_software
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likenesses
 from simulator.engine.simulate import simulate
@@ -20,7 +21,7 @@ from simulator.folding.fold import Folds, fold
 from simulator.schedule import Plan
 from simulator.support.errors import WorkloadError
 from simulator.topology import scaled
-from simulator.workload import CallRow, What
+from simulator.workload import What
 
 SAME = {"rel": 1e-9, "abs": 1e-15}
 factors = st.sampled_from([0.25, 0.5, 1.0, 3.0])

@@ -9,11 +9,12 @@ from experiments.scenario.scenario import Scenario
 from helpers.strategies import ring_network, switch_network, with_software
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate
 from simulator.folding.representatives import why_not_copies
 from simulator.support.errors import WorkloadError
 from simulator.topology import SCALE_OUT
-from simulator.workload import CallRow, Copies, What
+from simulator.workload import Copies, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
 from traces.generate.expand import copies, fewest_replicas

@@ -10,8 +10,8 @@ import pytest
 
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
+from simulator.support.arrays import Floats
 from simulator.support.compiled import hot_loop, is_trusted, signature
-from simulator.workload import Floats
 from traces.chakra.write import save_chakra
 from traces.load import load
 

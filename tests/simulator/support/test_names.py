@@ -6,10 +6,10 @@ from collectives.libraries.planners import parse_rule as parse_rule
 from experiments.questions.collective import collective
 from experiments.scenario.language import parse_change as parse_change
 from experiments.scenario.resources import check_resource
+from simulator.calls import KINDS, kind_named
 from simulator.support.errors import QuantityError, TwofoldError, WhatIfError
 from simulator.support.names import nearest, same_name
 from simulator.support.quantities import parse_quantity
-from simulator.workload import KINDS, kind_named
 from topologies import catalog, load_cluster
 from topologies.spec import parse_topology
 from traces.generate.model import load_model, model_names

@@ -5,13 +5,14 @@ import pytest
 
 from collectives.algorithms.ring import all_gather
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
 from simulator.policy import POLICIES
 from simulator.routing.routes import link_loads, routes
 from simulator.schedule import Plan
 from simulator.support.errors import TwofoldError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster, parse_topology
 
 FILE = """\

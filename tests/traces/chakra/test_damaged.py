@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from helpers.chakra_traces import body, collective, host, node, receive, send, write
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import LimitError, TraceError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from traces.chakra.files import is_chakra, read_messages
 from traces.chakra.reader import load_chakra
 from traces.chakra.schema import COLL, MetadataMessage

@@ -15,8 +15,9 @@ from helpers.link_tapes import Tape
 from helpers.places import SAMPLES, SHARED
 from helpers.strategies import workloads
 from simulator.builder import WorkloadBuilder
+from simulator.calls import UNKNOWN, CallRow
 from simulator.support.errors import OutputError, TraceError
-from simulator.workload import UNKNOWN, CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 from traces.chakra.files import read_messages
 from traces.chakra.reader import load_chakra

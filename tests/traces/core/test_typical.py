@@ -8,8 +8,9 @@ import pytest
 from experiments.baseline import baseline
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.support.errors import TraceError
-from simulator.workload import UNEXPLAINED_HOST, CallRow, What
+from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import MEDIAN, Coverage, Loaded
 from traces.core.typical import typical_step, with_usual_work
 from traces.load import load

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from collectives.algorithms import logarithmic, ring
 from helpers.strategies import SCHEDULES, full_network, plan, switch_network, workloads
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.support.errors import OutputError, TraceError
-from simulator.workload import CallRow, Edges, What
+from simulator.workload import Edges, What
 from traces.core.files import is_goal
 from traces.goal.read import load_goal
 from traces.goal.write import write_goal

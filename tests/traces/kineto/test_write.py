@@ -19,9 +19,10 @@ from experiments.scenario.scenario import Scenario
 from helpers.kineto_jobs import RANKS, US, Step, build_job, jobs, starts
 from helpers.places import ROOT, SAMPLES, SHARED
 from simulator.builder import WorkloadBuilder
+from simulator.calls import KINDS, CallRow
 from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
-from simulator.workload import KINDS, CallRow, What, Workload
+from simulator.workload import What, Workload
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.kineto.reader import read_rank

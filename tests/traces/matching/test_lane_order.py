@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from helpers.lane_execution import Execution
 from helpers.strategies import plan, switch_network, workloads
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from traces.matching.lane_order import one_at_a_time
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.shares import Shares
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.workload import CallRow, What
+from simulator.workload import What
 from topologies import load_cluster
 from traces.chakra.write import write_chakra
 from traces.core.rank_graph import LocalCall, Splits

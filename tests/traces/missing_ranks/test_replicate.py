@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from experiments.calibration.calibration import with_costs
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow, Group
 from simulator.support.errors import TraceError
-from simulator.workload import CallRow, Edges, Group, What, Workload
+from simulator.workload import Edges, What, Workload
 from topologies import load_cluster
 from traces.missing_ranks.replicate import Roles, models, replicate
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accelerators import Accelerator, multiprocessor_count
+from simulator.support.arrays import Floats, Ints, Matrix
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
-from simulator.workload import Floats, Ints, Matrix
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
 from traces.generate.kernel_times.tables import Curves, Surface
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.accelerators import Accelerator
+from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError
-from simulator.workload import Floats
 from traces.generate.kernel_times.shapes import (
     PRECISIONS,
     attention_work,

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import csv_table, read_text
 from simulator.support.quantities import CENTURY, number_of
-from simulator.workload import Floats
 from traces.core.events import RecordedOperator
 from traces.generate.kernel_times.families import COMMUNICATION, kind_by_name
 from traces.generate.kernel_times.shapes import (

@@ -11,8 +11,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError
-from simulator.workload import Floats
 from traces.generate.kernel_times.machines import KernelWork
 
 Direction = Literal["forward", "backward"]

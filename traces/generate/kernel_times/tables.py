@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accelerators import Accelerator, kernel_machines, named, rates_within
+from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
-from simulator.workload import Floats
 from traces.generate.kernel_times.families import FAMILIES, Key
 
 

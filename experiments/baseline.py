@@ -29,7 +29,7 @@ from experiments.priors.doubts import (
     hardware_warning,
 )
 from experiments.priors.network import NetworkPrior, prior_of
-from experiments.priors.placement import Misplaced, misplaced
+from experiments.priors.placement import Misplaced, OtherHosts, misplaced, other_hosts
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
 from experiments.scenario.model_check import EngineCheck, engine_check
@@ -37,12 +37,13 @@ from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, settings_of
-from simulator.support.errors import ClusterError, SettingsError
+from simulator.support.errors import ClusterError, SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
 from topologies import Cluster, load_cluster, place, with_nodes
 from topologies.cluster.bare import unspecified
+from topologies.cluster.catalog import clusters_with
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
 from traces.load import OpenTrace
@@ -69,7 +70,8 @@ class Baseline:
     granted.
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down,
     ``unprofiled`` where it was not given how long the step takes when nobody records it; else
-    ``loaded`` has the step without its stalls, and that time as the measured one.
+    ``loaded`` has the step without its stalls, and that time as the measured one. ``by_hosts`` says
+    that the nodes of the settings are those whose names the recording has.
     """
 
     loaded: Loaded
@@ -83,6 +85,7 @@ class Baseline:
     assumptions: tuple[str, ...] = ()
     slow_down: SlowDown | None = None
     unprofiled: Unprofiled | None = None
+    by_hosts: bool = False
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
@@ -125,6 +128,12 @@ class Baseline:
     def misplaced(self) -> Misplaced | None:
         """Recorded calls that contradict the nodes that the ranks are said to be on."""
         return misplaced(self.recorded)
+
+    @cached_property
+    def other_hosts(self) -> OtherHosts | None:
+        """Hosts that the recording names, which contradict the nodes of its ranks."""
+        recorded = self.recorded
+        return other_hosts(self.loaded.hosts, recorded.cluster, recorded.ranks, recorded.nodes)
 
     @cached_property
     def engine_check(self) -> EngineCheck:
@@ -371,8 +380,10 @@ def replayed(
     read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
-    cluster = with_nodes(cluster, settings.nodes)
     loaded = read(settings.step)
+    asked_nodes = settings.nodes
+    loaded, settings = _on_hosts(loaded, cluster, settings)
+    cluster = with_nodes(cluster, settings.nodes)
     kernel_slope = slow_down(settings.slow_down, recorded_steps(loaded, read))
     others = recorded_steps(loaded, read) if settings.step == MEDIAN else ()
     recorded = costed(loaded, cluster, settings, others)
@@ -387,6 +398,7 @@ def replayed(
         *(loaded, scenario, timeline, settings, read, scenario, timeline),
         slow_down=kernel_slope,
         unprofiled=unprofiled,
+        by_hosts=settings.nodes != asked_nodes,
     )
     if not settings.what_ifs:
         return base
@@ -398,6 +410,19 @@ def replayed(
         notes=tuple(change.note for change in changes),
         assumptions=tuple(text for change in changes for text in change.assumptions),
     )
+
+
+def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loaded, Settings]:
+    """Spread the ranks over as many nodes as the recording names hosts, if nobody says how many."""
+    job_ranks = loaded.workload.job_ranks
+    if settings.nodes is not None or not loaded.hosts or job_ranks > cluster.capacity:
+        return loaded, settings
+    other = other_hosts(loaded.hosts, cluster, job_ranks, None)
+    if other is None or other.nodes is None or job_ranks // other.nodes > cluster.ranks_per_node:
+        return loaded, settings
+    note = f"{other}, unless --nodes says otherwise"
+    coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, note))
+    return replace(loaded, coverage=coverage), replace(settings, nodes=other.nodes)
 
 
 def _unprofiled(
@@ -458,6 +483,20 @@ def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:
     return noting
 
 
+_MOST_NAMED = 3
+"""Clusters that are named at most."""
+
+
+def _such_as(trace: Path | str) -> str:
+    """Name clusters of the catalogue that have the accelerator of a trace; "" where none has."""
+    try:
+        accelerator = open_package(trace)(MEDIAN).accelerator
+    except TwofoldError:
+        return ""  # what is wrong with the trace is said once it is known where it ran
+    clusters = clusters_with(accelerator)[:_MOST_NAMED]
+    return f"; {accelerator} is in {', '.join(clusters)}" if clusters else ""
+
+
 def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:
     """Find the cluster, and what there is to say about it."""
     if isinstance(cluster, Cluster):
@@ -469,6 +508,8 @@ def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]
         return loaded, unspecified(loaded)
     package = find_package(trace)
     if package is None:
-        raise ClusterError(f"{trace}: no workload card names its cluster: give one with --cluster")
+        raise ClusterError(
+            f"{trace}: no workload card names its cluster: give one with --cluster{_such_as(trace)}"
+        )
     of_card = card_cluster(package.card, source=str(package.file))
     return of_card.cluster, of_card.notes

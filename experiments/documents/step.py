@@ -109,6 +109,8 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     """
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
+    if base.by_hosts:
+        parts.append(f"on {base.settings.nodes} nodes by the names of their hosts")
     if error is not None:
         parts.append(f"calls {error:.0f} % off")
     if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
@@ -138,8 +140,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         clusters = clusters_with(base.loaded.accelerator)
         like_it = f", such as {' or '.join(clusters[:_MOST_CLUSTERS])}" if clusters else ""
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
-    if base.misplaced is not None:
-        yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
+    yield from _doubts_of_place(base)
     yield from _doubts_of_length(base)
     if len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
         yield Doubt(
@@ -168,6 +169,20 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             f"modelled calls are {off:.0f} % off the measured ones (median)",
             "twofold calibrate … fits the network to this trace",
         )
+
+
+def _doubts_of_place(base: "Baseline") -> Iterator[Doubt]:
+    """Yield what speaks against where the ranks are said to be."""
+    other = base.other_hosts
+    if other is not None:
+        remedy = "number the ranks host by host; they are placed in order"
+        if other.nodes is not None:
+            per_node = base.recorded.ranks // other.nodes
+            fits = per_node <= base.recorded.cluster.ranks_per_node
+            remedy = f"try --nodes {other.nodes}" if fits else f"a node has {per_node} ranks"
+        yield Doubt(str(other), remedy)
+    elif base.misplaced is not None:
+        yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
 
 
 def _doubts_of_length(base: "Baseline") -> Iterator[Doubt]:

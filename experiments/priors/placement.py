@@ -7,7 +7,7 @@ and with the ranks spread over other numbers of nodes.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import exp, log
 
@@ -20,6 +20,7 @@ from simulator.support.errors import TwofoldError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import comparable, group_sizes
 from simulator.workload import Workload
+from topologies import Cluster, place, with_nodes
 
 _LEAST_SIZE = 2**20
 """Size of calls (B) from which on their bandwidth decides, and no latency."""
@@ -28,6 +29,8 @@ _MOST_CALLS = 6
 _SLOWER, _FASTER = 3.0, 1.6
 """Times by which calls are slower or faster than modelled before their placement is doubted: models
 of fabrics are off by less, and calls may be slow for other reasons, but not fast."""
+_MOST_NAMES = 4
+"""Hosts that are named."""
 _EXPLAINS = 1.6
 """Another placement explains calls that it puts within this factor."""
 
@@ -69,8 +72,12 @@ class Misplaced:
         times = self.measured / self.modelled
         relation = "slower" if times > 1 else "faster"
         factor = max(times, 1 / times)
-        nodes = f"{self.nodes} node" + ("s" if self.nodes > 1 else "")
+        nodes = _counted(self.nodes, "node")
         return f"{name}, {factor:.1f} times {relation} than modelled; that fits a job on {nodes}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,62 @@ class _Fastest:
     call: Call
     time: float
     whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHosts:
+    """Hosts that the recording names and that contradict the nodes that ranks are said to be on.
+
+    ``nodes`` is the fewest that agree with them; None where ranks of one host do not follow each
+    other, so that no number of nodes does.
+    """
+
+    hosts: tuple[str, ...]
+    nodes: int | None
+
+    def __str__(self) -> str:
+        """Say it in a sentence."""
+        names = ", ".join(self.hosts[:_MOST_NAMES]) + (", …" * (len(self.hosts) > _MOST_NAMES))
+        count = f"{_counted(len(self.hosts), 'host')} ({names})"
+        if self.nodes is None:
+            return f"the recording names {count}, whose ranks do not follow each other"
+        return f"the recording names {count}: that fits a job on {_counted(self.nodes, 'node')}"
+
+
+def other_hosts(
+    hosts: Mapping[int, str], cluster: Cluster, ranks: int, nodes: int | None
+) -> OtherHosts | None:
+    """Find out whether the hosts that a recording names contradict where its ranks are said to be.
+
+    Parameters
+    ----------
+    hosts
+        The host of each rank that is known to have run on one.
+    cluster, ranks, nodes
+        The machine, how many ranks the job has, and over how many nodes they are spread; None fills
+        nodes in order.
+
+    Returns
+    -------
+    OtherHosts or None
+        None where ranks of one host, and no others, share a node; or nothing is known.
+    """
+    if len(hosts) < 2 or cluster.is_one_graph:
+        return None
+    placement = place(with_nodes(cluster, nodes), ranks, nodes)
+    if _agree(hosts, {rank: placement.seat(rank)[0] for rank in hosts}):
+        return None
+    even = (count for count in range(1, ranks + 1) if ranks % count == 0)
+    fitting = (
+        count for count in even if _agree(hosts, {rank: rank // (ranks // count) for rank in hosts})
+    )
+    return OtherHosts(tuple(sorted(set(hosts.values()))), next(fitting, None))
+
+
+def _agree(hosts: Mapping[int, str], node: Mapping[int, int]) -> bool:
+    """Whether each host is one node, and each node one host."""
+    pairs = {(host, node[rank]) for rank, host in hosts.items()}
+    return len(pairs) == len({host for host, _ in pairs}) == len({index for _, index in pairs})
 
 
 def misplaced(recorded: Scenario) -> Misplaced | None:

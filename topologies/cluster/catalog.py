@@ -4,6 +4,7 @@ Whatever is wrong with the file, the error is a ``ClusterError`` that names file
 found and what is accepted.
 """
 
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -195,13 +196,25 @@ class AddedCluster:
 def clusters_with(accelerator: str) -> tuple[str, ...]:
     """Name the clusters of the catalogue that have an accelerator, as a trace spells it.
 
+    Those come first whose accelerator's name shares most with it (the form, the memory), single
+    nodes behind machines.
+
     Examples
     --------
     >>> clusters_with("AMD Instinct MI300X"), clusters_with("AMD Radeon Graphics")
     (('mi300x-8',), ())
     """
-    wanted = models(accelerator)
-    return tuple(name for name in catalog() if wanted & models(load_cluster(name).accelerator.name))
+    wanted, words = models(accelerator), _words(accelerator)
+    clusters = [(name, load_cluster(name)) for name in catalog()]
+    same = [named for named in clusters if wanted & models(named[1].accelerator.name)]
+    same.sort(
+        key=lambda named: (-len(words & _words(named[1].accelerator.name)), named[1].nodes < 2)
+    )
+    return tuple(name for name, _ in same)
+
+
+def _words(accelerator: str) -> set[str]:
+    return set(re.findall(r"[a-z]+|\d+", accelerator.lower()))
 
 
 def added_clusters() -> dict[str, AddedCluster]:

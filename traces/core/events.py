@@ -228,6 +228,8 @@ class RankTrace:
         Samples of counters of NVLink, sent and received.
     modules
         What names parts of the program besides annotations; None where nothing does.
+    host_name
+        The machine that the rank ran on, "" where nothing says it.
     """
 
     file: Path
@@ -250,6 +252,7 @@ class RankTrace:
     links: tuple[LinkSamples, ...] = ()
     modules: ModuleEvents | None = None
     python: PythonCalls | None = None
+    host_name: str = ""
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
@@ -328,6 +331,28 @@ _COUNTED = re.compile(
 _HANDLER = re.compile(r"_\d+\.\d+\.pt\.trace\.json", re.IGNORECASE)
 """torch.profiler.tensorboard_trace_handler writes ``<worker>.<ns>``, the worker being
 ``<host>_<process id>`` unless it is named: neither number is a rank."""
+
+
+_ON_HOST = re.compile(r"(?P<host>.+)_\d+\.\d+\.pt\.trace\.json(\.gz)?", re.IGNORECASE)
+_NO_HOST = re.compile(r"localhost.*|[0-9a-f]{12}|", re.IGNORECASE)
+"""Names that many machines have, and those of Docker's containers, of which one has several."""
+
+
+def host_in_name(path: Path) -> str:
+    """Return the host in a file's name, as torch.profiler.tensorboard_trace_handler writes it.
+
+    Examples
+    --------
+    >>> host_in_name(Path("node7_2241.1734000000.pt.trace.json.gz"))
+    'node7'
+    """
+    match = _ON_HOST.fullmatch(path.name)
+    return match["host"] if match is not None and not NAMED.search(path.name) else ""
+
+
+def known_host(name: str) -> str:
+    """Return a host's name if it tells one machine from others, else ""."""
+    return "" if _NO_HOST.fullmatch(name) else name
 
 
 def rank_in_name(path: Path) -> int | None:

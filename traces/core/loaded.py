@@ -231,6 +231,8 @@ class Loaded:
         What a profiler counted besides times.
     generated_by
         The framework whose training step was generated; None of what was recorded, and of serving.
+    hosts
+        The machines that ranks ran on, of those whose files name them.
     kernel_times
         Of a generated step the share of the time of its kernels by how it is known; empty of what
         was recorded.
@@ -247,6 +249,7 @@ class Loaded:
     counters: Counters = Counters()
     generated_by: str | None = None
     kernel_times: Mapping[str, float] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

@@ -14,7 +14,15 @@ from msgspec import Raw
 
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import head_of, unpack
-from traces.core.events import EXECUTION_TRACE, ProcessGroup, RankTrace, rank_in_name, unknown_rank
+from traces.core.events import (
+    EXECUTION_TRACE,
+    ProcessGroup,
+    RankTrace,
+    host_in_name,
+    known_host,
+    rank_in_name,
+    unknown_rank,
+)
 from traces.core.files import uncollected
 from traces.kineto.comm import group_ranks
 from traces.kineto.events import EventReading, correlate
@@ -232,6 +240,7 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         accelerator=header.devices[0].name if header.devices else "",
         modules=reading.modules.events(reading.threads, first),
         python=reading.modules.python(reading.threads, first),
+        host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
     )
 
 

@@ -127,6 +127,8 @@ class KinetoHeader(Struct):
     base: LooseNumber = field(name="baseTimeNanoseconds", default=None)
     distributed: DistributedInfo | None = field(name="distributedInfo", default=None)
     devices: list[DeviceProperties] | None = field(name="deviceProperties", default=None)
+    host_name: str | None = None
+    hostname: str | None = None
     schema: Raw = ABSENT
     nodes: Raw = ABSENT
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
-from traces.core.events import Longs
+from traces.core.events import Longs, known_host
 from traces.core.gpu_exports.database import Database
 from traces.core.gpu_exports.export import Export, IntColumns, Ranges
 
@@ -82,6 +82,7 @@ def read_export(database: Database) -> Export:
         ),
         ranges=ranges,
         accelerator=", ".join(sorted(named)),
+        host_name=_host_name(database),
         processors=_processors(database),
         links=_links(database),
         unused=unused,
@@ -283,6 +284,12 @@ def _check_times(database: Database, events: IntColumns, what: str) -> None:
             f"{database.path}: {what} begins at {events['start'][row]} ns and ends at "
             f"{events['end'][row]} ns: export again"
         )
+
+
+def _host_name(database: Database) -> str:
+    """Name the machine, "" where the export does not."""
+    environment = database.values("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+    return next((known_host(str(value)) for name, value in environment if name == "Hostname"), "")
 
 
 def _utc(database: Database) -> int:

@@ -149,6 +149,7 @@ def link_job(
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
+        hosts={rank.rank: rank.host_name for rank in job.ranks if rank.host_name},
         counters=counters(job, windows),
         phases=tuple(
             phase

@@ -1,6 +1,10 @@
 """Recorded calls against the nodes that ranks are said to be on: doubted where wrong alone."""
 
+import gzip
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.baseline import baseline
-from experiments.priors.placement import misplaced
+from experiments.priors.placement import misplaced, other_hosts
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
+from simulator.support.errors import ClusterError
 from simulator.workload import What, Workload
 from topologies import load_cluster
+from traces.core.events import known_host
 
 CLUSTERS = ("dgx-a100", "hgx-h100", "mi300x-8")
 
@@ -94,3 +100,68 @@ def test_a_forgotten_number_of_nodes_is_told_above_the_table():
 @pytest.mark.parametrize("sample", ["gloo-ddp-4"])
 def test_calls_that_no_placement_explains_are_not_said_to_be_misplaced(sample):
     assert baseline(SAMPLES / sample, "dgx-a100").misplaced is None
+
+
+def on_hosts(folder: Path, hosts: Sequence[str], *, in_names: bool) -> Path:
+    """Copy a sample of 8 ranks, each from the host that is named, in its file or in its name."""
+    for file in sorted((SAMPLES / "gpu-dp2-tp4").iterdir()):
+        document = json.loads(gzip.decompress(file.read_bytes()))
+        rank = document["distributedInfo"]["rank"]
+        name = f"{hosts[rank]}_{2000 + rank}.17340000{rank}.pt.trace.json.gz"
+        if not in_names:
+            document["host_name"], name = hosts[rank], file.name
+        (folder / name).write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+    return folder
+
+
+PAIR = ("node7", "node9")
+
+
+@pytest.mark.parametrize("in_names", [False, True])
+def test_hosts_that_the_recording_names_are_the_nodes(tmp_path: Path, in_names: bool) -> None:
+    trace = on_hosts(tmp_path, np.repeat(PAIR, 4).tolist(), in_names=in_names)
+    by_hosts, by_hand = baseline(trace, "dgx-a100"), baseline(trace, "dgx-a100", nodes=2)
+    assert by_hosts.replayed_step == by_hand.replayed_step
+    assert by_hosts.by_hosts
+    assert not by_hand.by_hosts
+    assert by_hand.other_hosts is None
+    wrong = baseline(trace, "dgx-a100", nodes=1)
+    assert wrong.other_hosts is not None
+    assert wrong.other_hosts.nodes == 2
+    assert "2 hosts (node7, node9)" in str(wrong.other_hosts)
+
+
+CLUSTER = load_cluster("dgx-a100")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes", "fits"),
+    [
+        (dict.fromkeys(range(8), "a"), None, "as said"),
+        (dict.fromkeys(range(8), "a"), 2, 1),
+        ({0: "a", 8: "b"}, None, "as said"),
+        ({0: "a", 8: "b"}, 1, 2),
+        ({0: "a"}, 2, "as said"),
+        ({}, 2, "as said"),
+        ({rank: "ab"[rank % 2] for rank in range(16)}, None, None),
+        ({rank: "abcd"[rank // 4] for rank in range(16)}, None, 4),
+        ({rank: "abcd"[rank // 4] for rank in range(16)}, 4, "as said"),
+    ],
+)
+def test_hosts_contradict_nodes_only_where_they_share_or_split_one(hosts, nodes, fits) -> None:
+    ranks = max(16 if 8 in hosts else 8, 1 + max(hosts, default=0))
+    cluster = CLUSTER.model_copy(update={"ranks_per_node": 16}) if nodes == 1 else CLUSTER
+    other = other_hosts(hosts, cluster, ranks, nodes)
+    assert ("as said" if other is None else other.nodes) == fits
+
+
+def test_names_that_many_machines_have_tell_nothing() -> None:
+    assert [known_host(name) for name in ("localhost", "3f2a9c01b7de", "", "gpu-12")] == [
+        *[""] * 3,
+        "gpu-12",
+    ]
+
+
+def test_clusters_with_the_accelerator_of_a_trace_are_named_where_none_is_given() -> None:
+    with pytest.raises(ClusterError, match=r"NVIDIA A100-SXM4-80GB is in dgx-a100, "):
+        baseline(SAMPLES / "gpu-dp2-tp4")

@@ -66,7 +66,7 @@ class Export:
     a copy and the ``blocks`` of a kernel (-1 where they are not recorded); ``runtime`` has
     ``start``, ``end``, ``thread``, ``correlationId``, ``name``. ``processors`` are the
     multiprocessors of each device, ``links`` the samples of NVLink's counters by device: a
-    counter's name, times (ns) and percents.
+    counter's name, times (ns) and percents. ``host_name`` is the machine's, "" where unknown.
     """
 
     utc: int
@@ -80,3 +80,4 @@ class Export:
     processors: dict[int, int] = field(default_factory=dict)
     links: dict[int, list[tuple[str, Longs, Longs]]] = field(default_factory=dict)
     unused: Counter[str] = field(default_factory=Counter)
+    host_name: str = ""

@@ -132,6 +132,7 @@ def _rank_trace(
         streams=labels,
         unused=unread,
         accelerator=export.accelerator,
+        host_name=export.host_name,
         links=tuple(
             LinkSamples(name, (times - first) / 1e9, percents / 100)
             for name, times, percents in export.links.get(unit.device, [])

@@ -17,7 +17,7 @@ import numpy as np
 
 from simulator.routing.graph import cells
 from simulator.routing.paths import graph_of, link_metrics
-from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.support.arrays import Floats, Ints, Longs, Mask, numbers_among_equals
 from simulator.topology import Topology
 from simulator.workload import distinct
 
@@ -120,13 +120,13 @@ def _without(network: Topology, hub: Mask) -> Symmetry | None:
         component = _components(network, hub)
     if hub.sum() > _MOST_HUBS or not _in_rows(component[: network.ranks]):
         return None
-    index = _numbered(component)
+    index = numbers_among_equals(component)
     link_component, ends = _ends(network, component, index)
     owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
     columns = np.stack([network.bandwidth, network.latency, network.resource, owner])
     order = np.lexsort((ends[1], ends[0], link_component))
     link_place = np.empty(len(network), dtype=np.int64)
-    link_place[order] = _numbered(link_component[order])
+    link_place[order] = numbers_among_equals(link_component[order])
     first_link = np.searchsorted(link_component[order], np.arange(component.max() + 2))
     rows = np.concatenate([ends, columns]).T[order]
     shape = _shapes(rows, first_link, component)
@@ -166,16 +166,6 @@ def _in_rows(component: Longs) -> bool:
     return bool(len(component)) and bool((np.diff(component) >= 0).all())
 
 
-def _numbered(column: Longs) -> Longs:
-    """Count each row among those of the same value, from 0."""
-    order = np.argsort(column, kind="stable")
-    ordered = column[order]
-    begins = np.searchsorted(ordered, ordered)
-    number = np.empty(len(column), dtype=np.int64)
-    number[order] = np.arange(len(column)) - begins
-    return number
-
-
 def _ends(network: Topology, component: Longs, index: Longs) -> tuple[Longs, Longs]:
     """Component of each link, and where it begins and ends: a place, or a hub (from -1 down)."""
     hub = component < 0
@@ -209,7 +199,7 @@ def _by_kind(shape: Longs, component: Longs, network: Topology) -> Longs:
 
 def _certain(network: Topology, component: Longs, shape: Longs, kind: Longs) -> Mask:
     """Count shortest paths between ranks of a few components of every shape, and the hubs."""
-    few = np.flatnonzero(_numbered(shape) < _COPIES)
+    few = np.flatnonzero(numbers_among_equals(shape) < _COPIES)
     tested = np.flatnonzero((component < 0) | np.isin(component, few))
     number = np.full(len(component), -1, dtype=np.int64)
     number[tested] = np.arange(len(tested))
@@ -217,7 +207,7 @@ def _certain(network: Topology, component: Longs, shape: Longs, kind: Longs) -> 
     start, stop = number[network.source[chosen]], number[network.target[chosen]]
     metric = link_metrics(network)[chosen].astype(np.float64)
     ranks = tested[tested < network.ranks]
-    begin = ranks[_numbered(shape[component[ranks]] * len(few) + kind[ranks]) == 0]
+    begin = ranks[numbers_among_equals(shape[component[ranks]] * len(few) + kind[ranks]) == 0]
     paths = _paths((start, stop, metric), number[begin], len(tested))
     certain = np.ones((kind.max() + 1, kind.max() + 1), dtype=np.bool_)
     for rank, path in zip(begin, paths, strict=True):

@@ -11,21 +11,21 @@ of them a simulation needs depends on the network and on the engine:
   group that one node held may lie across two.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import isnan
 
 import numpy as np
 
 from simulator.calls import Group
+from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
 from simulator.costing.call_costs import Costs
 from simulator.folding.fold import different_calls, kept_components, like_links, of_ops
 from simulator.folding.refinement import CannotFoldError, OpsByRank, refine, with_stand_ins
 from simulator.folding.representatives import job_with_copies, loads_in_job
-from simulator.support.arrays import Floats, Longs, Mask, entries_of, offsets
-from simulator.support.errors import WorkloadError
+from simulator.support.arrays import Floats, Longs, Mask, numbers_among_equals
 from simulator.timeline import Timeline
-from simulator.workload import Copies, Edges, Workload
+from simulator.workload import Copies, Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,11 +131,14 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
     table = _CallTable.of_copies(workload, copies)
     rows = OpsByRank.sort(workload)
     programs = {
-        rank: _Program.cut_out(workload, rows, rank) for rank in {stand_in[r] for r in missing}
+        rank: RankProgram.of(workload, rank, rows.op[rows.first[rank] : rows.first[rank + 1]])
+        for rank in {stand_in[missing_rank] for missing_rank in missing}
     }
-    parts = [programs[stand_in[rank]] for rank in missing]
-    calls = [table.joined_by(part, rank) for part, rank in zip(parts, missing, strict=True)]
-    return _assembled(workload, parts, (missing, calls), table)
+    copied = [
+        CopiedRank(rank, program, table.joined_by(program, rank))
+        for rank, program in ((rank, programs[stand_in[rank]]) for rank in missing)
+    ]
+    return with_copies(workload, copied, table.made, table.groups)
 
 
 def _copies_of(workload: Workload) -> Copies:
@@ -153,10 +156,7 @@ def _text(workload: Workload, part: Workload) -> str:
 
 def _by_number(stand_in: Longs) -> list[Longs]:
     """Ranks by the number of the copy that they are of the rank that stands for them."""
-    order = np.argsort(stand_in, kind="stable")
-    ordered = stand_in[order]
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    number = numbers_among_equals(stand_in)
     return [np.flatnonzero(number == copy) for copy in range(int(number.max()) + 1)]
 
 
@@ -208,35 +208,6 @@ def _like(workload: Workload, call: int) -> Mask:
     return like
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Program:
-    """One rank's rows of a workload: its ops, its edges by their numbers among them, its groups."""
-
-    ops: Longs
-    source: Longs
-    target: Longs
-    lag: Floats
-    call: Longs
-    groups: list[int]
-
-    @staticmethod
-    def cut_out(workload: Workload, rows: OpsByRank, rank: int) -> "_Program":
-        """Cut it out."""
-        ops = rows.op[rows.first[rank] : rows.first[rank + 1]]
-        edges = workload.edges
-        count = np.diff(edges.offset)[ops]
-        source = np.repeat(np.arange(len(ops)), count)
-        edge = entries_of(edges.offset, ops)
-        target = edges.target[edge]
-        if (workload.rank[target] != rank).any():
-            raise WorkloadError(
-                f"rank {rank} waits for another outside of a call: it has no copies"
-            )
-        call = workload.call[ops].astype(np.int64)
-        groups = np.unique(workload.calls.group[call[call >= 0]]).tolist()
-        return _Program(ops, source, rows.local[target], edges.lag[edge], call, groups)
-
-
 @dataclass(slots=True, eq=False)
 class _CallTable:
     """Calls of a workload and of the copies of its groups; grows with each that is joined first.
@@ -251,8 +222,7 @@ class _CallTable:
     row_of: dict[int, Longs]
     known: dict[tuple[int, int], Longs]
     groups: list[Group]
-    new: list[Longs]
-    new_group: list[Longs]
+    made: list[MadeCalls]
     length: int
 
     @staticmethod
@@ -272,9 +242,9 @@ class _CallTable:
             by_copy[id(rows), row] = of_group[number]
         length = len(workload.calls)
         groups = list(workload.groups)
-        return _CallTable(workload, copies, of_group, row_of, by_copy, groups, [], [], length)
+        return _CallTable(workload, copies, of_group, row_of, by_copy, groups, [], length)
 
-    def joined_by(self, part: _Program, rank: int) -> Longs:
+    def joined_by(self, part: RankProgram, rank: int) -> Longs:
         """Return the calls that a copy of a program joins, op by op."""
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
         for group in part.groups:
@@ -287,42 +257,7 @@ class _CallTable:
         if (id(rows), row) not in self.known:
             self.known[id(rows), row] = np.arange(self.length, self.length + len(original))
             self.length += len(original)
-            self.new.append(original)
-            self.new_group.append(np.full(len(original), len(self.groups)))
+            self.made.append(MadeCalls(original, len(self.groups)))
             label = self.workload.groups[group].label
             self.groups.append(Group(tuple(rows[row].tolist()), label))
         return self.known[id(rows), row]
-
-
-def _assembled(
-    workload: Workload,
-    parts: Sequence[_Program],
-    copied: tuple[Sequence[int], Sequence[Longs]],
-    table: _CallTable,
-) -> Workload:
-    """Put the copies behind the ranks that are there."""
-    ranks, joined = copied
-    rows = np.concatenate([np.arange(len(workload)), *(part.ops for part in parts)])
-    sizes = [len(part.ops) for part in parts]
-    first = (len(workload) + offsets(sizes)[:-1]).tolist()
-    edges, calls = workload.edges, workload.calls
-    moved = list(zip(parts, first, strict=True))
-    source = [edges.source, *(part.source + begin for part, begin in moved)]
-    target = [edges.target, *(part.target + begin for part, begin in moved)]
-    lag = [edges.lag, *(part.lag for part in parts)]
-    unmeasured = np.full(len(rows) - len(workload), np.nan)
-    made_as = np.concatenate([np.arange(len(calls)), *table.new]).astype(np.int64)
-    columns = workload.columns_of(rows) | {
-        "rank": np.concatenate([workload.rank, np.repeat(ranks, sizes)]).astype(np.int32),
-        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
-        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
-    }
-    group = np.concatenate([calls.group, *table.new_group]).astype(np.int32)
-    return replace(
-        workload,
-        **columns,
-        call=np.concatenate([workload.call, *joined]).astype(np.int32),
-        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (source, target, lag))),
-        calls=replace(calls.taken(made_as), group=group),
-        groups=tuple(table.groups),
-    )

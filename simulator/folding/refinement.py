@@ -21,7 +21,7 @@ from simulator.calls import Group
 from simulator.costing.call_costs import Carried
 from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry
-from simulator.support.arrays import Longs, Mask, offsets, row_of_entries
+from simulator.support.arrays import Longs, Mask, numbers_among_equals, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.program import runs_ahead
 from simulator.workload import What, Workload
@@ -150,11 +150,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
 
 def number_of_call(workload: Workload) -> Longs:
     """Count each call among those of its group."""
-    group = workload.calls.group
-    order = np.argsort(group, kind="stable")
-    number = np.empty(len(group), dtype=np.int64)
-    number[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
-    return number
+    return numbers_among_equals(workload.calls.group)
 
 
 def _programs(workload: Workload, rows: OpsByRank, slot: Longs) -> Hashes:

@@ -75,3 +75,19 @@ def row_of_entries(offset: NDArray[np.integer[Any]]) -> Longs:
     [0, 0, 2, 2, 2]
     """
     return np.repeat(np.arange(len(offset) - 1), np.diff(offset))
+
+
+def numbers_among_equals(value: NDArray[Any]) -> Longs:
+    """Count how many entries before each have its value.
+
+    Examples
+    --------
+    >>> numbers_among_equals(np.array([2, 0, 2, 2])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(value, kind="stable")
+    ordered = value[order]
+    number = np.empty(len(order), dtype=np.int64)
+    # Place in the order less the place where the value begins.
+    number[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return number

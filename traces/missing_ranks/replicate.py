@@ -19,9 +19,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calls import KINDS, Calls, Group
-from simulator.support.errors import TraceError
-from simulator.workload import Edges, Workload
+from simulator.calls import KINDS, Group
+from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
+from simulator.support.errors import TraceError, WorkloadError
+from simulator.workload import Workload
 from traces.core.events import Job
 
 _PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)
@@ -202,12 +203,14 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
     copies = models(workload, listed)
     table = _CallTable.of(workload)
     roles = Roles(workload.job_ranks, _known_groups(workload, listed))
-    parts = {model: _RankProgram.of(workload, model) for model in sorted(set(copies.values()))}
-    calls = []
+    programs = {model: _program(workload, model) for model in sorted(set(copies.values()))}
+    copied = []
     for rank in missing:
-        part = parts[copies[rank]]
-        calls.append(table.joined_by(part, rank, roles))
-    return _assembled(workload, [(parts[copies[rank]], rank) for rank in missing], calls, table)
+        program = programs[copies[rank]]
+        joined = table.joined_by(program, copies[rank], rank, roles)
+        copied.append(CopiedRank(rank, program, joined))
+    replicated = with_copies(workload, copied, table.made, tuple(table.groups))
+    return replace(replicated, notes=(*workload.notes, *_notes(copies)))
 
 
 def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
@@ -241,31 +244,11 @@ def _groups_of_messages(workload: Workload) -> Ints:
     return np.asarray(calls.group[calls.kind == _MESSAGE], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _RankProgram:
-    """One rank's rows of a workload: its ops, its edges by their numbers among them, its calls."""
-
-    rank: int
-    ops: Ints
-    source: Ints
-    target: Ints
-    lag: NDArray[np.float64]
-    calls: Ints
-
-    @staticmethod
-    def of(workload: Workload, rank: int) -> "_RankProgram":
-        """Cut it out."""
-        ops = np.flatnonzero(workload.rank == rank)
-        # From ops of the workload to ops of the rank; -1 of another rank.
-        number = np.full(len(workload), -1, dtype=np.int64)
-        number[ops] = np.arange(len(ops))
-        edges = workload.edges
-        source, target = number[edges.source], number[edges.target]
-        if np.any((source >= 0) != (target >= 0)):
-            raise TraceError(f"rank {rank} waits for another outside of a call: not replicated")
-        on_rank = source >= 0
-        calls = workload.call[ops].astype(np.int64)
-        return _RankProgram(rank, ops, source[on_rank], target[on_rank], edges.lag[on_rank], calls)
+def _program(workload: Workload, rank: int) -> RankProgram:
+    try:
+        return RankProgram.of(workload, rank, np.flatnonzero(workload.rank == rank))
+    except WorkloadError as error:
+        raise TraceError(f"{error}: not replicated") from error
 
 
 @dataclass(slots=True, eq=False)
@@ -279,8 +262,7 @@ class _CallTable:
     groups: dict[Group, int]
     of_group: dict[int, Ints]
     made_as: dict[int, Ints]
-    new: list[Ints] = field(default_factory=list)
-    new_group: list[Ints] = field(default_factory=list)
+    made: list[MadeCalls] = field(default_factory=list)
     length: int = 0
 
     @staticmethod
@@ -295,22 +277,16 @@ class _CallTable:
         of_group = {int(workload.calls.group[part[0]]): part for part in parts}
         return _CallTable(workload, groups, of_group, dict(of_group), length=len(workload.calls))
 
-    def joined_by(self, part: _RankProgram, rank: int, roles: Roles) -> Ints:
-        """Return the calls that a copy of a part joins, op by op."""
-        # Indexed by the model's call: the call that the copy joins in its place.
-        joins = np.full(len(self.workload.calls), -1, dtype=np.int64)
-        group_of = self.workload.calls.group
-        used = part.calls[part.calls >= 0]
-        for index in np.unique(group_of[used]).tolist():
-            group = self.workload.groups[index]
-            theirs = self._counterpart(index, group, part.rank, rank, roles)
-            joins[self.of_group[index]] = theirs
-        if not len(joins):
-            return np.full(len(part.calls), -1, dtype=np.int64)
-        return np.where(part.calls >= 0, joins[part.calls], -1)
+    def joined_by(self, part: RankProgram, model: int, rank: int, roles: Roles) -> Ints:
+        """Return the calls that a copy of a model's program joins, op by op."""
+        # By the model's call, the one that the copy joins in its place; the last is that of none.
+        joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
+        for index in part.groups:
+            joins[self.of_group[index]] = self._counterpart(index, model, rank, roles)
+        return joins[part.call]
 
-    def _counterpart(self, index: int, group: Group, model: int, rank: int, roles: Roles) -> Ints:
-        calls = self.of_group[index]
+    def _counterpart(self, index: int, model: int, rank: int, roles: Roles) -> Ints:
+        group, calls = self.workload.groups[index], self.of_group[index]
         message = self.workload.calls.kind[calls] == _MESSAGE
         if message.any():
             peers = roles.counterpart_of_message(group, model, rank)
@@ -322,8 +298,7 @@ class _CallTable:
             self.of_group[number] = np.arange(self.length, self.length + len(calls))
             self.made_as[number] = calls
             self.length += len(calls)
-            self.new.append(calls)
-            self.new_group.append(np.full(len(calls), number))
+            self.made.append(MadeCalls(calls, number))
         self._check(calls, self.made_as[number], (model, rank), peers)
         return self.of_group[number]
 
@@ -347,53 +322,6 @@ class _CallTable:
             raise TraceError(
                 f"{as_copy} {next(views)} where {next(views)} is: their programs differ"
             )
-
-    def calls(self) -> tuple[Calls, tuple[Group, ...]]:
-        """Return the table with the new calls, which are as those they are copies of."""
-        calls = self.workload.calls
-        rows = np.concatenate([np.arange(len(calls)), *self.new]).astype(np.int64)
-        group = np.concatenate([calls.group, *self.new_group]).astype(np.int32)
-        return replace(calls.taken(rows), group=group), tuple(self.groups)
-
-
-def _assembled(
-    workload: Workload,
-    copies: Sequence[tuple[_RankProgram, int]],
-    joined: Sequence[Ints],
-    table: _CallTable,
-) -> Workload:
-    """Put the copies behind the ranks that were recorded."""
-    rows = np.concatenate([np.arange(len(workload)), *(part.ops for part, _ in copies)])
-    sizes = [len(part.ops) for part, _ in copies]
-    # Each copy's ops begin behind all before; its edges move by as much.
-    first = len(workload) + np.cumsum([0, *sizes])[:-1]
-    edges = workload.edges
-    sources = [
-        edges.source,
-        *(part.source + at for (part, _), at in zip(copies, first, strict=True)),
-    ]
-    targets = [
-        edges.target,
-        *(part.target + at for (part, _), at in zip(copies, first, strict=True)),
-    ]
-    lags = [edges.lag, *(part.lag for part, _ in copies)]
-    ranks = np.repeat([rank for _, rank in copies], sizes)
-    unmeasured = np.full(len(ranks), np.nan)
-    calls, groups = table.calls()
-    columns = workload.columns_of(rows) | {
-        "rank": np.concatenate([workload.rank, ranks]).astype(np.int32),
-        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
-        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
-    }
-    return replace(
-        workload,
-        **columns,
-        call=np.concatenate([workload.call, *joined]).astype(np.int32),
-        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (sources, targets, lags))),
-        calls=calls,
-        groups=groups,
-        notes=(*workload.notes, *_notes({rank: part.rank for part, rank in copies})),
-    )
 
 
 def _notes(copies: Mapping[int, int]) -> list[str]:

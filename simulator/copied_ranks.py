@@ -1,0 +1,124 @@
+"""Ranks that do what another rank does: its ops and edges once more, in calls of other groups.
+
+Who copies whom, and which calls a copy joins, is for the caller to say: a workload that holds some
+ranks of a job says so itself (:mod:`simulator.folding.copies`), of a trace it follows from the
+groups that were recorded (:mod:`traces.missing_ranks`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.calls import Group
+from simulator.support.arrays import Floats, Longs, entries_of, offsets
+from simulator.support.errors import WorkloadError
+from simulator.workload import Edges, Workload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankProgram:
+    """One rank's rows of a workload: its ops, its edges by their numbers among them, its groups.
+
+    ``call`` is the call of each op, -1 of none.
+    """
+
+    ops: Longs
+    source: Longs
+    target: Longs
+    lag: Floats
+    call: Longs
+    groups: list[int]
+
+    @staticmethod
+    def of(workload: Workload, rank: int, ops: Longs) -> "RankProgram":
+        """Cut it out of a workload; ``ops`` are all of the rank's, ascending.
+
+        Raises
+        ------
+        WorkloadError
+            If one of the ops waits for another rank's, or lets it wait, outside of a call.
+        """
+        edges = workload.edges
+        edge = entries_of(edges.offset, ops)
+        target = edges.target[edge]
+        into = workload.rank[edges.target] == rank
+        if (workload.rank[target] != rank).any() or np.count_nonzero(into) != len(edge):
+            raise WorkloadError(f"rank {rank} waits for another outside of a call")
+        call = workload.call[ops].astype(np.int64)
+        return RankProgram(
+            ops=ops,
+            source=np.repeat(np.arange(len(ops)), np.diff(edges.offset)[ops]),
+            target=np.searchsorted(ops, target),
+            lag=edges.lag[edge],
+            call=call,
+            groups=np.unique(workload.calls.group[call[call >= 0]]).tolist(),
+        )
+
+
+class CopiedRank(NamedTuple):
+    """A rank, the program that it runs, and the call that each op of it joins, -1 of none."""
+
+    rank: int
+    program: RankProgram
+    joined: Longs
+
+
+class MadeCalls(NamedTuple):
+    """Calls that a group makes besides, by its number: as many as those that they are like."""
+
+    like: Longs
+    group: int
+
+
+def with_copies(
+    workload: Workload,
+    copies: Sequence[CopiedRank],
+    made: Sequence[MadeCalls],
+    groups: Sequence[Group],
+) -> Workload:
+    """Put copies behind the ranks that are there.
+
+    Parameters
+    ----------
+    workload
+        With the ranks that are copied.
+    copies
+        Ranks that it does not have.
+    made
+        Calls that only copies join; they are numbered on from those of the workload.
+    groups
+        All groups that calls name, those of the workload first.
+
+    Returns
+    -------
+    Workload
+        What was measured of an original is not that of a copy: it is NaN.
+    """
+    rows = np.concatenate([np.arange(len(workload)), *(copy.program.ops for copy in copies)])
+    sizes = [len(copy.program.ops) for copy in copies]
+    # The ops of each copy begin behind all before; its edges move by as much.
+    begins = (len(workload) + offsets(sizes)[:-1]).tolist()
+    moved = [(copy.program, begin) for copy, begin in zip(copies, begins, strict=True)]
+    edges, calls = workload.edges, workload.calls
+    source = [edges.source, *(program.source + begin for program, begin in moved)]
+    target = [edges.target, *(program.target + begin for program, begin in moved)]
+    lag = [edges.lag, *(program.lag for program, _ in moved)]
+    unmeasured = np.full(len(rows) - len(workload), np.nan)
+    ranks = np.repeat([copy.rank for copy in copies], sizes)
+    columns = workload.columns_of(rows) | {
+        "rank": np.concatenate([workload.rank, ranks]).astype(np.int32),
+        "measured_start": np.concatenate([workload.measured_start, unmeasured]),
+        "measured_end": np.concatenate([workload.measured_end, unmeasured]),
+    }
+    like = np.concatenate([np.arange(len(calls)), *(new.like for new in made)]).astype(np.int64)
+    group = [calls.group, *(np.full(len(new.like), new.group) for new in made)]
+    return replace(
+        workload,
+        **columns,
+        call=np.concatenate([workload.call, *(copy.joined for copy in copies)]).astype(np.int32),
+        edges=Edges.of(len(rows), *(np.concatenate(column) for column in (source, target, lag))),
+        calls=replace(calls.taken(like), group=np.concatenate(group).astype(np.int32)),
+        groups=tuple(groups),
+    )

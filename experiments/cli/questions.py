@@ -34,6 +34,12 @@ from experiments.cli.options import (
     topologies,
     with_settings,
 )
+from experiments.cli.serving import (
+    compare_deployments,
+    is_deployment,
+    sweep_deployment,
+    utility_of_deployment,
+)
 from experiments.cli.show import answer, check_perfetto, draw_perfetto, say
 
 _CURVE = "With --curve"
@@ -70,6 +76,9 @@ def utility(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say how much of the step twice of each resource would save."""
+    if is_deployment(trace):
+        utility_of_deployment(ctx, trace, cluster, factor=factor, resources=resource)
+        return
     from experiments.points.utility import utility as ask
 
     answer(ctx, ask, trace, cluster, factor=factor, resources=resource or (), per=per)
@@ -130,6 +139,10 @@ def sweep(
     and half a latency. In what-if an x multiplies the value itself:
     'scale_up.latency x2' is twice as long.
     """
+    numbers = [float(number) for number in factors.split(",")]
+    if is_deployment(trace):
+        sweep_deployment(ctx, trace, cluster, resource, numbers)
+        return
     refuse_given(ctx, ("factors",) if curve else ("reach", "gap", "threshold"), _CURVES[curve])
     if curve:
         from experiments.points.curve import curve as ask_curve
@@ -139,7 +152,6 @@ def sweep(
         return
     from experiments.points.sweep import sweep as ask
 
-    numbers = [float(number) for number in factors.split(",")]
     answer(ctx, ask, trace, cluster, resource, factors=numbers)
 
 
@@ -176,6 +188,9 @@ def compare(
 
     if not cluster:
         raise typer.BadParameter("Missing option '--cluster' / '-c'.")
+    if is_deployment(trace):
+        compare_deployments(ctx, trace, cluster)
+        return
     answer(ctx, ask, trace, cluster, topologies=topology or ())
 
 

@@ -1,7 +1,5 @@
 """The command that serves requests: a deployment under a load, and what doubling would buy."""
 
-import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,16 +13,17 @@ from experiments.cli.options import (
     choice,
     completed,
     models,
-    quantity,
+    refuse_given,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from experiments.evaluate.serving_fleets import Instances, Outage
-    from experiments.evaluate.serving_instances import Deployment
-    from experiments.questions.serving import Load, ServingReport, Slo
+    from experiments.evaluate.serving_clients import Slo
+    from experiments.evaluate.serving_fleets import Instances
+    from experiments.evaluate.serving_plan import Load, ServingPlan
+    from experiments.questions.serving import ServingReport
 
 _LOAD = "Load"
 _ENGINE = "Engine"
@@ -171,52 +170,48 @@ def serving(
     Instances are simulated iteration by iteration, as their engine schedules them; prompts go to a
     pool that decodes over the cluster's network.
     """
-    from experiments.evaluate.serving_fleets import Instances
+    from experiments.evaluate.serving_plan import (
+        check_plan,
+        instances_of,
+        load_of,
+        serving_plan,
+        slo_of,
+    )
     from experiments.output.progress import watching
     from experiments.questions import serving as questions
+    from simulator.support.errors import WorkloadError
 
     check_figure(figure)
     check_html(html)
     check_perfetto(perfetto)
     form, output_tokens = _form_and_tokens(output or [], output_tokens)
-    precisions = (weights, experts or weights, cache)
-    where = (str(cluster), engine, engine_version)
-    deployment = _deployment(model, where, (tp, dp, ep), precisions)
-    deployment = _with_limits(deployment, max_tokens, max_sequences, blocks)
-    decode_count, pool = 0, None
-    if decode is not None:
-        decode_count, degrees, machine = _pool(decode, (tp, dp, ep))
-        pool = _deployment(
-            model, (machine or str(cluster), engine, engine_version), degrees, precisions
-        )
-        pool = _with_limits(pool, max_tokens, max_sequences, blocks)
-    served_by = Instances(
-        deployment=deployment,
-        count=instances,
-        router=router,
-        caches_prefixes=prefix_cache,
-        decode=pool,
-        decode_count=decode_count,
-        outages=tuple(map(_outage, down or [])),
-    )
     if _scales_rate(find, sweep, concurrency) and rate is None and requests is None:
         rate = "1/s"
-    load = _load(requests, rate, concurrency, (input_tokens, output_tokens, count), client)
+    plan = serving_plan(
+        **{"model": model, "tp": tp, "dp": dp, "ep": ep},
+        **{"weights": weights, "experts": experts, "cache": cache},
+        **{"engine": engine, "version": engine_version},
+        **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
+        **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
+        **{"decode": decode, "down": tuple(down or ())},
+        **{"requests": requests, "rate": rate, "concurrency": concurrency},
+        **{"input": input_tokens, "output": output_tokens, "count": count, "client": client},
+        **{"slo": slo, "seeds": seeds},
+    )
+    try:
+        check_plan(plan)
+    except WorkloadError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    served_by, load, limits = instances_of(plan, str(cluster)), load_of(plan), slo_of(plan)
     if find is not None:
-        _show_rate(served_by, load, (_slo(slo), seeds, resource, factor), (form, figure, html))
+        _show_rate(served_by, load, (limits, seeds, resource, factor), (form, figure, html))
         return
     if sweep is not None:
-        _show_sweep(served_by, load, sweep, (_slo(slo), seeds), (form, figure, html))
+        _show_sweep(served_by, load, sweep, (limits, seeds), (form, figure, html))
         return
     with watching("points") as watch:
         report = questions.serving(
-            served_by,
-            load,
-            slo=_slo(slo),
-            seeds=seeds,
-            resources=resource,
-            factor=factor,
-            watch=watch,
+            served_by, load, slo=limits, seeds=seeds, resources=resource, factor=factor, watch=watch
         )
     _draw_requests(report, perfetto)
     show(report, form, figure, html)
@@ -248,9 +243,8 @@ def _show_rate(
     options: "tuple[Slo | None, int, list[str] | None, float]",
     forms: tuple[Output, Path | None, Path | None],
 ) -> None:
-    from experiments.evaluate.serving_clients import Closed
+    from experiments.evaluate.serving_clients import Closed, Slo
     from experiments.output.progress import watching
-    from experiments.questions.serving import Slo
     from experiments.questions.serving_rate import serving_rate
 
     slo, seeds, resources, factor = options
@@ -305,114 +299,97 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     return form, tokens
 
 
-def _deployment(
-    model: str,
-    where: tuple[str, str, str],
-    degrees: tuple[int, int, int],
-    recipes: tuple[str, str, str],
-) -> "Deployment":
-    from experiments.evaluate.serving_instances import deployment_of
+def is_deployment(trace: Path) -> bool:
+    """Whether what stands for a trace is the file of a deployment."""
+    if trace.suffix not in (".yaml", ".yml"):
+        return False
+    from experiments.evaluate.serving_plan import is_serving_plan
 
-    cluster, engine, version = where
-    return deployment_of(
-        model, cluster, degrees=degrees, recipes=recipes, engine_name=engine, version=version
-    )
+    return is_serving_plan(trace)
 
 
-def _pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
-    """Read a pool that decodes: how many, degrees, and whose accelerators."""
-    words = re.fullmatch(
-        r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?", text.strip()
-    )
-    if words is None:
-        raise typer.BadParameter(f"--decode {text!r}: write such as '4 x tp 8, dp 2 on hgx-h200'.")
-    degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
-    for name, count in re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or ""):
-        degrees[name] = int(count)
-    if not min(int(words[1]), *degrees.values()):
-        raise typer.BadParameter(f"--decode {text!r}: a pool has at least 1 of each.")
-    return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
+_SHOWN = ("trace", "cluster", "figure", "html", "output")
+"""Options of questions about steps that those about a deployment have, too."""
 
 
-def _outage(text: str) -> "Outage":
-    from experiments.evaluate.serving_fleets import Outage
-    from simulator.support.quantities import parse_quantity
+def utility_of_deployment(
+    ctx: typer.Context,
+    file: Path,
+    cluster: str | None,
+    *,
+    factor: float,
+    resources: list[str] | None,
+) -> None:
+    """Say what a multiple of each resource would buy a deployment that a file has."""
+    from experiments.evaluate.serving_plan import load_of, slo_of
+    from experiments.output.progress import watching
+    from experiments.questions.serving import serving as ask
 
-    words = re.fullmatch(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?", text.strip())
-    if words is None:
-        raise typer.BadParameter(f"--down {text!r}: write such as '2 from 10 s to 40 s'.")
-    begin, end = (
-        math.inf if time is None else parse_quantity(quantity("s")(time), "s")
-        for time in words.groups()[1:]
-    )
-    return Outage(int(words[1]) - 1, begin, end)
-
-
-def _with_limits(
-    deployment: "Deployment", tokens: int | None, sequences: int | None, blocks: int | None
-) -> "Deployment":
-    from dataclasses import replace
-
-    engine = deployment.engine
-    engine = replace(
-        engine, tokens=tokens or engine.tokens, sequences=sequences or engine.sequences
-    )
-    return replace(deployment, engine=engine, blocks=blocks)
-
-
-def _load(
-    requests: Path | None,
-    rate: str | None,
-    concurrency: int | None,
-    sizes: tuple[int, int, int],
-    client: str,
-) -> "Load":
-    from experiments.evaluate.serving_clients import Closed
-    from traces.requests.generators import generate_requests
-    from traces.requests.readers import read_requests
-
-    loads = [option for option in (requests, rate, concurrency) if option is not None]
-    if len(loads) != 1:
-        raise typer.BadParameter("give one of --requests, --rate and --concurrency.")
-    if client not in ("fixed", "inferencex"):
-        raise typer.BadParameter(f"--client {client!r} is not fixed or inferencex.")
-    spread = 0.8 if client == "inferencex" else 1.0
-    prompt, output, count = sizes
-    if requests is not None:
-        return read_requests(requests)
-    if concurrency is not None:
-        return Closed(concurrency, prompt, output, spread=spread)
-    per_second = _rate(rate or "")
-    return lambda seed: generate_requests(
-        count, per_second, prompt, output, seed=seed, spread=spread
-    )
+    plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
+    with watching("points") as watch:
+        report = ask(
+            served_by,
+            load_of(plan),
+            slo=slo_of(plan),
+            seeds=plan.seeds,
+            resources=resources,
+            factor=factor,
+            watch=watch,
+        )
+    show(report, *_forms(ctx))
 
 
-def _rate(text: str) -> float:
-    number, _, unit = text.partition("/")
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if unit.strip() not in ("s", "min") or not 0 < value < float("inf"):
-        raise typer.BadParameter(f"--rate {text!r}: write requests per second, such as 10/s.")
-    return value / (60.0 if unit.strip() == "min" else 1.0)
+def sweep_deployment(
+    ctx: typer.Context, file: Path, cluster: str | None, resource: str, factors: list[float]
+) -> None:
+    """Say what requests see of a deployment at multiples of a resource."""
+    plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
+    _sweep(ctx, plan, served_by, resource, [f"{factor:g}" for factor in factors])
 
 
-def _slo(text: str | None) -> "Slo | None":
-    from experiments.questions.serving import Slo
+def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
+    """Say what requests see of a deployment on several clusters."""
+    plan, served_by = _read(ctx, file, clusters[0], ())
+    _sweep(ctx, plan, served_by, "cluster", clusters)
 
-    if text is None:
-        return None
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, time = part.strip().partition(" ")
-        if name not in ("ttft", "tpot"):
-            raise typer.BadParameter(f"--slo {part.strip()!r}: write 'ttft 500 ms, tpot 50 ms'.")
-        seconds = quantity("s")(time)
-        from simulator.support.quantities import parse_quantity
 
-        limits[name] = parse_quantity(seconds, "s")
-        if not limits[name] > 0:
-            raise typer.BadParameter(f"--slo {name}: {time} is never met.")
-    return Slo(**limits)
+def _read(
+    ctx: typer.Context, file: Path, cluster: str | None, names: tuple[str, ...]
+) -> "tuple[ServingPlan, Instances]":
+    """Read a deployment, and refuse options that are of steps alone."""
+    from experiments.evaluate.serving_plan import check_plan, instances_of, read_serving_plan
+
+    if cluster is None:
+        raise typer.BadParameter("Missing option '--cluster' / '-c'.")
+    known = {*_SHOWN, *names}
+    rest = [parameter.name or "" for parameter in ctx.command.params]
+    refuse_given(ctx, [name for name in rest if name not in known], "on a deployment")
+    check_figure(ctx.params.get("figure"))
+    check_html(ctx.params.get("html"))
+    plan = read_serving_plan(file)
+    check_plan(plan)
+    return plan, instances_of(plan, cluster)
+
+
+def _sweep(
+    ctx: typer.Context, plan: "ServingPlan", served_by: "Instances", varied: str, values: list[str]
+) -> None:
+    from experiments.evaluate.serving_plan import load_of, slo_of
+    from experiments.output.progress import watching
+    from experiments.questions.serving_sweep import serving_sweep
+
+    with watching("points") as watch:
+        report = serving_sweep(
+            served_by,
+            load_of(plan),
+            varied,
+            values,
+            slo=slo_of(plan),
+            seeds=plan.seeds,
+            watch=watch,
+        )
+    show(report, *_forms(ctx))
+
+
+def _forms(ctx: typer.Context) -> tuple[Output, Path | None, Path | None]:
+    return ctx.params["output"], ctx.params.get("figure"), ctx.params.get("html")

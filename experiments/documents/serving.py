@@ -22,8 +22,9 @@ from experiments.output.words import percent, plural, say_gain, say_interval, sa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from experiments.evaluate.serving_clients import Slo
     from experiments.priors.serving import ServingPrior
-    from experiments.questions.serving import Gain, ServingReport, Slo
+    from experiments.questions.serving import Gain, ServingReport
     from experiments.questions.serving_rate import ServingRateReport
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
@@ -79,7 +80,7 @@ def serving(report: "ServingReport") -> Document:
         title=f"Serving: {report.model} on {report.where}",
         headline=headline,
         cause=report.cause,
-        trust=_prior_trust(report.prior, tuple(Doubt(doubt) for doubt in report.doubts)),
+        trust=prior_trust(report.prior, tuple(Doubt(doubt) for doubt in report.doubts)),
         facts={
             "load": report.load,
             "engine": report.engine_text,
@@ -196,7 +197,7 @@ def rate(report: "ServingRateReport") -> Document:
         headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; it saturates at"
         f" {report.saturation:.4g}/s, and the knee is at {report.knee.rate_per_s:.4g}/s.",
         cause=cause,
-        trust=_prior_trust(report.prior),
+        trust=prior_trust(report.prior),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
         sections=tuple(sections),
         details={
@@ -234,7 +235,7 @@ def sweep(report: "ServingSweepReport") -> Document:
     return Document(
         title=f"Serving: {report.model} over {say_resource(report.varied)}",
         headline=_sweep_headline(report.varied, answered),
-        trust=_prior_trust(report.prior),
+        trust=prior_trust(report.prior),
         facts={"engine": report.engine_text},
         sections=tuple(sections),
     )
@@ -338,7 +339,8 @@ def _cdf(report: "ServingReport") -> Chart:
     return Chart("latency-cdf", "Requests by their TTFT and TPOT", series, x=x, y=y)
 
 
-def _prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
+def prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
+    """Say how far such predictions were off on measured rows; doubts make it poor."""
     text = (
         f"on {plural(prior.rows, 'measured row')} of {prior.alike} TPOT was off by"
         f" {prior.tpot_pct:g} % and TTFT by {prior.ttft_pct:g} % in the median"

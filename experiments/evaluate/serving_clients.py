@@ -5,6 +5,7 @@ it first, with lengths uniform from 0.8 to 1.0 of the nominal, under a semaphore
 InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,14 @@ from simulator.support.arrays import Longs
 INFERENCEX = "inferencex"
 _ROUNDS = 10
 """Prompts of InferenceX's client for each request at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """What a request is to keep (s): time to its first token, and of each after it."""
+
+    ttft: float | None = None
+    tpot: float | None = None
 
 
 class Closed(NamedTuple):

@@ -8,9 +8,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.baseline import Settings
-from experiments.evaluate.serving_clients import Closed, closed_loop
+from experiments.evaluate.serving_clients import Closed, Slo, closed_loop
 from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
+from experiments.evaluate.serving_plan import Load
 from experiments.output.document import Document
 from experiments.output.words import say_resource
 from experiments.priors.serving import ServingPrior, serving_prior
@@ -23,22 +24,12 @@ from simulator.serving.loop import Host, gap_quantile
 from simulator.support.arrays import Floats
 from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
-from topologies.cluster.bill import bill_of
+from topologies.cluster.bill import Bill, bill_of
 from traces.requests.table import Requests
 
-Load = Requests | Closed | Callable[[int], Requests]
-"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
 COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
 RATES = (COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST)
 """Resources of an accelerator and its host; those of the network are the cluster's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
-    """What a request is to keep (s): time to its first token, and of each after it."""
-
-    ttft: float | None = None
-    tpot: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +254,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         float(np.mean(before["goodput"])) if slo is not None else None,
         float(np.mean(before["fraction"])) if slo is not None else 0.0,
         float(np.mean([len(run.ttft) for run in base])) / span,
-        float(np.mean([run.totals[7] for run in base])) / span / instances.ranks,
+        token_rate(base) / instances.ranks,
         int(sum(run.totals[1] for run in base)),
         int(sum(run.totals[9] for run in base)),
         max(float(run.totals[5]) for run in base) / memory.blocks,
@@ -307,17 +298,51 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
     cluster = instances.deployment.cluster
     if instances.decode is not None and instances.decode.cluster.name != cluster.name:
         return None
-    span, tokens = (float(np.mean([run.totals[total] for run in runs])) for total in (6, 7))
-    count = instances.count + instances.decode_count
-    busy = float(np.mean([run.totals[2] + run.totals[3] for run in runs])) / (span * count)
+    busy = busy_share(instances, runs)
     try:
-        bill = bill_of(cluster, instances.ranks)
-        share = instances.ranks / bill.count("accelerator")
-        energy = share * bill.energy(span, {"accelerator": min(busy, 1.0)})
-        money = share * bill.cost * span / LIFE + energy * bill.energy_price
+        return token_cost(
+            bill_of(cluster, instances.ranks), instances.ranks, busy, token_rate(runs)
+        )
     except ClusterError:
         return None
-    return TokenCost(energy / 3.6e6 / tokens * 1e6, money / tokens * 1e6)
+
+
+def token_cost(bill: Bill, ranks: int, busy: float, rate: float) -> TokenCost:
+    """Return what a million tokens take.
+
+    Parameters
+    ----------
+    bill
+        Of the nodes that hold the ranks, of which these have their share.
+    ranks
+        Accelerators.
+    busy
+        Share of the time in which they work.
+    rate
+        Tokens a second of all.
+
+    Raises
+    ------
+    ClusterError
+        If a part has no price or power.
+    """
+    share = ranks / bill.count("accelerator")
+    power = share * bill.energy(1.0, {"accelerator": min(busy, 1.0)})
+    money = share * bill.cost / LIFE + power * bill.energy_price
+    return TokenCost(power / 3.6e6 / rate * 1e6, money / rate * 1e6)
+
+
+def token_rate(runs: Sequence[InstanceRun]) -> float:
+    """Return tokens made a second by all accelerators, over all runs."""
+    tokens, span = (sum(float(run.totals[total]) for run in runs) for total in (7, 6))
+    return tokens / span
+
+
+def busy_share(instances: Instances, runs: Sequence[InstanceRun]) -> float:
+    """Return the share of the time in which iterations run, in the mean over instances."""
+    span = float(np.mean([run.totals[6] for run in runs]))
+    count = instances.count + instances.decode_count
+    return float(np.mean([run.totals[2] + run.totals[3] for run in runs])) / (span * count)
 
 
 def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:

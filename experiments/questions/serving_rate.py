@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.baseline import Settings
+from experiments.evaluate.serving_clients import Slo
 from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
 from experiments.evaluate.serving_instances import Deployment
 from experiments.output.document import Document
@@ -16,7 +17,6 @@ from experiments.question import question
 from experiments.questions.serving import (
     HOST,
     Gain,
-    Slo,
     gain_of,
     half_width,
     host_of,

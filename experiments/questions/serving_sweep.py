@@ -4,20 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from experiments.baseline import Settings
-from experiments.evaluate.serving_clients import Closed
+from experiments.evaluate.serving_clients import Closed, Slo
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import Deployment, deployment_of
+from experiments.evaluate.serving_plan import Load
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.serving import (
     HOST,
-    Load,
-    Slo,
     figures_of,
     half_width,
     of_pools,
@@ -25,6 +22,7 @@ from experiments.questions.serving import (
     runs_of,
     say_engine,
     spent_on,
+    token_rate,
     with_more_of,
 )
 from experiments.report import Report, Rows
@@ -192,7 +190,6 @@ def _point(
         raise KeyboardInterrupt
     figures = figures_of(runs, slo)
     spent = spent_on(served.instances, runs)
-    rate = float(np.mean([run.totals[7] / run.totals[6] for run in runs]))
     return ServingPoint(
         value,
         float(figures["ttft"].mean()),
@@ -201,7 +198,7 @@ def _point(
         half_width(figures["tpot"]),
         None if slo is None else float(figures["goodput"].mean()),
         None if slo is None else float(figures["fraction"].mean()),
-        rate / served.instances.ranks,
+        token_rate(runs) / served.instances.ranks,
         None if spent is None else spent.usd,
     )
 

@@ -30,6 +30,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +49,15 @@ from experiments.scenario.change import changed as with_changes
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
-from experiments.studies.placed import Answer, Base, Chunk, Move, Numbers, Site, digest
+from experiments.studies.placed import Answer, Base, Chunk, Move, Numbers, Served, Site, digest
 from simulator.support.errors import StudyError, TwofoldError
 from simulator.workload import What
 from topologies import resource_values
 from traces.generate.generate import as_loaded
 from traces.generate.plan import plan_text
+
+if TYPE_CHECKING:
+    from experiments.evaluate.serving_plan import ServingPlan
 
 _KEPT = 4
 """Sites that a worker keeps, the latest: each has a network and a contracted step."""
@@ -77,6 +81,8 @@ class Answerer:
 
     def answers(self, chunk: Chunk) -> list[Answer]:
         """Return a chunk's answers in order; an error is one of the point that it belongs to."""
+        if chunk.site.serving is not None:
+            return [_served(chunk.site, chunk.site.serving, numbers) for numbers in chunk.points]
         try:
             scenario = self._scenario(chunk.site, chunk.engine)
             if chunk.engine == "analytic":
@@ -134,6 +140,53 @@ class Answerer:
                 self._studies.popitem(last=False)
         self._studies.move_to_end(site.key)
         return self._studies[site.key]
+
+
+def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
+    """Serve a deployment's load with a point's numbers."""
+    from experiments.evaluate.serving_plan import instances_of, load_of, slo_of
+    from experiments.questions.serving import (
+        busy_share,
+        figures_of,
+        runs_of,
+        token_rate,
+        with_more_of,
+    )
+
+    try:
+        before = instances_of(plan, site.cluster)
+        after, host = before, 1.0
+        for number in numbers:
+            better = number.over / number.times
+            if isinstance(number, Multiplied):
+                times = number.times / number.over
+                better = 1 / times if number.resource.endswith("latency") else times
+                after = with_more_of(after, number.resource, better)
+            elif number.part == What.COMPUTE:
+                after = with_more_of(after, "compute", better)
+            else:
+                host *= better
+        runs = runs_of(before, after, load_of(plan), plan.seeds, host=host)
+        if runs[-1].unserved:
+            raise KeyboardInterrupt
+        slo = slo_of(plan)
+        figures = figures_of(runs, slo)
+    except TwofoldError as error:
+        return _refused(error)
+
+    unasked = np.array([math.nan])
+    seen = {
+        "ttft_mean": [run.ttft.mean() for run in runs],
+        "ttft_p99": figures["ttft"],
+        "tpot_mean": [run.tpot.mean() for run in runs],
+        "tpot_p99": figures["tpot"],
+        "e2e_p99": [np.quantile(run.end_to_end, 0.99) for run in runs],
+        "goodput": figures.get("goodput", unasked),
+        "attained": figures.get("fraction", unasked),
+        "tokens": token_rate(runs),
+    }
+    served = Served(**{name: float(np.asarray(each).mean()) for name, each in seen.items()})
+    return Answer(math.nan, busy_share(after, runs), served=served)
 
 
 def _one_of(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:

@@ -32,7 +32,7 @@ _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
-_FORMAT = 2
+_FORMAT = 3
 """Of the tables: counts up when their columns change, and a file of another is emptied."""
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}, used INTEGER NOT NULL) WITHOUT ROWID;
@@ -102,7 +102,7 @@ class Cache:
         now = int(time.time())
         with _reported(self.file), self._writing():
             self._base.executemany(
-                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
                 ((key, *row_of(answer), now) for key, answer in answers),
             )
 

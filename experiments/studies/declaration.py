@@ -27,8 +27,14 @@ from pydantic_core import ErrorDetails
 from experiments.scenario.change import unit_of_value
 from experiments.settings import Settings
 from experiments.studies.constraints import Constraint, contradiction, parse_constraint
-from experiments.studies.dimensions import Dimension, DimensionError, parse_dimension, plan_fields
-from experiments.studies.figures import FIGURES, FITS
+from experiments.studies.dimensions import (
+    SERVING,
+    Dimension,
+    DimensionError,
+    parse_dimension,
+    plan_fields,
+)
+from experiments.studies.figures import FIGURES, FITS, OF_REQUESTS, OF_STEPS
 from experiments.studies.robust import Goal, check_quantile
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
@@ -41,6 +47,8 @@ _LONGEST = 1 << 20
 """Bytes of a study file."""
 METHODS = ("grid", "random", "sobol", "nsga2", "tpe", "bisect", "sensitivity")
 """How a space can be searched (:mod:`experiments.studies.search`)."""
+_OF_STEPS = ("what_if", "algorithm", "nodes")
+"""Kinds of dimensions that deployments do not have."""
 _OF_METHODS: dict[str, tuple[str, ...]] = {
     "trials": ("random", "sobol", "nsga2", "tpe", "sensitivity"),
     "batch": ("nsga2", "tpe"),
@@ -59,7 +67,7 @@ class _Table(BaseModel):
 
 
 class WorkloadEntry(_Table):
-    """One workload of a study: a trace that was recorded, or a plan to generate."""
+    """One workload of a study: a trace that was recorded, a plan to generate, or a deployment."""
 
     trace: StrictStr | None = Field(
         None, description="A trace: a directory with a file per rank, or one file; or a package."
@@ -68,6 +76,11 @@ class WorkloadEntry(_Table):
         None,
         description="A plan's file, as `generate --write` makes one; `plan.…` dimensions vary it. "
         "Its kernels take the rates of the accelerator of each point's cluster.",
+    )
+    serving: StrictStr | None = Field(
+        None,
+        description="The file of a deployment under a load; `serving.…` dimensions vary it. All "
+        "workloads of a study are deployments, or none is.",
     )
     weight: Annotated[float, Field(gt=0, le=1e12, strict=True)] = Field(
         1.0, description="How many of all steps are this workload's, beside the other weights."
@@ -86,19 +99,19 @@ class WorkloadEntry(_Table):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if (self.trace is None) == (self.plan is None):
-            raise ValueError("give either trace or plan")
+        if sum(path is not None for path in (self.trace, self.plan, self.serving)) != 1:
+            raise ValueError("give one of trace, plan and serving")
         for key in ("cluster", "tokens"):
-            if self.plan is not None and getattr(self, key) is not None:
+            if self.trace is None and getattr(self, key) is not None:
                 raise ValueError(f"{key} belongs to a trace; a plan says it itself")
-        if self.trace is not None and self.ignore_memory:
+        if self.plan is None and self.ignore_memory:
             raise ValueError("ignore_memory belongs to a plan: a trace was recorded, and fitted")
         return self
 
     @property
     def called(self) -> str:
         """What tables call it."""
-        return self.name or Path(self.trace or self.plan or "").name
+        return self.name or Path(self.trace or self.plan or self.serving or "").name
 
 
 class SearchEntry(_Table):
@@ -274,6 +287,11 @@ class Declaration:
         return math.prod(len(dimension.levels) for dimension in self.dimensions)
 
     @property
+    def serves(self) -> bool:
+        """Whether its workloads are deployments."""
+        return self.file.workloads[0].serving is not None
+
+    @property
     def goals(self) -> tuple[Goal, ...]:
         """The objectives, in the order of the file."""
         goals = []
@@ -369,6 +387,8 @@ def _declared(
         raise wrong(
             tuple(key for key in first["loc"] if key != "[key]"), _complaint(first)
         ) from error
+    if 0 < sum(entry.serving is not None for entry in file.workloads) < len(file.workloads):
+        raise wrong(("workloads",), "deployments and steps share no figure: make two studies")
     dimensions = _dimensions(file, wrong)
     settings, confirm = _settings(file, wrong)
     constraints = _constraints(file, dimensions, wrong)
@@ -403,6 +423,10 @@ def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
             raise wrong(("space", name), f"{dimension.name} is given twice")
         if dimension.kind == "plan" and all(workload.plan is None for workload in file.workloads):
             raise wrong(("space", name), "no workload is a plan, whose field this could be")
+        if dimension.kind == SERVING and file.workloads[0].serving is None:
+            raise wrong(("space", name), "no workload is a deployment, whose field this could be")
+        if dimension.kind in _OF_STEPS and file.workloads[0].serving is not None:
+            raise wrong(("space", name), f"{dimension.name} changes steps, not a deployment")
         dimensions[dimension.name] = dimension
     if "plan.gpus" in dimensions and "plan.dp" in dimensions:
         raise wrong(("space", "plan.gpus"), "plan.dp follows from it: leave one of both out")
@@ -435,7 +459,8 @@ def _confirming(file: StudyFile, settings: Settings) -> str | None:
         return None if file.confirm == "none" else file.confirm
     simulated = any(name in FIGURES and FIGURES[name].simulated for name in file.objectives)
     fronts = file.search.method not in ("bisect", "sensitivity")
-    return "flow" if settings.engine == "analytic" and simulated and fronts else None
+    of_steps = all(entry.serving is None for entry in file.workloads)
+    return "flow" if settings.engine == "analytic" and simulated and fronts and of_steps else None
 
 
 def _constraints(
@@ -500,10 +525,8 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
     }
     for goal in declaration.goals:
         name = goal.name
-        if goal.quantile and not (name in FIGURES and FIGURES[name].simulated):
-            drawn = ", ".join(
-                dimension for dimension, figure in FIGURES.items() if figure.simulated
-            )
+        if goal.quantile and name not in OF_STEPS:
+            drawn = ", ".join(OF_STEPS)
             raise wrong(
                 ("objectives", name),
                 f"{name} is known as it is: quantiles are of what is simulated, {drawn}",
@@ -523,7 +546,12 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
         new = sorted(constraint.names - keys_of.keys())
         keys_of |= dict.fromkeys(new, ("constraints", index))
     planned = any(entry.plan is not None for entry in declaration.file.workloads)
+    serves = declaration.serves
+    own, strange = (OF_REQUESTS, OF_STEPS) if serves else (OF_STEPS, OF_REQUESTS)
     for name, path in keys_of.items():
+        if name in strange and name not in own:
+            whose = "a deployment has no step" if serves else "no workload is a deployment"
+            raise wrong(path, f"{name}: {whose}; write {', '.join(own)}")
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
             raise wrong(path, f"{name}: no workload is a plan, and a trace does not say")
     for index, entry in enumerate(declaration.file.workloads):

@@ -13,6 +13,7 @@
 ``what_if``, ``what_if.NAME``         what-ifs as text; ``none`` changes nothing
 ``algorithm``, ``algorithm.NAME``     rules that force algorithms; ``none`` forces none
 ``plan.tp``, ``plan.batch``, …        a field of generated plans; ``plan.gpus`` lets ``dp`` follow
+``serving.tp``, ``serving.rate``, …   a field of deployments and their loads
 ====================================  ============================================================
 
 A range without ``steps`` is a continuum, which searches may draw from and a grid may not.
@@ -46,6 +47,7 @@ from traces.generate.run import Serving, Training
 NONE = "none"
 """A level of a what-if or an algorithm that changes nothing."""
 PLAN = "plan"
+SERVING = "serving"
 GPUS = "gpus"
 """The field of a plan from which ``dp`` follows: ``plan.gpus``."""
 OWN_FIELDS = (GPUS, "model", "launch", "imbalance")
@@ -175,15 +177,15 @@ def parse_dimension(name: str, raw: object) -> Dimension:
 
 def _kind(name: str) -> tuple[str, str]:
     """Say what a dimension is, and how it is called."""
-    first, _, rest = name.partition(".")
+    first = name.partition(".")[0]
     if name in ("cluster", "nodes") or first in ("what_if", "algorithm"):
         return (name if name in ("cluster", "nodes") else first), name
     if rank_name := same_name(name, RANKS):
         return "speed", rank_name
     if name in ("scale_up.topology", "scale_out.topology"):
         return "topology", name
-    if first == PLAN and rest in plan_fields():
-        return PLAN, name
+    if _is_of_workload(name):
+        return first, name
     plain, kind = split_resource(name)
     if rank_name := same_name(plain, CLUSTER_RESOURCES):
         tier, _, number = rank_name.partition(".")
@@ -197,8 +199,24 @@ def _kind(name: str) -> tuple[str, str]:
     raise DimensionError(
         f"{name!r} is no dimension; {did_you_mean(name, kinds)}it is cluster, nodes, what_if, "
         f"algorithm, a resource ({', '.join((*CLUSTER_RESOURCES, *RANKS))}), another field of a "
-        "cluster file (scale_out.topology, scale_out.routing) or a field of a plan (plan.tp)"
+        "cluster file (scale_out.topology, scale_out.routing), a field of a plan (plan.tp) or of "
+        "a deployment (serving.tp)"
     )
+
+
+def _is_of_workload(name: str) -> bool:
+    """Whether it is a field of a plan or a deployment; refuse one that no deployment has."""
+    first, _, field = name.partition(".")
+    if first != SERVING:
+        return first == PLAN and field in plan_fields()
+    from experiments.evaluate.serving_plan import FIELDS  # what steps have no use for
+
+    if field not in FIELDS:
+        raise DimensionError(
+            f"{name!r} is no field of a deployment; {did_you_mean(field, FIELDS)}"
+            f"there are {', '.join(FIELDS)}"
+        )
+    return True
 
 
 def plan_fields() -> tuple[str, ...]:
@@ -469,8 +487,8 @@ def _plan(name: str, raw: object) -> Dimension:
         levels, span = _numbers(raw, _number)
         if span is not None:
             raise DimensionError("a plan's field takes levels: give steps, or a list")
-        return Dimension(name, PLAN, levels)
-    return Dimension(name, PLAN, _plain(raw))
+        return Dimension(name, name.partition(".")[0], levels)
+    return Dimension(name, name.partition(".")[0], _plain(raw))
 
 
 def _plain(raw: object) -> tuple[Value, ...]:
@@ -498,4 +516,5 @@ _KINDS: dict[str, Callable[[str, object], Dimension]] = {
     "what_if": _texts("what_if"),
     "algorithm": _texts("algorithm"),
     PLAN: _plan,
+    SERVING: _plan,
 }

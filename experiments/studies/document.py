@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.documents.serving import prior_trust
 from experiments.output.columns import Column, Columns
 from experiments.output.document import (
     Axis,
@@ -26,6 +27,7 @@ from experiments.output.document import (
 from experiments.output.links import links_drawn
 from experiments.output.slices import ranks_drawn
 from experiments.output.words import percent, say_gain, say_time
+from experiments.priors.serving import serving_prior
 from experiments.studies.figures import figure_of, say_figure
 from experiments.studies.results import PointDetails, Results
 from experiments.studies.robust import DRAWS
@@ -158,6 +160,8 @@ def _confirmed(report: "StudyReport") -> list[float]:
 
 def _trust(report: "StudyReport") -> Trust:
     """Say how far replays are off, and how far another engine differs on the front."""
+    if report.study.serves:
+        return prior_trust(serving_prior("all"))
     errors = [workload["baseline_error_pct"] for workload in report.workloads]
     measured = [error for error in errors if error is not None]
     parts = []
@@ -182,6 +186,7 @@ def _facts(report: "StudyReport") -> dict[str, str]:
     for workload in report.workloads:
         error = workload["baseline_error_pct"]
         source = "generated" if not workload["recorded"] else "recorded"
+        source = "deployment" if report.study.serves else source
         if error is not None:
             source += f", replayed {percent(error, signed=True)} off"
         workloads.append(f"{workload['workload']} (weight {workload['weight']:g}, {source})")
@@ -193,6 +198,8 @@ def _facts(report: "StudyReport") -> dict[str, str]:
         f"{counts.cached:,} from the cache",
         "engine": report.study.settings.engine,
     }
+    if report.study.serves:
+        facts["engine"] = "serving, iteration by iteration"
     if len(report.study.goals) > 1:
         facts["hypervolume"] = f"{explored.hypervolume:.6g}"
     if offs := _confirmed(report):
@@ -218,7 +225,7 @@ def _stats(report: "StudyReport") -> Iterator[Stat]:
         mood = "good" if abs(worst) <= 2 else "bad" if abs(worst) > _MUCH else ""
         yield Stat("error of the replay", percent(worst, signed=True), mood)
     generated = sum(not workload["recorded"] for workload in report.workloads)
-    if generated:
+    if generated and not report.study.serves:
         yield Stat("workloads generated", f"{generated:,} of {len(report.workloads):,}")
     if offs := _confirmed(report):
         yield Stat(f"{report.study.confirm} differs on the front, most", percent(offs[-1]))

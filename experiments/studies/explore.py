@@ -331,7 +331,9 @@ class Explorer:
         if why := next((figure.refused for figure in job_answers if figure.refused), ""):
             return Row(point.at, steps, of_dimensions, why, _IMPOSSIBLE), None
         jobs = [
-            replace(job, step=figure.step, busy=figure.busy, moves=figure.moves)
+            replace(
+                job, step=figure.step, busy=figure.busy, moves=figure.moves, served=figure.served
+            )
             for job, figure in zip(point.jobs, job_answers, strict=True)
         ]
         refused, excess = self._judge(self._late, point.at, jobs)

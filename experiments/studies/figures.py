@@ -10,12 +10,12 @@ Below them the Pareto front: points that no other beats in everything, and what 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.placed import Move, Placed
+from experiments.studies.placed import Move, Placed, Served
 from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
 from simulator.support.quantities import format_quantity
@@ -27,7 +27,7 @@ class Job:
     """A workload at a point: where and what it is, and how long its step took (s).
 
     ``step`` is NaN before it is simulated, and so is ``busy``, how long an accelerator works in it;
-    ``moves`` are what leaves the step open.
+    ``moves`` are what leaves the step open. Of a deployment ``served`` is what requests saw.
     ``share`` is the workload's weight over the sum of all.
     """
 
@@ -36,6 +36,7 @@ class Job:
     step: float = math.nan
     busy: float = math.nan
     moves: tuple[Move, ...] = ()
+    served: Served | None = None
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -94,6 +95,8 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
     StudyError
         If it is a trace, whose tokens are unknown.
     """
+    if any(job.served is not None for job in jobs):
+        return _seen("tokens", jobs)
     for job in jobs:
         if job.tokens is None:
             raise StudyError(
@@ -101,6 +104,43 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
                 "many tokens its step has: write tokens beside it"
             )
     return math.fsum(job.share * (job.tokens or 0) for job in jobs) / step_s(jobs)
+
+
+def _seen(name: str, jobs: Sequence[Job]) -> float:
+    """Return what requests saw, the mean over deployments by their weights.
+
+    Raises
+    ------
+    StudyError
+        If it is a step, which has no requests.
+    """
+    if any(job.served is None for job in jobs):
+        raise StudyError(f"{name}: no workload is a deployment")
+    return math.fsum(job.share * getattr(job.served, name) for job in jobs)
+
+
+def tokens_per_s_per_gpu(jobs: Sequence[Job]) -> float:
+    """Tokens a second over the accelerators of all instances."""
+    _seen("tokens", jobs)
+    return math.fsum(job.share * job.served.tokens / job.ranks for job in jobs if job.served)
+
+
+def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
+    """Return what a million tokens cost (USD), as ``twofold serving`` says it.
+
+    Raises
+    ------
+    ClusterError
+        If a part has no price or power.
+    """
+    from experiments.questions.serving import token_cost  # what steps have no use for
+
+    _seen("tokens", jobs)
+    return math.fsum(
+        job.share * token_cost(job.placed.bill, job.ranks, job.busy, job.served.tokens).usd
+        for job in jobs
+        if job.served
+    )
 
 
 def gpus(jobs: Sequence[Job]) -> float:
@@ -178,6 +218,24 @@ def energy_per_token(jobs: Sequence[Job]) -> float:
 FIGURES: dict[str, Figure] = {
     "step_s": Figure("s", "step time, weighted over workloads", step_s, simulated=True),
     "tokens_per_s": Figure("", "tokens per second, weighted", tokens_per_s, simulated=True),
+    **{
+        name: Figure(unit, about, partial(_seen, name), simulated=True)
+        for name, unit, about in (
+            ("ttft_mean", "s", "time to the first token, mean of requests"),
+            ("ttft_p99", "s", "time to the first token, 99th percentile"),
+            ("tpot_mean", "s", "time of a token after the first, mean of requests"),
+            ("tpot_p99", "s", "time of a token after the first, 99th percentile"),
+            ("e2e_p99", "s", "time of a request, 99th percentile"),
+            ("goodput", "", "requests a second that keep the SLO"),
+            ("attained", "", "share of requests that keep the SLO"),
+        )
+    },
+    "tokens_per_s_per_gpu": Figure(
+        "", "tokens a second of an accelerator", tokens_per_s_per_gpu, simulated=True
+    ),
+    "usd_per_million_tokens": Figure(
+        "USD", "cost of a million tokens", usd_per_million_tokens, simulated=True, asked=True
+    ),
     "gpus": Figure("", "accelerators of the job", gpus),
     "nodes": Figure("", "nodes in use", nodes),
     "memory": Figure("B", "memory that a plan's fullest rank needs", memory),
@@ -192,6 +250,13 @@ FIGURES: dict[str, Figure] = {
     ),
 }
 """Every figure, by the name that a study file uses."""
+OF_STEPS = ("step_s", "tokens_per_s", "energy_per_step", "energy_per_token")
+"""Figures that need the time of a step."""
+OF_REQUESTS = (
+    *(*Served._fields[:-1], "tokens_per_s"),
+    *("tokens_per_s_per_gpu", "usd_per_million_tokens"),
+)
+"""Figures of deployments."""
 FITS: dict[str, tuple[str, str]] = {"memory": ("memory", "memory_room")}
 """What ``NAME fits`` compares: the figure that is needed, and the one that there is room for."""
 

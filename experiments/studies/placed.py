@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.scenario.change import Multiplied, Scaled
 from experiments.scenario.scenario import Scenario
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from experiments.baseline import Baseline
+    from experiments.evaluate.serving_plan import ServingPlan
 
 
 Numbers = tuple[Multiplied | Scaled, ...]
@@ -38,7 +39,8 @@ class Base:
     takes there (s) without contention, ``told`` which of its calls' times were recorded, and
     ``replay_error`` what such steps are off by on other networks;
     ``baseline`` is the replay that it was taken from;
-    ``plan`` is one to generate. ``identity`` hashes what it was read from.
+    ``plan`` is one to generate, ``serving`` a deployment under a load. ``identity`` hashes what it
+    was read from.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Base:
     identity: str
     scenario: Scenario | None = field(default=None, repr=False)
     plan: GenerationPlan | None = None
+    serving: "ServingPlan | None" = None
     tokens: int | None = None
     ignore_memory: bool = False
     step: float | None = None
@@ -63,7 +66,7 @@ class Site:
     """Where and what a workload is, but for numbers of links and of ops.
 
     ``index`` is that of the workload. The ranks are spread over ``nodes``, None: as few as hold
-    them. ``plan`` is None of a recorded one. ``key`` hashes all that
+    them. ``plan`` is None of a recorded one, ``serving`` of a step. ``key`` hashes all that
     its step depends on. ``memory`` is what a plan's fullest rank needs and ``memory_room`` what
     there is (B), None where that is not known.
     """
@@ -79,6 +82,7 @@ class Site:
     key: str
     memory: float | None = None
     memory_room: float | None = None
+    serving: "ServingPlan | None" = None
     _bills: dict[tuple[object, ...], Bill] = field(default_factory=dict, repr=False)
     _counted: Counted = field(default_factory=dict, repr=False)
 
@@ -158,19 +162,38 @@ class Move:
     shorter: float
 
 
+class Served(NamedTuple):
+    """What requests saw of a deployment (s): means over seeds.
+
+    ``goodput`` is of requests a second that keep the SLO, ``attained`` their share, both NaN
+    without one; ``tokens`` is of those made a second by all accelerators.
+    """
+
+    ttft_mean: float
+    ttft_p99: float
+    tpot_mean: float
+    tpot_p99: float
+    e2e_p99: float
+    goodput: float
+    attained: float
+    tokens: float
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """How long a step took (s), or why it cannot be (then NaN).
 
     ``busy`` is how long an accelerator works in it (s): its kernels and copies one after the other,
     at most the step, in the mean over ranks. ``moves`` are what leaves the step open, where that
-    was asked for.
+    was asked for. Of a deployment there is no step: ``served`` has what requests saw, and ``busy``
+    is the share of the time in which iterations run.
     """
 
     step: float
     busy: float = math.nan
     refused: str = ""
     moves: tuple[Move, ...] = ()
+    served: Served | None = None
 
 
 def _number_words(part: Multiplied | Scaled) -> list[str]:

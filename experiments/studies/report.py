@@ -340,6 +340,8 @@ def details_of(
     PointDetails
         For each point its workloads.
     """
+    if bases[0].serving is not None:
+        return  # a deployment has no step; what its requests saw is in the results
     sites = Sites(study, bases)
     progress = watch("points in detail")
     for done, number in enumerate(points):

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from collectives.libraries.planners import parse_rule
 from experiments.calibration.calibration import with_calibration
 from experiments.evaluate.generated_steps import accelerator_of, memory_on, with_own_rates
+from experiments.evaluate.serving_plan import ServingPlan, check_plan, instances_of
 from experiments.provenance import identity
 from experiments.scenario.change import Multiplied, Scaled, is_of_links
 from experiments.scenario.language import parse_change
@@ -26,7 +27,7 @@ from experiments.scenario.resources import RANKS, better
 from experiments.scenario.words import check_factor
 from experiments.settings import Settings
 from experiments.studies.declaration import Declaration
-from experiments.studies.dimensions import NONE, Dimension, Value, as_written
+from experiments.studies.dimensions import NONE, SERVING, Dimension, Value, as_written
 from experiments.studies.placed import Base, Placed, Site, code_identity, digest
 from simulator.imbalance import parse_imbalance
 from simulator.support.errors import StudyError, TwofoldError, WhatIfError
@@ -88,7 +89,7 @@ class Sites:
         structure = [
             dimension
             for dimension in self._structure
-            if dimension.kind != "plan" or base.plan is not None
+            if dimension.kind != "plan" or base.plan is not None or base.serving is not None
         ]
         key = (index, *(values[dimension.name] for dimension in structure))
         if key not in self._known:
@@ -110,6 +111,7 @@ class Sites:
         base, study = self._bases[index], self._study
         settings = self._settings(values)
         cluster = self._cluster(base, values)
+        serving = _serving(base.serving, values)
         tiers = {
             dimension.name.partition(".")[0] for dimension in values if dimension.kind == "topology"
         }
@@ -121,11 +123,7 @@ class Sites:
         plan = None if base.plan is None else _plan(base.plan, values, study)
         if plan is not None:
             plan = _at_rates_of(plan, cluster, settings.nodes)
-        ranks, nodes = (
-            _size(base, settings, cluster)
-            if plan is None
-            else (plan.parallelism.ranks, settings.nodes)
-        )
+        ranks, nodes = _size(base, settings, cluster, plan or serving)
         for dimension, value in values.items():
             if dimension.kind == "topology":
                 needed = place(cluster, ranks, nodes).nodes
@@ -139,10 +137,11 @@ class Sites:
         content = [
             *(FORMAT, code_identity(), base.identity, identity(cluster)["sha256"]),
             *(None if plan is None else _plan_key(plan), _settings_key(settings)),
+            *_serving_key(serving),
         ]
         return Site(
             *(index, base.name, cluster, settings, ranks, nodes, tokens, plan),
-            *(digest(content), memory, room),
+            *(digest(content), memory, room, serving),
         )
 
     def _cluster(self, base: Base, values: Mapping[Dimension, Value]) -> Cluster:
@@ -273,8 +272,17 @@ def _with_topology(
         raise WhatIfError(f"{name} {family}: {complaints(error)}") from error
 
 
-def _size(base: Base, settings: Settings, cluster: Cluster) -> tuple[int, int | None]:
-    """Ranks of a recorded job, and over how many nodes, with what-ifs that make it larger."""
+def _size(
+    base: Base, settings: Settings, cluster: Cluster, plan: GenerationPlan | ServingPlan | None
+) -> tuple[int, int | None]:
+    """Ranks of a job, and over how many nodes; of a recorded one with what-ifs that make it larger.
+
+    Of a deployment those of all instances.
+    """
+    if isinstance(plan, ServingPlan):
+        return instances_of(plan, cluster).ranks, None
+    if plan is not None:
+        return plan.parallelism.ranks, settings.nodes
     if base.scenario is None:
         raise StudyError(f"{base.name}: neither recorded nor planned")
     nodes = None if cluster.is_one_graph else settings.nodes
@@ -310,6 +318,28 @@ def _plan(
     changes["parallelism"] = replace(plan.parallelism, **degrees_given)
     changes["run"] = replace(plan.run, **field_changes)
     return replace(plan, **changes, replicas=None)
+
+
+def _serving(plan: ServingPlan | None, values: Mapping[Dimension, Value]) -> ServingPlan | None:
+    """Return a deployment with the fields of a point."""
+    if plan is None:
+        return None
+    changes = {
+        dimension.name.partition(".")[2]: as_written(value)
+        for dimension, value in values.items()
+        if dimension.kind == SERVING
+    }
+    changed_plan = plan.with_fields(changes) if changes else plan
+    check_plan(changed_plan)
+    return changed_plan
+
+
+def _serving_key(plan: ServingPlan | None) -> list[object]:
+    """Say which deployment it is, with the content of the files that it names."""
+    if plan is None:
+        return []
+    named = [path for path in (plan.model, plan.requests) if path and _is_file(path)]
+    return [plan.model_dump_json(), [_sha256(Path(path)) for path in named]]
 
 
 def _replicas(plan: GenerationPlan, degrees: Mapping[str, Any], ranks: int) -> int:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from experiments.files import writing
-from experiments.studies.placed import Answer, Move
+from experiments.studies.placed import Answer, Move, Served
 from simulator.support.errors import OutputError, StudyError, TwofoldError, shown
 from simulator.support.input_files import read_bytes, read_text
 from simulator.support.quantities import CENTURY
@@ -53,11 +53,14 @@ BLOCK = 4096
 _EVERY = 0.25
 """Seconds between two commits of answers."""
 _PATIENCE = 30.0
-_FORMAT = 2
+_FORMAT = 3
 """Of the index's tables; one of another format is made anew."""
-ANSWER = "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL"
-"""Columns of an answer; ``moves`` as JSON, empty where it was not asked for."""
-COLUMNS = "key, step, busy, refused, moves"
+ANSWER = (
+    "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL, "
+    "served TEXT NOT NULL"
+)
+"""Columns of an answer; ``moves`` and ``served`` as JSON, empty where there is none."""
+COLUMNS = "key, step, busy, refused, moves, served"
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS points (number INTEGER PRIMARY KEY, refused_by TEXT NOT NULL,
@@ -103,7 +106,7 @@ class Store:
         if self._waiting:
             with reported(self.folder), self._writing():
                 self._base.executemany(
-                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)",
                     ((key, *row_of(answer)) for key, answer in self._waiting),
                 )
             self._waiting.clear()
@@ -422,7 +425,7 @@ def make_tables(base: sqlite3.Connection, tables: str, version: int) -> None:
     base.execute("COMMIT")
 
 
-def answer_of(step: object, busy: object, refused: object, moves: object) -> Answer:
+def answer_of(step: object, busy: object, refused: object, *texts: object) -> Answer:
     """Return the answer that a row of a table is; SQLite has no NaN, and stores it as nothing.
 
     Raises
@@ -431,14 +434,17 @@ def answer_of(step: object, busy: object, refused: object, moves: object) -> Ans
         If the row is none that this program wrote: somebody else may have changed the file.
     """
     try:
-        all_moves = tuple(_move(*move) for move in json.loads(str(moves))) if moves else ()
+        moves, served = (json.loads(str(text)) if text else () for text in texts)
+        all_moves = tuple(_move(*move) for move in moves)
         took, at_work = (nan if value is None else _time(value) for value in (step, busy))
+        seen = [nan if value is None else _time(value) for value in served]
+        seen_by_requests = Served(*seen) if seen else None
     except (TypeError, ValueError, RecursionError) as error:
         raise StudyError(
             "an answer that was kept is damaged: delete index.sqlite of the study, or the cache "
             f"(twofold system cache --clear): {' '.join(str(error).split())[:100]}"
         ) from error
-    return Answer(took, at_work, str(refused), all_moves)
+    return Answer(took, at_work, str(refused), all_moves, seen_by_requests)
 
 
 def _time(value: object) -> float:
@@ -453,8 +459,10 @@ def _move(source: object, longer: object, shorter: object) -> Move:
     return Move(str(source), float(longer), float(shorter))  # type: ignore[arg-type]
 
 
-def row_of(answer: Answer) -> tuple[float | None, float | None, str, str]:
+def row_of(answer: Answer) -> tuple[float | None, float | None, str, str, str]:
     """Return how a row of a table has an answer."""
     step, busy = (None if isnan(value) else value for value in (answer.step, answer.busy))
     moves = [(value.source, value.longer, value.shorter) for value in answer.moves]
-    return step, busy, answer.refused, json.dumps(moves) if moves else ""
+    served = [None if isnan(value) else value for value in answer.served or ()]
+    texts = [json.dumps(values) if values else "" for values in (moves, served)]
+    return step, busy, answer.refused, texts[0], texts[1]

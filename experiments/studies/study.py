@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from typing_extensions import TypedDict
 
 from experiments.baseline import baseline
+from experiments.evaluate.serving_plan import read_serving_plan
 from experiments.output.document import Document
 from experiments.priors.replays import class_of, replay_error
 from experiments.provenance import Head, InputFile, Inputs, version
@@ -19,6 +20,7 @@ from experiments.report import Report, Rows
 from experiments.settings import Watch
 from experiments.studies.cache import Cache, open_cache
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
+from experiments.studies.dimensions import SERVING
 from experiments.studies.executor import executor_of
 from experiments.studies.explore import Chosen, Explored, Explorer
 from experiments.studies.placed import Base, code_identity
@@ -394,7 +396,7 @@ def _check_named(declared: Declaration) -> None:
     """
     named: list[tuple[tuple[int | str, ...], str | None]] = [(("cluster",), declared.file.cluster)]
     for index, entry in enumerate(declared.file.workloads):
-        for key in ("trace", "plan"):
+        for key in ("trace", "plan", "serving"):
             value = getattr(entry, key)
             if value is not None and not Path(declared.path(value)).exists():
                 raise declared.wrong(("workloads", index, key), f"{value}: there is no such file")
@@ -452,11 +454,12 @@ def read_workloads(
     """
     bases, notes = [], []
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
-        base, answer = (
-            _planned(declared, entry, name)
-            if entry.plan
-            else _recorded(declared, entry, name, watch)
-        )
+        if entry.serving:
+            base, answer = _serving(declared, entry, name)
+        elif entry.plan:
+            base, answer = _planned(declared, entry, name)
+        else:
+            base, answer = _recorded(declared, entry, name, watch)
         bases.append(base)
         notes.append(answer)
     return bases, notes
@@ -466,6 +469,12 @@ def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Ba
     path = Path(declared.path(str(entry.plan)))
     plan = read_plan(path)
     base = Base(name, entry.weight, "plan", plan=plan, ignore_memory=entry.ignore_memory)
+    return base, _workload(base, recorded=False, measured=None, error=None)
+
+
+def _serving(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
+    plan = read_serving_plan(declared.path(str(entry.serving)))
+    base = Base(name, entry.weight, SERVING, serving=plan)
     return base, _workload(base, recorded=False, measured=None, error=None)
 
 
@@ -521,6 +530,10 @@ def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     traces = tuple(Path(declared.path(entry.trace)) for entry in entries if entry.trace)
     plans = [Path(declared.path(entry.plan)) for entry in entries if entry.plan]
     named = [path for plan in plans for path in files_named(plan)]
+    for path in (Path(declared.path(entry.serving)) for entry in entries if entry.serving):
+        deployment = read_serving_plan(path)
+        files = map(Path, (deployment.model, deployment.requests or ""))
+        named += [path, *(file for file in files if file.is_file())]
     clusters = [entry.levels for entry in declared.dimensions if entry.kind == "cluster"]
     where = [str(level) for levels in clusters for level in levels]
     where += [entry.cluster for entry in entries if entry.cluster]

@@ -1,0 +1,373 @@
+"""A deployment and its load in a few words: what a command, a file and a study's space say.
+
+A file has them as a table, each field as the option of ``twofold serving`` of that name::
+
+    deployment:
+      model: llama-3.1-70b
+      tp: 8
+      engine: vllm
+      rate: 4/s
+      input: 1024
+      output: 256
+      slo: ttft 500 ms, tpot 50 ms
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+
+from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
+from experiments.evaluate.serving_fleets import Instances, Outage
+from experiments.evaluate.serving_instances import Deployment, deployment_of
+from simulator.support.errors import QuantityError, WorkloadError
+from simulator.support.input_files import read_text
+from simulator.support.names import did_you_mean
+from simulator.support.quantities import parse_quantity
+from simulator.support.yaml_text import parse_yaml
+from topologies import Cluster, load_cluster
+from topologies.cluster.catalog import complaints
+from traces.requests.generators import generate_requests
+from traces.requests.readers import read_requests
+from traces.requests.table import Requests
+
+Load = Requests | Closed | Callable[[int], Requests]
+"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
+TABLE = "deployment"
+"""The key of a file that has one."""
+SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
+"""Clients, and the least length over the nominal that each asks for."""
+_POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
+_OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
+NONE = "none"
+"""A pool that decodes, of a study's point that has none."""
+Count = Annotated[StrictInt, Field(ge=1, lt=2**60)]
+
+
+def _none(value: object) -> object:
+    """Take the word for nothing."""
+    return None if value == NONE else value
+
+
+def _as_text(value: object) -> object:
+    """Take a path for its text."""
+    return str(value) if isinstance(value, Path) else value
+
+
+class ServingPlan(BaseModel):
+    """Who serves what: all as the options of ``twofold serving`` have it.
+
+    Parameters
+    ----------
+    model, weights, experts, cache
+        The model card, and the recipes of its weights, of its experts (as the weights if none) and
+        of the cache.
+    tp, dp, ep
+        Degrees of parallelism of an instance.
+    engine, version
+        Of :func:`simulator.serving.engines.engine`.
+    max_tokens, max_sequences, blocks
+        The engine's limits, where they are not its defaults.
+    instances, router, prefix_cache, decode, down
+        How many there are, who gets a request, whether prompts are kept, a pool that decodes
+        (``4 x tp 8 on hgx-h200``), and when instances are down (``2 from 10 s to 40 s``).
+    requests, rate, concurrency
+        What asks, one of them: a file, requests a second (``4/s``), or how many at a time.
+    input, output, count, client
+        Tokens and number of generated requests, and who asks.
+    slo
+        What counts as good: ``ttft 500 ms, tpot 50 ms``.
+    seeds
+        Runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    tp: Count = 1
+    dp: Count = 1
+    ep: Count = 1
+    weights: str = "bf16"
+    experts: str | None = None
+    cache: str = "bf16"
+    engine: str = "vllm"
+    version: str = ""
+    max_tokens: Count | None = None
+    max_sequences: Count | None = None
+    blocks: Count | None = None
+    instances: Count = 1
+    router: str = "least-load"
+    prefix_cache: bool = True
+    decode: Annotated[str | None, BeforeValidator(_none)] = None
+    down: tuple[str, ...] = ()
+    requests: Annotated[str | None, BeforeValidator(_as_text)] = None
+    rate: str | None = None
+    concurrency: Count | None = None
+    input: Count = 1024
+    output: Count = 256
+    count: Annotated[StrictInt, Field(ge=2, lt=2**60)] = 500
+    client: str = "fixed"
+    slo: str | None = None
+    seeds: Count = 5
+
+    def with_fields(self, changes: Mapping[str, object]) -> "ServingPlan":
+        """Return it with other fields; what asks takes the place of what asked.
+
+        Raises
+        ------
+        WorkloadError
+            If a field is none, or has no such value.
+        """
+        if asks := _ASKS & changes.keys():
+            changes = {**dict.fromkeys(_ASKS - asks), **changes}
+        return _checked({**self.model_dump(), **changes}, TABLE)
+
+
+_ASKS = {"requests", "rate", "concurrency"}
+FIELDS = tuple(name for name in ServingPlan.model_fields if name != "down")
+"""Fields of one value, which the space of a study may vary."""
+
+
+def serving_plan(**fields: object) -> ServingPlan:
+    """Return a plan of these fields.
+
+    Raises
+    ------
+    WorkloadError
+        If a field is none, or has no such value.
+
+    Examples
+    --------
+    >>> serving_plan(model="llama-3.1-8b", rate="4/s").tp
+    1
+    """
+    return _checked(fields, TABLE)
+
+
+def _checked(fields: object, source: object) -> ServingPlan:
+    known = ServingPlan.model_fields
+    for name in (str(name) for name in (fields if isinstance(fields, dict) else ())):
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise WorkloadError(
+                f"{source}: {name}: no such field; {hint}there are {', '.join(known)}"
+            )
+    try:
+        return ServingPlan.model_validate(fields)
+    except ValidationError as error:
+        raise WorkloadError(f"{source}: {complaints(error)}") from error
+
+
+def is_serving_plan(path: Path | str) -> bool:
+    """Whether a file is YAML that has a deployment, and not, say, the plan of a step."""
+    path = Path(path)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    return bool(re.search(rf"^{TABLE}\s*:", read_text(path, WorkloadError), re.MULTILINE))
+
+
+def read_serving_plan(path: Path | str) -> ServingPlan:
+    """Read a deployment from its file; paths in it are seen from its folder, where there is one.
+
+    Raises
+    ------
+    WorkloadError
+        If the file has none, or a field is none or has no such value.
+    """
+    path = Path(path)
+    content = parse_yaml(read_text(path, WorkloadError), path, WorkloadError)
+    if not isinstance(content, dict) or [*content] != [TABLE]:
+        raise WorkloadError(f"{path}: write one table, {TABLE}: {{model: llama-3.1-8b, rate: 4/s}}")
+    plan = _checked(content[TABLE], f"{path}: {TABLE}")
+    beside = {
+        name: str(path.parent / text)
+        for name in ("model", "requests")
+        if (text := getattr(plan, name)) is not None and (path.parent / text).is_file()
+    }
+    return plan.model_copy(update=beside)
+
+
+def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
+    """Return who serves on a cluster.
+
+    Raises
+    ------
+    TwofoldError
+        If a name is unknown, or degrees do not fit each other.
+    """
+    degrees = (plan.tp, plan.dp, plan.ep)
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    decode_count, pool = 0, None
+    if plan.decode is not None:
+        decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
+        pool = _deployment(plan, machine or where, pool_degrees)
+    return Instances(
+        deployment=_deployment(plan, where, degrees),
+        count=plan.instances,
+        router=plan.router,
+        caches_prefixes=plan.prefix_cache,
+        decode=pool,
+        decode_count=decode_count,
+        outages=tuple(map(read_outage, plan.down)),
+    )
+
+
+def _deployment(
+    plan: ServingPlan, cluster: str | Cluster, degrees: tuple[int, int, int]
+) -> Deployment:
+    deployment = deployment_of(
+        plan.model,
+        cluster,
+        degrees=degrees,
+        recipes=(plan.weights, plan.experts or plan.weights, plan.cache),
+        engine_name=plan.engine,
+        version=plan.version,
+    )
+    engine = deployment.engine
+    engine = replace(
+        engine,
+        tokens=plan.max_tokens or engine.tokens,
+        sequences=plan.max_sequences or engine.sequences,
+    )
+    return replace(deployment, engine=engine, blocks=plan.blocks)
+
+
+def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
+    """Read a pool that decodes: how many, degrees, and whose accelerators.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise.
+
+    Examples
+    --------
+    >>> read_pool("4 x tp 8 on hgx-h200", (2, 1, 1))
+    (4, (8, 1, 1), 'hgx-h200')
+    """
+    words = _POOL.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(f"decode {text!r}: write such as '4 x tp 8, dp 2 on hgx-h200'")
+    degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
+    for name, count in re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or ""):
+        degrees[name] = int(count)
+    if not min(int(words[1]), *degrees.values()):
+        raise WorkloadError(f"decode {text!r}: a pool has at least 1 of each")
+    return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""
+
+
+def read_outage(text: str) -> Outage:
+    """Read when an instance is down, from 1.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise.
+
+    Examples
+    --------
+    >>> read_outage("2 from 10 s to 40 s")
+    Outage(instance=1, begin=10.0, end=40.0)
+    """
+    words = _OUTAGE.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(f"down {text!r}: write such as '2 from 10 s to 40 s'")
+    begin, end = (
+        math.inf if time is None else _seconds("down", time) for time in words.groups()[1:]
+    )
+    return Outage(int(words[1]) - 1, begin, end)
+
+
+def load_of(plan: ServingPlan) -> Load:
+    """Return what asks.
+
+    Raises
+    ------
+    TwofoldError
+        If nothing or several things ask, or the requests cannot be read.
+    """
+    check_load(plan)
+    spread = SPREAD[plan.client]
+    if plan.requests is not None:
+        return read_requests(Path(plan.requests))
+    if plan.concurrency is not None:
+        return Closed(plan.concurrency, plan.input, plan.output, spread=spread)
+    per_second = _per_second(plan.rate or "")
+    return lambda seed: generate_requests(
+        plan.count, per_second, plan.input, plan.output, seed=seed, spread=spread
+    )
+
+
+def check_load(plan: ServingPlan) -> None:
+    """Refuse a load that is none, before its requests are read.
+
+    Raises
+    ------
+    WorkloadError
+        If nothing or several things ask, or the client or the rate is none.
+    """
+    if len([name for name in _ASKS if getattr(plan, name) is not None]) != 1:
+        raise WorkloadError("give one of requests, rate and concurrency")
+    if plan.client not in SPREAD:
+        raise WorkloadError(f"client {plan.client!r} is not {' or '.join(SPREAD)}")
+    if plan.rate is not None:
+        _per_second(plan.rate)
+
+
+def _per_second(text: str) -> float:
+    number, _, unit = text.partition("/")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if unit.strip() not in ("s", "min") or not 0 < value < math.inf:
+        raise WorkloadError(f"rate {text!r}: write requests per second, such as 10/s")
+    return value / (60.0 if unit.strip() == "min" else 1.0)
+
+
+def slo_of(plan: ServingPlan) -> Slo | None:
+    """Return what each request is to keep; None where nothing is asked.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise, or no time is that short.
+    """
+    if plan.slo is None:
+        return None
+    limits: dict[str, float] = {}
+    for part in plan.slo.split(","):
+        name, _, time = part.strip().partition(" ")
+        if name not in ("ttft", "tpot"):
+            raise WorkloadError(f"slo {part.strip()!r}: write 'ttft 500 ms, tpot 50 ms'")
+        limits[name] = _seconds("slo", time)
+        if not limits[name] > 0:
+            raise WorkloadError(f"slo {name}: {time} is never met")
+    return Slo(**limits)
+
+
+def _seconds(field: str, text: str) -> float:
+    try:
+        return parse_quantity(text, "s")
+    except QuantityError as error:
+        raise WorkloadError(f"{field}: {error}") from error
+
+
+def check_plan(plan: ServingPlan) -> None:
+    """Refuse what can be refused without a cluster, and before requests are read.
+
+    Raises
+    ------
+    WorkloadError
+        If a field cannot be read.
+    """
+    check_load(plan)
+    slo_of(plan)
+    for text in plan.down:
+        read_outage(text)
+    if plan.decode is not None:
+        read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))

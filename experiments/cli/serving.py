@@ -65,6 +65,14 @@ def serving(
     engine_version: Annotated[
         str, typer.Option(rich_help_panel=_ENGINE, show_default="newest", help="As 0.19.0.")
     ] = "",
+    speculation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'mtp 3 accepts 2.5'",
+            rich_help_panel=_ENGINE,
+            help="Who drafts how many tokens (mtp, ngram, draft MODEL), and how many a step makes.",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Tokens of an iteration.")
     ] = None,
@@ -190,7 +198,7 @@ def serving(
     plan = serving_plan(
         **{"model": model, "tp": tp, "dp": dp, "ep": ep},
         **{"weights": weights, "experts": experts, "cache": cache},
-        **{"engine": engine, "version": engine_version},
+        **{"engine": engine, "version": engine_version, "speculation": speculation},
         **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
         **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
         **{"decode": decode, "down": tuple(down or ())},

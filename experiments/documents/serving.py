@@ -74,6 +74,11 @@ def serving(report: "ServingReport") -> Document:
         sections.append(_utilities(report))
     sections.append(_where(report))
     sections.append(Section("cdf", "Latencies", [_cdf(report)], wide=True, terminal=False))
+    if any(row.saved_s for row in report.utilities):
+        saved = Section("saved", "Where doubling saves", [_attributed(report)], terminal=False)
+        sections.append(saved)
+    gantt = Section("iterations", "Iterations", [_iterations(report)], wide=True, terminal=False)
+    sections.append(gantt)
     memory = report.memory
     gigabytes = f"{memory.cache / 1e9:.4g} GB cache, {memory.blocks} blocks"
     return Document(
@@ -130,6 +135,51 @@ def _utilities(report: "ServingReport") -> Section:
     if report.seeds > 1:
         foot += "; ± 95 % interval over seeds, paired"
     return Section("utilities", "What doubling buys", [Table(columns, rows, foot=foot)], wide=True)
+
+
+def _attributed(report: "ServingReport") -> Table:
+    """Say in which part of a request's time each resource saves."""
+    rows = [
+        Row(
+            (
+                f"{say_resource(row.resource)} x{report.factor:g}",
+                *(say_time(row.saved_s[part]) for part in report.parts),
+                say_time(sum(row.saved_s.values())),
+            )
+        )
+        for row in report.utilities
+        if row.saved_s
+    ]
+    columns = ("resource", *(f">{part}" for part in report.parts), ">whole")
+    return Table(columns, rows, foot="saved of the mean request, by part")
+
+
+_BARS = 400
+"""Iterations that are drawn: the first."""
+
+
+def _iterations(report: "ServingReport") -> Chart:
+    """Draw the first iterations of each instance: those with chunks of prompts, and decodes."""
+    rows = report.first_run.iterations[:_BARS].tolist()
+    series = [
+        Series(
+            "bars",
+            [end - begin for _, begin, end, _, _ in kind],
+            [f"instance {int(instance) + 1}" for instance, *_ in kind],
+            name=name,
+            hints=[
+                f"{tokens:.0f} tokens, {say_time(end - begin)}" for _, begin, end, tokens, _ in kind
+            ],
+            starts=[begin for _, begin, *_ in kind],
+            colour=colour,
+        )
+        for name, colour, kind in (
+            ("with prompts", "orange", [row for row in rows if row[4]]),
+            ("decodes alone", "blue", [row for row in rows if not row[4]]),
+        )
+        if kind
+    ]
+    return Chart("iterations", "The first iterations", series, x=Axis("s"), y=Axis(kind="names"))
 
 
 def _gain(gain: "Gain | None") -> str:

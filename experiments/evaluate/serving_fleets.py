@@ -126,9 +126,11 @@ class Instances:
 class InstanceRun(NamedTuple):
     """Times of requests (s) at the client, and sums over the run (:data:`loop.TOTALS`).
 
-    ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token; ``gaps``
-    counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`), ``found`` tokens
-    of each prompt that were cached, ``worker`` is where its prompt was read. ``unserved`` requests
+    ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
+    does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
+    ``gaps`` counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`),
+    ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read.
+    ``unserved`` requests
     were not done when the run was interrupted; the others have a row. ``iterations`` are the first
     (:class:`simulator.serving.loop.RunState`, ``log``).
     """
@@ -138,6 +140,7 @@ class InstanceRun(NamedTuple):
     tpot: Floats
     end_to_end: Floats
     queued: Floats
+    moved: Floats
     found: Longs
     worker: Longs
     totals: Floats
@@ -346,9 +349,10 @@ def _pool(
             f" {by.block} tokens: use more tensor ranks, or a cache of 8 bits"
         )
     times = host or by.host
-    if deployment.speculation:
+    speculation = deployment.speculation
+    if speculation and speculation.draft is None and not speculation.looks_up:
         # Each draft passes one layer more, and its head (DeepSeek-V3's module for it, 2412.19437).
-        more = deployment.speculation.drafts / deployment.model.layers
+        more = speculation.drafts / deployment.model.layers
         times = times._replace(kernels=times.kernels * (1 + more))
     surface = instance_surface(deployment, base)
     return Pool(count * width, width, rules, surface, times)
@@ -365,6 +369,7 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         (seen["last"] - seen["first"]) / later,
         seen["last"] - seen["arrived"] + delay,
         seen["scheduled"] - seen["arrived"],
+        np.nan_to_num(seen["delivered"] - seen["handed"]),
         seen["found"],
         seen["worker"],
         state.totals,

@@ -8,7 +8,7 @@ from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.scenario.collective_times import collective_time
 from simulator.accelerators import Accelerator
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
-from simulator.serving.surface import IterationSurface
+from simulator.serving.surface import IterationSurface, with_drafts
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
@@ -74,10 +74,29 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Tokens drafted for each decode, and how many it makes in the mean, its own included."""
+    """Tokens drafted for each decode, and how many it makes in the mean, its own included.
+
+    Drafts are of a layer of the model's own for each (multi-token prediction, EAGLE), of another
+    model that is ``draft``, or of what the prompt has after the same words (``looks_up``), which
+    takes no time.
+
+    Raises
+    ------
+    WorkloadError
+        If nothing is drafted, or more or less is accepted than can be.
+    """
 
     drafts: int
     accepted: float
+    draft: Model | None = None
+    looks_up: bool = False
+
+    def __post_init__(self) -> None:
+        if self.drafts < 1 or not 1 <= self.accepted <= 1 + self.drafts:
+            raise WorkloadError(
+                f"{self.drafts} drafts of which a step makes {self.accepted:g} tokens: it makes its"
+                " own, and at most all that are drafted"
+            )
 
 
 class MemoryUse(NamedTuple):
@@ -106,7 +125,7 @@ def memory_use(deployment: Deployment) -> MemoryUse:
     if size is None:
         raise ClusterError(f"{deployment.cluster.name}: accelerator.memory is missing: give it")
     model, by, p = deployment.model, deployment.engine, deployment.parallelism
-    weights = _weights(deployment)
+    weights = _weights(deployment) + sum(map(_weights, _draft(deployment)))
     widest = max(model.ffn or 0, model.hidden * 4) / p.tp
     activations = by.tokens * (4 * model.hidden + 2 * widest) * 2.0
     activations += min(by.sequences, 1024) * model.vocabulary / p.tp * 4.0
@@ -121,11 +140,17 @@ def memory_use(deployment: Deployment) -> MemoryUse:
             f" context of {(activations + _CONTEXT) / 1e9:.1f} GB, in {share / 1e9:.1f} GB of"
             f" {deployment.cluster.accelerator.name}: use more tensor ranks or smaller weights"
         )
-    token = cache_bytes(deployment)
+    token = cache_bytes(deployment) + sum(map(cache_bytes, _draft(deployment)))
     blocks = int(left / (token * by.block))
     if deployment.blocks is not None:
         blocks = deployment.blocks
     return MemoryUse(size, weights, activations, _CONTEXT, left, token, blocks)
+
+
+def _draft(deployment: Deployment) -> list[Deployment]:
+    """Return the model that drafts as one that is deployed on the same ranks; none where none."""
+    draft = deployment.speculation.draft if deployment.speculation else None
+    return [] if draft is None else [replace(deployment, model=draft, speculation=None)]
 
 
 def _weights(deployment: Deployment) -> float:
@@ -218,7 +243,11 @@ def instance_surface(deployment: Deployment, base: Cluster | None = None) -> Ite
         network model says of the change; None: the deployment's own.
     """
     key = replace(deployment, blocks=None)
-    return _surface(_Key(key, base or deployment.cluster))
+    surface = _surface(_Key(key, base or deployment.cluster))
+    for draft in _draft(deployment):
+        drafts = deployment.speculation.drafts if deployment.speculation else 0
+        surface = with_drafts(surface, instance_surface(draft, base), drafts)
+    return surface
 
 
 class _Key:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
 from experiments.evaluate.serving_fleets import Instances, Outage
-from experiments.evaluate.serving_instances import Deployment, deployment_of
+from experiments.evaluate.serving_instances import Deployment, Speculation, deployment_of
 from simulator.support.errors import QuantityError, WorkloadError
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean
@@ -31,6 +31,7 @@ from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import complaints
+from traces.generate.model import load_model
 from traces.requests.generators import generate_requests
 from traces.requests.readers import read_requests
 from traces.requests.table import Requests
@@ -42,6 +43,9 @@ TABLE = "deployment"
 SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
 """Clients, and the least length over the nominal that each asks for."""
 _POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(?:on\s+(\S+))?")
+_SPECULATION = re.compile(
+    r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
+)
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 NONE = "none"
 """A pool that decodes, of a study's point that has none."""
@@ -70,6 +74,10 @@ class ServingPlan(BaseModel):
         Degrees of parallelism of an instance.
     engine, version
         Of :func:`simulator.serving.engines.engine`.
+    speculation
+        Who drafts how many tokens for each decode, and how many a step makes in the mean, its own
+        included: ``mtp 3 accepts 2.5``, ``ngram 4 accepts 1.6``, ``draft llama-3.2-1b 4 accepts
+        2.9``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
     instances, router, prefix_cache, decode, down
@@ -96,6 +104,7 @@ class ServingPlan(BaseModel):
     cache: str = "bf16"
     engine: str = "vllm"
     version: str = ""
+    speculation: Annotated[str | None, BeforeValidator(_none)] = None
     max_tokens: Count | None = None
     max_sequences: Count | None = None
     blocks: Count | None = None
@@ -233,7 +242,36 @@ def _deployment(
         tokens=plan.max_tokens or engine.tokens,
         sequences=plan.max_sequences or engine.sequences,
     )
-    return replace(deployment, engine=engine, blocks=plan.blocks)
+    speculation = None if plan.speculation is None else read_speculation(plan.speculation)
+    if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
+        raise WorkloadError("a model that drafts has no data-parallel ranks here: use mtp or ngram")
+    return replace(deployment, engine=engine, blocks=plan.blocks, speculation=speculation)
+
+
+def read_speculation(text: str) -> Speculation:
+    """Read who drafts, how much, and how much of it is accepted.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise, or no such model drafts.
+
+    Examples
+    --------
+    >>> read_speculation("ngram 4 accepts 1.6").looks_up
+    True
+    """
+    words = _SPECULATION.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(
+            f"speculation {text!r}: write who drafts how many tokens, and how many a step makes in"
+            " the mean: mtp 3 accepts 2.5, ngram 4 accepts 1.6, draft llama-3.2-1b 4 accepts 2.9"
+        )
+    kind, drafts, accepted = words.groups()
+    draft = load_model(kind.split()[1]) if kind.startswith("draft") else None
+    return Speculation(
+        drafts=int(drafts), accepted=float(accepted), draft=draft, looks_up=kind == "ngram"
+    )
 
 
 def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, int, int], str]:
@@ -371,3 +409,5 @@ def check_plan(plan: ServingPlan) -> None:
         read_outage(text)
     if plan.decode is not None:
         read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))
+    if plan.speculation is not None:
+        read_speculation(plan.speculation)

@@ -1,7 +1,7 @@
 """Serving: what requests see of a deployment, and what twice of each resource would buy."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import ClassVar, NamedTuple
 
@@ -61,7 +61,7 @@ class ServingUtility:
     """What a multiple of a resource buys (%): less p99 TTFT and TPOT, more goodput.
 
     Each is the mean over seeds and its half width, None of one run; ``note`` says why there is
-    none.
+    none. ``saved_s`` is what the mean request spends less in each part of its time (s).
     """
 
     resource: str
@@ -69,6 +69,7 @@ class ServingUtility:
     tpot_p99_pct: Gain | None
     goodput_pct: Gain | None
     note: str = ""
+    saved_s: Mapping[str, float] = field(default_factory=dict)
 
 
 LIFE = 4 * 365.25 * 86400.0
@@ -233,7 +234,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
-            utilities.append(_utility(instances, load, resource, factor, (count, slo, before)))
+            utilities.append(_utility(instances, load, resource, factor, (base, slo, before)))
         except KeyboardInterrupt:
             doubts.append(f"interrupted: {number} of {len(names)} resources are answered")
             break
@@ -446,15 +447,17 @@ def _utility(
     load: Load,
     resource: str,
     factor: float,
-    baseline: tuple[int, Slo | None, Mapping[str, Floats]],
+    baseline: tuple[Sequence[InstanceRun], Slo | None, Mapping[str, Floats]],
 ) -> ServingUtility:
-    count, slo, before = baseline
+    base, slo, before = baseline
     try:
         better = with_more_of(instances, resource, factor)
         host = factor if resource == HOST else 1.0
-        runs = runs_of(instances, better, load, count, host=host)
+        runs = runs_of(instances, better, load, len(base), host=host)
         if runs[-1].unserved:
             raise KeyboardInterrupt
+        now = _parts(runs)
+        saved = {part: time - now[part] for part, time in _parts(base).items()}
         after = figures_of(runs, slo)
     except TwofoldError as error:
         return ServingUtility(resource, None, None, None, " ".join(str(error).split()))
@@ -462,7 +465,7 @@ def _utility(
         gain_of(1 - after[name] / np.maximum(before[name], 1e-12)) for name in ("ttft", "tpot")
     )
     if slo is None:
-        return ServingUtility(resource, ttft, tpot, None)
+        return ServingUtility(resource, ttft, tpot, None, "", saved)
     whole = np.where(before["goodput"] > 0, before["goodput"], np.nan)
     gain = after["goodput"] / whole - 1
     return ServingUtility(
@@ -471,6 +474,7 @@ def _utility(
         tpot,
         None if np.isnan(gain).any() else gain_of(gain),
         "no request meets the SLO before" if np.isnan(gain).any() else "",
+        saved,
     )
 
 
@@ -542,11 +546,18 @@ def _quantile(name: str, run: InstanceRun, quantile: float | None) -> float:
 
 
 def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
-    """Mean time of a request in the queue, reading its prompt, and making its tokens (s)."""
+    """Mean time of a request in the queue, reading its prompt, moving, and making its tokens (s).
+
+    What moves is its cache to another pool, with the waiting for a seat and blocks there.
+    """
     queue = float(np.mean([run.queued.mean() for run in runs]))
+    moved = float(np.mean([run.moved.mean() for run in runs]))
     ttft = float(np.mean([run.ttft.mean() for run in runs]))
     whole = float(np.mean([run.end_to_end.mean() for run in runs]))
-    return {"queue": queue, "prefill": max(0.0, ttft - queue), "decode": max(0.0, whole - ttft)}
+    parts = {"queue": queue, "prefill": max(0.0, ttft - queue - moved)}
+    if moved:
+        parts["transfer"] = moved
+    return {**parts, "decode": max(0.0, whole - ttft)}
 
 
 def _load_text(load: Load) -> str:

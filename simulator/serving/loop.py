@@ -202,7 +202,7 @@ def run_state(
     states = np.zeros(count, STATE)
     for column in Columns._fields:
         states[column] = getattr(requests, column)
-    for time in ("arrived", "scheduled", "first", "last", "emitted"):
+    for time in ("arrived", "scheduled", "first", "last", "emitted", "handed", "delivered"):
         states[time] = math.nan
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
@@ -566,6 +566,7 @@ def deliver(fleet: Fleet, run: RunState, request: int) -> None:
     states[request].blocks = states[request].ahead
     states[request].ahead = 0
     states[request].worker = states[request].target
+    states[request].delivered = run.clock[NOW]
     push_last(_worker(fleet, run, int(states[request].target)), COMES, request)
 
 
@@ -646,6 +647,7 @@ def _hand_on(fleet: Fleet, run: RunState, request: int) -> None:
     target = _least_loaded(run, first, first + fleet.second.workers)
     run.states[request].target = target
     run.states[request].state = MOVING
+    run.states[request].handed = run.clock[NOW]
     push_last(_worker(fleet, run, target), AWAITS, request)
 
 

@@ -110,7 +110,7 @@ class Columns(NamedTuple):
 STATE = records(
     "prompt output session state computed generated blocks plan steps following worker target ahead"
     " unread found",
-    "arrival arrived scheduled first last emitted",
+    "arrival arrived scheduled first last emitted handed delivered",
 )
 """Of each request what :class:`Columns` has, and what becomes of it: state, tokens computed and
 made, blocks held, tokens planned next, decodes.
@@ -119,7 +119,8 @@ made, blocks held, tokens planned next, decodes.
 where its cache goes, and ``ahead`` the blocks that it holds there already; ``unread`` its
 tokens that the router took to be missing, ``found`` those of its prompt that were cached.
 ``arrived``, ``scheduled``, ``first`` and ``last`` are when it came, was first scheduled, had its
-first and its last token, ``emitted`` when it had its latest (s).
+first and its last token, ``emitted`` when it had its latest, ``handed`` and
+``delivered`` when its cache was ready for another worker, and there (s).
 """
 States = Annotated[Any, STATE]
 """A record by request: to the compiler one array, where columns would be twenty-one."""

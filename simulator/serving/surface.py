@@ -10,6 +10,8 @@ in logarithms of the sizes.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from simulator.support.arrays import Floats, Matrix
 from simulator.support.compiled import hot_loop
 
@@ -99,6 +101,28 @@ def iteration_time(surface: IterationSurface, batch: Batch) -> float:
         time += grid_value(surface.chunks, float(batch.chunks), length)
         time += grid_value(surface.windowed, float(batch.chunks), batch.chunk_tokens / batch.chunks)
     return float(time)
+
+
+def with_drafts(
+    surface: IterationSurface, draft: IterationSurface, drafts: int
+) -> IterationSurface:
+    """Return a surface with the passes of a model that drafts (Leviathan et al., ICML 2023).
+
+    Before each iteration it makes ``drafts`` tokens for each decode, one pass each. It reads chunks
+    of prompts, too; in such an iteration its passes after the first are taken to be of one token,
+    which reads its weights: how many decodes are beside the chunks no table of tokens tells.
+    """
+    decodes = np.arange(len(surface.tokens)) / (1 + drafts)
+    one_pass = draft.tokens[np.minimum(np.ceil(decodes).astype(np.intp), len(draft.tokens) - 1)]
+    heads = np.ceil(np.arange(len(surface.sequences)) / (1 + drafts)).astype(np.intp)
+    return surface._replace(
+        tokens=surface.tokens + drafts * one_pass,
+        eager=surface.eager + draft.eager + (drafts - 1) * draft.tokens[1],
+        sequences=surface.sequences + drafts * draft.sequences[heads],
+        decodes=surface.decodes + drafts * draft.decodes,
+        chunks=surface.chunks + draft.chunks,
+        windowed=surface.windowed + draft.windowed,
+    )
 
 
 @hot_loop

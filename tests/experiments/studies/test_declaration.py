@@ -45,7 +45,7 @@ def test_a_study_file_is_read(tmp_path):
     [
         ("weight: 0.6", "weigt: 0.6", "line 2, column 29: workloads.0.weigt: no such field; did"),
         ("weight: 0.6", "weight: -1", "line 2, column 29: workloads.0.weight: -1"),
-        ("trace: runs/a", "plan: p.yaml, trace: a", "either trace or plan"),
+        ("trace: runs/a", "plan: p.yaml, trace: a", "one of trace, plan and serving"),
         ("100 GB/s", "100 Gb/s", "line 5, column 42: space.scale_out.bandwidth.log.1: '100 Gb/s'"),
         ("100 GB/s", "100", "space.scale_out.bandwidth.log.1: 100 has no unit"),
         ("100 GB/s", "10 GB/s", "is not below the second"),

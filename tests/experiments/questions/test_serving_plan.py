@@ -1,0 +1,89 @@
+"""What a deployment in a few words may have besides: drafts, and where its requests' time goes."""
+
+import pytest
+
+from experiments.evaluate.serving_instances import memory_use
+from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan, slo_of
+from experiments.questions.serving import serving
+from simulator.support.errors import TwofoldError
+
+SLO = "ttft 200 ms, tpot 20 ms"
+
+
+SPECULATING = {"input": 64, "output": 64, "concurrency": 1, "seeds": 1}
+
+
+def mean_tpot(**fields):
+    plan = serving_plan(model="llama-3.1-8b", **SPECULATING, **fields)
+    report = serving(instances_of(plan, "hgx-h100"), load_of(plan), resources=[])
+    return report.metric("tpot").mean
+
+
+def test_drafts_cost_their_passes_and_save_iterations():
+    """All drafts accepted of a model as large as its own save nothing, of none nearly all."""
+    alone = mean_tpot()
+    itself = mean_tpot(speculation="draft llama-3.1-8b 3 accepts 4")
+    assert itself == pytest.approx(alone, rel=0.1)
+    looked_up = mean_tpot(speculation="ngram 3 accepts 4")
+    assert looked_up == pytest.approx(alone / 4, rel=0.15)
+    own_layer = mean_tpot(speculation="mtp 3 accepts 4")
+    assert looked_up < own_layer < mean_tpot(speculation="draft llama-3.2-1b 3 accepts 4") < alone
+    assert mean_tpot(speculation="ngram 3 accepts 1") >= alone, "drafts that nobody accepts"
+
+
+def test_a_model_that_drafts_takes_memory():
+    fields = {"model": "llama-3.1-8b", "rate": "1/s"}
+    alone, drafted = (
+        memory_use(instances_of(serving_plan(**fields, **more), "hgx-h100").deployment)
+        for more in ({}, {"speculation": "draft llama-3.2-1b 3 accepts 2"})
+    )
+    assert drafted.weights - alone.weights == pytest.approx(2 * 1.236e9, rel=0.01), "its card"
+    assert drafted.token > alone.token
+    assert drafted.blocks < alone.blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mtp 3", "write who drafts how many tokens"),
+        ("mtp 3 accepts 5", "it makes its own, and at most all that are drafted"),
+        ("mtp 0 accepts 1", "0 drafts"),
+        ("draft no-such-model 3 accepts 2", "no-such-model"),
+    ],
+)
+def test_speculation_that_cannot_be_says_why(text, said):
+    with pytest.raises(TwofoldError, match=said):
+        instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", speculation=text), "hgx-h100")
+
+
+@pytest.mark.parametrize("resource", ["compute", "memory.bandwidth", "memory.size", "host"])
+def test_twice_a_resource_lowers_no_goodput_beyond_its_interval(resource):
+    """Near saturation, where order may turn against one: over 5 seeds."""
+    plan = serving_plan(
+        model="llama-3.1-8b", rate="60/s", input=512, output=32, count=120, seeds=5, slo=SLO
+    )
+    report = serving(
+        instances_of(plan, "hgx-h100"),
+        load_of(plan),
+        slo=slo_of(plan),
+        seeds=5,
+        resources=[resource],
+    )
+    (row,) = report.utilities
+    mean, half = row.goodput_pct
+    assert mean >= -half
+
+
+def test_what_a_resource_saves_is_in_the_parts_of_a_requests_time():
+    """Queue, prefill, transfer and decode add up, before and after, and so does what is saved."""
+    plan = serving_plan(model="llama-3.1-8b", rate="20/s", input=2048, output=16, count=40, seeds=1)
+    served_by = instances_of(plan.with_fields({"decode": "1 x tp 1"}), "hgx-h100")
+    report = serving(served_by, load_of(plan), seeds=1, resources=["scale_up.bandwidth", "compute"])
+    assert [*report.parts] == ["queue", "prefill", "transfer", "decode"]
+    assert sum(report.parts.values()) == pytest.approx(report.metric("e2e").mean)
+    rows = {row.resource: row.saved_s for row in report.utilities}
+    assert max(rows["compute"], key=rows["compute"].get) == "prefill"
+    moved = rows["scale_up.bandwidth"]["transfer"]
+    assert 0 < moved < report.parts["transfer"], "the rest waits for an iteration to end"
+    usual = instances_of(plan, "hgx-h100")
+    assert "transfer" not in serving(usual, load_of(plan), seeds=1, resources=[]).parts

@@ -215,6 +215,13 @@ OSU = b"""# OSU MPI Allreduce Latency Test v7.3
 1048576               130.00
 16777216             1300.00
 """
+INSPECTOR = b"".join(
+    b'{"header": {"id": "0x7f", "rank": %d, "n_ranks": 8, "nnodes": 1}, "coll_perf": {"coll": "AllRedu'
+    b'ce", "coll_sn": %d, "coll_msg_size_bytes": %d, "coll_exec_time_us": 100, "coll_algobw_gbs": %d.0'
+    b"}}\n" % (rank, size, 100_000 * size, size)
+    for rank in range(2)
+    for size in (1, 10, 100)
+)
 CALLS = b"kind,ranks,size_bytes,time_us\nall_reduce,8,1024,20\nall_reduce,8,1048576,40\nall_reduce,8,16777216,200\n"
 CALLS_JSON = b'[{"kind": "all_reduce", "ranks": 8, "size_bytes": 1048576, "time_us": 40}]'
 INFRA = b"""name: box
@@ -339,6 +346,7 @@ def seeds() -> Iterator[Seed]:
     )
     log = (("validate", "F", *CLUSTER), ("calibrate", "--logs", "F", *CLUSTER))
     yield Seed("nccl-tests", "nccl.log", NCCL_LOG, log)
+    yield Seed("inspector", "inspector.log", INSPECTOR, log)
     yield Seed("osu", "osu.log", OSU, (("calibrate", "--logs", "F", *CLUSTER, "--ranks", "8"),))
     yield Seed("calls", "calls.csv", CALLS, log)
     yield Seed("calls-json", "calls.json", CALLS_JSON, log)

@@ -1,8 +1,9 @@
 """Logs of benchmarks of communication: found out by content, read, and held against each other.
 
 Forms: nccl-tests and rccl-tests as printed and as JSON (:mod:`collectives.files.nccl_tests`), OSU
-micro-benchmarks (:mod:`collectives.files.osu`), perftest (:mod:`collectives.files.perftest`), and
-tables (:mod:`collectives.files.call_table`).
+micro-benchmarks (:mod:`collectives.files.osu`), perftest (:mod:`collectives.files.perftest`), lines
+of NCCL's and RCCL's Inspector (:mod:`collectives.files.inspector`), and tables
+(:mod:`collectives.files.call_table`).
 """
 
 from collections import defaultdict
@@ -11,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from collectives.files.call_table import is_table, read_table
+from collectives.files.inspector import is_inspector, read_inspector
 from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from collectives.files.osu import is_osu, read_osu
@@ -20,8 +22,8 @@ from simulator.support.input_files import read_bytes
 from simulator.support.log_text import as_printed, decoded
 
 _FORMS = (
-    "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, or CSV with kind, ranks, size_bytes "
-    "and time_us"
+    "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, the Inspector's lines, or CSV with "
+    "kind, ranks, size_bytes and time_us"
 )
 _LARGE = 16 * 2**20
 """Bytes from which the links decide: there versions of a library differ by a few per cent."""
@@ -43,7 +45,7 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
     Returns
     -------
     list of BenchmarkLog
-        One for each file, all with at least one call.
+        One for each file, all with at least one call; one for all files of the Inspector.
 
     Raises
     ------
@@ -51,7 +53,11 @@ def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list
         If a file cannot be read, is not one of the forms, or is torn or contradicts itself; if the
         logs are of two machines or two libraries.
     """
-    logs = [_read(Path(path), layout or Layout()) for path in paths]
+    texts = [(str(path), _text(Path(path))) for path in paths]
+    lines = [(path, text) for path, text in texts if is_inspector(text)]
+    logs = [_log(path, text, layout or Layout()) for path, text in texts if not is_inspector(text)]
+    if lines:  # of one job, a file for each of its processes
+        logs.append(_with_calls(read_inspector(lines, layout or Layout())))
     for tool in dict.fromkeys(log.tool for log in logs):
         named = [(log.path, name) for log in logs if log.tool == tool for name in log.devices]
         _check_one("machines", named)
@@ -67,9 +73,9 @@ def is_log(head: bytes) -> bool:
     except UnicodeError:
         return False
     printed = as_printed(beginning)
-    return any(
-        recognise(printed) for recognise in (is_nccl_tests, is_osu, is_perftest)
-    ) or is_table(beginning)
+    return any(recognise(printed) for recognise in (is_nccl_tests, is_osu, is_perftest)) or any(
+        recognise(beginning) for recognise in (is_inspector, is_table)
+    )
 
 
 def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
@@ -86,12 +92,15 @@ def _check_one(what: str, named_by_file: Sequence[tuple[str, str]]) -> None:
         )
 
 
-def _read(path: Path, layout: Layout) -> BenchmarkLog:
+def _text(path: Path) -> str:
     try:
-        text = decoded(read_bytes(path, TraceError, "as a log"))
+        return decoded(read_bytes(path, TraceError, "as a log"))
     except UnicodeError as error:
         raise TraceError(f"{path}: cannot be read as a log: {error}") from error
-    name, printed = str(path), as_printed(text)
+
+
+def _log(name: str, text: str, layout: Layout) -> BenchmarkLog:
+    printed = as_printed(text)
     if is_nccl_tests(printed):
         log = read_nccl_tests(printed, name, layout)
     elif is_osu(printed):
@@ -101,10 +110,14 @@ def _read(path: Path, layout: Layout) -> BenchmarkLog:
     elif is_table(text):
         log = read_table(text, name, layout)
     else:
-        raise TraceError(f"{path}: is no log that is known here: {_FORMS}")
+        raise TraceError(f"{name}: is no log that is known here: {_FORMS}")
+    return _with_calls(log)
+
+
+def _with_calls(log: BenchmarkLog) -> BenchmarkLog:
     if not log.calls:
         why = f" ({log.notes[0]})" if log.notes else ""
-        raise TraceError(f"{path}: no calls were timed in this {log.tool} log{why}")
+        raise TraceError(f"{log.path}: no calls were timed in this {log.tool} log{why}")
     return log
 
 

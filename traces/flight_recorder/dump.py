@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import parse_json, unpack
-from simulator.support.quantities import MOST_RANKS, bytes_per_element
+from simulator.support.quantities import MOST_BYTES, MOST_RANKS, bytes_per_element
 from traces.core.events import ProcessGroup, rank_in_name
 from traces.core.rank_graph import kind_of
 from traces.flight_recorder.plain_pickle import read_plain_pickle
@@ -28,21 +28,24 @@ _MESSAGE = re.compile(r"(?:nccl:)?(send|recv) (\d+)\s*(?:->|<-)\s*(\d+)$")
 _RANKS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]$")
 
 
+_Whole = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+
+
 class _Entry(Struct):
     name: str = field(name="profiling_name")
     group: tuple[str, str] = field(name="process_group")
     state: str
-    created: int = field(name="time_created_ns")
-    record: int = field(name="record_id")
-    sequence: int = field(name="collective_seq_id")
+    created: _Whole = field(name="time_created_ns")
+    record: _Whole = field(name="record_id")
+    sequence: _Whole = field(name="collective_seq_id")
     group_id: int | None = field(name="pg_id", default=None)
-    message_sequence: int = field(name="p2p_seq_id", default=0)
-    in_sizes: list[list[int]] = field(name="input_sizes", default_factory=list)
+    message_sequence: _Whole = field(name="p2p_seq_id", default=0)
+    in_sizes: list[list[_Whole]] = field(name="input_sizes", default_factory=list)
     in_types: list[str] = field(name="input_dtypes", default_factory=list)
-    out_sizes: list[list[int]] = field(name="output_sizes", default_factory=list)
+    out_sizes: list[list[_Whole]] = field(name="output_sizes", default_factory=list)
     out_types: list[str] = field(name="output_dtypes", default_factory=list)
     is_message: bool = field(name="is_p2p", default=False)
-    started: int | None = field(name="time_discovered_started_ns", default=None)
+    started: _Whole | None = field(name="time_discovered_started_ns", default=None)
 
 
 class _Group(Struct):
@@ -52,8 +55,8 @@ class _Group(Struct):
 
 
 class _Status(Struct):
-    enqueued: int = field(name="last_enqueued_collective", default=-1)
-    completed: int = field(name="last_completed_collective", default=-1)
+    enqueued: _Whole = field(name="last_enqueued_collective", default=-1)
+    completed: _Whole = field(name="last_completed_collective", default=-1)
 
 
 class _Document(Struct):
@@ -234,10 +237,11 @@ def _call(
     peer = None if message is None else _peer(path, number, message, groups[key])
     word = entry.name.removeprefix("nccl:")
     kind = "send_receive" if message else kind_of(word) or ""
-    into, out = (
-        _bytes(sizes, types)
-        for sizes, types in ((entry.in_sizes, entry.in_types), (entry.out_sizes, entry.out_types))
-    )
+    into = _bytes(entry.in_sizes, entry.in_types)
+    out = _bytes(entry.out_sizes, entry.out_types)
+    size = None if into is None or out is None else max(into, out)
+    if size is not None and size > MOST_BYTES:
+        raise TraceError(f"{path}: entry {number} ({shown(entry.name)}): its sizes are no tensor's")
     return RecordedCall(
         group=key,
         sequence=entry.message_sequence if entry.is_message else entry.sequence,
@@ -245,7 +249,7 @@ def _call(
         kind=kind,
         state=entry.state,
         created=entry.created,
-        size=None if into is None or out is None else max(into, out),
+        size=size,
         dtype=next(iter([*entry.in_types, *entry.out_types]), ""),
         peer=peer,
         sends=message is not None and message[1] == "send",

@@ -9,10 +9,11 @@ mark's text stands in ``strings.marker_api`` under its correlation id
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import unpack
@@ -27,54 +28,57 @@ _GPU = 2
 """``ROCPROFILER_AGENT_TYPE_GPU``."""
 
 
+_Whole = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+
+
 class _Handle(Struct):
-    handle: int
+    handle: _Whole
 
 
 class _Size(Struct):
-    x: int
-    y: int
-    z: int
+    x: _Whole
+    y: _Whole
+    z: _Whole
 
 
 class _Correlation(Struct):
-    internal: int = -1
+    internal: _Whole = -1
 
 
 class _Dispatch(Struct):
     agent: _Handle = field(name="agent_id")
     queue: _Handle = field(name="queue_id")
-    kernel: int = field(name="kernel_id")
+    kernel: _Whole = field(name="kernel_id")
     group: _Size = field(name="workgroup_size")
     grid: _Size = field(name="grid_size")
 
 
 class _Kernel(Struct):
-    start: int = field(name="start_timestamp")
-    end: int = field(name="end_timestamp")
+    start: _Whole = field(name="start_timestamp")
+    end: _Whole = field(name="end_timestamp")
     dispatch: _Dispatch = field(name="dispatch_info")
     correlation: _Correlation = field(name="correlation_id", default_factory=_Correlation)
     stream: _Handle | None = field(name="stream_id", default=None)
 
 
 class _Copy(Struct):
-    kind: int
-    operation: int
-    start: int = field(name="start_timestamp")
-    end: int = field(name="end_timestamp")
+    kind: _Whole
+    operation: _Whole
+    start: _Whole = field(name="start_timestamp")
+    end: _Whole = field(name="end_timestamp")
     target: _Handle = field(name="dst_agent_id")
     source: _Handle = field(name="src_agent_id")
-    bytes: int = -1
+    bytes: _Whole = -1
     correlation: _Correlation = field(name="correlation_id", default_factory=_Correlation)
     stream: _Handle | None = field(name="stream_id", default=None)
 
 
 class _Call(Struct):
-    kind: int
-    operation: int
-    thread: int = field(name="thread_id")
-    start: int = field(name="start_timestamp")
-    end: int = field(name="end_timestamp")
+    kind: _Whole
+    operation: _Whole
+    thread: _Whole = field(name="thread_id")
+    start: _Whole = field(name="start_timestamp")
+    end: _Whole = field(name="end_timestamp")
     correlation: _Correlation = field(name="correlation_id", default_factory=_Correlation)
 
 
@@ -95,7 +99,7 @@ class _Kind(Struct):
 
 
 class _Text(Struct):
-    key: int
+    key: _Whole
     value: str
 
 
@@ -105,21 +109,21 @@ class _Strings(Struct):
 
 
 class _Symbol(Struct):
-    kernel: int = field(name="kernel_id")
+    kernel: _Whole = field(name="kernel_id")
     name: str = field(name="formatted_kernel_name", default="")
 
 
 class _Agent(Struct):
     id: _Handle
-    type: int
-    index: int = field(name="logical_node_type_id", default=-1)
+    type: _Whole
+    index: _Whole = field(name="logical_node_type_id", default=-1)
     name: str = ""
     product: str = field(name="product_name", default="")
-    units: int = field(name="cu_count", default=0)
+    units: _Whole = field(name="cu_count", default=0)
 
 
 class _Metadata(Struct):
-    pid: int
+    pid: _Whole
 
 
 class _Process(Struct):

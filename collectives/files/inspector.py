@@ -1,0 +1,159 @@
+"""Lines of NCCL's and RCCL's Inspector: what the calls of a job in production took, rank by rank.
+
+Each process writes a file of JSON lines, a line per call and rank (NVIDIA/nccl,
+``plugins/profiler/inspector``, formats 4 and 5). A kernel waits for the last rank, so that of the
+ranks of one call the shortest time is that of the transfer; a call is known by its communicator's
+id and its number there. Calls of one kind, group and size are then one call of their median: in
+production they differ by what else was under way.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from collectives.files.measured_calls import MICRO, BenchmarkLog, Layout, MeasuredCall, placed
+from simulator.support.errors import TraceError, shown
+from simulator.support.input_files import json_rows
+from simulator.support.quantities import CENTURY, INSTANT, MOST_BYTES
+from simulator.workload import kind_named
+
+_KEYS = ('"coll_perf"', '"p2p_perf"')
+_GPU = "kernel_gpu"
+"""Times that the GPU's clock measured; the others are of host threads and longer."""
+_OFF = 0.01
+"""The bandwidth that is written agrees with size and time, but for its rounding."""
+_GIGA = 1e9
+
+
+def is_inspector(text: str) -> bool:
+    """Whether it is lines of the Inspector: JSON objects with a header and what a call took."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return (
+        first.lstrip().startswith("{")
+        and '"header"' in first
+        and any(key in first for key in _KEYS)
+    )
+
+
+def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> BenchmarkLog:
+    """Read the files of a job, each with its path and text, as one log.
+
+    Raises
+    ------
+    TraceError
+        If a line is torn, lacks a field or contradicts itself.
+    """
+    calls: dict[tuple[str, int], dict[int, _Line]] = defaultdict(dict)
+    left_out: dict[str, int] = defaultdict(int)
+    for path, text in files:
+        for number, row in json_rows(text, path):
+            line = _line(row, f"{path}, line {number}", left_out)
+            if line is not None:
+                calls[line.communicator, line.sequence][line.rank] = line
+    path = files[0][0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    rows = list(_medians(calls, layout))
+    return BenchmarkLog(
+        path, "NCCL Inspector", tuple(rows), notes=tuple(_notes(path, calls, left_out))
+    )
+
+
+class _Line:
+    """A rank's part in a call."""
+
+    def __init__(self, row: Mapping[str, Any], location: str) -> None:
+        header, call = (_table(row, name, location) for name in ("header", "coll_perf"))
+        self.location = location
+        self.communicator = str(header.get("id"))
+        self.rank = _whole(header, "rank", location)
+        self.ranks = _whole(header, "n_ranks", location)
+        self.nodes = _whole(header, "nnodes", location) if "nnodes" in header else None
+        self.sequence = _whole(call, "coll_sn", location)
+        kind = kind_named(str(call.get("coll")))
+        if kind is None:
+            raise TraceError(f"{location}: coll_perf.coll: {shown(call.get('coll'))} is no call")
+        self.kind = kind
+        self.time = _whole(call, "coll_exec_time_us", location) * MICRO
+        if not INSTANT <= self.time <= CENTURY:
+            raise TraceError(f"{location}: coll_perf.coll_exec_time_us: {self.time} s is no time")
+        self.size = self._size(call)
+
+    def _size(self, call: Mapping[str, Any]) -> float:
+        """Return the bytes that nccl-tests calls a call's size.
+
+        The Inspector writes those of one rank where the others differ (reduce-scatter, all-gather);
+        its own bandwidth is of all.
+        """
+        size = _whole(call, "coll_msg_size_bytes", self.location)
+        speed = call.get("coll_algobw_gbs")
+        if not isinstance(speed, int | float) or isinstance(speed, bool):
+            raise TraceError(f"{self.location}: coll_perf.coll_algobw_gbs: {shown(speed)}")
+        for total in (size, size * self.ranks):
+            if abs(speed * _GIGA * self.time - total) <= _OFF * total and total <= MOST_BYTES:
+                return float(total)
+        raise TraceError(
+            f"{self.location}: {size} B in {self.time / MICRO:.0f} us are not {speed:.6g} GB/s, "
+            f"nor are {self.ranks} times as many: the line is damaged"
+        )
+
+
+def _line(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _Line | None:
+    """Read a line; None of a message, or of what a host thread measured."""
+    if "coll_perf" not in row:
+        if "p2p_perf" not in row:
+            raise TraceError(f"{location}: neither coll_perf nor p2p_perf: not of the Inspector")
+        left_out["messages (p2p_perf), which say nothing of their way"] += 1
+        return None
+    source = _table(row, "coll_perf", location).get("coll_timing_source", _GPU)
+    if source != _GPU:
+        left_out[f"calls timed by {shown(source)}, which is longer than the transfer"] += 1
+        return None
+    return _Line(row, location)
+
+
+def _table(row: Mapping[str, Any], name: str, location: str) -> Mapping[str, Any]:
+    value = row.get(name)
+    if not isinstance(value, dict):
+        raise TraceError(f"{location}: {name}: {shown(value)} is no table of fields")
+    return value
+
+
+def _whole(table: Mapping[str, Any], name: str, location: str) -> int:
+    value = table.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+        raise TraceError(f"{location}: {name}: {shown(value)} is not a whole number")
+    return value
+
+
+def _medians(
+    calls: Mapping[tuple[str, int], Mapping[int, _Line]], layout: Layout
+) -> Iterator[MeasuredCall]:
+    times: dict[tuple[str, int, int | None, float], list[float]] = defaultdict(list)
+    locations: dict[tuple[str, int, int | None, float], str] = {}
+    for by_rank in calls.values():
+        last = min(by_rank.values(), key=lambda line: line.time)
+        if last.ranks < 2 or not last.size:
+            continue
+        ranks, nodes = placed(last.ranks, last.nodes, layout, last.location)
+        key = last.kind, ranks, nodes, last.size
+        times[key].append(last.time)
+        locations.setdefault(key, last.location)
+    for key, measured in sorted(times.items(), key=str):
+        yield MeasuredCall(*key, time=median(measured), location=locations[key])
+
+
+def _notes(
+    path: str, calls: Mapping[tuple[str, int], Mapping[int, _Line]], left_out: Mapping[str, int]
+) -> Iterator[str]:
+    for what, count in left_out.items():
+        yield f"{path}: {count} {what}, are left out"
+    partial = [by_rank for by_rank in calls.values() if _lacks_ranks(by_rank)]
+    if partial:
+        yield (
+            f"{path}: {len(partial)} of {len(calls)} calls lack lines of some of their ranks: "
+            "their times may hold waiting for late ranks; give the files of all processes"
+        )
+
+
+def _lacks_ranks(by_rank: Mapping[int, _Line]) -> bool:
+    return len(by_rank) < next(iter(by_rank.values())).ranks

@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any
 
 from collectives.files.measured_calls import MICRO, BenchmarkLog, Layout, MeasuredCall, placed
+from simulator.calls import kind_named
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import json_rows
 from simulator.support.quantities import CENTURY, INSTANT, MOST_BYTES
-from simulator.workload import kind_named
 
 _KEYS = ('"coll_perf"', '"p2p_perf"')
 _GPU = "kernel_gpu"

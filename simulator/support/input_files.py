@@ -13,7 +13,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,11 +29,18 @@ if TYPE_CHECKING:
 Wrong = type[TwofoldError]
 """Type of error that a reader raises of a file that is wrong."""
 GZIP = b"\x1f\x8b"
+_XZ, _ZSTD = b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+PACKED = (GZIP, _XZ, _ZSTD)
+"""How packed files begin: gzip, xz and Zstandard."""
 AS_GZIP = 31
 """``wbits`` of zlib for the gzip format."""
 HEAD = 1 << 16
 """Bytes by which a file is recognised, and what is unpacked of a small file whatever its ratio."""
 _PIECE = 1 << 20
+_XZ_MEMORY = 1 << 30
+"""What xz may take to unpack (B): a header asks for as much as it likes."""
+_PACKED_HEAD = 4 * HEAD
+"""Bytes of a packed file in which its first bytes are: a block of Zstandard has up to 128 KiB."""
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -133,7 +140,7 @@ def read_text(
 
 
 def unpack(path: Path) -> bytes:
-    """Read a file and unpack it where it is gzip; a mark of UTF-8 at the beginning is left out.
+    """Read a file, unpacked where it is packed; a mark of UTF-8 at the beginning is left out.
 
     Raises
     ------
@@ -143,8 +150,17 @@ def unpack(path: Path) -> bytes:
         If it unpacks to more than the limits allow.
     """
     data = read_bytes(path)
-    if not data.startswith(GZIP):
-        return data.removeprefix(BOM_UTF8)
+    if data.startswith(GZIP):
+        return _unpack_gzip(path, data).removeprefix(BOM_UTF8)
+    if data.startswith(PACKED):
+        pieces = _unpacked(path, BytesIO(data), data[:8], len(data))
+        unpacked = b"".join(pieces)
+        allow_for(len(unpacked))
+        return unpacked.removeprefix(BOM_UTF8)
+    return data.removeprefix(BOM_UTF8)
+
+
+def _unpack_gzip(path: Path, data: bytes) -> bytes:
     packed, pieces, size = len(data), [], 0
     while data.startswith(GZIP):
         most = min(limits().unpacked, limits().ratio * packed + HEAD) - size
@@ -154,7 +170,50 @@ def unpack(path: Path) -> bytes:
     if data.strip(b"\0"):
         raise TraceError(f"{path}: {len(data)} bytes that are not gzip follow the gzip data")
     allow_for(size)
-    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)).removeprefix(BOM_UTF8)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _unpacked(where: Path | str, packed: IO[bytes], head: bytes, size: int) -> Iterator[bytes]:
+    """Yield what is packed as xz or Zstandard piece by piece; ``size`` is that of the packed."""
+    import lzma
+
+    name, unpack = ("xz", _xz_pieces) if head.startswith(_XZ) else ("Zstandard", _zstd_pieces)
+    written = 0
+    try:
+        for piece in unpack(packed):
+            written += len(piece)
+            check_ratio(str(where), size, written)
+            yield piece
+    except (lzma.LZMAError, OSError, EOFError, ValueError) as error:
+        raise TraceError(f"{where}: the {name} data are damaged: {reason_of(error)}") from error
+
+
+def _xz_pieces(packed: IO[bytes]) -> Iterator[bytes]:
+    import lzma
+
+    unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+    rest = packed.read(_PIECE)
+    while True:
+        yield unpacker.decompress(rest, _PIECE)
+        rest = b""
+        if unpacker.eof:
+            rest = unpacker.unused_data.lstrip(b"\0") or packed.read(_PIECE)
+            if not rest:
+                return
+            unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+        elif unpacker.needs_input:
+            rest = packed.read(_PIECE)
+            if not rest:
+                raise EOFError("they are cut short: copy the file again")
+
+
+def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:
+    import pyarrow
+
+    source = pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), "zstd")
+    # By pieces that the beginning of a file holds, or what is cut short gives none at all.
+    while piece := source.read(HEAD):
+        yield piece
 
 
 def head_of(path: Path) -> bytes:
@@ -163,19 +222,13 @@ def head_of(path: Path) -> bytes:
     Raises
     ------
     TraceError
-        If it cannot be read, or its gzip data are damaged.
+        If it cannot be read, or its packed data are damaged.
     """
-    head = read_bytes(path, most=HEAD)
-    if not head.startswith(GZIP):
-        return head.removeprefix(BOM_UTF8)
-    try:
-        return zlib.decompressobj(AS_GZIP).decompress(head, HEAD).removeprefix(BOM_UTF8)
-    except zlib.error as error:
-        raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
+    return _head(path).removeprefix(BOM_UTF8)
 
 
 def beginning(path: Path, size: int = HEAD) -> bytes:
-    """Read the first bytes of a file, unpacked where it is gzip; none where that is damaged.
+    """Read the first bytes of a file, unpacked where it is packed; none where that is damaged.
 
     Raises
     ------
@@ -183,16 +236,39 @@ def beginning(path: Path, size: int = HEAD) -> bytes:
         If it cannot be read.
     """
     head = read_bytes(path, most=HEAD)
-    if not head.startswith(GZIP):
+    if not head.startswith(PACKED):
         return head[:size]
     try:
-        return zlib.decompressobj(AS_GZIP).decompress(head, size)
-    except zlib.error:
+        return _head(path)[:size]
+    except TraceError:
         return b""
 
 
+def _head(path: Path) -> bytes:
+    head = read_bytes(path, most=HEAD)
+    if head.startswith(GZIP):
+        try:
+            return zlib.decompressobj(AS_GZIP).decompress(head, HEAD)
+        except zlib.error as error:
+            raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
+    if not head.startswith(PACKED):
+        return head
+    head = read_bytes(path, most=_PACKED_HEAD)
+    pieces = bytearray()
+    try:
+        for piece in _unpacked(path, BytesIO(head), head[:8], len(head)):
+            pieces += piece
+            if len(pieces) >= HEAD:
+                break
+    except TwofoldError:
+        # The rest of the file is missing here, which is no damage if a beginning could be unpacked.
+        if not pieces:
+            raise
+    return bytes(pieces[:HEAD])
+
+
 def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
-    """Unpack gzip piece by piece into another file, so that it need not fit into memory.
+    """Unpack piece by piece into another file, so that it need not fit into memory.
 
     Raises
     ------
@@ -201,6 +277,18 @@ def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
     LimitError
         If it unpacks to more than the limits allow.
     """
+    size = os.fstat(packed.fileno()).st_size
+    head = packed.read(8)
+    packed.seek(0)
+    if head.startswith(GZIP):
+        _unpack_gzip_into(path, packed, plain)
+    else:
+        for piece in _unpacked(path, packed, head, size):
+            plain.write(piece)
+    plain.flush()
+
+
+def _unpack_gzip_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
     size = os.fstat(packed.fileno()).st_size
     unpacker, written = zlib.decompressobj(AS_GZIP), 0
     rest = packed.read(_PIECE)
@@ -219,7 +307,6 @@ def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
                 rest = unpacker.unconsumed_tail or packed.read(_PIECE)
     except zlib.error as error:
         raise TraceError(f"{path}: the gzip data are damaged: {error}") from error
-    plain.flush()
 
 
 def check_ratio(where: str, packed: int, unpacked: int) -> None:
@@ -314,17 +401,7 @@ def unpack_xz(where: str, data: bytes) -> bytes:
     LimitError
         If it unpacks to more than the limits allow.
     """
-    import lzma
-
-    most = min(limits().unpacked, limits().ratio * len(data) + HEAD)
-    unpacker = lzma.LZMADecompressor(memlimit=1 << 30)
-    try:
-        unpacked = unpacker.decompress(data, max_length=most + 1)
-    except lzma.LZMAError as error:
-        raise TraceError(f"{where} is damaged: {error}: copy it again") from error
-    check_ratio(where, len(data), len(unpacked))
-    if not unpacker.eof:
-        raise TraceError(f"{where} is cut short")
+    unpacked = b"".join(_unpacked(where, BytesIO(data), _XZ, len(data)))
     allow_for(len(unpacked))
     return unpacked
 
@@ -343,7 +420,6 @@ def tar_members(path: Path, data: bytes, ending: str) -> list[tuple[str, bytes]]
         If it has too many members.
     """
     import tarfile
-    from io import BytesIO
 
     members = []
     try:

@@ -388,7 +388,9 @@ def _numbers(path: Path) -> set[int]:
 
 def _stem(path: Path) -> str:
     """Strip what says the format."""
-    return re.sub(r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+    return re.sub(
+        r"(\.pt)?(\.trace)?(\.json)?(\.(gz|xz|zst))?$", "", path.name, flags=re.IGNORECASE
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ today; plain JSON or gzip. What a file is follows from its content, not its name
 several ranks (:mod:`traces.kineto.merged`).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from traces.core.events import (
     rank_in_name,
     unknown_rank,
 )
-from traces.core.files import uncollected
+from traces.core.files import is_tar, uncollected
 from traces.kineto.comm import group_ranks
 from traces.kineto.events import EventReading, correlate
 from traces.kineto.merged import MergedRank, as_rank, merged_ranks
@@ -72,7 +73,7 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
     if not head:
         raise TraceError(f"{path}: the file is empty; record the trace again")
     if head[:1] not in (b"{", b"["):
-        reason = _not_json(head)
+        reason = _not_json(path, head)
         if named_json(path):
             raise TraceError(f"{path}: {reason}")
         return ForeignFile(path, reason)
@@ -85,7 +86,7 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
 
 def named_json(path: Path) -> bool:
     """Whether the name promises JSON."""
-    return path.name.lower().removesuffix(".gz").endswith(".json")
+    return _PACKED_NAME.sub("", path.name.lower()).endswith(".json")
 
 
 def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | ForeignFile:
@@ -102,6 +103,7 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | For
     return ForeignFile(path, "JSON without traceEvents")
 
 
+_PACKED_NAME = re.compile(r"\.(gz|xz|zst)$")
 _INSTEAD = {
     b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",
     b"\x1f\x8b": "gzip within gzip: unpack it once",
@@ -111,8 +113,21 @@ _INSTEAD = {
 """Files that are meant to be traces, by how they begin."""
 
 
-def _not_json(head: bytes) -> str:
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+"""Ends of the names of Nsight Systems' own files, whose format is not published."""
+
+
+def _not_json(path: Path, head: bytes) -> str:
     """Say what a file is instead, and what to do if that is known."""
+    if path.name.lower().endswith(_REPORTS):
+        return (
+            "a report of Nsight Systems, whose format only it reads; export it: nsys export "
+            f"--type sqlite --include-blobs=true {path}"
+        )
+    if is_tar(head):
+        return (
+            f"an archive: unpack it into a directory (tar -xf {path} -C DIR) and name the directory"
+        )
     for magic, what in _INSTEAD.items():
         if head.startswith(magic):
             return f"not JSON but {what}"

@@ -3,12 +3,16 @@
 import ast
 import gzip
 import io
+import lzma
 import os
+import random
 import re
 import tarfile
 import zipfile
+from codecs import BOM_UTF8
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +21,7 @@ from helpers.places import ROOT
 from simulator.support.errors import LimitError, SettingsError, TraceError, TwofoldError
 from simulator.support.input_files import (
     csv_table,
+    head_of,
     open_zip,
     parse_json,
     parse_xml,
@@ -25,6 +30,7 @@ from simulator.support.input_files import (
     read_text,
     tar_members,
     unpack,
+    unpack_into,
 )
 from simulator.support.limits import LEAST_MEMORY, LIMITS, Limits, parse_limits
 
@@ -50,6 +56,58 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
         read_bytes(tmp_path / "none")
     with pytest.raises(TraceError, match="null byte"):
         read_bytes(Path("a\0b"))
+
+
+def _zstd(data):
+    out = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(out, "zstd") as stream:
+        stream.write(data)
+    return out.getvalue().to_pybytes()
+
+
+PACKERS = {"gzip": gzip.compress, "xz": lzma.compress, "zstd": _zstd}
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+@given(parts=st.lists(st.binary(max_size=300), min_size=1, max_size=3), times=st.integers(1, 900))
+def test_what_is_packed_is_read_as_it_was_and_begins_as_it_did(
+    tmp_path_factory, pack, parts, times
+):
+    file = tmp_path_factory.mktemp("packed") / "a"
+    plain = b"".join(part * times for part in parts)
+    file.write_bytes(b"".join(pack(part * times) for part in parts))
+    assert unpack(file) == plain.removeprefix(BOM_UTF8)
+    into = file.with_suffix(".plain")
+    with file.open("rb") as packed, into.open("wb") as out:
+        unpack_into(file, packed, out)
+    assert into.read_bytes() == plain
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_the_beginning_of_a_large_packed_file_is_read_alone(tmp_path, pack):
+    plain = BOM_UTF8 + random.Random(1).randbytes(1 << 20)
+    (tmp_path / "a").write_bytes(pack(plain))
+    head = head_of(tmp_path / "a")
+    assert len(head) > 60_000
+    assert plain[len(BOM_UTF8) :].startswith(head)
+
+
+@pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
+def test_packed_data_that_are_damaged_cut_short_or_a_bomb_are_refused(tmp_path, pack):
+    file = tmp_path / "a"
+    packed = pack(random.Random(1).randbytes(5000))
+    broken = [packed[:-9], packed[:1000]]
+    if pack is not _zstd:  # it was written without a checksum
+        broken.append(packed[:40] + bytes(60) + packed[100:])
+    for data in broken:
+        file.write_bytes(data)
+        with pytest.raises(TraceError, match=r"damaged|cut short"):
+            unpack(file)
+    LIMITS.set(Limits(unpacked=100_000, ratio=10))
+    file.write_bytes(pack(bytes(3_000_000)))
+    with pytest.raises(LimitError, match="unpacks to"):
+        unpack(file)
+    LIMITS.set(None)
 
 
 def test_each_limit_names_itself_and_is_raised_as_it_says(tmp_path, tight):

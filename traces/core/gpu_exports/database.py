@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import GZIP, open_file, unpack_into
+from simulator.support.input_files import PACKED, open_file, unpack_into
 from traces.core.events import Longs
 from traces.core.files import SQLITE
 from traces.core.gpu_exports.export import IntColumns
@@ -154,7 +154,7 @@ class Database:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
-    """Open an export, gzip or not; a packed one is unpacked into a temporary file meanwhile.
+    """Open an export, packed or not; a packed one is unpacked into a temporary file meanwhile.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def opened(path: Path) -> Iterator[Database]:
     """
     try:
         with open_file(path) as file:
-            packed = file.read(2) == GZIP
+            packed = file.read(8).startswith(PACKED)
             file.seek(0)
             if not packed:
                 with _database(path, path) as database:

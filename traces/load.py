@@ -22,6 +22,7 @@ from traces.core.files import (
     is_flight_recorder,
     is_goal,
     is_kineto,
+    is_parquet,
     is_plan,
     is_rocm,
     is_sqlite,
@@ -296,6 +297,18 @@ def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
     return partial(refuse_to_replay, path)
 
 
+def _open_ndtimeline(path: Path, _: Options) -> OpenTrace:
+    from traces.ndtimeline.reader import load_ndtimeline
+
+    return partial(load_ndtimeline, path)
+
+
+def _is_ndtimeline(file: Path) -> bool:
+    from traces.ndtimeline.table import is_ndtimeline
+
+    return is_ndtimeline(file)
+
+
 def _open_chakra(path: Path, _: Options) -> OpenTrace:
     from traces.chakra.reader import load_chakra
 
@@ -358,6 +371,7 @@ FORMATS = {
     "nsys_jax": Format(is_zip, _open_nsys_jax, _is_bundle),
     "rocm": Format(is_rocm, _open_rocm, profiler=True),
     "nsys": Format(is_sqlite, _open_nsys, profiler=True),
+    "ndtimeline": Format(is_parquet, _open_ndtimeline, _is_ndtimeline),
     "flight_recorder": Format(is_flight_recorder, _open_flight_recorder),
     "pytorch_et": Format(is_execution_trace, _open_execution_trace),
     "chakra": Format(_is_chakra, _open_chakra, beside=_group_tables),

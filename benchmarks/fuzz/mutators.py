@@ -312,6 +312,7 @@ TEXT: tuple[Mutator, ...] = (_number, _number, _word, _line, _bytes)
 BY_KIND: dict[str, tuple[Mutator, ...]] = {
     "chakra": (_messages, _messages, _messages, _bytes),
     "nsys": (_database,),
+    "ndtimeline": (_parquet, _parquet, _bytes),
     "rpd": (_database,),
     "rocpd": (_database,),
     "flight-recorder": (_bytes,),

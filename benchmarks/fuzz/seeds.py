@@ -60,6 +60,12 @@ def _nsys() -> bytes:
     return _made(simple, "a.sqlite")
 
 
+def _ndtimeline() -> bytes:
+    from helpers.ndtimeline_files import rows, write
+
+    return _made(partial(write, table=rows()), "trace.parquet")
+
+
 def _rocm() -> dict[str, bytes]:
     from helpers.rocm_files import WRITERS, two_steps
 
@@ -314,6 +320,7 @@ def seeds() -> Iterator[Seed]:
     yield Seed("kineto-gz", "rank0.json.gz", gzip.compress(_trimmed_kineto(), 1, mtime=0), trace)
     yield Seed("chakra", "job.0.et", _chakra(), trace)
     yield Seed("nsys", "a.sqlite", _nsys(), trace)
+    yield Seed("ndtimeline", "trace.parquet", _ndtimeline(), trace)
     for form, data in _rocm().items():
         yield Seed(form, "rank0.db", data, trace)
     dump = _flight_recorder()

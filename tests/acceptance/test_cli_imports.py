@@ -35,14 +35,8 @@ OTHER_ENGINES = {"simpy", "simulator.engine.flow"}
 OTHER_READERS = tuple(
     f"traces.{room}."
     for room in (
-        "flight_recorder",
-        "generate",
-        "goal",
-        "kineto",
-        "nsys",
-        "pytorch_et",
-        "rocm",
-        "xla",
+        *("flight_recorder", "generate", "goal", "kineto", "ndtimeline"),
+        *("nsys", "pytorch_et", "rocm", "xla"),
     )
 )
 OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectives.files.msccl"}

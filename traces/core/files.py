@@ -82,6 +82,7 @@ _FIRST_PLANE = re.compile(
     rb"\x0a[\x00-\xff]{1,5}(?:\x08[\x00-\xff]{1,10})?\x12([\x01-\x7f])([/#T])"
 )
 _PLANES = (b"/host:", b"/device:", b"#Chip", b"Task Environment", b"/misc")
+PARQUET = b"PAR1"
 _ZIP = b"PK\x03\x04"
 SQLITE = b"SQLite format 3\0"
 _ROCPD, _ROCPROF = b"rocpd_", b'"rocprofiler-sdk-tool"'
@@ -160,6 +161,11 @@ def is_flight_recorder(head: bytes) -> bool:
         and any(key in begun for key in _FLIGHT_KEYS)
         and not any(key in begun for key in (b'"traceEvents"', b'"schemaVersion"'))
     )
+
+
+def is_parquet(head: bytes) -> bool:
+    """Whether a file that begins so is a Parquet table, and so may be one of NDTimeline."""
+    return head.startswith(PARQUET)
 
 
 def is_tar(head: bytes) -> bool:

@@ -6,27 +6,22 @@ op is, whom it communicates with, and where an asynchronous one is waited for. T
 programs serialized HLO.
 """
 
-import io
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import check_ratio, open_zip, read_member, unpack_xz
-from simulator.support.limits import check_memory
+from simulator.support.input_files import open_zip, read_member, unpack_xz
 from traces.core.loaded import Loaded
+from traces.core.parquet import parquet_columns
 from traces.xla.devices import number_ranks
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module
 from traces.xla.link import link_recordings
 from traces.xla.planes import XlaDevice, XlaOp, XlaRecording, bundle_files
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 TRACE = "nvtx_gpu_proj_trace/trace.parquet"
 
@@ -79,9 +74,6 @@ def _read(file: Path, modules: dict[bytes, HloModule]) -> XlaRecording:
 
 _DEVICES = "device-metadata.parquet"
 _DUMP = re.compile(r"dump/module_(\d{1,18})\..*after_optimizations\.hlo\.pb(\.xz)?$")
-_FEW_ROWS = 10_000
-"""A row has a start and a duration of its own, and so takes a byte at least; so many rows may be
-alike."""
 _NAME = "Name"
 """The column of texts: the same ones again and again, kept once."""
 
@@ -106,25 +98,9 @@ class Bundle:
 
     def table(self, name: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Read columns of a table; a column it lacks is an error."""
-        import pyarrow as pa  # takes long to load, and this module is asked what any file is
-        import pyarrow.parquet as pq
-
         member = self._find(name)
-        data = self._read(member)
-        check_memory()
-        try:
-            repeated = [_NAME] if _NAME in columns else []
-            names = pq.read_schema(io.BytesIO(data)).names
-            lacking = sorted(set(columns) - set(names))
-            if lacking:
-                raise TraceError(f"{self.file}: {member}: no column {lacking[0]!r}")
-            source = pq.ParquetFile(io.BytesIO(data), read_dictionary=repeated)
-            self._check_size(source, member, len(data))
-            table = source.read(columns=list(columns))
-            return {column: _values(table.column(column)) for column in columns}
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            text = str(error).split("\n")[0]
-            raise TraceError(f"{self.file}: {member}: not a whole table: {text}") from error
+        repeated = [_NAME] if _NAME in columns else []
+        return parquet_columns(f"{self.file}: {member}", self._read(member), columns, repeated)
 
     def devices(self) -> tuple[list[int], str]:
         """Numbers of the process's devices in the job, and what they are; empty if not recorded."""
@@ -158,28 +134,6 @@ class Bundle:
 
     def _read(self, member: str) -> bytes:
         return read_member(self.file, self._zip, member)
-
-    def _check_size(self, source: "pq.ParquetFile", member: str, size: int) -> None:
-        """Refuse a table of more rows than its bytes: its encodings can repeat a value."""
-        metadata = source.metadata
-        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        rows = sum(group.num_rows for group in groups)
-        if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
-            raise TraceError(f"{self.file}: {member}: {rows} rows in {size} bytes: it is damaged")
-        check_ratio(f"{self.file}: {member}", size, sum(group.total_byte_size for group in groups))
-
-
-def _values(column: "pa.ChunkedArray") -> list[Any]:
-    """Values of a column; texts of a dictionary are not copied for each row."""
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    values: list[Any] = []
-    for chunk in column.chunks:
-        words = chunk.dictionary.to_pylist()
-        values += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-    return values
 
 
 _COLUMNS = (

@@ -18,6 +18,7 @@ HEADS = {
     b'{"entries": [{"profiling_name": "nccl:all_reduce"': "flight_recorder",
     b'{"schemaVersion": 1, "distributedInfo": {"pg_config": [], "pg_status": {}}': "kineto",
     b"SQLite format 3\0": "nsys",
+    b"PAR1\x15\x04": "ndtimeline",
     b'SQLite format 3\0 CREATE TABLE "rocpd_op"': "rocm",
     b'{"rocprofiler-sdk-tool":[{"metadata"': "rocm",
     b'{"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [': "pytorch_et",

@@ -1,0 +1,1 @@
+"""ByteDance's NDTimeline: tables of the operations of a pipeline, worker by worker."""

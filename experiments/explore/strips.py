@@ -32,7 +32,7 @@ from simulator.timeline import Timeline
 from simulator.workload import UNEXPLAINED_HOST, What
 
 COMMUNICATION, DELAY = "communication", "delay"
-USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, DELAY)
+USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, DELAY)
 """What time is spent on, in the order in which it is drawn; the rest is idle."""
 _USE = {
     **{COMPUTE: COMPUTE, COPY: COPY, WAITING: WAITING, HOST: HOST, LAUNCH: LAUNCH},

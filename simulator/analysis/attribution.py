@@ -165,11 +165,11 @@ def _covers(timeline: Timeline, rank: int) -> Iterator[tuple[str, Intervals]]:
     workload, start, end = timeline.workload, timeline.start, timeline.end
     ops_of_rank = workload.ops_of(rank)
     what = workload.what[ops_of_rank]
-    for name, kind in ((COMPUTE, What.COMPUTE), (COPY, What.COPY)):
-        ops = ops_of_rank[what == kind]
-        yield name, _spans(start[ops], end[ops])
+    kernels, copies = ops_of_rank[what == What.COMPUTE], ops_of_rank[what == What.COPY]
+    yield COMPUTE, _spans(start[kernels], end[kernels])
     calls = ops_of_rank[what >= What.COLLECTIVE]
     yield from _exposed(timeline, calls)
+    yield COPY, _spans(start[copies], end[copies])
     begun = np.maximum(start[calls], timeline.call_start[workload.call[calls]])
     yield WAITING, _spans(start[calls], begun)
     host = ops_of_rank[workload.part[ops_of_rank] == What.HOST]
@@ -209,7 +209,7 @@ def exposed_by_resource(timeline: Timeline) -> dict[str, float]:
     totals = np.zeros(len(names))
     for rank, row in zip(workload.ranks, rank_times(timeline), strict=True):
         ops = workload.ops_of(rank)
-        busy = ops[(workload.what[ops] == What.COMPUTE) | (workload.what[ops] == What.COPY)]
+        busy = ops[workload.what[ops] == What.COMPUTE]
         calls = workload.call[ops[workload.what[ops] >= What.COLLECTIVE]]
         begun, over = timeline.call_start[calls], timeline.call_end[calls]
         hidden = cover(union(timeline.start[busy], timeline.end[busy]), begun, over)
@@ -232,7 +232,7 @@ def _spans(start: Floats, end: Floats) -> Intervals:
 
 COMMUNICATION = "communication"
 """A call that moves while its rank computes nothing: exposed communication."""
-USES = (COMPUTE, COPY, COMMUNICATION, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
+USES = (COMPUTE, COMMUNICATION, COPY, WAITING, HOST, LAUNCH, UNEXPLAINED_HOST)
 """Uses of time that belong to ops."""
 REST = (BEFORE, AFTER, IDLE)
 """Uses of time that belong to a rank."""

@@ -82,9 +82,10 @@ def _covered_before(intervals: Intervals, time: Floats) -> Floats:
 class RankTime:
     """Where one rank's time went (s).
 
-    ``compute`` is time with a kernel or copy under way, ``exposed_communication`` time a rank
-    communicates while it computes nothing, ``exposed_waiting`` time it waits in a call for other
-    members while it computes nothing, ``communication`` all time a call of the rank is moving.
+    ``compute`` is time with a kernel under way; a copy or memset computes nothing.
+    ``exposed_communication`` is time a rank communicates while it computes nothing,
+    ``exposed_waiting`` time it waits in a call for other members while it computes nothing,
+    ``communication`` all time a call of the rank is moving.
     ``exposed_copy`` is time a copy is under way while no kernel is and no call moves.
     """
 
@@ -383,7 +384,6 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
     kernels = _spans(run, ops[what == What.COMPUTE])
     copies = _spans(run, ops[what == What.COPY])
     calls = ops[what >= What.COLLECTIVE]
-    compute = united(kernels, copies)
     begun, over = moves(run, calls)
     moving = union(begun, over)
     waiting = union(run.start[calls], np.maximum(run.start[calls], begun))
@@ -391,10 +391,10 @@ def _rank_time(run: RunTimes, rank: int) -> RankTime:
         rank=rank,
         start=float(run.start[ops].min()),
         end=float(run.end[ops].max()),
-        compute=length(compute),
+        compute=length(kernels),
         communication=length(moving),
-        exposed_communication=_alone(moving, compute),
-        exposed_waiting=_alone(waiting, compute),
+        exposed_communication=_alone(moving, kernels),
+        exposed_waiting=_alone(waiting, kernels),
         exposed_copy=_alone(copies, united(kernels, moving)),
     )
 

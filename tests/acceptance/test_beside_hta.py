@@ -56,6 +56,11 @@ def test_by_its_definitions_its_figures_come_out(name):
     told = (whole * 1e3, (whole - length(device)) * 1e3, length(compute) * 1e3, overlap * 100)
     assert told[:3] == pytest.approx(HTA[name][:3], abs=2e-6)
     assert told[3] == pytest.approx(HTA[name][3], abs=0.005)
+    row = rank_times(run)[
+        0
+    ]  # a rank whose calls wait for ranks that were recorded has less of both
+    hidden = 1 - (row.exposed_communication + row.exposed_waiting) / length(communication)
+    assert 100 * hidden == pytest.approx(HTA[name][3], abs=0.005)
 
 
 def test_what_it_calls_communication_is_what_moves_and_what_waits():

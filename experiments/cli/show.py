@@ -110,6 +110,9 @@ def answer(
     with watching() as watch:
         report = ask(*arguments, settings=settings, watch=watch, **options)
     show(report, ctx.params["output"], figure, html)
+    if interrupted := getattr(report, "interrupted", ""):
+        say(interrupted)
+        raise typer.Exit(130)
     return report
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from experiments.baseline import Baseline
     from experiments.points.compare import CompareReport
     from experiments.points.curve import CurveReport
-    from experiments.points.report import Point
+    from experiments.points.report import Point, PointsReport
     from experiments.points.sweep import SweepReport
     from experiments.points.utility import UtilityReport
     from experiments.points.what_if import WhatIfReport
@@ -58,7 +58,7 @@ def utility(report: "UtilityReport") -> Document:
         "utilities", "Utilities", [_utility_chart(report, answered), table], wide=True
     )
     doubts = _doubts(
-        base,
+        report,
         [(row.gain_pct, row.interval_pct) for row in answered[:1]],
         [row.warning for row in answered],
     )
@@ -226,10 +226,10 @@ def _short(base: "Baseline") -> str:
 
 
 def _doubts(
-    base: "Baseline", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
+    report: "PointsReport", best: Sequence[tuple[float, float | None]], warnings: Sequence[str]
 ) -> list[Doubt]:
     """Return what makes these gains doubtful besides the replay."""
-    doubts = []
+    doubts = [Doubt(report.interrupted)] if report.interrupted else []
     for gain, half_width in best:
         width = half_width or 0.0
         if width > max(abs(gain), 1.0):
@@ -242,8 +242,8 @@ def _doubts(
     parts = (part for text in warnings for part in text.split("; "))
     hidden = dict.fromkeys(part for part in parts if part.startswith("hidden: "))
     doubts += [Doubt(part.removeprefix("hidden: ")) for part in hidden]
-    if base.engine_check["warning"]:
-        doubts.append(Doubt(base.engine_check["warning"]))
+    if warning := report.base.engine_check["warning"]:
+        doubts.append(Doubt(warning))
     return doubts
 
 
@@ -270,7 +270,7 @@ def sweep(report: "SweepReport") -> Document:
         headline=_sweep_headline(report),
         cause=cause(base.timeline),
         trust=trust(
-            base, doubts=_doubts(base, [(best.gain_pct, best.interval_pct)], [report.warning])
+            base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], [report.warning])
         ),
         sections=(
             Section("sweep", "Step over the resource", [chart, table], wide=True),
@@ -378,7 +378,7 @@ def curve(report: "CurveReport") -> Document:
         "Between the points, the step is interpolated linearly in 1/factor.",
         wide=True,
     )
-    doubts = _doubts(base, [], [report.warning])
+    doubts = _doubts(report, [], [report.warning])
     return Document(
         title=f"Curve of {report.resource}: {about(base)}",
         headline=_curve_headline(report),
@@ -495,7 +495,7 @@ def compare(report: "CompareReport") -> Document:
     blocks: list[Block] = [_steps_chart(base, bars), table, *map(Text, report.notes)]
     best = max(points, key=lambda point: point.gain_pct)
     warnings = [point.warning for point in points]
-    doubts = _doubts(base, [(best.gain_pct, best.interval_pct)], warnings)
+    doubts = _doubts(report, [(best.gain_pct, best.interval_pct)], warnings)
     facts = _details(base, points[1:])
     priors = "\n".join(f"{point.cluster}: {point.network_prior}" for point in points[1:])
     return Document(
@@ -601,7 +601,7 @@ def what_ifs(report: "WhatIfReport") -> Document:
         title=f"What if: {about(base)}",
         headline=_what_if_headline(report),
         cause=cause(base.timeline),
-        trust=trust(base, doubts=_doubts(base, [(best.gain_pct, best.interval_pct)], warnings)),
+        trust=trust(base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], warnings)),
         sections=(
             Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True),
             *step_sections(base.timeline),

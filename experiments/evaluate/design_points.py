@@ -35,7 +35,7 @@ from simulator.costing.call_costs import distinct_calls
 from simulator.costing.likeness import Likeness
 from simulator.costing.stacked_networks import Networks, classes
 from simulator.support.arrays import Floats
-from simulator.support.errors import DeadlockError, WhatIfError
+from simulator.support.errors import DeadlockError, Interrupted, WhatIfError
 from simulator.workload import What, Workload
 from topologies import Cluster, resource_values
 
@@ -450,16 +450,25 @@ def simulated(
 ) -> list[Answered]:
     """Simulate a step with each change, by its engine; ``ask`` says what is kept of timelines.
 
+    On Ctrl-C the answer is that of the first changes, if there are any.
+
     Raises
     ------
     TwofoldError
         As :meth:`experiments.scenario.scenario.Scenario.run` does.
     """
     every = [(changing.name, scenario) for changing in changes for scenario in changing.scenarios]
-    results = iter(map_scenarios(every, ask, workers=base.settings.workers, watch=watch))
+    try:
+        results = iter(map_scenarios(every, ask, workers=base.settings.workers, watch=watch))
+    except Interrupted as interruption:
+        if len(interruption.answers) < len(changes[0].scenarios):
+            raise
+        results = iter(interruption.answers)
     answered = []
     for changing in changes:
         outcomes = tuple(islice(results, len(changing.scenarios)))
+        if len(outcomes) < len(changing.scenarios):
+            break
         step = float(np.median([result.makespan for result in outcomes]))
         first = changing.scenarios[0]
         answered.append(Answered(changing.change, first, step, outcomes[0].engine, outcomes))
@@ -469,7 +478,7 @@ def simulated(
 def steps(
     base: Baseline, changes: Sequence[tuple[str, Change]], watch: Watch = lambda _: None
 ) -> list[Answered]:
-    """Answer the step time with each change.
+    """Answer the step time with each change; on Ctrl-C, as :func:`simulated`, of the first ones.
 
     Changes come with their names. The ``analytic`` engine is asked all at once, by how much
     the step is longer or shorter than the baseline, so that a change that changes nothing is the

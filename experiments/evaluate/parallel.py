@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
 from simulator.engine.simulate import Progress
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import Interrupted, WhatIfError
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -78,11 +78,19 @@ def map_scenarios(
         If there is no worker, or one was killed.
     TwofoldError
         What the first scenario that fails raises.
+    Interrupted
+        On Ctrl-C, with the answers of the first scenarios.
     """
     if workers < 1:
         raise WhatIfError(f"{workers} workers cannot simulate anything; 1 or more can")
     if workers == 1 or len(scenarios) < 2:
-        return [ask(scenario, watch(name)) for name, scenario in scenarios]
+        answers: list[Answer] = []
+        try:
+            for name, scenario in scenarios:
+                answers.append(ask(scenario, watch(name)))
+        except KeyboardInterrupt:
+            raise Interrupted(answers) from None
+        return answers
     from experiments.evaluate.workers import (
         ask_all,
     )  # with multiprocessing: one process does without

@@ -22,7 +22,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import Interrupted, WhatIfError
 
 if TYPE_CHECKING:
     from experiments.settings import Watch
@@ -96,10 +96,13 @@ def ask_all(
         with worker_pool(cases, min(workers, len(cases))) as submit:
             futures = [submit(_ask, ask, index) for index in range(len(cases))]
             answers = []
-            for future in futures:
-                answers.append(future.result())
-                if progress is not None:
-                    progress(len(answers), len(futures))
+            try:
+                for future in futures:
+                    answers.append(future.result())
+                    if progress is not None:
+                        progress(len(answers), len(futures))
+            except KeyboardInterrupt:
+                raise Interrupted(answers) from None
             return answers
     except BrokenProcessPool:
         raise WhatIfError(

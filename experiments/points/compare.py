@@ -10,7 +10,15 @@ from experiments.calibration.calibration import with_calibration
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import exposed_outcome
 from experiments.output.document import Document
-from experiments.points.report import INTERVAL, Columns, Point, PointsAnswer, PointsReport, saved_by
+from experiments.points.report import (
+    INTERVAL,
+    Columns,
+    Point,
+    PointsAnswer,
+    PointsReport,
+    interruption,
+    saved_by,
+)
 from experiments.priors.doubts import touched
 from experiments.priors.network import prior_of, say_prior
 from experiments.provenance import ClusterIdentity, identity
@@ -132,7 +140,7 @@ def compare(
     exposed = [exposed_communication(timeline)]
     exposed += [answer.outcomes[0].exposed_communication for answer in answered]
     saved = [recorded, *saved_by(base, answered)]
-    points = [
+    points = [  # of the first ones after Ctrl-C
         replace(
             point,
             cluster=cluster.name,
@@ -142,7 +150,10 @@ def compare(
             network_prior=" · ".join(say_prior(prior_of(scenario))),
         )
         for point, cluster, scenario, seconds in zip(
-            saved, candidates, scenarios, exposed, strict=True
+            saved, candidates, scenarios, exposed, strict=False
         )
     ]
-    return CompareReport(base, tuple(points), tuple(candidates))
+    interrupted = interruption(len(points), len(candidates), "clusters")
+    return CompareReport(
+        base, tuple(points), tuple(candidates[: len(points)]), interrupted=interrupted
+    )

@@ -5,7 +5,7 @@ in which columns they print.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_type_hints
 
 from typing_extensions import TypedDict
@@ -135,21 +135,31 @@ class Columns:
 
 
 class PointsAnswer(Head, BaselineAnswer):
-    """What the answers about changes of a step begin with."""
+    """What the answers about changes of a step begin with.
+
+    ``interrupted`` says how much was answered when Ctrl-C was pressed; "" where all is.
+    """
+
+    interrupted: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PointsReport(Report):
-    """What changes of one step save, a row for each."""
+    """What changes of one step save, a row for each.
+
+    ``interrupted`` says how many were answered when Ctrl-C was pressed, "" where all are.
+    """
 
     columns: ClassVar[Columns]
 
     base: Baseline
     points: tuple[Point, ...]
+    interrupted: str = field(default="", kw_only=True)
 
     def of_baseline(self) -> PointsAnswer:
         """Return what the JSON answer says of the step and how it was asked."""
-        return {**self.head(self.base.recorded.cluster, self.base.settings), **self.base.answer()}
+        head = self.head(self.base.recorded.cluster, self.base.settings)
+        return {**head, **self.base.answer(), "interrupted": self.interrupted}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the JSON answer."""
@@ -158,6 +168,11 @@ class PointsReport(Report):
     def table(self) -> Rows:
         """Return the CSV answer."""
         return self.columns.names, self.points
+
+
+def interruption(answered: int, asked: int, named: str) -> str:
+    """Say how many were answered when Ctrl-C was pressed; "" where all are."""
+    return "" if answered == asked else f"interrupted: {answered} of {asked} {named} are answered"
 
 
 def saved_by(

@@ -13,6 +13,7 @@ from experiments.points.report import (
     Columns,
     PointsAnswer,
     PointsReport,
+    interruption,
     of_factor,
     saved_by,
     without_effect,
@@ -115,6 +116,8 @@ def sweep(
     saved = saved_by(base, steps(base, changes, watch))
     points = [
         of_factor(base, point, resource, factor)
-        for point, factor in zip(saved, factors, strict=True)
+        for point, factor in zip(saved, factors, strict=False)  # less than all after Ctrl-C
     ]
-    return SweepReport(base, tuple(points), resource, without_effect(base, resource, min(factors)))
+    note = without_effect(base, resource, min(factors))
+    interrupted = interruption(len(points), len(factors), "factors")
+    return SweepReport(base, tuple(points), resource, note, interrupted=interrupted)

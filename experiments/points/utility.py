@@ -23,6 +23,7 @@ from experiments.points.report import (
     Point,
     PointsAnswer,
     PointsReport,
+    interruption,
     saved_by,
     without_effect,
 )
@@ -50,6 +51,8 @@ from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
 _TIER_NAMES |= {"host_copies": "copies by the host", "host_memory": "host memory"}
 """How the resources of links are called in a sentence."""
+NOT_ANSWERED = "interrupted before it was simulated"
+"""The note of a resource that was not reached when Ctrl-C was pressed."""
 _SHIFTED = 0.25
 """Another tier holds back if it takes up this share of the time that a better one freed."""
 _COLUMNS = Columns(
@@ -146,7 +149,9 @@ def utility(  # noqa: PLR0913 - the options of the command
     rows = utilities(base, factor, named, watch)
     if per:
         rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
-    return UtilityReport(base, tuple(rows), factor, per)
+    missing = sum(1 for row in rows if row.note == NOT_ANSWERED)
+    interrupted = interruption(len(rows) - missing, len(rows), "resources")
+    return UtilityReport(base, tuple(rows), factor, per, interrupted=interrupted)
 
 
 def utilities(
@@ -199,8 +204,8 @@ def _simulated(
     changes = [Changing(name, better(name, factor), (scenarios[name],)) for name in scenarios]
     answered = simulated(base, changes, watch)
     spent_now = spent(base.timeline)
-    rows = {}
-    for name, answer, row in zip(scenarios, answered, saved_by(base, answered), strict=True):
+    rows = {name: Point(resource=name, note=NOT_ANSWERED) for name in scenarios}
+    for name, answer, row in zip(scenarios, answered, saved_by(base, answered), strict=False):
         notes = _limited_by(spent_now, answer.outcomes[0].spent, name), _unsized(base, name)
         extra = extra_parts(base.scenario, name, factor)
         rows[name] = replace(

@@ -11,7 +11,15 @@ from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import Outcome, exposed_outcome
 from experiments.output.document import Document
-from experiments.points.report import INTERVAL, Columns, Point, PointsAnswer, PointsReport, saved_by
+from experiments.points.report import (
+    INTERVAL,
+    Columns,
+    Point,
+    PointsAnswer,
+    PointsReport,
+    interruption,
+    saved_by,
+)
 from experiments.priors.doubts import touched
 from experiments.question import question
 from experiments.scenario.change import Change, Changed
@@ -126,9 +134,10 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
     answered = simulated(base, changing, watch, exposed_outcome)
     points = [
         _described(base, point, case, answer.outcomes)
-        for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=True)
-    ]
-    return WhatIfReport(base, tuple(points), refused)
+        for point, case, answer in zip(saved_by(base, answered), applied, answered, strict=False)
+    ]  # of the first ones after Ctrl-C
+    interrupted = interruption(len(points), len(applied), "changes")
+    return WhatIfReport(base, tuple(points), refused, interrupted=interrupted)
 
 
 DRAWS = 20

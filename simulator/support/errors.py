@@ -22,6 +22,9 @@
 The command line turns any of them into one line on stderr and exit status 1.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 
 def shown(value: object) -> str:
     """Write a value that is wrong, so that it fits in a line."""
@@ -111,3 +114,11 @@ def pip_install(*libraries: str) -> str:
     """
     words = (f"'{library}'" if "[" in library else library for library in libraries)
     return f"pip install {' '.join(words)}"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while many were asked the same: ``answers`` are those of the first of them."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        super().__init__()
+        self.answers = answers

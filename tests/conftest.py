@@ -12,6 +12,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers import costs
+
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("twofold", max_examples=20, derandomize=True, **_ALWAYS)
 settings.register_profile("thorough", max_examples=300, **_ALWAYS)
@@ -26,7 +28,18 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+def pytest_configure(config):
+    config.pluginmanager.register(costs)
+
+
 def pytest_addoption(parser):
+    parser.addoption(
+        "--costs",
+        metavar="N",
+        type=int,
+        default=0,
+        help="name the N files and the N tests that took most processor time",
+    )
     parser.addoption(
         "--random-order",
         metavar="SEED",

@@ -19,7 +19,9 @@ DOCUMENTED := $(VENV)/documented
 BROWSED := $(VENV)/browsed
 # Of make page-test: what Chromium is called here; CHROMIUM=PATH names another.
 CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
-PYTEST := -m pytest --numprocesses auto
+# Each process takes half of the tests, file after file, so that what a file shares is made once, and
+# helps the other when it is done.
+PYTEST := -m pytest --numprocesses auto --dist worksteal
 # Of make fuzz: how long, which numbers of chance, and where what fails is kept.
 MINUTES := 10
 SEED :=
@@ -62,6 +64,9 @@ define stage
 	@echo "== $(1)"
 	@$(2) || { status=$$?; echo "make $@: stage '$(1)' failed" >&2; exit $$status; }
 endef
+
+# Modules are compiled once and kept beside Numba's cache, not again in each process that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help

@@ -3,7 +3,8 @@
 import gzip
 import lzma
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from benchmarks.fuzz.harness import Case
@@ -34,6 +35,16 @@ def _sparse(path: Path) -> None:
         file.truncate(900_000)
 
 
+def _packed(make: Callable[[], bytes]) -> Callable[[Path], None]:
+    """Write what ``make`` returns; it takes seconds, and is made where it is first written."""
+    content = cache(make)
+
+    def write(path: Path) -> None:
+        path.write_bytes(content())
+
+    return write
+
+
 WHOLE = {
     "a pipe": fifo,
     "a device": zero,
@@ -50,10 +61,10 @@ WHOLE = {
     "nested XML": b"<a>" * 100_000,
     "a long line": b"a," * 400_000,
     "a long number": b"9" * 900_000,
-    "gzip bomb": gzip.compress(bytes(900_000_000), 9, mtime=0)[:880_000],
-    "gzip of gzip": gzip.compress(gzip.compress(bytes(10**8), mtime=0), mtime=0),
+    "gzip bomb": _packed(lambda: gzip.compress(bytes(900_000_000), 9, mtime=0)[:880_000]),
+    "gzip of gzip": _packed(lambda: gzip.compress(gzip.compress(bytes(10**8), mtime=0), mtime=0)),
     "many gzip members": gzip.compress(b"", mtime=0) * 40_000,
-    "xz": lzma.compress(bytes(10**7)),
+    "xz": _packed(lambda: lzma.compress(bytes(10**7))),
     "a torn zip": b"PK\x03\x04" + bytes(60),
     "SQLite begun": b"SQLite format 3\0" + bytes(4096),
 }

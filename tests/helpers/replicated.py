@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from helpers.strategies import bandwidths, both_ways, latencies, sizes, times
+from helpers.strategies import BANDWIDTHS, LATENCIES, SIZES, TIMES, both_ways, chances
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.topology import SCALE_OUT, Link, topology
@@ -33,14 +33,15 @@ def like_nodes(nodes, per_node, *, bandwidth=3e9, latency=1e-6, slow=()):
 @st.composite
 def replicated(draw, stages=2, per_node=2):
     """A workload of a node per stage, some times over, and the network of its nodes."""
-    copies = draw(st.integers(2, 4))
+    chance = draw(chances())
+    copies = chance.randint(2, 4)
     nodes = copies * stages
     builder = WorkloadBuilder(job_ranks=nodes * per_node)
     made = {rank: [] for rank in range(nodes * per_node)}
-    for number in range(draw(st.integers(1, 8))):
-        item = draw(st.sampled_from(sorted(ITEMS)))
-        back = draw(st.sets(st.integers(1, 3), max_size=2))
-        lag, size, length = draw(times), draw(sizes), draw(times)
+    for number in range(chance.randint(1, 8)):
+        item = chance.choice(sorted(ITEMS))
+        back = chance.sample((1, 2, 3), chance.randint(0, 2))
+        lag, size, length = chance.choice(TIMES), chance.choice(SIZES), chance.choice(TIMES)
         for members, stage in ITEMS[item](copies, stages, per_node):
             call = -1
             if item != "compute":
@@ -60,7 +61,9 @@ def replicated(draw, stages=2, per_node=2):
                     if before <= len(made[rank]):
                         builder.edge(made[rank][-before], op, lag=lag)
                 made[rank].append(op)
-    network = like_nodes(nodes, per_node, bandwidth=draw(bandwidths), latency=draw(latencies))
+    network = like_nodes(
+        nodes, per_node, bandwidth=chance.choice(BANDWIDTHS), latency=chance.choice(LATENCIES)
+    )
     return builder.build(), network
 
 

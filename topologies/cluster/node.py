@@ -179,7 +179,8 @@ def with_data_sheets(data: Any) -> Any:
             else part
             for kind, part in kinds.items()
         }
-    return written | {"sources": sources | dict(data.get("sources") or {})}
+    own = data.get("sources") or {}
+    return written | {"sources": sources | own if isinstance(own, dict) else own}
 
 
 def from_data_sheet(named: str | dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -167,6 +167,14 @@ def test_what_is_no_table_is_refused(text, part):
     assert part in refusal(text)
 
 
+@pytest.mark.parametrize("sources", ["3", ".nan", "[1]", "[[nodes, counted]]"])
+def test_sources_that_are_no_table_are_refused_beside_a_data_sheet(sources):
+    sheet = FILE.replace(
+        "{name: chip, peak: {bf16: 100 TFLOP/s}, memory_bandwidth: 1 TB/s}", "H100-SXM5-80GB"
+    )
+    assert "sources: " in refusal(sheet.replace("{nodes: counted}", sources))
+
+
 def test_a_name_that_is_nearly_one_of_the_catalogue_says_which():
     with pytest.raises(ClusterError, match=r"did you mean dgx-a100.*hgx-h100, .*perlmutter, "):
         load_cluster("dgx-a10")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.bandwidth import busbw_factor
@@ -16,6 +16,7 @@ from collectives.traffic import (
 )
 from experiments.questions.metrics import ports
 from experiments.scenario.scenario import Scenario
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import UNKNOWN, CallRow
 from simulator.timeline import Measured, measured
@@ -129,7 +130,7 @@ def test_domains_of_one_node_reach_each_other_past_the_nics():
     assert least_time(call, one) == pytest.approx(20.0)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(
     st.sampled_from(CLUSTERS),
     st.lists(st.tuples(kinds, st.floats(1e3, 3e8)), min_size=1, max_size=3),

@@ -16,6 +16,7 @@ from collectives.libraries.planners import plan as plan_by_library
 from collectives.traffic import Ports, call_volumes, least_time, utilisations
 from experiments.output.parquet import write_parquet
 from experiments.scenario.scenario import Scenario
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, CallRow, Group
 from simulator.costing.call_costs import Costs
@@ -81,7 +82,7 @@ def run(workload, engine="flow"):
 
 
 @given(table=TABLES)
-@settings(max_examples=40, deadline=None)
+@tries(40)
 def test_a_switch_takes_no_less_than_its_busiest_port_and_every_byte_is_on_its_links(table):
     """More where sharing leaves the port idle: those who send to it are held up elsewhere."""
     moved = table - np.diag(np.diag(table))
@@ -100,7 +101,7 @@ def test_a_switch_takes_no_less_than_its_busiest_port_and_every_byte_is_on_its_l
 
 
 @given(table=TABLES)
-@settings(max_examples=25, deadline=None)
+@tries(25)
 def test_the_way_back_takes_as_long_as_the_way_there(table):
     for engine in ENGINES:
         there, back = run(one_call(table), engine), run(one_call(table.T), engine)

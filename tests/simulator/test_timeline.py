@@ -6,11 +6,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from experiments.scenario.scenario import Scenario
 from helpers.kineto_jobs import Step, build_job, jobs, starts
 from helpers.measured_steps import as_measured
+from helpers.tries import tries
 from simulator.analysis import metrics as of
 from simulator.builder import WorkloadBuilder
 from simulator.timeline import Measured, Timeline, measured
@@ -51,7 +52,7 @@ def shortest_calls(run):
     return float((run.call_end - first).sum())
 
 
-@settings(max_examples=30)
+@tries(30)
 @given(jobs, starts)
 def test_what_is_written_as_a_trace_is_measured_as_it_was_simulated(
     job: list[Step], ready: list[float]

@@ -4,12 +4,13 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, busbw_factor, check, least_bytes
 from collectives.algorithms import hierarchical, ring
 from helpers.schedules import SIZE, build, bytes_received, bytes_sent, number_of_steps
+from helpers.tries import tries
 from simulator.support.errors import ScheduleError
 
 ALL = [(kind, name) for kind, table in ALGORITHMS.items() for name in table]
@@ -66,7 +67,7 @@ def test_it_computes_its_collective_for_every_group_size(kind, name):
             check(schedule)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(which=st.sampled_from(ALL), n=st.integers(18, 48))
 def test_it_computes_its_collective_in_larger_groups(which, n):
     if which[1] in POWERS:

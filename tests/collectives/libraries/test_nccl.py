@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import LIBRARIES, Machine, busbw, check, plan
@@ -12,6 +12,7 @@ from collectives.algorithms.tree import chained_all_reduce, parents, switched_al
 from collectives.libraries import nccl
 from collectives.libraries.nccl_constants import tuning
 from helpers.calls import call_of
+from helpers.tries import tries
 from simulator.costing.link_load import cost, lay
 from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, scaled, topology
@@ -87,7 +88,7 @@ def test_the_switch_adds_only_where_the_machine_says_so():
             assert plan.schedule.algorithm == "ring"
 
 
-@settings(deadline=None, max_examples=40)
+@tries(40)
 @given(
     data=st.data(),
     kind=st.sampled_from(KINDS),

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.libraries.planners import algorithm_names, one_schedule, plan, times
 from collectives.machine import Machine
 from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
+from helpers.tries import tries
 from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.stacked_networks import OneNetwork
@@ -76,7 +77,7 @@ def changed(draw, network):
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
-@settings(max_examples=25)
+@tries(25)
 @given(data=st.data())
 def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
@@ -91,7 +92,7 @@ def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data)
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), [JOBS[2], JOBS[6], JOBS[8]])
-@settings(max_examples=25)
+@tries(25)
 @given(data=st.data())
 def test_forced_algorithms_too(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
@@ -121,7 +122,7 @@ by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multip
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
-@settings(max_examples=25)
+@tries(25)
 @given(data=st.data())
 def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)

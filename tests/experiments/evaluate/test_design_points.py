@@ -7,7 +7,7 @@ from operator import or_
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.libraries.planners import parse_rule, times
@@ -24,6 +24,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.calls import stacked
 from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support.errors import DeadlockError, TwofoldError, WhatIfError
@@ -122,7 +123,7 @@ def test_a_study_may_change_which_links_there_are_one_point_at_a_time():
         assert design.steps_at(point) == pytest.approx([together[number]], rel=1e-12)
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(data=st.data())
 def test_calls_of_groups_that_lie_alike_cost_the_same_on_any_network(data):
     """On real clusters and on networks of any links."""
@@ -221,7 +222,7 @@ def test_changes_of_all_sorts_are_answered_in_their_order(base):
 CLUSTER = load_cluster("dgx-a100")
 
 
-@settings(max_examples=30)
+@tries(30)
 @given(workload=workloads(4), host=factors, compute=factors, bandwidth=factors)
 def test_any_workload_is_answered_as_alone(workload, host, compute, bandwidth):
     base = Scenario(workload, CLUSTER, "analytic", nodes=2)

@@ -6,7 +6,7 @@ from math import exp, hypot
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
@@ -21,6 +21,7 @@ from experiments.scenario.change import Change
 from experiments.scenario.cluster import moved_to
 from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.workload import What
@@ -141,7 +142,7 @@ def test_a_step_without_calls_and_a_known_machine_leave_nothing_open() -> None:
     assert width(step(("all_gather",)), FREE, said("large", 0.0)) == 0
 
 
-@settings(max_examples=25)
+@tries(25)
 @given(st.floats(0.01, 0.5), st.floats(0.0, 0.5))
 def test_the_less_is_known_the_wider(shared: float, more: float) -> None:
     scenario = step(("all_gather",))

@@ -14,6 +14,7 @@ from experiments.scenario.resources import RESOURCES, improve, utility_pct
 from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT
 from helpers.strategies import ENGINES, SCHEDULES, workloads
+from helpers.tries import tries
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
 
@@ -77,7 +78,7 @@ factors = st.sampled_from([0.5, 1.3, 2.0, 2.0, 4.0, 1000.0])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=40)
+@tries(40)
 @given(scenario=scenarios(), resource=asked, factor=factors)
 def test_no_utility_is_above_its_bound(engine, scenario, resource, factor):
     holds(replace(scenario, engine=engine), resource, factor)

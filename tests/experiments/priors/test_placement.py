@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import baseline
 from experiments.priors.placement import misplaced, other_hosts
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support.errors import ClusterError
@@ -59,7 +60,7 @@ def recorded_on(
     return replace(truth, workload=workload.with_calls(transfer=took))
 
 
-@settings(max_examples=25)
+@tries(25)
 @given(
     cluster=st.sampled_from(CLUSTERS),
     nodes=st.sampled_from([1, 2]),
@@ -70,7 +71,7 @@ def test_right_nodes_are_never_doubted(cluster, nodes, factors):
     assert misplaced(recorded_on(workload, cluster, nodes, tuple(factors))) is None
 
 
-@settings(max_examples=25)
+@tries(25)
 @given(
     cluster=st.sampled_from(["dgx-a100", "hgx-h100"]),
     pair=st.sampled_from([(1, 2), (2, 1), (1, 8), (8, 1), (2, 8), (8, 2)]),

@@ -6,7 +6,7 @@ from operator import or_
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import Settings, baseline
@@ -21,6 +21,7 @@ from experiments.scenario.resources import RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.strategies import workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.support.errors import WhatIfError
 from topologies import build, catalog, load_cluster, resource_values
@@ -66,7 +67,7 @@ def same(one, other):
     )
 
 
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(several=st.lists(changes, min_size=3, max_size=3))
 def test_to_compose_changes_is_to_apply_one_after_the_other(base, several):
     one, two, three = several
@@ -122,7 +123,7 @@ def test_links_follow_what_they_are_said_to(name):
 SMALL = ("dgx-a100", "mi250x-frontier", "l40s-pcie-8", "tpu-v4", "leonardo", "gh200-alps")
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(
     workload=workloads(4),
     name=st.sampled_from(SMALL),

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
+from helpers.tries import tries
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -15,7 +16,7 @@ every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
 @every_engine
-@settings(max_examples=60)
+@tries(60)
 @given(case=cases(items=14))
 def test_segments_follow_each_other_from_zero_to_the_makespan(engine, case):
     timeline = simulate(*case, with_software, engine=engine)
@@ -27,7 +28,7 @@ def test_segments_follow_each_other_from_zero_to_the_makespan(engine, case):
 
 
 @every_engine
-@settings(max_examples=60)
+@tries(60)
 @given(case=cases(items=14))
 def test_times_by_what_and_by_group_add_up(engine, case):
     timeline = simulate(*case, with_software, engine=engine)

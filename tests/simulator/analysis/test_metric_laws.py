@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.measured_steps import as_measured
 from helpers.strategies import cases, with_software
+from helpers.tries import tries
 from simulator.analysis import metrics as of
 from simulator.engine.simulate import simulate
 from simulator.timeline import Measured, Timeline
@@ -31,7 +32,7 @@ def moved(run: Timeline, by: float, factor: float) -> Measured:
     return Measured(run.workload, *(by + factor * column for column in columns))
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cases())
 def test_overlap_and_exposed_are_all_communication(case):
     run = simulate(*case, with_software)
@@ -45,7 +46,7 @@ def test_overlap_and_exposed_are_all_communication(case):
     assert both == pytest.approx(total, rel=1e-9, abs=NOISE)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cases())
 def test_shares_lie_between_nothing_and_all(case):
     run = simulate(*case, with_software)
@@ -57,7 +58,7 @@ def test_shares_lie_between_nothing_and_all(case):
     assert imbalance is None or imbalance <= len(run.workload.ranks) - 1 + 1e-9
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cases(), st.sampled_from([0.5, 2.0, 1024.0]))
 def test_a_slower_clock_stretches_times_and_leaves_shares(case, factor):
     run = simulate(*case, with_software)
@@ -68,7 +69,7 @@ def test_a_slower_clock_stretches_times_and_leaves_shares(case, factor):
         assert share(slow) == pytest.approx(share(run), abs=1e-9)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cases())
 def test_a_later_start_changes_only_the_end_and_shares_of_the_step(case):
     run = simulate(*case, with_software)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, switch_network, with_software
+from helpers.tries import tries
 from simulator.analysis.path_integral import (
     parts_by_cause,
     parts_by_module,
@@ -90,7 +91,7 @@ def test_three_streams_take_turns():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
+@tries(30)
 def test_parts_are_the_derivative_added_up_along_the_way(seed):
     """Against a sum over 2,000 places of the way, without asking for corners."""
     draw = np.random.default_rng(seed)

@@ -5,9 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
+from helpers.tries import tries
 from simulator.analysis.attribution import exposed_by_resource, path_parts, rank_parts
 from simulator.analysis.critical_path import REACTING, critical_path, path_by_what, pinned_parts
 from simulator.analysis.metrics import exposed_communication
@@ -95,7 +96,7 @@ def test_waiting_for_ranks_that_are_absent_and_draining_are_pinned():
 
 
 @every_engine
-@settings(max_examples=60)
+@tries(60)
 @given(case=cases(items=14))
 def test_pinned_and_reacting_are_the_whole_path(engine, case):
     timeline = simulate(*case, with_software, engine=engine)
@@ -127,7 +128,7 @@ def best(workload, network):
     return replace(workload, duration=duration, edges=edges), network
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(case=cases(items=14))
 def test_no_resource_makes_a_step_shorter_than_what_is_pinned(case):
     """The path is a way through the step, and no way is longer than the step."""
@@ -167,7 +168,7 @@ def test_a_silence_is_said_apart_from_the_host_at_work():
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases(items=14))
 def test_exposed_communication_by_resource_is_no_more_than_all_of_it(engine, case):
     timeline = simulate(*case, with_software, engine=engine)

@@ -12,6 +12,7 @@ from benchmarks.pairs import NETWORKS, case, planned
 from collectives.algorithms import direct
 from helpers.passes import points, scaled, scales, timeline
 from helpers.strategies import both_ways, cases, collective, plan, switch_network, with_software
+from helpers.tries import tries
 from simulator.analytic.bounds import LinkWork, least_calls, least_of_links, least_steps
 from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans
@@ -257,7 +258,7 @@ def test_a_link_waits_for_what_comes_before_in_a_call_and_the_rest_comes_after()
 @given(
     family=st.sampled_from(sorted(NETWORKS)), number=st.integers(0, 999), repeats=st.integers(2, 9)
 )
-@settings(max_examples=30)
+@tries(30)
 def test_a_run_of_like_steps_is_what_the_same_steps_written_out_are(family, number, repeats):
     drawn = case(family, number, calls=1, seed=32)
     call = drawn.workload.call_view(0)

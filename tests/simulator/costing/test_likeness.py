@@ -5,7 +5,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.resources import improve
@@ -13,6 +13,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.replicated import like_nodes
 from helpers.strategies import networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
@@ -110,7 +111,7 @@ def test_groups_on_a_graph_with_a_hash_are_laid_once():
     assert check(network, by_paths(network), nodes) == len(KINDS)
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(data=st.data())
 def test_on_any_network_a_load_is_what_would_be_laid(data):
     ranks = data.draw(st.integers(2, 8))

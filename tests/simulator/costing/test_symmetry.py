@@ -5,13 +5,14 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from helpers.replicated import like_nodes
 from helpers.strategies import full_network, networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
+from helpers.tries import tries
 from simulator.calls import Call, Group
 from simulator.costing.call_costs import Costs
 from simulator.costing.likeness import Likeness
@@ -118,7 +119,7 @@ def test_loads_on_fabrics_with_several_paths_are_right_too(fabric):
     check_moved(scenario.topology(), scenario.planner(), groups_of(64), KINDS[:4])
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(data=st.data())
 def test_on_any_network_a_load_is_what_would_be_laid(data):
     ranks = data.draw(st.integers(2, 8))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from helpers.replicated import like_nodes, replicated
 from helpers.strategies import with_software
+from helpers.tries import tries
 from simulator.edits.jobs import fold_jobs, moved
 from simulator.engine.repeating import RepeatedJob, repeat_together
 from simulator.engine.simulate import Costs, simulate
@@ -37,7 +38,7 @@ def on_nodes(workload, place, nodes):
     return moved(workload, 4 * (ranks // 2) + 2 * place + ranks % 2, 4 * nodes)
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_folded_jobs_take_steps_as_long_as_whole_ones(data):
     first, _ = data.draw(replicated())
@@ -62,7 +63,7 @@ def test_folded_jobs_take_steps_as_long_as_whole_ones(data):
             assert found.sum() == pytest.approx(lost.sum(), rel=1e-6, abs=1e-11)
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_no_rank_stands_for_one_of_another_job(data):
     workload, _ = data.draw(replicated())

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, with_software, workloads
+from helpers.tries import tries
 from simulator.edits.jobs import merged, moved
 from simulator.engine.simulate import simulate
 from simulator.support.errors import WorkloadError
 from simulator.workload import Copies
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data(), ranks=st.permutations(range(6)))
 def test_a_job_moved_by_a_symmetry_takes_as_long_to_the_last_bit(data, ranks):
     workload = data.draw(workloads(3))
@@ -24,7 +25,7 @@ def test_a_job_moved_by_a_symmetry_takes_as_long_to_the_last_bit(data, ranks):
     assert simulate(there, network, with_software).end.tolist() == at_first.end.tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_merged_jobs_are_all_there(data):
     jobs = [moved(data.draw(workloads(2)), np.arange(2) + 2 * number, 6) for number in range(3)]

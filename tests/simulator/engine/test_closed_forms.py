@@ -3,12 +3,13 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, ring, tree
 from helpers.closed_forms import ring_all_reduce
 from helpers.strategies import ENGINES, collective, full_network, plan, ring_network, switch_network
+from helpers.tries import tries
 from helpers.work import python_calls
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -23,7 +24,7 @@ amounts = st.floats(0.0, 1e10)
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(n=st.integers(2, 9), alpha=alphas, bandwidth=bandwidths, size=amounts)
 def test_a_ring_all_reduce_on_a_ring_takes_hockneys_time(engine, n, alpha, bandwidth, size):
     network = ring_network(n, bandwidth=bandwidth, latency=alpha)

@@ -5,11 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.passes import points
 from helpers.strategies import ENGINES, cases, plan, ring_network, switch_network
+from helpers.tries import tries
 from simulator.analysis.attribution import rank_parts
 from simulator.analysis.critical_path import critical_path
 from simulator.analysis.metrics import rank_times, straggler
@@ -99,7 +100,7 @@ def with_rendezvous(workload):
     return workload.with_calls(eager=np.zeros(len(workload.calls), dtype=bool))
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(case=cases(items=14))
 def test_it_never_makes_a_step_longer_and_moves_the_same_bytes(case):
     workload, network = case
@@ -109,7 +110,7 @@ def test_it_never_makes_a_step_longer_and_moves_the_same_bytes(case):
     assert eager.link_bytes == pytest.approx(waits.link_bytes)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(case=cases(items=14, kinds=("send_receive", "barrier")), engine=st.sampled_from(ENGINES))
 def test_the_critical_path_tiles_the_step_and_each_rank_adds_up(case, engine):
     timeline = simulate(*case, plan, engine=engine)
@@ -124,7 +125,7 @@ def test_the_critical_path_tiles_the_step_and_each_rank_adds_up(case, engine):
         assert sum(parts.values()) == pytest.approx(timeline.makespan, abs=1e-12)
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases(items=14, kinds=("send_receive",)))
 def test_what_ifs_keep_it(case):
     workload, network = case

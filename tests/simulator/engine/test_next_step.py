@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.evaluate.design_points import DesignPoints
 from experiments.scenario.change import Change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
+from helpers.tries import tries
 from simulator.analysis.attribution import account, rank_parts
 from simulator.analysis.critical_path import critical_path
 from simulator.analysis.path_integral import path_integral
@@ -113,7 +114,7 @@ def test_a_pipeline_waits_for_its_first_stage_however_late_the_last_began(times,
     assert period(repeated(step), engine) == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(workload=workloads(8), pause=st.floats(0, 1e-3), factor=st.sampled_from([0.5, 2.0, 4.0]))
 def test_a_pass_over_both_steps_is_what_two_simulations_say(workload, pause, factor):
     scenario = Scenario(repeated(workload, pause), CLUSTER, "analytic")
@@ -122,7 +123,7 @@ def test_a_pass_over_both_steps_is_what_two_simulations_say(workload, pause, fac
     assert DesignPoints(scenario).steps(changes) == pytest.approx(simulated, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(workload=workloads(8), engine=st.sampled_from(["flow", "analytic"]))
 def test_the_path_and_every_rank_fill_the_period_and_nothing_is_before_what_it_waits_for(
     workload, engine
@@ -144,7 +145,7 @@ def test_the_path_and_every_rank_fill_the_period_and_nothing_is_before_what_it_w
     assert (timeline.start >= timeline.workload.ready - 1e-9).all()
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(workload=workloads(8))
 def test_parts_of_a_saving_add_up_to_that_of_the_period(workload):
     scenario = Scenario(repeated(workload), CLUSTER, "analytic")
@@ -187,7 +188,7 @@ def test_a_host_ahead_of_its_device_begins_as_soon_as_it_can_and_another_as_late
     assert [scenario.run().makespan for scenario in faster] == pytest.approx([3e-3, 8e-3])
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(workload=workloads(8))
 def test_no_period_is_shorter_than_its_bound(workload):
     scenario = Scenario(repeated(workload), CLUSTER, "flow")

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import SYMMETRIC, networks, plan, switch_network, with_software, workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.edits.jobs import merged, moved
@@ -90,7 +91,7 @@ def test_what_computes_while_the_other_sends_loses_nothing():
     assert in_phase.jobs[0].length == pytest.approx([3.0] * 5)
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_one_job_repeats_its_step_as_it_is(data):
     network = data.draw(networks(3))
@@ -116,7 +117,7 @@ def pair_of_jobs(data, ranks=3):
     return network, jobs, alone
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data(), count=st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_bytes_on_every_link_are_those_alone_times_the_steps(data, count):
     network, jobs, alone = pair_of_jobs(data)
@@ -126,7 +127,7 @@ def test_bytes_on_every_link_are_those_alone_times_the_steps(data, count):
     assert found.link_bytes == pytest.approx(moved_alone, rel=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_one_step_each_is_the_merged_workload(data):
     """Steps that begin together and are done once are one workload of both jobs."""
@@ -138,7 +139,7 @@ def test_one_step_each_is_the_merged_workload(data):
         assert done.length == pytest.approx([whole.end[own].max()], **SAME)
 
 
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(data=st.data())
 def test_jobs_on_disjoint_links_change_nothing(data):
     """As the shared clock rounds: what meets nobody is not even simulated with others."""

@@ -20,6 +20,7 @@ from helpers.strategies import (
     stretched,
     with_software,
 )
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow, Group
 from simulator.engine.simulate import Costs, simulate
@@ -48,7 +49,7 @@ def run(case, engine="flow", planner=with_software):
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases())
 def test_nothing_starts_before_what_it_waits_for_has_ended(engine, case):
     timeline, edges = run(case, engine), case[0].edges
@@ -57,7 +58,7 @@ def test_nothing_starts_before_what_it_waits_for_has_ended(engine, case):
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases())
 def test_an_op_starts_as_soon_as_it_may_and_names_what_let_it(engine, case):
     timeline, edges = run(case, engine), case[0].edges
@@ -72,7 +73,7 @@ def test_an_op_starts_as_soon_as_it_may_and_names_what_let_it(engine, case):
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases())
 def test_ops_last_as_long_as_they_did_and_calls_end_for_everybody(engine, case):
     workload, timeline = case[0], run(case, engine)
@@ -87,7 +88,7 @@ def test_ops_last_as_long_as_they_did_and_calls_end_for_everybody(engine, case):
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases())
 def test_a_call_starts_at_its_last_arrival_and_later_for_absent_members(engine, case):
     workload, timeline = case[0], run(case, engine)
@@ -99,7 +100,7 @@ def test_a_call_starts_at_its_last_arrival_and_later_for_absent_members(engine, 
 
 
 @every_engine
-@settings(max_examples=40)
+@tries(40)
 @given(case=cases())
 def test_a_call_takes_its_idle_time_or_longer_and_says_where(engine, case):
     workload, timeline = case[0], run(case, engine)
@@ -113,7 +114,7 @@ def test_a_call_takes_its_idle_time_or_longer_and_says_where(engine, case):
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases())
 def test_two_runs_agree_to_the_last_bit(engine, case):
     one, other = run(case, engine), run(case, engine)
@@ -122,14 +123,14 @@ def test_two_runs_agree_to_the_last_bit(engine, case):
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases())
 def test_every_engine_puts_the_same_bytes_on_every_link(engine, case):
     assert run(case, engine).link_bytes == pytest.approx(run(case).link_bytes, rel=1e-9)
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases(shapes=SYMMETRIC), random=st.randoms(use_true_random=False))
 def test_relabelling_symmetric_ranks_changes_nothing(engine, case, random):
     workload, network = case
@@ -144,7 +145,7 @@ def test_relabelling_symmetric_ranks_changes_nothing(engine, case, random):
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases(), factor=st.sampled_from([0.25, 3.0, 1e3]))
 def test_stretching_every_time_stretches_the_run(engine, case, factor):
     workload, network = case
@@ -157,7 +158,7 @@ def test_stretching_every_time_stretches_the_run(engine, case, factor):
 
 @every_engine
 @pytest.mark.parametrize("begin", [10.0, 1e4])
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases())
 def test_a_step_that_begins_later_ends_as_much_later(engine, begin, case):
     workload, network = case
@@ -166,14 +167,14 @@ def test_a_step_that_begins_later_ends_as_much_later(engine, begin, case):
     assert late.end - begin == pytest.approx(early.end, rel=0, abs=200 * np.spacing(begin))
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cases(items=14))
 def test_contention_never_makes_anything_earlier(case):
     alone, shared = run(case, "analytic"), run(case, "flow")
     assert (shared.end >= alone.end * (1 - 1e-9) - TINY).all()
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(cases(serial=True))
 def test_engines_agree_where_calls_never_overlap(case):
     alone, shared = run(case, "analytic"), run(case, "flow")
@@ -182,7 +183,7 @@ def test_engines_agree_where_calls_never_overlap(case):
 
 
 @every_engine
-@settings(max_examples=25)
+@tries(25)
 @given(case=cases())
 def test_no_rank_is_done_before_the_longest_chain_of_its_ops(engine, case):
     workload, timeline = case[0], run(case, engine)

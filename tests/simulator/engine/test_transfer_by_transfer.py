@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.pairs import NETWORKS, deviations
@@ -20,6 +20,7 @@ from helpers.strategies import (
     two_tiers,
     with_software,
 )
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay_in_step
@@ -60,7 +61,7 @@ def test_engines_agree_on_a_collective_where_links_are_alike(name, shape, n):
         assert flow == pytest.approx(transfer, rel=1e-9)
 
 
-@settings(max_examples=80)
+@tries(80)
 @given(st.data(), st.integers(2, 6), st.sampled_from(sorted(UNIFORM)), sizes)
 def test_engines_agree_on_a_collective_on_an_idle_network_of_any_kind(data, n, name, size):
     n = 2 * n if name in ("hierarchical", "rings") else 2 ** (n // 2 + 1) if "doubl" in name else n
@@ -68,7 +69,7 @@ def test_engines_agree_on_a_collective_on_an_idle_network_of_any_kind(data, n, n
     assert flow == pytest.approx(transfer, rel=1e-9)
 
 
-@settings(max_examples=80)
+@tries(80)
 @given(st.data(), st.integers(2, 6), sizes)
 def test_steps_one_after_the_other_take_as_long_or_longer(data, n, size):
     """One step of equal transfers: the longest latency and the longest drain, at most twice."""
@@ -205,7 +206,7 @@ def deviation(case):
     return abs(flow.makespan / transfer.makespan - 1), abs(took[0] / took[1] - 1).max()
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(overlaps(SHAPES, GENERAL))
 def test_overlapped_calls_agree(case):
     """Any kinds and orders, latency-bound or not, on links that are alike or not."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from experiments.scenario.scenario import Scenario
 from helpers.programs import RANKS, Program, build, programs
+from helpers.tries import tries
 from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.folding.copies import _copies_of, _cost_of_copy, written_out
 from simulator.folding.fold import different_calls
@@ -53,7 +54,7 @@ def grown(program, block, factor):
     st.sampled_from(CLUSTERS),
     st.sampled_from(("flow", "analytic")),
 )
-@settings(max_examples=40, deadline=None)
+@tries(40)
 def test_times_and_bytes_are_those_of_the_job_written_out(program, block, factor, cluster, engine):
     agree(Scenario(grown(program, block, factor), load_cluster(cluster), engine))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import SCHEDULES, cases, two_tiers, with_software
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate
@@ -77,21 +78,21 @@ def test_a_call_that_costs_more_is_kept_and_no_time_changes(case, pick):
     check(workload.with_calls(factor=factor), network)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(case=replicated(), node=st.integers(0, 3))
 def test_a_slow_nic_is_kept_and_no_time_changes(case, node):
     workload, network = case
     check(workload, like_nodes(network.ranks // 2, 2, slow=(node,)))
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(case=replicated())
 def test_ranks_on_two_switches_are_told_apart(case):
     workload, network = case
     check(workload, two_tiers(network.ranks))
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(case=cases())
 def test_any_workload_on_any_network_keeps_its_times(case):
     check(*case)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, wild_networks
+from helpers.tries import tries
 from simulator.routing.graph import UNKNOWN, LinkColumns, cells, filled, hubs
 from simulator.routing.messages import across, gathered, inside, messages, no_links
 from simulator.routing.paths import graph_of, rule_of
@@ -64,7 +65,7 @@ def test_paths_are_the_least_whatever_nodes_are_called_hubs(network, data):
         assert walk[-1] == target
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(wild_networks(), st.data())
 def test_paths_are_the_same_however_little_room_there_is_for_them(network, data):
     nodes = len(network.nodes)

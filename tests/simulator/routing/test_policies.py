@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.faults import cut, slow
 from helpers.strategies import wild_networks
+from helpers.tries import tries
 from simulator.policy import POLICIES, Routing
 from simulator.routing.paths import link_metrics
 from simulator.routing.routes import best_part, link_loads, routes
@@ -70,7 +71,7 @@ def test_whatever_the_policy_every_byte_leaves_its_source_and_reaches_its_target
         assert len(np.unique(ways.link[row])) == row.stop - row.start
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(wild_networks(), st.sampled_from(["static", "d_mod_k", "spray", "minimal", "adaptive"]))
 def test_without_groups_every_policy_keeps_to_paths_of_least_metric(network, policy):
     routed = replace(network, routing=Routing(policy))
@@ -206,7 +207,7 @@ def test_adaptive_switches_see_slow_cables_two_hops_on():
     assert busy.max() == pytest.approx(2 / (7 / 4))
 
 
-@settings(max_examples=200)
+@tries(200)
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=12))
 def test_the_best_part_is_that_of_a_search_over_all(loads):
     least, detoured = np.array(loads).T

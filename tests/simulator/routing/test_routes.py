@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, random_links, two_tiers, wild_networks
+from helpers.tries import tries
 from simulator.policy import Routing
 from simulator.routing.routes import routes
 from simulator.support.errors import TopologyError
@@ -56,7 +57,7 @@ def paths(network, pairs=PAIRS):
     return [link[a:b] for a, b in pairwise(offset)]
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(networks())
 def test_a_path_leads_from_source_to_target_without_a_gap(network):
     for (source, target), path in zip(PAIRS, paths(network), strict=True):
@@ -66,7 +67,7 @@ def test_a_path_leads_from_source_to_target_without_a_gap(network):
         assert len(set(nodes)) == len(nodes)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(networks())
 def test_no_path_is_longer_than_networkx_finds(network):
     """Hops, where one of the scale-out fabric weighs a thousand."""
@@ -78,7 +79,7 @@ def test_no_path_is_longer_than_networkx_finds(network):
         assert hops == nx.shortest_path_length(graph, source, target, weight="hops")
 
 
-@settings(max_examples=50)
+@tries(50)
 @given(networks(), st.randoms(use_true_random=False))
 def test_a_path_depends_on_its_ends_alone(network, random):
     """Not on the other messages, their order, or what ran before."""
@@ -89,7 +90,7 @@ def test_a_path_depends_on_its_ends_alone(network, random):
         assert paths(network, [pair])[0].tolist() == path.tolist()
 
 
-@settings(max_examples=30)
+@tries(30)
 @given(networks())
 def test_a_path_does_not_follow_bandwidth_or_latency(network):
     """A what-if on the links leaves every message where it was."""
@@ -165,7 +166,7 @@ def test_every_path_of_a_wild_network_is_the_least_whatever_else_is_sent(network
         assert paths(network, [pair])[0].tolist() == path.tolist()
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(wild_networks())
 def test_wherever_networkx_finds_no_path_there_is_an_error(network):
     least = least_metrics(network)

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import random_links, two_tiers, wild_networks
+from helpers.tries import tries
 from simulator.policy import HASHED, POLICIES, Routing
 from simulator.routing import totals as module
 from simulator.routing.paths import survey_of
@@ -91,7 +92,7 @@ def drawn(draw):
     return policy(network, draw(st.sampled_from(ADDED_UP)), draw(st.integers(0, 3)))
 
 
-@settings(max_examples=120)
+@tries(120)
 @given(st.one_of(described(), drawn()), st.data())
 def test_an_exchange_among_any_ranks_puts_on_links_what_its_pairs_do(network, data):
     everyone = list(range(network.ranks))
@@ -101,7 +102,7 @@ def test_an_exchange_among_any_ranks_puts_on_links_what_its_pairs_do(network, da
     check(network, exchange(nodes), (source, target), np.ones(len(source)))
 
 
-@settings(max_examples=80)
+@tries(80)
 @given(st.one_of(described(), drawn()), st.integers(0, 2**32 - 1))
 def test_uneven_bytes_and_pairs_without_any_are_added_up_pair_by_pair(network, seed):
     rng = np.random.default_rng(seed)
@@ -124,7 +125,7 @@ def adaptive(draw):
     return with_bandwidths(network, draw(st.integers(0, 9))) if draw(st.booleans()) else network
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(adaptive(), st.integers(0, 2**32 - 1))
 def test_adaptive_networks_take_the_parts_on_detours_that_the_list_takes(network, seed):
     rng = np.random.default_rng(seed)
@@ -148,7 +149,7 @@ def test_machines_with_adaptive_fabrics_are_added_up_pair_by_pair(name, ranks):
     )
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(st.one_of(described(), drawn()), st.integers(0, 2**32 - 1))
 def test_messages_in_any_order_and_more_than_once_are_added_up(network, seed):
     rng = np.random.default_rng(seed)
@@ -157,7 +158,7 @@ def test_messages_in_any_order_and_more_than_once_are_added_up(network, seed):
     check(network, listed(source, target), (source, target), np.ones(50))
 
 
-@settings(max_examples=80)
+@tries(80)
 @given(wild_networks(), st.sampled_from(ADDED_UP))
 def test_on_any_graph_the_sums_are_right_or_there_are_none(network, name):
     """Ranks pass messages on, links lead one way, some nodes are cut off."""
@@ -182,7 +183,7 @@ def test_a_policy_of_the_fabric_only_leaves_the_choice_of_a_nic_to_the_hash(name
     check(network, exchange(np.arange(12, dtype=np.int32)), (source, target), np.ones(132))
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(described(), st.data())
 def test_the_messages_on_a_watched_link_are_counted(network, data):
     network = policy(network, data.draw(st.sampled_from([*HASHED, "d_mod_k"])))

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import traces
 from helpers.places import ROOT
+from helpers.tries import tries
 from simulator.support.errors import ClusterError, TraceError, TwofoldError
 from simulator.support.yaml_text import parse_yaml
 from topologies import catalog
@@ -136,7 +137,7 @@ _VALUES = st.one_of(
 
 
 @every_reader
-@settings(max_examples=150)
+@tries(150)
 @given(data=st.data())
 def test_any_value_in_any_place_is_read_or_one_line(name, data, tmp_path_factory):
     text, read = READERS[name]
@@ -164,7 +165,7 @@ def _refusal(read):
     return ""
 
 
-@settings(max_examples=300)
+@tries(300)
 @given(st.text(alphabet="ab1:.-?!&*[]{},|>'\"%@`# \n\t=<\u00e9\u2028\x85", max_size=60))
 @example("? ? ? a")
 @example("%YAML 9.9\n---\na")

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.pairs import NETWORKS, case, planned
 from collectives.algorithms import ring as rings
+from helpers.tries import tries
 from simulator.costing.likeness import Likeness
 from simulator.schedule import Plan
 from simulator.transfers.crowd import Crowd
@@ -48,7 +49,7 @@ def ends(programs, network, delays):
     st.integers(0, 10_000),
     st.lists(st.floats(0, 1e-2), min_size=3, max_size=3),
 )
-@settings(deadline=None, max_examples=60)
+@tries(60)
 def test_calls_end_when_they_did_whenever_they_begin(family, number, delays):
     drawn = case(family, number, calls=3)
     programs, network = written(drawn), drawn.network

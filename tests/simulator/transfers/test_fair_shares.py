@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.engine.simpy_model import max_min_rates
 from simulator.transfers.crowd import Crowd
 from simulator.transfers.program import OneFlow, in_a_row
@@ -77,7 +78,7 @@ def holds(calls, bandwidth, looks):
     assert not len(crowd)
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(st.data(), st.integers(1, 8), st.lists(st.floats(0.0, 30.0), max_size=8))
 def test_at_any_time_shares_are_max_min_fair(data, links, looks):
     bandwidth = np.array(data.draw(st.lists(bandwidths, min_size=links, max_size=links)))

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct, logarithmic, ring, tree
 from collectives.algorithms.direct import spread
 from helpers.strategies import bandwidths, full_network, latencies, networks, sizes
+from helpers.tries import tries
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.schedule import Plan
 from simulator.shares import Shares
@@ -51,7 +52,7 @@ def laid(draw):
     return plan, positions, draw(sizes), network
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(laid())
 def test_a_call_that_keeps_step_takes_its_steps_one_after_the_other(where):
     plan, positions, size, network = where
@@ -64,7 +65,7 @@ def test_a_call_that_keeps_step_takes_its_steps_one_after_the_other(where):
         assert took == pytest.approx(in_step, rel=1e-9)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(laid(), st.lists(st.tuples(bandwidths, latencies), min_size=2, max_size=2), st.data())
 def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, data):
     """Two classes of links, at random, with other numbers on each of four networks."""
@@ -137,7 +138,7 @@ def test_too_wide_a_step_ends_for_all_at_once():
     assert runs_ahead(Plan(direct.all_to_all(60)))
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(st.integers(2, 7), st.sampled_from(["ring", "all_to_all", "two_shot"]), sizes)
 def test_one_rank_stands_for_all_where_all_do_the_same(n, name, size):
     assume(size > 0)

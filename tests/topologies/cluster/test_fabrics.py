@@ -5,9 +5,10 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.routing.routes import routes
 from simulator.support.errors import ClusterError
 from simulator.topology import PCIE, SCALE_OUT, Topology
@@ -153,7 +154,7 @@ def test_between_pods_a_message_meets_one_spine():
 
 @pytest.mark.parametrize("kind", FABRICS)
 @given(nics=st.integers(1, 8), nodes=st.integers(1, 16))
-@settings(deadline=None, max_examples=25)
+@tries(25)
 def test_every_rank_reaches_every_other_and_a_node_moves_all_its_nics(kind, nics, nodes):
     network = build(small(kind, nics=nics), 4 * nodes)
     graph = network.graph()

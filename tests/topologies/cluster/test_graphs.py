@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Machine, plan
 from experiments.provenance import identity
 from experiments.scenario.collective_times import one_call
+from helpers.tries import tries
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError
 from topologies import FAMILIES, build, changed, load_cluster, parse_cluster, with_topology
@@ -249,7 +250,7 @@ def test_every_resource_of_a_graph_is_a_value(tmp_path):
     assert resource_range(cluster)["core.bandwidth"] == (200e9, 200e9)
 
 
-@settings(max_examples=25)
+@tries(25)
 @given(
     resource=st.sampled_from(["nvlink", "nic", "core"]),
     number=st.sampled_from(["bandwidth", "latency"]),

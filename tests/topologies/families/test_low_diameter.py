@@ -2,10 +2,11 @@
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE
+from helpers.tries import tries
 from simulator.support.errors import TopologyError
 from topologies import load_cluster, parse_topology
 from topologies.cluster.bill import bill_of
@@ -38,7 +39,7 @@ def test_the_slim_fly_of_five_is_the_graph_of_hoffman_and_singleton():
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@tries(25)
 def test_routers_of_a_hyperx_are_joined_where_they_differ_in_one_place(lengths, each):
     words = "x".join(map(str, (*lengths, each)))
     network = parse_topology(f"hyperx:{words}", **CABLE)
@@ -55,7 +56,7 @@ def test_a_hyperx_of_lengths_of_two_is_a_hypercube():
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@tries(25)
 def test_groups_of_a_dragonfly_plus_meet_at_their_spines(groups, leaves, spines, ranks):
     network = parse_topology(f"dragonfly_plus:{groups}x{leaves}x{spines}x{ranks}", **CABLE)
     graph = routers_of(network)

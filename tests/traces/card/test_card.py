@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from helpers.work import python_calls
 from simulator.support.errors import TraceError
 from traces.card.card import (
@@ -86,7 +87,7 @@ def cards(draw):
     )
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(cards())
 def test_a_card_that_is_written_reads_back(card):
     assert parse_card(write_card(card), "card.yaml") == card
@@ -236,7 +237,7 @@ def test_depth_is_refused_before_python_gives_up(depth):
             parse_card(text[:LONGEST], "card.yaml")
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(st.data())
 def test_a_damaged_card_is_a_card_or_one_line(data):
     text = list(TEXT)
@@ -253,7 +254,7 @@ def test_a_card_cut_short_is_a_card_or_one_line(end):
     assert refusal == "" or refusal.startswith("card.yaml: ")
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_card_or_refused_or_something_else(tmp_path_factory, data):
     file = tmp_path_factory.mktemp("card") / "any.yaml"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.chakra_traces import body, collective, host, node, receive, send, write
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support.errors import LimitError, TraceError
@@ -65,7 +66,7 @@ def _write(tmp_path, data):
     return path
 
 
-@settings(max_examples=400)
+@tries(400)
 @given(place=st.integers(0, len(GOOD) * 8 - 1))
 def test_a_flipped_bit_is_refused_or_answered(tmp_path_factory, place):
     data = bytearray(GOOD)
@@ -80,7 +81,7 @@ TIMED = body(
 )
 
 
-@settings(max_examples=400)
+@tries(400)
 @given(place=st.integers(0, len(TIMED) * 8 - 1))
 def test_a_flipped_bit_in_times_is_refused_or_answered(tmp_path_factory, place):
     data = bytearray(TIMED)
@@ -112,14 +113,14 @@ def test_a_flipped_bit_in_what_was_written_here_is_refused_or_answered(
     refusal(path.parent)
 
 
-@settings(max_examples=300)
+@tries(300)
 @given(data=st.binary(max_size=300))
 def test_noise_is_refused(tmp_path_factory, data):
     of(tmp_path_factory.mktemp("noise"), data)
     of(tmp_path_factory.mktemp("noise"), body() + data)
 
 
-@settings(max_examples=200)
+@tries(200)
 @given(text=st.text(max_size=80))
 def test_noise_in_json_is_refused(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("noise")

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.calibration.calibration import with_costs
@@ -14,6 +14,7 @@ from helpers.chakra_traces import whole
 from helpers.link_tapes import Tape
 from helpers.places import SAMPLES, SHARED
 from helpers.strategies import workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import UNKNOWN, CallRow
 from simulator.support.errors import OutputError, TraceError
@@ -57,7 +58,7 @@ def nodes_of(path):
     return {node.name: (node, attributes(node)) for node in read_messages(path).nodes}
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(workload=workloads(4), data=st.data())
 def test_what_was_written_is_read(tmp_path_factory, workload, data):
     """With starts and ends known of some ops, as traces have them, and transfers of some calls."""

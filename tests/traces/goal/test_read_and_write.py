@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import logarithmic, ring
 from helpers.strategies import SCHEDULES, full_network, plan, switch_network, workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
@@ -186,7 +187,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path, text, says):
     assert "\n" not in str(error.value)
 
 
-@settings(max_examples=200)
+@tries(200)
 @given(st.data())
 def test_damaged_schedules_are_refused_or_answered(tmp_path_factory, data):
     text = list(EXCHANGE.format(9))
@@ -226,7 +227,7 @@ def within_ranks(workload):
     return Edges.of(len(workload), *columns)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(workload=messages)
 def test_a_workload_of_messages_runs_as_it_did(tmp_path_factory, workload):
     path = tmp_path_factory.mktemp("goal") / "x.goal"
@@ -241,7 +242,7 @@ def test_a_workload_of_messages_runs_as_it_did(tmp_path_factory, workload):
     assert Counter(again.calls.size) == Counter(np.ceil(workload.calls.size))
 
 
-@settings(max_examples=40)
+@tries(40)
 @given(workload=messages)
 def test_what_was_written_is_written_again(tmp_path_factory, workload):
     folder = tmp_path_factory.mktemp("goal")

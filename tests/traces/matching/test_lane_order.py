@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.lane_execution import Execution
 from helpers.strategies import plan, switch_network, workloads
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
@@ -43,7 +44,7 @@ def test_what_is_ready_first_runs_first():
     assert [free[f"op {n}"] for n in range(3)] == pytest.approx([1, 2, 3])
 
 
-@settings(max_examples=25)
+@tries(25)
 @given(workload=workloads(3), seed=st.integers(0, 99))
 def test_busy_ops_of_a_lane_never_overlap_and_everything_still_runs(workload, seed):
     busy = np.random.default_rng(seed).random(len(workload)) < 0.7
@@ -121,7 +122,7 @@ def any_job(seed):
     return builder.build()
 
 
-@settings(max_examples=200)
+@tries(200)
 @given(seed=st.integers(0, 10**6))
 def test_the_order_is_that_of_the_plain_execution(seed):
     workload = any_job(seed)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.link_tapes import US, Tape
+from helpers.tries import tries
 from simulator.workload import What, Workload
 from traces.load import load
 from traces.profiler.stream_waits import CONTRADICTED
@@ -135,7 +136,7 @@ def test_no_order_contradicts_the_measured_times(program: list[Call]) -> None:
     assert early.max(initial=-np.inf) <= CONTRADICTED + 1e-9
 
 
-@settings(max_examples=150)
+@tries(150)
 @given(st.lists(calls, min_size=1, max_size=25))
 def test_no_host_waits_for_what_ended_long_after_it_went_on(program: list[Call]) -> None:
     workload = linked(program)
@@ -146,7 +147,7 @@ def test_no_host_waits_for_what_ended_long_after_it_went_on(program: list[Call])
     assert late.max(initial=-np.inf) <= 20 * US + 1e-9
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(st.lists(calls, min_size=1, max_size=25))
 def test_every_op_of_the_device_has_something_that_releases_it(program: list[Call]) -> None:
     workload = linked(program)

@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.link_tapes import LATENCY, Replay, Tape, replay
+from helpers.tries import tries
 from simulator.workload import What
 
 MAIN, GATHER, SCATTER, REDUCE = 7, 20, 24, 28
@@ -241,7 +242,7 @@ LENGTHS = st.integers(100, 2000).map(float)
 
 
 @given(st.sampled_from([prefetched, replicated, at_once]), LENGTHS, LENGTHS, LENGTHS)
-@settings(max_examples=60, deadline=None)
+@tries(60)
 def test_the_first_layer_tells_the_others_of_any_length(
     pattern: Callable[..., Program], one: float, other: float, third: float
 ) -> None:

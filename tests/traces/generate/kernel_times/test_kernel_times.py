@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from helpers.work import python_calls
 from simulator.accelerators import kernel_machines
 from simulator.support.errors import WorkloadError
@@ -66,7 +67,7 @@ def attentions(draw):
     )
 
 
-@settings(max_examples=120)
+@tries(120)
 @given(name=accelerators, shape=gemms(), dimension=st.sampled_from("mnk"), factor=grown)
 def test_a_larger_product_takes_no_less(name, shape, dimension, factor):
     larger = replace(shape, **{dimension: getattr(shape, dimension) * factor})
@@ -74,7 +75,7 @@ def test_a_larger_product_takes_no_less(name, shape, dimension, factor):
     assert more.seconds >= less.seconds * (1 - 1e-9)
 
 
-@settings(max_examples=120)
+@tries(120)
 @given(
     name=accelerators,
     shape=attentions(),
@@ -103,7 +104,7 @@ def latents(draw):
     return LatentAttention(draw(counts), draw(st.integers(1, 128)), queries, keys=length)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(
     name=accelerators,
     shape=latents(),
@@ -117,7 +118,7 @@ def test_latent_attention_to_more_takes_no_less(name, shape, dimension, factor):
     assert more.seconds >= less.seconds * (1 - 1e-9)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(name=accelerators, tokens=sizes, factor=grown, experts=st.sampled_from([1, 8, 32]))
 def test_experts_of_more_tokens_take_no_less(name, tokens, factor, experts):
     shape = ExpertGemms(tokens, 0.5, 4096, 1536, experts)
@@ -125,7 +126,7 @@ def test_experts_of_more_tokens_take_no_less(name, tokens, factor, experts):
     assert more.seconds >= less.seconds * (1 - 1e-9)
 
 
-@settings(max_examples=120)
+@tries(120)
 @given(
     name=accelerators,
     shape=st.one_of(gemms(), attentions(), st.builds(Streaming, traffic=st.floats(1, 1e12))),
@@ -139,7 +140,7 @@ def test_no_kernel_is_faster_than_peak_and_memory_allow(name, shape):
     assert math.isfinite(found)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(shape=gemms())
 def test_asked_alone_or_with_others_the_time_is_the_same(shape):
     others = [shape, Gemm(64, 64, 64), Streaming(1e6), Attention(1, 8, 8, 512, 512, 128)]
@@ -181,7 +182,7 @@ def test_one_head_of_attention_leaves_most_multiprocessors_idle():
     assert work_of(one).flops / H100.time(one).seconds < 1.01 * 579e12 * 32 / 132
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(
     queries=st.integers(1, 60),
     before=st.integers(0, 60),

@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.accelerators import kernel_machines
 from simulator.support.errors import TraceError, WorkloadError
 from traces.generate.kernel_times import (
@@ -56,7 +57,7 @@ def test_kinds_that_were_not_measured_are_as_the_tables_say():
         assert TIMES.time(shape) == TABLED.time(shape)
 
 
-@settings(max_examples=60)
+@tries(60)
 @given(
     sizes=st.tuples(*[st.floats(16, 2**15)] * 3),
     dimension=st.sampled_from("mnk"),

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from benchmarks.kernel_rows import Rows, believed, read_rows
 from benchmarks.kernel_tables import build_table, build_tables, save_tables
+from helpers.tries import tries
 from simulator.accelerators import Accelerator, kernel_machines
 from simulator.support.errors import TraceError
 from traces.generate.kernel_times import Attention, KernelTimes
@@ -45,7 +46,7 @@ def products(efficiency=0.7, start=3e-6, sizes=(256, 512, 1024, 2048, 4096, 8192
     return Rows(points, start + least / efficiency)
 
 
-@settings(max_examples=100)
+@tries(100)
 @given(values=grids)
 def test_regression_falls_nowhere_and_leaves_what_does_not_fall(values):
     fitted = monotone(values, np.ones_like(values))
@@ -75,7 +76,7 @@ def test_a_surface_has_its_points_and_their_efficiency_between_and_beyond():
     assert inside.tolist() == [True, False]
 
 
-@settings(max_examples=30)
+@tries(30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_rows_left_out_are_predicted_and_hiccups_do_not_matter(seed):
     random = np.random.default_rng(seed)

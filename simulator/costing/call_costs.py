@@ -133,6 +133,9 @@ class Costs:
         return Carried(plan, lay(plan, positions, call.size, self.topology))
 
 
+_LEAST = np.iinfo(np.int64).min
+
+
 def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     """Find calls that cost the same on any network: the first of each, and which every call is.
 
@@ -140,19 +143,16 @@ def distinct_calls(workload: Workload) -> tuple[list[int], NDArray[np.intp]]:
     """
     calls = workload.calls
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(calls.dtype))}
-    sized = ~np.isnan(calls.size)
-    columns: tuple[NDArray[Any], ...] = (
-        calls.kind,
-        calls.group,
-        np.array([dtypes[dtype] for dtype in calls.dtype]),
-        np.where(sized, calls.size, -1.0),
-        np.where(sized, 0.0, np.nan_to_num(calls.transfer, nan=-1.0)),
-        calls.spread,
-    )
-    sort = np.zeros(len(calls), dtype=np.int64)
-    for column in columns:
+    # Of floats from 0 the bits, as integers, are in the floats' order: measured times, of calls of
+    # unknown size, stand below all sizes, and what is neither known nor measured below these.
+    sized, timed = ~np.isnan(calls.size), ~np.isnan(calls.transfer)
+    amount = np.where(sized, calls.size, np.where(timed, calls.transfer, 0.0)) + 0.0
+    order = amount.view(np.int64) + np.where(sized, 0, np.where(timed, _LEAST + 1, _LEAST))
+    sort = calls.kind.astype(np.int64) * len(workload.groups) + calls.group
+    sort = sort * len(dtypes) + np.array([dtypes[dtype] for dtype in calls.dtype])
+    for column in (order, calls.spread):
         values, which = np.unique(column, return_inverse=True)
-        sort = np.unique(sort * len(values) + which, return_inverse=True)[1]
+        sort = sort * len(values) + which
     joined = np.flatnonzero(workload.members)
     _, first, which = np.unique(sort[joined], return_index=True, return_inverse=True)
     row = np.full(len(calls), -1, dtype=np.intp)

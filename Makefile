@@ -43,6 +43,8 @@ SUITABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # Numba keeps what it compiles with and without a check of indices under one name.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$(CURDIR)/.numba-boundscheck"
+# Another Numba on the same Python would take the place of what is kept for .venv.
+NEWEST_LOOPS := NUMBA_CACHE_DIR="$(CURDIR)/$(NEWEST)/loops"
 # Tests that open pages.
 PAGES := tests/experiments/output tests/experiments/explore
 # Tests of hot loops, and of the readers whose files these index.
@@ -187,11 +189,11 @@ newest-setup:
 	echo "== setup: make $(NEWEST) with $$($$python --version) and the newest versions"; \
 	$$python -m venv --clear $(NEWEST)
 	@$(NEWEST)/bin/python $(INSTALL) --editable '.[test]'
+	@$(NEWEST_LOOPS) $(NEWEST)/bin/twofold system warm
 
 newest-tests:
-	@$(NEWEST)/bin/twofold system warm
-	@$(NEWEST)/bin/twofold $(DEMO)
-	$(call stage,tests with the newest versions,$(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(TESTS))
+	@$(NEWEST_LOOPS) $(NEWEST)/bin/twofold $(DEMO)
+	$(call stage,tests with the newest versions,$(NEWEST_LOOPS) $(NEWEST)/bin/python $(PYTEST) -m "not slow and not exhaustive and not browser" $(TESTS))
 
 lock: $(DOCUMENTED) $(BROWSED)  ## write the versions that .venv holds to constraints.txt
 	@echo "# What make setup installs, written by make lock. make newest tries other versions." \

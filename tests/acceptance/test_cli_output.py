@@ -71,8 +71,8 @@ def numbers(text):
 @every_command
 def test_at_every_width_all_is_said_and_no_line_ends_in_blanks(places, command):
     wide = run(places, command, 200)
-    for columns in (40, 60, 80, 100, 200):
-        text = run(places, command, columns)
+    for columns in (40, 60, 100, 200):
+        text = wide if columns == 200 else run(places, command, columns)
         title, *lines = text.splitlines()
         if command != "clusters":  # which begins with its table
             answer = "".join(wide.splitlines()[0].split())

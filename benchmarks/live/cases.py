@@ -129,6 +129,7 @@ CASES = (
                 _stages(1, micro_batches=4, schedule="1f1b", chunks=2),
             ),
             ("moe", "all_to_all", 2, _layers(3, 256, batch=512)),
+            ("moe", "all_to_all", 3, _layers(3, 256, batch=432)),
             ("moe", "all_to_all", 4, _layers(3, 256, batch=384)),
             ("two-groups", "two_groups", 4, _layers(3, 384, batch=192)),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.priors.errors import WITHIN_95, Errors, read_errors
+from experiments.priors.errors import Errors, read_errors, student_95
 from simulator.analysis.critical_path import critical_path
 from simulator.calls import KINDS
 from simulator.timeline import Timeline
@@ -64,6 +64,9 @@ def class_of(timeline: Timeline) -> str:
 def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
     """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
 
+    Points of one program err alike, so it is the programs that are counted: Student's t of their
+    number less one.
+
     Parameters
     ----------
     program
@@ -81,4 +84,7 @@ def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = 
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
     own = table.get((program,))
     count, square = (0, 0.0) if own is None else (own.count, own.shared**2)
-    return WITHIN_95 * sqrt((count * square + _PROGRAM * every) / (count + _PROGRAM))
+    programs = {program for row in rows for program in row.machines}
+    return student_95(len(programs) - 1) * sqrt(
+        (count * square + _PROGRAM * every) / (count + _PROGRAM)
+    )

@@ -22,13 +22,13 @@ WITHIN_50, WITHIN_90, WITHIN_95 = 0.6745, 1.645, 1.96
 def student_95(degrees: int) -> float:
     """Return how many standard deviations either side hold 95 % where these are estimates.
 
-    Student's t at 0.975 by its expansion in the normal quantile (Abramowitz and Stegun 26.7.5): what
-    few programs were off by says less of the next one than what many were.
+    Student's t at 0.975 by its expansion in the normal quantile (Abramowitz and Stegun 26.7.5):
+    what few programs were off by says less of the next one than what many were.
 
     Parameters
     ----------
     degrees
-        Degrees of freedom: independent observations less one; from 3 on the expansion is within 1 %.
+        Degrees of freedom, independent observations less one: from 3 on the error is below 1 %.
 
     Raises
     ------

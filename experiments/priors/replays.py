@@ -28,6 +28,8 @@ _CLASS_OF = {
 CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
 """Classes of programs, by the kind of call that takes most of the critical path: pipelines,
 experts, sharded weights, and all others."""
+NO_CALLS = "no calls"
+"""What none of the programs was: as uncertain as the most uncertain class."""
 _PROGRAM = 4
 """Points by which a class is drawn to all classes: as many as a recording has. A class of one
 program then counts as much as all together."""
@@ -36,8 +38,8 @@ program then counts as much as all together."""
 def class_of(timeline: Timeline) -> str:
     """Return the class of a step: the kind of call on which its critical path moves longest.
 
-    Where none is on it, the kind that moves longest at all; a step without calls, which none of the
-    programs was, has the widest class.
+    Where none is on it, the kind that moves longest at all; :data:`NO_CALLS` where the step has
+    none, which no program was.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def class_of(timeline: Timeline) -> str:
         ops = np.flatnonzero(workload.call >= 0)
         spent = timeline.end[ops] - timeline.start[ops]
     if not spent.sum() > 0:
-        return REDUCTIONS
+        return NO_CALLS
     kinds = workload.calls.kind[workload.call[ops]]
     of_class = dict.fromkeys(CLASSES, 0.0)
     for kind in np.unique(kinds).tolist():
@@ -70,7 +72,7 @@ def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = 
     Parameters
     ----------
     program
-        One of ``CLASSES``.
+        One of ``CLASSES``, or ``NO_CALLS``, which errs like the worst of them.
     table
         Errors by class, with ``shared`` their root mean square; what ships if None.
 
@@ -80,6 +82,8 @@ def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = 
     True
     """
     table = read_errors(REPLAY_ERRORS) if table is None else table
+    if program == NO_CALLS:
+        return max(replay_error(name, table) for name in CLASSES)
     rows = table.values()
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
     own = table.get((program,))

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.baseline import baseline
 from experiments.priors.errors import Errors
-from experiments.priors.replays import CLASSES, REDUCTIONS, class_of, replay_error
+from experiments.priors.replays import CLASSES, NO_CALLS, class_of, replay_error
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
@@ -31,14 +31,17 @@ def test_a_step_without_calls_has_the_widest_class():
     builder = WorkloadBuilder(job_ranks=1)
     builder.op(What.COMPUTE, rank=0, lane="stream 7", name="gemm", duration=2e-3)
     alone = simulate(builder.build(), topology("alone", 1, []), lambda call, network: None)
-    assert class_of(alone) == REDUCTIONS
-    assert replay_error(REDUCTIONS) == max(map(replay_error, CLASSES))
+    assert class_of(alone) == NO_CALLS
+    assert replay_error(NO_CALLS) == max(map(replay_error, CLASSES))
 
 
 def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():
     table = {
-        (name,): Errors((name,), count, 0.0, 0.0, shared=shared)
+        (name,): Errors(
+            (name,), count, 0.0, 0.0, shared=shared, machines=(f"{name}-2", f"{name}-4")
+        )
         for name, count, shared in (("shards", 4, 0.1), ("messages", 4, 0.3))
     }
-    assert replay_error("shards", table) == pytest.approx(1.96 * ((0.01 + 0.05) / 2) ** 0.5)
-    assert replay_error("all-to-all", table) == pytest.approx(1.96 * 0.05**0.5)
+    student = 3.182  # t of 4 programs, 3 degrees of freedom, at 0.975
+    assert replay_error("shards", table) == pytest.approx(student * 0.03**0.5, rel=0.01)
+    assert replay_error("all-to-all", table) == pytest.approx(student * 0.05**0.5, rel=0.01)

@@ -3,8 +3,8 @@
 The points of ``traces/live/pairs.csv``, each recorded once and run again on another network, by
 what the steps of their programs wait for (:mod:`experiments.priors.replays`). Points whose own
 scatter is above 4 % are left out: they are no truth. Beside each class is how many points are
-inside the intervals that were made without the program that they are of. ``--write`` puts the
-errors where answers find them.
+inside the intervals that were made without the program that they are of. The class ``step`` are the
+steps on the networks of the recordings. ``--write`` puts the errors where answers find them.
 """
 
 import math
@@ -20,8 +20,8 @@ from rich.table import Table
 
 from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
-from experiments.priors.errors import Errors, write_errors
-from experiments.priors.replays import CLASSES, REPLAY_ERRORS, class_of, replay_error
+from experiments.priors.errors import Errors, student_95, write_errors
+from experiments.priors.replays import CLASSES, REPLAY_ERRORS, STEP, class_of, replay_error
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
 MOST_SCATTER = 0.04
@@ -30,7 +30,10 @@ MOST_SCATTER = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A point: how far ``log(step / baseline)`` was off, as a share of the predicted one."""
+    """A point: how far ``log(step / baseline)`` was off, as a share of the predicted one.
+
+    Of a step on the network of its recording, how far its logarithm was.
+    """
 
     program: str
     class_name: str
@@ -48,6 +51,7 @@ def points() -> Iterator[Off]:
             continue
         base = baseline(trace, cluster)
         step = measured_of(base, recorded)
+        yield Off(trace.name, STEP, math.log(recorded.measured / step))
         for point in rows:
             if point.change is not None:
                 predicted = math.log(measured_of(base, point) / step)
@@ -63,7 +67,7 @@ def _is_truth(point: MeasuredPoint) -> bool:
 def errors(rows: list[Off]) -> dict[tuple[str, ...], Errors]:
     """Sum up errors by class; ``shared`` is their root mean square."""
     table = {}
-    for name in CLASSES:
+    for name in (*CLASSES, STEP):
         own = np.array([row.error for row in rows if row.class_name == name])
         if not len(own):
             continue
@@ -82,6 +86,7 @@ def errors(rows: list[Off]) -> dict[tuple[str, ...], Errors]:
 def inside(rows: list[Off]) -> dict[str, int]:
     """Count the points of each class that are inside what the other programs say."""
     found = dict.fromkeys(CLASSES, 0)
+    rows = [row for row in rows if row.class_name != STEP]
     for program in {row.program for row in rows}:
         table = errors([row for row in rows if row.program != program])
         for row in rows:
@@ -96,17 +101,17 @@ def main(
     """Print the errors by class, and how many points intervals of other programs hold."""
     rows = list(points())
     table, held = errors(rows), inside(rows)
+    changed = sum(row.class_name != STEP for row in rows)
     shown = Table("class", "programs", "points", "median %", "p90 %", "95 % interval", "inside")
     for (name,), row in table.items():
-        cells = (
-            f"{row.median_pct:.1f}",
-            f"{row.p90_pct:.1f}",
-            f"{100 * replay_error(name, table):.1f}",
-        )
+        off = student_95(row.count - 1) * row.shared if name == STEP else replay_error(name, table)
+        cells = f"{row.median_pct:.1f}", f"{row.p90_pct:.1f}", f"{100 * off:.1f}"
         counted = f"{len(row.machines)}", f"{row.count}"
-        shown.add_row(name, *counted, *cells, f"{held[name]} of {row.count}")
+        shown.add_row(
+            name, *counted, *cells, f"{held[name]} of {row.count}" if name in held else ""
+        )
     Console().print(shown)
-    Console().print(f"inside: {sum(held.values())} of {len(rows)}, without the point's own program")
+    Console().print(f"inside: {sum(held.values())} of {changed}, without the point's own program")
     if write:
         command = "python -m benchmarks.replays --write"
         write_errors(REPLAY_ERRORS, ("class",), table.values(), command)

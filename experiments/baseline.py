@@ -28,8 +28,10 @@ from experiments.priors.doubts import (
     communication_error,
     hardware_warning,
 )
+from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.priors.placement import Misplaced, OtherHosts, misplaced, other_hosts
+from experiments.priors.replays import step_error
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
 from experiments.scenario.model_check import EngineCheck, engine_check
@@ -201,6 +203,18 @@ class Baseline:
         measured = self.loaded.measured_step
         return (self.replayed_step - measured) / measured if measured > 0 else None
 
+    @property
+    def step_interval_pct(self) -> float | None:
+        """Half the width of the 95 % interval of the step itself (% of it); None if not known.
+
+        Of a recording, what replays were off from programs run again without a profiler; of a
+        generated step, what steps like it were off from measured ones.
+        """
+        if self.error is not None:
+            return 100 * step_error()
+        prior = self.step_prior
+        return None if prior is None else WITHIN_95 / WITHIN_90 * prior["p90_pct"]
+
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""
         return f"<Baseline {self.title}: step {format_quantity(self.timeline.makespan, 's')}>"
@@ -224,6 +238,7 @@ class Baseline:
             "coverage": self.loaded.coverage.record(),
             "measured_step_s": None if self.error is None else self.loaded.measured_step,
             "simulated_step_s": self.replayed_step,
+            "step_interval_pct": self.step_interval_pct,
             "latency_s": self.latency,
             "baseline_error_pct": None if self.error is None else 100 * self.error,
             "communication_error_pct": self.communication_error["median_pct"],
@@ -292,10 +307,11 @@ class BaselineAnswer(TypedDict):
 
     Times are in seconds. Where a trace shows how steps follow each other, a step is its period: by
     how much it ends later than the one before; ``latency_s`` is from its begin to its end. Else
-    ``latency_s`` is null, and the step is that. ``measured_step_s`` and ``baseline_error_pct`` are
-    null where nothing was measured, ``changed_step_s`` where no what-if changed the step. Where it
-    was given how long the step takes unprofiled, that is the measured step, and ``unprofiled`` says
-    which stalls were removed.
+    ``latency_s`` is null, and the step is that. ``step_interval_pct`` is half the width of the 95 %
+    interval of the step itself (% of it), null where nothing like it was measured.
+    ``measured_step_s`` and ``baseline_error_pct`` are null where nothing was measured,
+    ``changed_step_s`` where no what-if changed the step. Where it was given how long the step takes
+    unprofiled, that is the measured step, and ``unprofiled`` says which stalls were removed.
     ``communication_error_pct`` is the signed median of ``communication_error``. ``pinned_pct`` is
     what of the critical path of the step that is asked about reacts to no resource, in % of it.
     """
@@ -311,6 +327,7 @@ class BaselineAnswer(TypedDict):
     coverage: CoverageRecord
     measured_step_s: float | None
     simulated_step_s: float
+    step_interval_pct: float | None
     latency_s: float | None
     baseline_error_pct: float | None
     communication_error_pct: float | None

@@ -205,6 +205,8 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
     settings, loaded = base.settings, base.loaded
     costs = f"collective costs from the {settings.collective_cost}"
     simulated = say_time(base.replayed_step)
+    if base.step_interval_pct is not None:
+        simulated += f" ± {base.step_interval_pct:.0f} %"
     if base.error is not None:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     measured = "median step" if loaded.coverage.typical_of else "measured step"

@@ -140,7 +140,8 @@ class PointError:
     point. ``network_only_s`` is, of a second recording, its own step with its calls as the first
     one shows them. Errors are in % of what was measured; utilities (%) are against the recording's
     network, measured against measured there, and ``points_apart`` is predicted minus measured;
-    ``interval_pct`` is half of the 95 % interval of the predicted one (points of the step).
+    ``interval_pct`` is half of the 95 % interval of the predicted one (points of the step), and on
+    the network of the recording that of the step itself (% of it).
     What there is not is None; ``note`` says why.
     """
 
@@ -165,10 +166,9 @@ class PointError:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether the utility that was measured is within the 95 % interval of the predicted."""
-        if self.points_apart is None or self.interval_pct is None:
-            return None
-        return abs(self.points_apart) <= self.interval_pct
+        """Whether what was measured, utility or step, is within the 95 % interval of it."""
+        off = self.error_pct if self.points_apart is None else self.points_apart
+        return None if off is None or self.interval_pct is None else abs(off) <= self.interval_pct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,6 +209,7 @@ class Recording:
         row = replace(_empty(point, self.why), step=self.base.loaded.coverage.step)
         if point.change is None:
             again = None if self.calibrated is None else measured_of(self.calibrated, point)
+            row = replace(row, interval_pct=self.base.step_interval_pct)
             return _compared(row, measured_of(self.base, point), again)
         named_change, calibrated = (point.what_if, point.change), None
         try:

@@ -73,6 +73,14 @@ def serving(
             help="Who drafts how many tokens (mtp, ngram, draft MODEL), and how many a step makes.",
         ),
     ] = None,
+    adapters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'8 of rank 16'",
+            rich_help_panel=_ENGINE,
+            help="LoRA adapters; each request asks for any of them.",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Tokens of an iteration.")
     ] = None,
@@ -198,7 +206,8 @@ def serving(
     plan = serving_plan(
         **{"model": model, "tp": tp, "dp": dp, "ep": ep},
         **{"weights": weights, "experts": experts, "cache": cache},
-        **{"engine": engine, "version": engine_version, "speculation": speculation},
+        **{"engine": engine, "version": engine_version},
+        **{"speculation": speculation, "adapters": adapters},
         **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
         **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
         **{"decode": decode, "down": tuple(down or ())},

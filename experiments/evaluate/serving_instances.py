@@ -12,7 +12,7 @@ from simulator.serving.surface import IterationSurface, with_drafts
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.names import one_of
 from topologies import Cluster, load_cluster
-from traces.generate.inference import InferencePass, Precisions, Segment, pass_blocks
+from traces.generate.inference import Adapters, InferencePass, Precisions, Segment, pass_blocks
 from traces.generate.kernel_times import PRECISIONS, KernelTimes, Origin, kernel_times, shares
 from traces.generate.layers import Exchange
 from traces.generate.model import (
@@ -63,13 +63,22 @@ class Deployment:
     context: int = 32768
     blocks: int | None = None
     speculation: "Speculation | None" = None
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
+        if self.adapters is not None and not _takes_adapters(self.model):
+            raise WorkloadError(
+                f"{self.model.name}: adapters are of dense models with grouped attention here"
+            )
         if not self.model.makes_tokens:
             raise WorkloadError(
                 f"{self.model.name} is no decoder that makes token after token: a pass of it is"
                 " generate --phase prefill"
             )
+
+
+def _takes_adapters(model: Model) -> bool:
+    return isinstance(model.attention, GroupedAttention) and model.experts is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +159,9 @@ def memory_use(deployment: Deployment) -> MemoryUse:
 def _draft(deployment: Deployment) -> list[Deployment]:
     """Return the model that drafts as one that is deployed on the same ranks; none where none."""
     draft = deployment.speculation.draft if deployment.speculation else None
-    return [] if draft is None else [replace(deployment, model=draft, speculation=None)]
+    return (
+        [] if draft is None else [replace(deployment, model=draft, speculation=None, adapters=None)]
+    )
 
 
 def _weights(deployment: Deployment) -> float:
@@ -160,8 +171,23 @@ def _weights(deployment: Deployment) -> float:
         numbers = layer_parameters(model, layer)
         layers += (numbers.sharded / p.tp + numbers.replicated) * width.get(parts.attention, 2.0)
         layers += numbers.experts / (p.ep * p.expert_tp) * width.get(parts.experts, 2.0)
+    layers += _adapter_bytes(deployment)
     outer = embedding_parameters(model).sharded + head_parameters(model).sharded
     return layers / p.pp + outer / p.tp * 2.0
+
+
+def _adapter_bytes(deployment: Deployment) -> float:
+    """Return the bytes of all adapters on a tensor rank (B), which keeps them all."""
+    if deployment.adapters is None:
+        return 0.0
+    model, tp = deployment.model, deployment.parallelism.tp
+    assert isinstance(model.attention, GroupedAttention)  # noqa: S101 - a deployment sees to it
+    query = model.attention.heads * model.attention.head / tp
+    key = max(model.attention.kv_heads / tp, 1.0) * model.attention.head
+    shard, ups = (model.ffn or 0) / tp, 2 if model.gated else 1
+    numbers = 3 * model.hidden + query + 2 * key + query + model.hidden
+    numbers += ups * (model.hidden + shard) + shard + model.hidden
+    return deployment.adapters.count * deployment.adapters.rank * numbers * model.layers * 2.0
 
 
 def cache_bytes(deployment: Deployment) -> float:
@@ -263,6 +289,7 @@ class _Key:
             deployment.parallelism,
             deployment.precisions,
             deployment.distribution,
+            deployment.adapters,
             deployment.context,
             (by.tokens, by.sequences, by.captured, by.pads_chunks),
         )
@@ -288,6 +315,7 @@ def _surface(key: _Key) -> IterationSurface:
         segments=(Segment(1, 1, 1),),
         precisions=deployment.precisions,
         distribution=deployment.distribution,
+        adapters=deployment.adapters,
     )
     by = deployment.engine
     limits = SurfaceLimits(

@@ -31,6 +31,7 @@ from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import complaints
+from traces.generate.inference import Adapters
 from traces.generate.model import load_model
 from traces.requests.generators import generate_requests
 from traces.requests.readers import read_requests
@@ -46,6 +47,7 @@ _POOL = re.compile(r"(\d{1,18})(?:\s*x\s*((?:(?:tp|dp|ep)\s*\d{1,18}[\s,]*)*))?(
 _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
 )
+_ADAPTERS = re.compile(r"(\d{1,6})\s+of\s+rank\s+(\d{1,6})")
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 NONE = "none"
 """A pool that decodes, of a study's point that has none."""
@@ -78,6 +80,8 @@ class ServingPlan(BaseModel):
         Who drafts how many tokens for each decode, and how many a step makes in the mean, its own
         included: ``mtp 3 accepts 2.5``, ``ngram 4 accepts 1.6``, ``draft llama-3.2-1b 4 accepts
         2.9``.
+    adapters
+        LoRA adapters, each request asking for any: ``8 of rank 16``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
     instances, router, prefix_cache, decode, down
@@ -105,6 +109,7 @@ class ServingPlan(BaseModel):
     engine: str = "vllm"
     version: str = ""
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
+    adapters: Annotated[str | None, BeforeValidator(_none)] = None
     max_tokens: Count | None = None
     max_sequences: Count | None = None
     blocks: Count | None = None
@@ -245,7 +250,32 @@ def _deployment(
     speculation = None if plan.speculation is None else read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
         raise WorkloadError("a model that drafts has no data-parallel ranks here: use mtp or ngram")
-    return replace(deployment, engine=engine, blocks=plan.blocks, speculation=speculation)
+    return replace(
+        deployment,
+        engine=engine,
+        blocks=plan.blocks,
+        speculation=speculation,
+        adapters=None if plan.adapters is None else read_adapters(plan.adapters),
+    )
+
+
+def read_adapters(text: str) -> Adapters:
+    """Read how many adapters there are, and of which rank.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise.
+
+    Examples
+    --------
+    >>> read_adapters("8 of rank 16")
+    Adapters(count=8, rank=16)
+    """
+    words = _ADAPTERS.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(f"adapters {text!r}: write such as '8 of rank 16'")
+    return Adapters(count=int(words[1]), rank=int(words[2]))
 
 
 def read_speculation(text: str) -> Speculation:
@@ -411,3 +441,5 @@ def check_plan(plan: ServingPlan) -> None:
         read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))
     if plan.speculation is not None:
         read_speculation(plan.speculation)
+    if plan.adapters is not None:
+        read_adapters(plan.adapters)

@@ -64,6 +64,33 @@ class Precisions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """LoRA adapters of all linear layers (Hu et al., arXiv 2106.09685): how many, of which rank.
+
+    Raises
+    ------
+    WorkloadError
+        If there is none, or the rank is none.
+    """
+
+    count: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.count <= _MOST_ADAPTERS and 1 <= self.rank <= _MOST_ADAPTERS):
+            raise WorkloadError(
+                f"{self.count} adapters of rank {self.rank}: both are 1 to {_MOST_ADAPTERS}"
+            )
+
+    def asked(self, tokens: float) -> float:
+        """Return how many a batch asks for in the mean, where each token asks for any."""
+        return float(self.count * (1 - (1 - 1 / self.count) ** tokens))
+
+
+_MOST_ADAPTERS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InferencePass:
     """One pass of one instance of a model.
 
@@ -81,6 +108,8 @@ class InferencePass:
         Of the checkpoint's parts.
     distribution
         How tokens choose experts, as tables of grouped products name it.
+    adapters
+        Which each token has one of; of dense models with grouped attention.
 
     Raises
     ------
@@ -94,6 +123,7 @@ class InferencePass:
     tokens: float = 0.0
     precisions: Precisions = Precisions()
     distribution: str = "power_law_1.2"
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         least = sum(segment.sequences * segment.new_tokens for segment in self.segments)
@@ -223,12 +253,14 @@ def _grouped(
     )
     return (
         _product("qkv", tokens, batch.model.hidden, query + gate + 2 * key, recipe),
+        *_adapted(batch, batch.model.hidden, query + gate + 2 * key, 3),
         # Norms of queries and keys and their rotation are one kernel, in place.
         _streamed("rotary", 2 * _HALF * tokens * (query + key)),
         *([_streamed("squares", _HALF * tokens * (query + key))] if across else []),
         *(_kernel(SCORES, shape) for shape in scores),
         *([_streamed("gate", 3 * _HALF * tokens * query)] if gate else []),
         _product("output", tokens, query, batch.model.hidden, recipe),
+        *_adapted(batch, query, batch.model.hidden, 1),
     )
 
 
@@ -352,8 +384,10 @@ def _dense(batch: InferencePass, width: float) -> tuple[Kernel, ...]:
     ups = 2 if batch.model.gated else 1
     return (
         _product("up", tokens, hidden, ups * shard, recipe),
+        *_adapted(batch, hidden, ups * shard, ups),
         _streamed("activation", (ups + 1) * _HALF * tokens * shard),
         _product("down", tokens, shard, hidden, recipe),
+        *_adapted(batch, shard, hidden, 1),
     )
 
 
@@ -418,6 +452,25 @@ def _dispatched(batch: InferencePass, experts: Experts) -> tuple[Exchange, Excha
 
 
 # --- kernels
+
+
+def _adapted(
+    batch: InferencePass, inner: float, columns: float, projections: int
+) -> tuple[Kernel, ...]:
+    """Add what adapters make of a product's input: shrunk to their rank, and expanded (Punica).
+
+    Both kernels read what they multiply once for each adapter that is asked for, and their sums go
+    through memory in 32 bits (vLLM, ``vllm/lora/ops``); their products take less than that. A
+    product of several projections has as many adapters.
+    """
+    if batch.adapters is None:
+        return ()
+    tokens, rank = batch.tokens, batch.adapters.rank * projections
+    asked = batch.adapters.asked(tokens)
+    shrunk = 4.0 * tokens * rank
+    down = _HALF * (asked * rank * inner + tokens * inner) + shrunk
+    up = _HALF * (asked * batch.adapters.rank * columns + 2 * tokens * columns) + shrunk
+    return _streamed("shrink", down), _streamed("expand", up)
 
 
 def _norm(batch: InferencePass) -> Kernel:

@@ -2,8 +2,14 @@
 
 import pytest
 
-from experiments.evaluate.serving_instances import memory_use
-from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan, slo_of
+from experiments.evaluate.serving_instances import instance_surface, memory_use
+from experiments.evaluate.serving_plan import (
+    check_plan,
+    instances_of,
+    load_of,
+    serving_plan,
+    slo_of,
+)
 from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
 
@@ -87,3 +93,36 @@ def test_what_a_resource_saves_is_in_the_parts_of_a_requests_time():
     assert 0 < moved < report.parts["transfer"], "the rest waits for an iteration to end"
     usual = instances_of(plan, "hgx-h100")
     assert "transfer" not in serving(usual, load_of(plan), seeds=1, resources=[]).parts
+
+
+def test_adapters_take_the_memory_of_their_parameters():
+    """Rank 16 on all linear layers of Llama-3.1-8B has 41,943,040 parameters (PEFT, Unsloth)."""
+    fields = {"model": "llama-3.1-8b", "rate": "1/s"}
+    alone, adapted = (
+        memory_use(instances_of(serving_plan(**fields, **more), "hgx-h100").deployment)
+        for more in ({}, {"adapters": "8 of rank 16"})
+    )
+    assert adapted.weights - alone.weights == pytest.approx(8 * 2 * 41_943_040)
+
+
+def test_adapters_are_read_once_for_each_that_is_asked_for():
+    """A token reads one of them, and 512 nearly all: bytes over bandwidth, and launches."""
+
+    def token_times(adapters):
+        plan = serving_plan(model="llama-3.1-8b", rate="1/s", adapters=adapters)
+        return instance_surface(instances_of(plan, "hgx-h100").deployment).tokens
+
+    alone, small, large = map(token_times, (None, "64 of rank 16", "64 of rank 256"))
+    least = 2 * 41_943_040 * 16 / 3.35e12
+    assert 0.9 * least < large[1] - small[1] < 2.0 * least
+    assert 0 < small[1] - alone[1] < 32 * 8 * 6e-6 + least
+    assert 25 * (large[1] - alone[1]) < large[512] - alone[512] < 100 * (large[1] - alone[1])
+
+
+def test_adapters_of_experts_are_refused():
+    with pytest.raises(TwofoldError, match="adapters are of dense models"):
+        instances_of(
+            serving_plan(model="qwen3-30b-a3b", rate="1/s", adapters="2 of rank 8"), "hgx-h100"
+        )
+    with pytest.raises(TwofoldError, match="write such as '8 of rank 16'"):
+        check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))

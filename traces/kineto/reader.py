@@ -78,6 +78,8 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
             raise TraceError(f"{path}: {reason}")
         return ForeignFile(path, reason)
     data = unpack(path)
+    if b"Ascend Hardware" in data and _ASCEND.search(data):
+        return ForeignFile(path, "a trace of Ascend's profiler, whose kernels are not read yet")
     try:
         return _document(path, data, is_list=head.startswith(b"["))
     except (ValueError, RecursionError) as error:
@@ -103,6 +105,9 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | For
     return ForeignFile(path, "JSON without traceEvents")
 
 
+_ASCEND = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"Ascend Hardware"')
+"""The process of an NPU in a ``trace_view.json`` (msprof, ``ascend_hardware_assembler.cpp``): its
+operators are PyTorch's, and its kernels have no category, so that it would look like a CPU's."""
 _PACKED_NAME = re.compile(r"\.(gz|xz|zst)$")
 _INSTEAD = {
     b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",

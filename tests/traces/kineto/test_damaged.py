@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import json
 import random
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from helpers.kineto_events import CUDA, DATA, kernel, read
 from simulator.support.errors import LimitError, TraceError
 from traces.kineto.reader import read_rank
+from traces.load import load
 
 
 @pytest.mark.parametrize(
@@ -181,3 +183,14 @@ def test_a_broken_arrow_is_named_where_it_is_needed(
     known = kernel(args={"correlation": 1})
     call = kernel(cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 1})
     assert len(read(tmp_path, known, call, arrow).device) == 1
+
+
+def test_a_trace_of_ascend_is_refused_and_not_taken_for_one_of_a_cpu(tmp_path):
+    """Its operators are PyTorch's, its kernels have no category."""
+    step = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}
+    kernel = {"ph": "X", "name": "MatMulV2", "pid": 3, "tid": 2, "ts": 5, "dur": 3, "args": {}}
+    named = {"ph": "M", "name": "process_name", "pid": 3, "args": {"name": "Ascend Hardware"}}
+    file = tmp_path / "trace_view.json"
+    file.write_text(json.dumps([step, kernel, named]))
+    with pytest.raises(TraceError, match="Ascend"):
+        load(file)

@@ -349,26 +349,3 @@ def with_links(network: Topology, links: Mask) -> Topology:
             slowed=None if slowed is None else slowed[links],
         ),
     )
-
-
-def scaled(
-    network: Topology, resource: str, *, bandwidth: float = 1.0, latency: float = 1.0
-) -> Topology:
-    """Return the topology with the links of one resource multiplied.
-
-    Raises
-    ------
-    TopologyError
-        If the topology has no such resource, or a factor is not positive.
-    """
-    if resource not in network.resources:
-        names = ", ".join(network.resources) or "none"
-        raise TopologyError(f"{network.name} has no resource {resource!r}; it has {names}")
-    if not (bandwidth > 0 and latency >= 0):
-        raise TopologyError(f"factors must be positive, not {bandwidth!r} and {latency!r}")
-    chosen = network.resource == network.resources.index(resource)
-    return replace(
-        network,
-        bandwidth=np.where(chosen, network.bandwidth * bandwidth, network.bandwidth),
-        latency=np.where(chosen, network.latency * latency, network.latency),
-    )

@@ -6,14 +6,7 @@ from topologies.cluster.changed import changed, resource_values, with_nodes, wit
 from topologies.cluster.placement import Placement, place
 from topologies.cluster.schema import Cluster, quantities
 from topologies.families.clos import LeafSpineShape, RailShape, fat_tree, leaf_spine, rail
-from topologies.families.dragonfly import (
-    DragonflyShape,
-    by_valiant,
-    dragonfly,
-    minimal,
-    minimally,
-    valiant,
-)
+from topologies.families.dragonfly import DragonflyShape, dragonfly
 from topologies.families.from_file import custom
 from topologies.families.grid import (
     dimension_order,
@@ -26,14 +19,7 @@ from topologies.families.grid import (
 from topologies.families.ring_and_switch import fully_connected, line, ring, switch
 from topologies.families.table import FAMILIES
 from topologies.faults import Fault, LinkNamed, broken
-from topologies.properties import (
-    Summary,
-    bisection_bandwidth,
-    closed_form,
-    diameter,
-    path_links,
-    summary,
-)
+from topologies.properties import Summary, bisection_bandwidth, closed_form, diameter, summary
 from topologies.spec import parse_topology, routed
 from topologies.throughput import Throughput, throughput
 
@@ -51,7 +37,6 @@ __all__ = [
     "bisection_bandwidth",
     "broken",
     "build",
-    "by_valiant",
     "catalog",
     "changed",
     "closed_form",
@@ -67,11 +52,8 @@ __all__ = [
     "line",
     "load_cluster",
     "mesh",
-    "minimal",
-    "minimally",
     "parse_cluster",
     "parse_topology",
-    "path_links",
     "place",
     "quantities",
     "rail",
@@ -83,7 +65,6 @@ __all__ = [
     "throughput",
     "torus",
     "twisted_torus",
-    "valiant",
     "with_nodes",
     "with_topology",
 ]

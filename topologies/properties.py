@@ -7,7 +7,7 @@ then there is none. The closed forms are held to what is measured here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -259,47 +259,6 @@ def closed_form(network: Topology) -> float | None:
     if family is None or family.bisection is None or change or not len(network):
         return None
     return family.bisection(network, numbers)
-
-
-def path_links(network: Topology, path: Sequence[Node]) -> NDArray[np.int32]:
-    """Find the links of a path.
-
-    Parameters
-    ----------
-    network
-        Any topology.
-    path
-        The nodes a message passes, both ends included.
-
-    Returns
-    -------
-    NDArray
-        Indices of links, shape ``(hops,)``.
-
-    Raises
-    ------
-    TopologyError
-        If two nodes of the path that follow each other have no link.
-
-    Examples
-    --------
-    >>> from topologies import dimension_order, torus
-    >>> network = torus((4, 4), bandwidth=50e9, latency=1e-6)
-    >>> links = path_links(network, dimension_order((4, 4), 0, 10))
-    >>> [network.link(index).target for index in links]
-    [4, 8, 9, 10]
-    """
-    index = {node: number for number, node in enumerate(network.nodes)}
-    links = {
-        ends: number
-        for number, ends in enumerate(
-            zip(network.source.tolist(), network.target.tolist(), strict=True)
-        )
-    }
-    try:
-        return np.array([links[index[a], index[b]] for a, b in pairwise(path)], dtype=np.int32)
-    except KeyError:
-        raise TopologyError(f"{network.name} has no path {' - '.join(map(str, path))}") from None
 
 
 @dataclass(frozen=True, slots=True)

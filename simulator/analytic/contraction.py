@@ -15,7 +15,7 @@ A step that repeats is contracted with the step before it (:mod:`simulator.engin
 length is from the end of that to its own.
 
 The hot loops take edges as columns ``source``, ``target`` and ``weight`` of shape
-``(edges, parts)``. :func:`expand` gives every op its times back once the calls have theirs.
+``(edges, parts)``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.next_step import joints, without_backlog
-from simulator.engine.propagate import LocalTimes
 from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
@@ -325,13 +324,6 @@ def told_apart(workload: Workload, parts: Iterable[What]) -> tuple[What, ...]:
     """Return the parts, in order, that a contracted step has columns for."""
     has_bus = workload.over_bus.any()
     return tuple(sorted({part for part in parts if part != What.BUS or has_bus}))
-
-
-def expand(workload: Workload, call_end: Floats) -> tuple[Floats, Floats]:
-    """Start and end of every op, given when the calls end (s)."""
-    local = LocalTimes.of(workload, call_end=call_end)
-    local.begin()
-    return local.ops.start, local.ops.end
 
 
 def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:

@@ -1,5 +1,7 @@
 """Small things that tests of topologies share: a cable, and what a network looks like."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from simulator.topology import Topology
@@ -24,3 +26,13 @@ def everyone(network: Topology):
     source, target = np.divmod(np.arange(network.ranks**2, dtype=np.int32), network.ranks)
     other = source != target
     return source[other].astype(np.int32), target[other].astype(np.int32)
+
+
+def scaled(network: Topology, resource: str, *, bandwidth: float = 1.0, latency: float = 1.0):
+    """The topology with the links of one resource multiplied."""
+    chosen = network.resource == network.resources.index(resource)
+    return replace(
+        network,
+        bandwidth=np.where(chosen, network.bandwidth * bandwidth, network.bandwidth),
+        latency=np.where(chosen, network.latency * latency, network.latency),
+    )

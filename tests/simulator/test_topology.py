@@ -5,9 +5,8 @@ import math
 import pytest
 
 from helpers.refusals import refused
-from helpers.strategies import switch_network
 from simulator.support.errors import TopologyError
-from simulator.topology import Link, scaled, topology
+from simulator.topology import Link, topology
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan])
@@ -28,10 +27,3 @@ def test_a_network_that_cannot_be_is_refused():
     refused(made((0, 1), (0, 1)), "net", "two links 0 -> 1", error=TopologyError)
     refused(made((0, 1), ranks=3), "net", "rank 2 has no link", error=TopologyError)
     refused(made(ranks=0), "net", "not 0", error=TopologyError)
-
-
-def test_only_what_there_is_can_be_scaled():
-    network = switch_network(2)
-    refused(lambda: scaled(network, "pcie"), "'pcie'", "scale_up", error=TopologyError)
-    for factors in ({"bandwidth": 0.0}, {"bandwidth": math.nan}, {"latency": -1.0}):
-        refused(lambda f=factors: scaled(network, "scale_up", **f), "factors", error=TopologyError)

@@ -13,7 +13,6 @@ from topologies import (
     leaf_spine,
     line,
     mesh,
-    path_links,
     ring,
     switch,
     torus,
@@ -53,9 +52,3 @@ def test_bisection_bandwidth_is_the_closed_form(network, cables):
 def test_more_cuts_than_can_be_tried_are_refused():
     with pytest.raises(TopologyError, match="2 to 12 ranks"):
         bisection_bandwidth(ring(13, **CABLE))
-
-
-@pytest.mark.parametrize("end", [2, "switch"])
-def test_a_path_over_a_missing_link_is_refused(end):
-    with pytest.raises(TopologyError, match=f"has no path 0 - {end}"):
-        path_links(torus((4, 4), **CABLE), [0, end])

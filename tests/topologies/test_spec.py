@@ -5,9 +5,10 @@ import json
 import pytest
 
 from helpers.faults import cut
+from helpers.topologies import scaled
 from simulator.policy import HASHED, POLICIES
 from simulator.support.errors import LimitError, TopologyError
-from simulator.topology import Topology, scaled
+from simulator.topology import Topology
 from topologies import (
     FAMILIES,
     bisection_bandwidth,

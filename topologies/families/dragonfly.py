@@ -13,15 +13,14 @@ what-if uses it.
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.policy import Routing
 from simulator.support.errors import TopologyError
-from simulator.topology import SCALE_UP, Node, Topology, topology
+from simulator.topology import SCALE_UP, Topology, topology
 from topologies.families.family import Counts, Family, ParsedSpec, cables
 
 
@@ -174,23 +173,6 @@ def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple
     return ends
 
 
-def minimally(network: Topology) -> Topology:
-    """Route a dragonfly over at most one global cable, also where a detour has as few hops.
-
-    A message is divided alike over all such paths that have the fewest hops.
-    """
-    return replace(network, routing=Routing("minimal", group=groups_of(network)))
-
-
-def by_valiant(network: Topology) -> Topology:
-    """Route a dragonfly over all groups in between alike.
-
-    Up to twice the global bytes of minimal routing, spread over all groups whatever the traffic.
-    Inside a group it is the routers that are alike.
-    """
-    return replace(network, routing=Routing("valiant", group=groups_of(network)))
-
-
 def groups_of(network: Topology) -> NDArray[np.int32]:
     """Read the group of every router off its name; -1 for a node that is no router."""
     group = np.full(len(network.nodes), -1, dtype=np.int32)
@@ -198,82 +180,6 @@ def groups_of(network: Topology) -> NDArray[np.int32]:
         if isinstance(node, str) and node.startswith(_ROUTER):
             group[number] = int(node.removeprefix(_ROUTER).partition(".")[0])
     return group
-
-
-def minimal(shape: DragonflyShape, source: int, target: int) -> list[Node]:
-    """From rank to rank of a dragonfly over at most one global cable.
-
-    At most 3 hops between routers. Of several cables between two groups it takes the one whose
-    number is the sum of the two ranks modulo their count.
-
-    Examples
-    --------
-    >>> shape = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
-    >>> minimal(shape, 0, 71)
-    [0, 'router:0.0', 'router:0.3', 'router:8.0', 'router:8.3', 71]
-    """
-    ends = [_router_of(shape, rank) for rank in (source, target)]
-    return [source, *_between(shape, ends[0], ends[1], source + target), target]
-
-
-def valiant(shape: DragonflyShape, source: int, target: int, *, via: int) -> list[Node]:
-    """Go to group ``via`` first, and from there minimally: at most 5 hops between routers.
-
-    L. G. Valiant, "A scheme for fast parallel communication", SIAM J. Computing 11 (1982), as
-    J. Kim et al. (ISCA 2008) use it on groups: with ``via`` chosen at random per message, traffic
-    between two groups spreads over all others. Within a group, or via one of the two groups, it
-    is the minimal path.
-
-    Raises
-    ------
-    TopologyError
-        If there is no group ``via``.
-
-    Examples
-    --------
-    >>> shape = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
-    >>> valiant(shape, 0, 71, via=4)[1:-1]
-    ['router:0.0', 'router:0.1', 'router:4.0', 'router:4.3', 'router:8.2', 'router:8.3']
-    """
-    if not 0 <= via < shape.groups:
-        raise TopologyError(f"via group {via}: there are groups 0 to {shape.groups - 1}")
-    begin, end = _router_of(shape, source), _router_of(shape, target)
-    if begin[0] == end[0] or via in (begin[0], end[0]):
-        return minimal(shape, source, target)
-    # The first half ends at the router of the middle group where its global cable arrives: no hop
-    # is spent inside that group before it must be.
-    _, entrance = _gateway(shape, begin[0], via, source + target)
-    middle = (via, entrance)
-    first = _between(shape, begin, middle, source + target)
-    second = _between(shape, middle, end, source + target)
-    return [source, *first, *second[1:], target]
-
-
-def _router_of(shape: DragonflyShape, rank: int) -> tuple[int, int]:
-    if not 0 <= rank < shape.groups * shape.routers * shape.ranks_per_router:
-        raise TopologyError(f"{shape} has no rank {rank}")
-    return divmod(rank // shape.ranks_per_router, shape.routers)
-
-
-def _between(
-    shape: DragonflyShape, begin: tuple[int, int], end: tuple[int, int], choice: int
-) -> list[Node]:
-    """Routers from one to another, minimally."""
-    routers = [begin]
-    if begin[0] != end[0]:
-        exit_router, entrance = _gateway(shape, begin[0], end[0], choice)
-        routers += [(begin[0], exit_router), (end[0], entrance)]
-    routers.append(end)
-    return list(dict.fromkeys(router_name(*router) for router in routers))
-
-
-def _gateway(shape: DragonflyShape, group: int, far_group: int, choice: int) -> tuple[int, int]:
-    """Routers of two groups that a cable joins: the one of number ``choice``, counted round."""
-    # Sorted names make the choice the same in every process.
-    cables = sorted(global_ends(shape, (group, far_group)).elements())
-    chosen = cables[choice % len(cables)]
-    low, high = (int(name.rpartition(".")[2]) for name in chosen)
-    return (low, high) if group < far_group else (high, low)
 
 
 def _shape_of(spec: ParsedSpec) -> DragonflyShape:

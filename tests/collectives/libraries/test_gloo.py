@@ -9,8 +9,9 @@ from collectives import LIBRARIES, Machine, check
 from collectives.libraries import gloo
 from collectives.libraries.planners import plan, times
 from helpers.calls import call_of, stacked
+from helpers.topologies import scaled
 from simulator.costing.link_load import cost, lay
-from simulator.topology import SCALE_OUT, scaled
+from simulator.topology import SCALE_OUT
 from topologies import build, parse_cluster
 from topologies.cluster.node import Calibrated
 

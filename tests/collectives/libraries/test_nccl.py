@@ -12,10 +12,11 @@ from collectives.algorithms.tree import chained_all_reduce, parents, switched_al
 from collectives.libraries import nccl
 from collectives.libraries.nccl_constants import tuning
 from helpers.calls import call_of
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.costing.link_load import cost, lay
 from simulator.support.errors import ScheduleError
-from simulator.topology import SCALE_OUT, SCALE_UP, Link, scaled, topology
+from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -11,12 +11,13 @@ from collectives.libraries.planners import algorithm_names, one_schedule, plan, 
 from collectives.machine import Machine
 from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.stacked_networks import OneNetwork
 from simulator.schedule import Plan
-from simulator.topology import SCALE_OUT, SCALE_UP, scaled
+from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import build, load_cluster, place
 from topologies.cluster.node import Calibrated, TimeMultiples
 

@@ -7,9 +7,10 @@ from collectives import Machine, busbw_factor, plan
 from collectives.libraries import rccl
 from collectives.libraries.planners import times
 from helpers.calls import call_of
+from helpers.topologies import scaled
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import classes
-from simulator.topology import SCALE_UP, scaled
+from simulator.topology import SCALE_UP
 from topologies import build, load_cluster
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30

@@ -24,11 +24,12 @@ from experiments.scenario.scenario import Scenario
 from helpers.calls import stacked
 from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support.errors import DeadlockError, TwofoldError, WhatIfError
-from simulator.topology import Link, scaled, topology
+from simulator.topology import Link, topology
 from simulator.workload import What
 from topologies import load_cluster
 from topologies.cluster.node import Calibrated

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import ENGINES, cases, plan, switch_network, with_software
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.analysis.path_integral import (
     parts_by_cause,
@@ -19,7 +20,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.support.errors import WorkloadError
-from simulator.topology import SCALE_UP, scaled, topology
+from simulator.topology import SCALE_UP, topology
 from simulator.workload import Edges, What
 
 factors = st.lists(st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.0, 2.0, 7.0]), min_size=7, max_size=7)

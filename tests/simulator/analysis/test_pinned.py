@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from helpers.strategies import ENGINES, cases, plan, ring_network, with_software
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.analysis.attribution import exposed_by_resource, path_parts, rank_parts
 from simulator.analysis.critical_path import REACTING, critical_path, path_by_what, pinned_parts
@@ -16,7 +17,6 @@ from simulator.analytic.contraction import contract
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
-from simulator.topology import scaled
 from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from helpers.passes import OF_OPS, points, scaled, scales, timeline
 from helpers.strategies import cases, switch_network, with_software
-from simulator.analytic.contraction import contract, expand
+from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
+from simulator.engine.propagate import LocalTimes
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.workload import What
 
@@ -50,9 +51,10 @@ def test_calls_start_when_they_do_in_the_engine(case, scale):
 def test_every_op_gets_its_times_back(case):
     workload, network = case
     truth = timeline(workload, network, engine="flow")
-    start, end = expand(workload, truth.call_end)
-    assert start == pytest.approx(truth.start, **exact)
-    assert end == pytest.approx(truth.end, **exact)
+    local = LocalTimes.of(workload, call_end=truth.call_end)
+    local.begin()
+    assert local.ops.start == pytest.approx(truth.start, **exact)
+    assert local.ops.end == pytest.approx(truth.end, **exact)
 
 
 @given(case=cases(serial=True), scale=scales)

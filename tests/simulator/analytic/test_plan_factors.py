@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from collectives import Machine, plan
 from helpers.calls import call_of
+from helpers.topologies import scaled
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ScheduleError
-from simulator.topology import SCALE_OUT, SCALE_UP, scaled
+from simulator.topology import SCALE_OUT, SCALE_UP
 from simulator.workload import What
 from topologies import build, load_cluster
 

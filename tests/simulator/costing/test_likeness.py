@@ -13,6 +13,7 @@ from experiments.scenario.scenario import Scenario
 from helpers.replicated import like_nodes
 from helpers.strategies import networks, ring_network, switch_network, two_tiers
 from helpers.strategies import with_software as planner
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
@@ -21,7 +22,7 @@ from simulator.costing.likeness import Likeness, Likenesses, moved
 from simulator.costing.link_load import lay
 from simulator.costing.symmetry import symmetry
 from simulator.routing.routes import routes
-from simulator.topology import Link, scaled, topology
+from simulator.topology import Link, topology
 from topologies import build, load_cluster, resource_values, torus
 from topologies.families.grid import dimension_ordered
 

@@ -20,12 +20,12 @@ from helpers.strategies import (
     stretched,
     with_software,
 )
+from helpers.topologies import scaled
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow, Group
 from simulator.engine.simulate import Costs, simulate
 from simulator.support.errors import TopologyError
-from simulator.topology import scaled
 from simulator.workload import What
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)

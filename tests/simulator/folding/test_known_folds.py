@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from collectives.algorithms import direct
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import with_software
+from helpers.topologies import scaled
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
@@ -20,7 +21,6 @@ from simulator.folding import fold as fold_module
 from simulator.folding.fold import Folds, fold
 from simulator.schedule import Plan
 from simulator.support.errors import WorkloadError
-from simulator.topology import scaled
 from simulator.workload import What
 
 SAME = {"rel": 1e-9, "abs": 1e-15}

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.topologies import scaled
 from helpers.work import python_calls
 from simulator.support.errors import ClusterError
-from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology, scaled
+from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Topology
 from topologies import build, catalog, changed, load_cluster, parse_cluster, place
 
 FILE = """\

@@ -1,6 +1,6 @@
-"""The dragonfly: how groups are joined, its minimal and its Valiant paths."""
+"""The dragonfly: how groups are joined, and what routing it minimally or by Valiant crosses."""
 
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,24 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone
+from simulator.policy import Routing
 from simulator.routing.routes import link_loads, routes
 from simulator.support.errors import TopologyError
-from topologies import (
-    DragonflyShape,
-    bisection_bandwidth,
-    by_valiant,
-    diameter,
-    dragonfly,
-    minimal,
-    minimally,
-    path_links,
-    valiant,
-)
+from topologies import DragonflyShape, bisection_bandwidth, diameter, dragonfly
 from topologies.families.dragonfly import global_ends, groups_of
 
-SHAPE = DragonflyShape(groups=5, routers=4, ranks_per_router=2, global_links=2)
-NETWORK = dragonfly(SHAPE, **CABLE)
-ranks = st.integers(0, NETWORK.ranks - 1)
 NINE_GROUPS = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)
 
 
@@ -69,75 +57,17 @@ def test_bisection_bandwidth_of_a_dragonfly_is_its_global_cables_between_half_th
     assert bisection_bandwidth(network) == pytest.approx(2 * B / 8)
 
 
-def groups(path):
-    names = [node.removeprefix("router:").split(".")[0] for node in path[1:-1]]
-    return [int(name) for name in dict.fromkeys(names)]
-
-
-@given(source=ranks, target=ranks)
-def test_a_minimal_path_exists_and_has_at_most_one_global_cable(source, target):
-    path = minimal(SHAPE, source, target)
-    if source != target:
-        path_links(NETWORK, path)
-    assert len(path) - 2 <= 4
-    assert len(groups(path)) == len({source // 8, target // 8})
-
-
-@given(source=ranks, target=ranks, via=st.integers(0, 4))
-def test_a_valiant_path_passes_the_group_chosen(source, target, via):
-    path = valiant(SHAPE, source, target, via=via)
-    begin, end = source // 8, target // 8
-    if source != target:
-        path_links(NETWORK, path)
-    assert len(path) - 2 <= 6
-    if begin == end or via in (begin, end):
-        assert path == minimal(SHAPE, source, target)
-    else:
-        assert groups(path) == [begin, via, end]
-
-
-def test_minimal_paths_between_two_groups_use_every_cable_between_them():
-    used = {
-        (path[i], path[i + 1])
-        for source in range(8)
-        for target in range(8, 16)
-        for path in [minimal(SHAPE, source, target)]
-        for i in range(len(path) - 1)
-        if str(path[i]).startswith("router:0") and str(path[i + 1]).startswith("router:1")
-    }
-    there = {
-        (a, b)
-        for a, b in NETWORK.graph().edges
-        if str(a).startswith("router:0.") and str(b).startswith("router:1.")
-    }
-    assert used == there
-
-
-def test_valiant_spreads_what_the_minimal_path_concentrates():
-    """All of group 0 sends to group 1: the busiest global link carries less by way of others."""
-
-    def busiest(paths):
-        counts = {}
-        for path in paths:
-            for one, other in pairwise(path[1:-1]):
-                if one.split(".")[0] != other.split(".")[0]:
-                    width = NETWORK.graph().edges[one, other]["bandwidth"]
-                    counts[one, other] = counts.get((one, other), 0.0) + 1 / width
-        return max(counts.values())
-
-    pairs = [(source, 8 + source) for source in range(8)]
-    direct = busiest(minimal(SHAPE, *pair) for pair in pairs)
-    spread = busiest(valiant(SHAPE, *pair, via=2 + pair[0] % 3) for pair in pairs)
-    assert spread < direct
+def by_policy(network, policy):
+    return replace(network, routing=Routing(policy, group=groups_of(network)))
 
 
 GROUPS = groups_of(dragonfly(NINE_GROUPS, **CABLE))
 
 
-@pytest.mark.parametrize(("routed", "most"), [(minimally, 1), (by_valiant, 2)])
-def test_a_message_crosses_as_many_global_cables_as_it_may(routed, most):
+@pytest.mark.parametrize(("policy", "most"), [("minimal", 1), ("valiant", 2)])
+def test_a_message_crosses_as_many_global_cables_as_it_may(policy, most):
     """In the mean over its paths; two only where the group in between is another."""
-    network = routed(dragonfly(NINE_GROUPS, **CABLE))
+    network = by_policy(dragonfly(NINE_GROUPS, **CABLE), policy)
     source, target = everyone(network)
     here, there = GROUPS[network.source], GROUPS[network.target]
     far = ((here >= 0) & (there >= 0) & (here != there)).astype(float)
@@ -156,19 +86,7 @@ def test_valiant_spreads_what_one_group_sends_another():
     source = np.arange(per_group, dtype=np.int32)
     target = source + per_group
     busiest = [
-        link_loads(routed(network), source, target, np.ones(per_group)).max()
-        for routed in (minimally, by_valiant)
+        link_loads(by_policy(network, policy), source, target, np.ones(per_group)).max()
+        for policy in ("minimal", "valiant")
     ]
     assert busiest[1] < busiest[0]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: minimal(SHAPE, 0, 40), "has no rank 40"),
-        (lambda: valiant(SHAPE, 0, 9, via=5), "groups 0 to 4"),
-    ],
-)
-def test_ends_that_do_not_exist_are_refused(call, message):
-    with pytest.raises(TopologyError, match=message):
-        call()

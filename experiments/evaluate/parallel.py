@@ -1,6 +1,6 @@
 """Many scenarios over the processes of one machine; the answers are those of one process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from experiments.settings import Watch
 
 Answer = TypeVar("Answer", covariant=True)
+Row = TypeVar("Row")
+Predicted = TypeVar("Predicted")
 
 
 class Ask(Protocol[Answer]):
@@ -68,9 +70,8 @@ def map_scenarios(
 
     Answers and their order do not depend on the number of workers, and neither does the error if
     one fails: it is the first scenario's. ``watch`` is given the scenarios' names, which stand
-    before them. A script that
-    uses several workers must be guarded by ``if __name__ == "__main__"``, as for any use of
-    :mod:`multiprocessing`.
+    before them. A script that uses several workers must be guarded by
+    ``if __name__ == "__main__"``, as for any use of :mod:`multiprocessing`.
 
     Raises
     ------
@@ -91,8 +92,34 @@ def map_scenarios(
         except KeyboardInterrupt:
             raise Interrupted(answers) from None
         return answers
-    from experiments.evaluate.workers import (
-        ask_all,
-    )  # with multiprocessing: one process does without
+    from experiments.evaluate.workers import ask_all  # one process does without
 
     return ask_all([scenario for _, scenario in scenarios], ask, workers, watch)
+
+
+def map_rows(
+    rows: Sequence[Row],
+    predict: Callable[[Row], Predicted],
+    named: str,
+    *,
+    workers: int = 1,
+    watch: "Watch" = lambda _: None,
+) -> list[Predicted]:
+    """Predict every row of a table, in order, the progress being that of the table.
+
+    ``named`` is what the rows are called. With several ``workers`` that many are predicted at a
+    time; errors as of :func:`map_scenarios`.
+    """
+    if workers < 1:
+        raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
+    if workers > 1 and len(rows) > 1:
+        from experiments.evaluate.workers import ask_all  # one process does without
+
+        return ask_all(rows, predict, workers, watch, named)
+    progress = watch(f"{len(rows)} {named}")
+    predictions = []
+    for row in rows:
+        predictions.append(predict(row))
+        if progress is not None:
+            progress(len(predictions), len(rows))
+    return predictions

@@ -1,13 +1,12 @@
 """Validate serving: predict TTFT and TPOT of deployments that others measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from experiments.baseline import Settings
+from experiments.evaluate.parallel import map_rows
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, closed_loop
 from experiments.evaluate.serving_fleets import Instances
 from experiments.output.document import Document
@@ -15,6 +14,7 @@ from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import Watch
+from experiments.validation.errors import Prediction, error_summary
 from experiments.validation.serving_rows import (
     DIFFER,
     ServingCase,
@@ -160,12 +160,7 @@ def validate_serving(
     if not files:
         raise WhatIfError("nothing to validate: name a table of measured serving")
     rows = [row for file in files for row in read_serving(file)]
-    progress = watch(f"{len(rows)} rows")
-    answers = []
-    for row in rows:
-        answers.append(predicted(row))
-        if progress is not None:
-            progress(len(answers), len(rows))
+    answers = map_rows(rows, predicted, "rows", watch=watch)
     inputs = Inputs(files=tuple(map(Path, files)))
     return ValidateServingReport(tuple(answers), tuple(rows), Settings(), inputs=inputs)
 
@@ -223,15 +218,15 @@ def _error(time: float | None, measured: float | None) -> float | None:
 
 
 def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingErrors:
-    tpot = np.array([row.tpot_error_pct for row in rows if row.tpot_error_pct is not None])
-    ttft = np.array([row.ttft_error_pct for row in rows if row.ttft_error_pct is not None])
+    def figures(errors: Iterable[float | None]) -> tuple[float | None, float | None, float | None]:
+        summary = error_summary(Prediction("", error) for error in errors if error is not None)
+        if summary is None:
+            return None, None, None
+        return summary.median_pct, summary.p90_pct, 1 + summary.bias_pct / 100
 
-    def figures(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[float | None]:
-        if not len(errors):
-            return [None, None, None]
-        off = np.abs(errors)
-        ratio = 1 + float(np.median(errors)) / 100
-        return [float(np.median(off)), float(np.quantile(off, 0.9)), ratio]
-
+    tpot, ttft = (figures(getattr(row, name) for row in rows) for name in _ERRORS)
     answered = sum(row.tpot_s is not None for row in rows)
-    return ServingErrors(by, value, len(rows), answered, *figures(tpot), *figures(ttft))
+    return ServingErrors(by, value, len(rows), answered, *tpot, *ttft)
+
+
+_ERRORS = ("tpot_error_pct", "ttft_error_pct")

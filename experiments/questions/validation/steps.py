@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from experiments.baseline import Settings
 from experiments.evaluate.generated_steps import simulated
+from experiments.evaluate.parallel import map_rows
 from experiments.output.document import Document
 from experiments.priors.steps import size_class
 from experiments.provenance import Head, Inputs
@@ -207,14 +208,12 @@ def validate_steps(
     tables = [steps] if isinstance(steps, Path | str) else list(steps)
     if not tables:
         raise WhatIfError("nothing to validate: name a table of measured steps")
-    if workers < 1:
-        raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
     settings = Settings(engine=engine)
     rows = [step for table in tables for step in read_steps(table, cluster)]
     if framework is not None:
         rows = [_run_by(step, framework) for step in rows]
     predict = partial(predicted, settings=settings)
-    answers = _mapped(rows, predict, workers, watch)
+    answers = map_rows(rows, predict, "steps", workers=workers, watch=watch)
     clusters = (Path(row.cluster) for row in rows)
     return StepsReport(
         tuple(answers),
@@ -285,26 +284,6 @@ def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
         error_pct=None,
         refused=reason,
     )
-
-
-def _mapped(
-    rows: Sequence[MeasuredStep | UnreadStep],
-    predict: Callable[[MeasuredStep | UnreadStep], StepPrediction],
-    workers: int,
-    watch: Watch,
-) -> list[StepPrediction]:
-    """Predict all rows, in order, the progress being that of the table."""
-    if workers > 1 and len(rows) > 1:
-        from experiments.evaluate.workers import ask_all  # one process does without
-
-        return ask_all(rows, predict, workers, watch, "steps")
-    progress = watch(f"{len(rows)} steps")
-    answers = []
-    for step in rows:
-        answers.append(predict(step))
-        if progress is not None:
-            progress(len(answers), len(rows))
-    return answers
 
 
 def _size(step: StepPrediction) -> str:

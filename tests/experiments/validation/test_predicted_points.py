@@ -233,7 +233,7 @@ def test_a_calibration_on_one_recording_mends_another_s_network(tmp_path):
 def test_a_calibration_that_does_not_explain_its_own_step_predicts_nothing(job, monkeypatch):
     """As if the fit had come out at an eighth of the bandwidth: the step would take far longer."""
     slow = changed(load_cluster(CLUSTER), RESOURCE, 1 / 8)
-    monkeypatch.setattr(predicted_points, "_calibrated", lambda base, read, watch: slow)
+    monkeypatch.setattr(predicted_points, "_calibrated", lambda base, read: slow)
     (point,) = validate(against=[pairs(job, f"job,{CLUSTER},{RESOURCE},2,0.1,")]).points
     assert point.note.startswith("not calibrated: nothing is calibrated: on the cluster that fits")
     assert point.calibrated_s is None

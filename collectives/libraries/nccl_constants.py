@@ -26,6 +26,8 @@ class LocalLink:
     protocol; LL's is the wire's and belongs to the links. ``fractions`` are of the wire's bandwidth
     by protocol: those that NCCL takes there. ``channels``, ``base`` (s) and ``copy`` (B/s), where
     given, stand in for those of the generation: few channels are a kernel of few blocks.
+    ``chunk`` is what a channel of grouped sends moves at a time (B), ``sends`` what such sends move
+    of the wire.
     """
 
     steps: Mapping[str, float]
@@ -34,6 +36,8 @@ class LocalLink:
     channels: int | None = None
     base: float | None = None
     copy: float | None = None
+    chunk: int = CHANNEL_SLOT
+    sends: float = 0.85
 
 
 NVLINK = LocalLink(
@@ -41,6 +45,8 @@ NVLINK = LocalLink(
     tree_steps={"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO},
     fractions=FRACTION,
 )
+"""``sends`` was fitted to all-to-all of 128 MiB and more on A100 and H100, and is taken for what
+sends between nodes move, too."""
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
@@ -48,10 +54,14 @@ PCI = LocalLink(
     channels=2,
     base=4.2 * MICRO,
     copy=87 * GIGA,
+    chunk=128 * KIB,
+    sends=1.0,
 )
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
 and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
-longer its all-gathers are than half of its all-reduces."""
+longer its all-gathers are than half of its all-reduces. ``chunk`` is NCCL's (P2P chunk size: 128 KiB
+over PCIe, 512 KiB over NVLink). ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what their
+host memory does, 24.3 of 25 GB/s each."""
 
 
 def local_link(technology: str) -> LocalLink:
@@ -93,13 +103,12 @@ of 8 A100 all-reduce runs with 8 NICs of HDR at the ring's 192 GB/s (NVIDIA, git
 issue 812), with 4 at 86 (issue 1048), with 2 at 57 on average from 4 MiB on (issue 837: more than
 one channel for each NIC would carry), and at twice the ring's where NICs have 100 Gbit/s (p4d)."""
 
-P2P_FRACTION = 0.85
-"""Fitted to all-to-all of 128 MiB and more on A100 and H100."""
-P2P_MESSAGE = 72 * MICRO
+P2P_MESSAGE = 36 * MICRO
 """Fitted on all-to-all between nodes of Polaris, whose NICs have two ranks each: sends move 0.6 of
-the wire where a NIC takes 18 us for a message of each, as if twelve chunks of 128 KiB (NCCL's on a
-network) were under way at 25 GB/s. Held out: 4 GiB on four nodes of Perlmutter, a rank to a NIC,
-some 200 ms (NVIDIA/nccl-tests issue 139), here 255."""
+the wire where a NIC takes 18 us for a message of another rank meanwhile, as if six chunks of 128 KiB
+(NCCL's on a network) were under way at 25 GB/s. A rank alone on its NIC waits for nobody. Held out:
+4 GiB on four nodes of Perlmutter, a rank to a NIC, some 200 ms (NVIDIA/nccl-tests issue 139), here
+211."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""

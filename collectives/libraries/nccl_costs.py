@@ -345,10 +345,11 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
         carried = case.shares.port * case.n / max(peers, 1)
     half = case.link.fractions["LL"]
     alone = block / case.tuning.p2p_channel
-    slot = case.slot("Simple")
+    slot = case.channels * case.link.chunk
     fill = transfer / max(peers, 1) * slot / (slot + block)
     moves = per_byte > 0
     slowest = np.maximum(per_byte / _sends_fraction(case), carried / case.tuning.sends)
+    slowest = np.maximum(slowest, _peer_per_byte(case) * block / np.maximum(case.size, 1.0))
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
@@ -367,9 +368,22 @@ def _sends_fraction(case: Case) -> float:
     Messages of ranks that share a NIC wait for each other.
     """
     if case.domains == 1:
-        return tables.P2P_FRACTION
-    longer = max(0.0, case.net_message - tables.NET_MESSAGE) * case.local / case.nics
-    return tables.P2P_FRACTION / (1 + longer / tables.P2P_MESSAGE)
+        return case.link.sends
+    longer = max(0.0, case.net_message - tables.NET_MESSAGE) * (case.local / case.nics - 1)
+    return tables.NVLINK.sends / (1 + longer / tables.P2P_MESSAGE)
+
+
+def _peer_per_byte(case: Case) -> Number:
+    """Time of a byte to one peer, whose channels move chunks smaller than a ring's slots (s/B).
+
+    A channel moves a slot, or a chunk, and then waits for a step of Simple; what a ring makes of
+    the wire contains one wait for each slot, and sends have one for each chunk.
+    """
+    chunks = 1 / case.link.chunk - 1 / tables.CHANNEL_SLOT
+    if case.domains > 1 or not chunks or case.n == 1:
+        return 0.0
+    alone = case.links.wire(_MESSAGE, case.positions[:2], pipelined=False).per_byte
+    return alone + case.link.steps["Simple"] / case.channels * chunks
 
 
 def _sliced(case: Case, schedule: Schedule, how: tuple[str, Number], net_hops: int) -> Offer:

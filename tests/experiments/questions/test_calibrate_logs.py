@@ -12,7 +12,6 @@ from collectives.libraries.planners import times
 from collectives.machine import time_multiple
 from experiments.questions.calibrate import write_cluster
 from experiments.questions.collective import collective
-from helpers.places import SHARED
 from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import classes
@@ -182,20 +181,3 @@ def test_a_multiple_of_the_time_is_one_of_all_parts(library):
 def test_a_curve_that_is_none_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         curve(**changes)
-
-
-REAL = SHARED / "reference" / "measured_collectives.csv"
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the measurements do not ship")
-def test_a_quarter_of_a_machine_s_rows_tells_the_rest(tmp_path):
-    """A machine that the catalogue's nearest cluster misses by a quarter: HGX B300."""
-    import pandas as pd
-
-    from benchmarks.logs import errors
-    from benchmarks.logs import rows_of as measured
-
-    rows = measured(pd.read_csv(REAL), "hgx-b300")
-    found = [errors(rows, load_cluster("hgx-b200"), tmp_path, seed) for seed in range(3)]
-    assert np.mean([one["median"] for one in found]) < 7
-    assert np.mean([one["p90"] for one in found]) < 25

@@ -40,6 +40,20 @@ def busbw(cluster: Cluster, kind: str, ranks: int) -> float:
     return collective(kind, cluster, [LARGE], ranks=ranks).points[0].busbw_GBps
 
 
+@pytest.mark.parametrize(
+    ("ranks", "measured"), [(2, 1289.7), (4, 2144.5), (8, 3807.0), (2, 5225.9), (4, 8325.8)]
+)
+def test_published_all_to_alls_over_host_memory(ranks, measured):
+    """us for 64 MiB and 256 MiB on RTX PRO 6000, NCCL 2.29.2 (github ai-dynamo/aiconfigurator).
+
+    None was fitted: one peer waits for a step of each chunk of 128 KiB, four GPUs for the memory
+    of their processor, eight for what passes between the two.
+    """
+    size = 2.0**26 if measured < 5000 else 2.0**28
+    point = collective("all_to_all", "rtx-pro-6000-pcie-8", [size], ranks=ranks).points[0]
+    assert 1e6 * point.time_s == pytest.approx(measured, rel=0.12)
+
+
 def with_level(cluster: Cluster, level: str) -> Cluster:
     return with_fields(cluster, {"library.p2p": level}, "p2p")
 

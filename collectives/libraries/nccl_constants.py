@@ -59,9 +59,9 @@ PCI = LocalLink(
 )
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
 and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
-longer its all-gathers are than half of its all-reduces. ``chunk`` is NCCL's (P2P chunk size: 128 KiB
-over PCIe, 512 KiB over NVLink). ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what their
-host memory does, 24.3 of 25 GB/s each."""
+longer its all-gathers are than half of its all-reduces. ``chunk`` is NCCL's (P2P chunk size: 128
+KiB over PCIe, 512 KiB over NVLink). ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what
+their host memory does, 24.3 of 25 GB/s each."""
 
 
 def local_link(technology: str) -> LocalLink:
@@ -105,10 +105,10 @@ one channel for each NIC would carry), and at twice the ring's where NICs have 1
 
 P2P_MESSAGE = 36 * MICRO
 """Fitted on all-to-all between nodes of Polaris, whose NICs have two ranks each: sends move 0.6 of
-the wire where a NIC takes 18 us for a message of another rank meanwhile, as if six chunks of 128 KiB
-(NCCL's on a network) were under way at 25 GB/s. A rank alone on its NIC waits for nobody. Held out:
-4 GiB on four nodes of Perlmutter, a rank to a NIC, some 200 ms (NVIDIA/nccl-tests issue 139), here
-211."""
+the wire where a NIC takes 18 us for a message of another rank meanwhile, as if six chunks of 128
+KiB (NCCL's on a network) were under way at 25 GB/s. A rank alone on its NIC waits for nobody. Held
+out: 4 GiB on four nodes of Perlmutter, a rank to a NIC, some 200 ms (NVIDIA/nccl-tests issue 139),
+here 211."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""

@@ -259,7 +259,8 @@ class Machine:
     their own. ``net_message`` (s) is what a NIC takes per message, where a fabric is known to
     differ from the library's constant; ``nics`` are those of a domain, 0 where it is not given;
     ``in_order`` says whether 128 B between nodes arrive in order, as LL128 needs, ``pxn`` whether a
-    rank sends by the NIC of a neighbour on the receiver's rail. ``calibration``
+    rank sends by the NIC of a neighbour on the receiver's rail, ``sharp`` whether the switches
+    between domains add. ``calibration``
     is what a trace or log showed, by kind of collective; choices do not depend on it. ``forced``
     are rules that choose an algorithm in the library's place. ``wired``: nodes are graphs of their
     own, through which a library lays its rings (:mod:`collectives.algorithms.ring`). Where
@@ -281,6 +282,7 @@ class Machine:
     nics: int = 0
     in_order: bool = True
     pxn: bool = True
+    sharp: bool = False
     calibration: Mapping[str, CalibratedKind] = field(default_factory=dict)
     forced: tuple[Rule, ...] = ()
     wired: bool = False

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from typing_extensions import TypedDict
 
+from experiments.priors.network import PACKET_FACTORS
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.contention import Collision, Meeting, collision, meetings, spread_alike
 from simulator.costing.call_costs import distinct_calls
-from simulator.routing.paths import between_switches
+from simulator.routing.paths import policy_of
 from simulator.schedule import Plan
 from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
@@ -56,16 +57,6 @@ class RoutingAnswer(TypedDict):
     collisions: list[CollisionAnswer]
     analytic_step_s: float | None
     meetings: list[MeetingAnswer]
-
-
-PACKET_FACTORS = {
-    **dict.fromkeys(("ecmp", "static", "d_mod_k"), 1.04),
-    **dict.fromkeys(("spray", "adaptive", "minimal", "valiant"), 1.17),
-}
-"""How many times as long packets take as sharing without loss, on full links under a policy. Fitted
-on every second of 23 runs of a packet simulator (``python -m benchmarks.packets``); of the others
-5.5 and 3.4 % are left in the mean, 19 and 10 % at worst. A port that is full alone has 1.04 under
-any policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +122,6 @@ def _say_collision(call: str, group: tuple[int, ...], worst: Collision, *, polic
         f" {policy} puts {worst.messages} messages at once on {worst.link[0]} -> {worst.link[1]}"
         f" (ranks {pairs}{more})"
     )
-
-
-def policy_of(network: Topology) -> str:
-    """Name how a network routes: its policy, unless it has paths of its own, or no two switches."""
-    if network.route is not None:
-        return "its own"
-    return network.routing.policy if between_switches(network).any() else "single paths"
 
 
 def notes_of_call(

@@ -10,7 +10,8 @@ NCCL's tree since 2.4. Sent slice by slice (a plan that is ``pipelined``) it tak
 ring, or twice what a leaf sends, and log2 n latencies. With several domains the trees join one
 member of each, its place in the domain: every place has two trees of its own over its own NIC.
 Inside a domain the members of a place's trees are reached along a chain (NCCL's Tree), or through a
-switch that adds (its NVLSTree).
+switch that adds (its NVLSTree). Where the switches between domains add, too, they stand in for the
+trees (its CollNet).
 """
 
 from dataclasses import replace
@@ -64,14 +65,51 @@ def chained_all_reduce(grid: Ranks, paths: Ranks | None = None) -> Schedule:
     """
     place = np.arange(len(grid), dtype=np.int32)
     paths = (place[:, None] + place) % np.int32(len(grid)) if paths is None else paths
-    out = _down(grid) + _chain(grid, paths)
+    out = _down(grid) + _chain(grid, paths, width=2)
     return _double_tree("double_tree", grid, _mirrored(out) + out)
 
 
 def switched_all_reduce(grid: Ranks) -> Schedule:
     """Add and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
-    out = _down(grid) + _multicast(grid)
+    out = _down(grid) + _multicast(grid, width=2)
     return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _mirrored(out) + out)
+
+
+def collnet_all_reduce(grid: Ranks, inside: str, paths: Ranks | None = None) -> Schedule:
+    """Add up inside the domains, then in the fabric's switches, and hand the sum back.
+
+    S/L leaves each NIC and S/L comes back (Graham et al., "Scalable Hierarchical Aggregation
+    Protocol (SHArP)", COM-HPC 2016, doi 10.1109/COMHPC.2016.006).
+
+    Parameters
+    ----------
+    grid
+        Group ranks: ``grid[l, d]`` is place l of domain d, which sends part l by its NIC.
+    inside
+        How a part reaches its place: along a ``chain`` of all places (NCCL's CollNetChain),
+        ``direct`` from each (CollNetDirect), or added by the domain's ``switch`` (its NVLS).
+    paths
+        ``paths[l]`` is the chain of place l; by default from each place to the next.
+    """
+    local = len(grid)
+    if inside == "chain":
+        place = np.arange(local, dtype=np.int32)
+        paths = (place[:, None] + place) % np.int32(local) if paths is None else paths
+        out = _from_fabric(grid) + _chain(grid, paths, width=1)
+    else:
+        copied = _multicast(grid, width=1, in_network=inside == "switch")
+        out = _from_fabric(grid) + copied
+    name = "nvls_collnet" if inside == "switch" else f"collnet_{inside}"
+    steps = _mirrored(out) + out
+    return Schedule("all_reduce", name, ranks=grid.size, chunks=local, parts=local, steps=steps)
+
+
+def _from_fabric(grid: Ranks) -> tuple[Step, ...]:
+    """From every place of the first domain to that of all others, copied by the fabric."""
+    source = np.repeat(grid[:, 0], grid.shape[1] - 1)
+    chunk = np.repeat(np.arange(len(grid), dtype=np.int32), grid.shape[1] - 1)
+    target, single = grid[:, 1:].ravel(), np.ones_like(chunk)
+    return (Step(source, target, chunk, single, reduce=False, in_network=True),)
 
 
 def _double_tree(name: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
@@ -119,28 +157,34 @@ def parents(n: int) -> Ranks:
     return np.where(up < n, up, rank ^ low).astype(np.int32)
 
 
-def _chain(grid: Ranks, paths: Ranks) -> tuple[Step, ...]:
-    """From every place to the next one on its path through its domain, L-1 times."""
+def _chain(grid: Ranks, paths: Ranks, *, width: int) -> tuple[Step, ...]:
+    """From every place to the next one on its path through its domain, L-1 times.
+
+    Place l has the ``width`` chunks from ``width * l`` on.
+    """
     places, domains = grid.shape
-    chunk = np.repeat(np.arange(places, dtype=np.int32) * 2, domains)
+    chunk = np.repeat(np.arange(places, dtype=np.int32) * np.int32(width), domains)
     steps = []
     for hop in range(places - 1):
         # In hop h place l's chunks are at place paths[l, h] of the domain.
         source, target = grid[paths[:, hop]].ravel(), grid[paths[:, hop + 1]].ravel()
-        steps.append(Step(source, target, chunk, np.full_like(chunk, 2), reduce=False))
+        steps.append(Step(source, target, chunk, np.full_like(chunk, width), reduce=False))
     return tuple(steps)
 
 
-def _multicast(grid: Ranks) -> tuple[Step, ...]:
-    """From every place to all others of its domain, copied by the switch."""
+def _multicast(grid: Ranks, *, width: int, in_network: bool = True) -> tuple[Step, ...]:
+    """From every place to all others of its domain, copied by the switch or sent to each.
+
+    Place l has the ``width`` chunks from ``width * l`` on.
+    """
     places, domains = grid.shape
     if places == 1:
         return ()
     sender, receiver = np.nonzero(~np.eye(places, dtype=bool))
     source, target = grid[sender].ravel(), grid[receiver].ravel()
-    chunk = np.repeat(sender.astype(np.int32) * 2, domains)
-    count = np.full_like(chunk, 2)
-    return (Step(source, target, chunk, count, reduce=False, in_network=True),)
+    chunk = np.repeat(sender.astype(np.int32) * np.int32(width), domains)
+    count = np.full_like(chunk, width)
+    return (Step(source, target, chunk, count, reduce=False, in_network=in_network),)
 
 
 def _mirrored(steps: tuple[Step, ...]) -> tuple[Step, ...]:

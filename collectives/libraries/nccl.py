@@ -4,7 +4,8 @@ Inside a domain: one ring (several on a mesh, so that every link is used, and as
 the node is wired cable by cable), from the root down each of them for broadcast and reduce; NVLS
 for all-reduce where the switch can add and it is faster. Across domains: rings for all-gather and
 reduce-scatter; for all-reduce trees up to a size that NCCL's own model of its latencies gives,
-rings beyond, and NVLSTree where it is faster. All-to-all and messages are grouped sends. The
+rings beyond, NVLSTree where it is faster, and CollNet where the switches between domains add
+(SHARP) and it may be used. All-to-all and messages are grouped sends. The
 protocol is the fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if
 does to each term).
 
@@ -28,7 +29,16 @@ from collectives.algorithms.direct import spread
 from collectives.algorithms.hierarchical import by_domain, from_root, placed
 from collectives.algorithms.ring import local_rings
 from collectives.libraries import nccl_constants as nccl_tables
-from collectives.libraries.nccl_costs import Case, Offer, chained, ringed, sent, switched, treed
+from collectives.libraries.nccl_costs import (
+    Case,
+    Offer,
+    chained,
+    in_fabric,
+    ringed,
+    sent,
+    switched,
+    treed,
+)
 from collectives.machine import Machine, Ranks, fastest_times
 from simulator.calls import Call, Group
 from simulator.costing.stacked_networks import Links, Networks, Number
@@ -53,7 +63,7 @@ _SENDS: dict[str, Callable[[int], Schedule]] = {
 _SMALL_MESH = 4
 """Members of a mesh up to which all rings are few; together they use every link alike."""
 
-NAMES = ("ring", "tree", "nvls", "nvls_tree")
+NAMES = ("ring", "tree", "nvls", "nvls_tree", "collnet")
 """Algorithms by NCCL's names; others may be forced too, by the names of `select`."""
 
 
@@ -151,7 +161,25 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         and case.local >= nccl_tables.NVLS_LEAST
     ):
         offers.append(_switched(case))
+    if case.machine.sharp and case.domains > 1 and case.even:
+        offers += _in_fabric(case)
     return offers
+
+
+def _in_fabric(case: Case) -> list[Offer]:
+    """CollNet in all its forms: chains, direct where a domain has a switch, and one that adds."""
+    forms = ["chain"]
+    if case.paths is None and case.local > 1:
+        forms.append("direct")
+    if case.machine.in_network and case.tuning.nvls is not None and case.local > 1:
+        forms.append("switch")
+    return [in_fabric(case, _collnet(case, form), form) for form in forms]
+
+
+def _collnet(case: Case, form: str) -> Schedule:
+    return case.schedule(
+        f"collnet {form}", lambda: tree.collnet_all_reduce(case.grid, form, case.paths)
+    )
 
 
 def _forced(case: Case, algorithm: str) -> list[Offer]:
@@ -161,6 +189,12 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
         raise ScheduleError(f"{case.kind}: NCCL's {algorithm} is modelled for all_reduce only")
     if algorithm == "tree":
         return treed(case, _tree(case))
+    if algorithm == "collnet":
+        if not case.machine.sharp or case.domains == 1:
+            raise ScheduleError(
+                "collnet needs several domains and switches that add: library.sharp"
+            )
+        return _in_fabric(case)
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
     return [_switched(case)]

@@ -78,6 +78,17 @@ NVLS_SHARE = 0.89
 """Fitted: of the bandwidth that nvlsEfficiency leaves to NVLS, what arrives; 0.87 to 0.91 on 5 to 8
 H200 and on 8 B300, and 0.89 on the 72 GPUs of a GB200 NVL72 (github coreweave/nccl-tests pull 43:
 840 GB/s), which were held out."""
+COLLNET_NET = {"chain": 30 * MICRO, "direct": 31 * MICRO, "switch": 18 * MICRO}
+"""Up into the fabric and down again, by what adds inside a domain: CollNetChain, CollNetDirect,
+NVLS."""
+COLLNET_STEP = {"chain": 2.8 * MICRO, "direct": 3.7 * MICRO}
+"""A step inside a domain over NVLink."""
+COLLNET_NEIGHBOUR = 0.4 * MICRO
+"""What a step of CollNetDirect inside a domain takes for each of its members but one."""
+COLLNET_SHARE = 0.85
+"""Of the wire that CollNet moves: the tuner's factor of CollNetDirect from Hopper on. Not fitted:
+about 20 of 25 GB/s a NIC of HDR, and 110 GB/s of an all-reduce that NVLink limits on DGX A100,
+where this gives 20.4 and 114 (NVIDIA sjeaugey, NVIDIA/nccl issue 320)."""
 NVLS_LEAST = 5
 """Ranks of a domain from which NCCL takes NVLS; on 4 it stays with rings (H200, NCCL's choice)."""
 NET_MESSAGE, NET_EAGER = 3.0 * MICRO, 8 * KIB

@@ -328,6 +328,39 @@ def switched(case: Case, schedule: Schedule) -> Offer:
     )
 
 
+def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
+    """CollNet: what is left of a domain is added by the switches between domains.
+
+    Latencies are NCCL's, beside what the links have; Simple is the only protocol.
+    """
+    on_wire = case.wire(schedule, pipelined=True)
+    share: Number = tables.COLLNET_SHARE
+    if inside == "switch":
+        added = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS
+        near = on_wire.on(case.topology, SCALE_UP) / (added * tables.NVLS_SHARE)
+        slowed = np.maximum(near, on_wire.per_byte / share)
+        share = np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0)
+        steps = tables.NVLS_STEP
+    elif inside == "direct":
+        steps = tables.COLLNET_STEP[inside] + tables.COLLNET_NEIGHBOUR * (case.local - 1)
+        steps = 2 * (steps - case.link.steps["LL"])
+    else:
+        steps = 2 * (case.local - 1) * (tables.COLLNET_STEP[inside] - case.link.steps["LL"])
+    filling = case.bytes_time(schedule)
+    slot = case.slot("Simple", case.ring_channels)
+    return Offer(
+        schedule,
+        overhead=case.base
+        + tables.WIDE
+        + steps
+        + max(0.0, tables.COLLNET_NET[inside] - 2 * tables.NET_STEP["LL"])
+        + filling * slot / (slot + case.size),
+        efficiency=share,
+        protocol="Simple",
+        pipelined=True,
+    )
+
+
 def sent(case: Case, schedule: Schedule) -> list[Offer]:
     """Group sends and receives (all-to-all, a message): every peer has channels of its own.
 

@@ -9,7 +9,7 @@ from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.routing_notes import policy_of
+from simulator.routing.paths import policy_of
 from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
 from topologies.cluster.graphs import is_graph_file

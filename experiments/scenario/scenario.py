@@ -194,6 +194,7 @@ class Site:
             nics=least.nics,
             in_order=least.in_order,
             pxn=cluster.library is None or cluster.library.pxn,
+            sharp=cluster.library is not None and cluster.library.sharp,
             calibration=cluster.calibration,
             forced=self.forced,
             wired=cluster.wiring is not None,

@@ -126,6 +126,13 @@ def between_switches(network: Topology) -> Mask:
     return inner[network.source] & inner[network.target] & of_resource(network, network.routing)
 
 
+def policy_of(network: Topology) -> str:
+    """Name how a network routes: its policy, unless it has paths of its own, or no two switches."""
+    if network.route is not None:
+        return "its own"
+    return network.routing.policy if between_switches(network).any() else "single paths"
+
+
 def capacity_of(network: Topology) -> Floats:
     """Return what adaptive switches think that links can carry."""
     capacity = network.routing.capacity

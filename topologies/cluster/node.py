@@ -309,12 +309,15 @@ class Library(ClusterPart):
     longest path over which GPUs access each other's memory (NCCL_P2P_LEVEL): ``PXB``, over PCIe
     switches, by default; with ``LOC`` never (NCCL_P2P_DISABLE=1), NVLink included, so that all that
     a node moves goes through host memory (:func:`topologies.cluster.wiring.without_peer_access`).
+    ``sharp``: the switches between nodes add, and NCCL may use it (NCCL_COLLNET_ENABLE=1 with the
+    SHARP plugin; off by default).
     """
 
     name: Literal["nccl", "rccl", "xla", "gloo", "none"]
     version: str | None = None
     pxn: StrictBool = True
     p2p: P2pLevel | None = None
+    sharp: StrictBool = False
 
 
 class NodeNics(ClusterPart):

@@ -242,6 +242,20 @@ class Cluster(ClusterPart):
         return self
 
     @model_validator(mode="after")
+    def _sharp_fits(self) -> Self:
+        if self.library is None or not self.library.sharp:
+            return self
+        fabric = self.scale_out
+        link = (fabric.link or "infiniband") if fabric is not None else "none"
+        copied = fabric is not None and fabric.host_bandwidth is not None
+        if self.library.name != "nccl" or link != "infiniband" or copied:
+            raise ValueError(
+                "library.sharp is NCCL's on InfiniBand, whose switches add: this is"
+                f" {self.library.name} on {'sockets' if copied else link}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _kinds_fit(self) -> Self:
         if self.node_kinds:
             _check_kinds(self)

@@ -60,6 +60,31 @@ def test_what_is_known_says_which_errors_it_has() -> None:
     assert line.startswith("scale-up of a fitted family: prior ±")
 
 
+def test_packets_on_full_links_widen_what_is_open_of_large_calls() -> None:
+    """Between 1 and 1.17 times as long, all alike likely; not where measured errors have it."""
+    cluster = parse_cluster(TEXT, source="pair")
+    usual, routed = (
+        prior(cluster, BOTH, ["all_reduce"], factors) for factors in ({}, {"scale_out": 1.17})
+    )
+    changed = [(row["tier"], row["sizes"]) for row in routed if row["packet_factor"] != 1]
+    assert changed == [("scale_out", "large")]
+    wider = routed[-1]["shared"] ** 2 - usual[-1]["shared"] ** 2
+    assert wider == pytest.approx(log(1.17) ** 2 / 3)
+    assert "packets on full links up to 1.17 times as long" in list(say_prior(routed))[1]
+    fitted = parse_cluster(f"{TEXT}known: {{scale_out: fitted}}", source="pair")
+    rows = prior(fitted, BOTH, ["all_reduce"], {"scale_out": 1.17})
+    assert rows == prior(fitted, BOTH, ["all_reduce"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "factor"), [(4, 1.0), (64, 1.17)], ids=["one router", "several routers"]
+)
+def test_packets_lose_nothing_where_all_share_a_switch(nodes: int, factor: float) -> None:
+    workload = one_call("all_reduce", 4 * nodes, 1e6)
+    priors = prior_of(Scenario(workload, load_cluster("perlmutter"), nodes=nodes))
+    assert priors[-1]["packet_factor"] == factor
+
+
 def test_a_measured_tier_has_its_own_errors_and_other_kinds_those_of_before() -> None:
     own = ERRORS.replace("{small", "{kinds: [all_reduce], others: fitted, small", 1)
     cluster = parse_cluster(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, Rule
+from simulator.routing.equal_nodes import hub_of, is_even, mean_of_orbits, turns
 from simulator.routing.graph import UNKNOWN
 from simulator.routing.least_paths import (
     Block,
@@ -324,6 +325,9 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
         return None if survey.network.routing.resource else _listed(survey, traffic)
     if survey.hub.sum() > _MOST_HUBS:
         return None
+    even = _even(survey, traffic)
+    if even is not None:
+        return even
     total, pairs = sums(len(survey.network), -1), hub_pairs(survey.hub)
     add = by_hubs(survey, total, ALIKE, pairs)
     if not all(add(block) for block in traffic.blocks()):
@@ -340,6 +344,36 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
         number=pairs.number[some],
         load=total.load,
         near=(float(total.slowest[0]), int(total.number[0])),
+    )
+
+
+def _even(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather an all-to-all of nodes that hang on hubs by one cable each; None where they do not."""
+    nodes = traffic.source
+    cables = hub_of(survey, nodes) if is_even(traffic) else None
+    if cables is None:
+        return None
+    of_node, up, down = cables
+    hub, first, members = np.unique(of_node, return_index=True, return_counts=True)
+    second = np.full(len(survey.hub), -1)
+    later = np.setdiff1d(np.arange(len(nodes)), first)[::-1]
+    second[of_node[later]] = later
+    sender, goal = np.meshgrid(np.arange(len(hub)), np.arange(len(hub)), indexing="ij")
+    own = np.eye(len(hub), dtype=np.bool_)
+    some = ~own | (members > 1)[:, None]
+    to = np.where(own, second[hub][:, None], first[None, :])
+    latency, load = survey.network.latency, np.zeros(len(survey.network))
+    load[up] = load[down] = len(nodes) - 1
+    outside = latency[up[first]][:, None] + latency[down[first]]
+    number = first[:, None] * np.int64(len(nodes)) + to
+    return Gathered(
+        first=hub[sender[some]],
+        last=hub[goal[some]],
+        amount=(members[:, None] * np.where(own, members - 1, members))[some].astype(np.float64),
+        outside=outside[some],
+        number=number[some],
+        load=load,
+        near=(-1.0, -1),
     )
 
 
@@ -466,6 +500,10 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)
+    if watched < 0 and is_even(traffic):
+        ended = _of_equals(network, traffic)
+        if ended is not None:
+            return ended
     total = sums(len(network), watched)
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
     if survey.hub.any():
@@ -479,6 +517,31 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
     whole = Parts(1.0, 1.0)
     latency_of = _latency_of(network, ends, whole)
     return Totals(total.load, ends, latency_of, (int(total.passing[0]), few.tolist()), whole)
+
+
+def _of_equals(network: Topology, traffic: Traffic) -> Totals | None:
+    """Add up an all-to-all of equal nodes; None where there are none, or a hash chooses."""
+    survey, whole = survey_of(network), Parts(1.0, 1.0)
+    alike = CHOICES[network.routing.policy] == ALIKE
+    if survey.hub.any():
+        gathered = _even(survey, traffic) if alike or survey.hub.sum() == 1 else None
+        routed = None if gathered is None else _routed(survey, gathered, ALIKE)
+        if gathered is None or routed is None:
+            return None
+        load, ends = gathered.load + routed[0], traffic.ends(_slowest(gathered, routed[1]))
+        return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
+    nodes = len(network.nodes)
+    exchanges = turns(network) if alike and len(traffic.goal) == nodes else None
+    if exchanges is None or network.routing.resource:
+        return None
+    total, took, goal = sums(len(network), -1), np.zeros(nodes), np.zeros(1, dtype=np.int32)
+    source = np.arange(1, nodes, dtype=np.int32)
+    to_one = Block(goal, np.array([0, nodes - 1]), source, np.ones(nodes - 1), source.astype(int))
+    if not through(survey, total, ALIKE, took)(to_one):
+        return None
+    ends = int(total.number[0]), 0
+    load = nodes * mean_of_orbits(total.load, exchanges)
+    return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
 
 
 def _divided(network: Topology, traffic: Traffic) -> Totals | None:

@@ -1,0 +1,85 @@
+"""All-to-alls among equal nodes: a few messages tell what a list of all of them does."""
+
+import numpy as np
+import pytest
+
+from simulator.routing.equal_nodes import turns
+from simulator.routing.routes import routes
+from simulator.routing.totals import totals
+from simulator.routing.traffic import exchange
+from simulator.topology import Link, topology
+from topologies import build, load_cluster
+
+EQUAL = [
+    ("switch:12", 12),
+    ("torus:4x3x2@spray", 24),
+    ("torus:5x4@minimal", 20),
+    ("ring:7@spray", 7),
+    ("hypercube:4@spray", 16),
+]
+ON_HUBS = [
+    ("fat_tree:4@spray", 16),
+    ("leaf_spine:4x2x8:2@spray", 32),
+    ("dragonfly:9x4x2x2@minimal", 72),
+    ("dragonfly:9x4x2x2@adaptive", 72),
+    ("dragonfly:9x4x2x2@valiant", 72),
+]
+
+
+def network_of(spec, ranks):
+    return build(load_cluster(f"{spec}, 50 GB/s, 1 us"), ranks)
+
+
+def listed(network, nodes):
+    """Bytes on links and the longest latency, message by message."""
+    source, target = (end[~np.eye(len(nodes), dtype=bool)] for end in np.meshgrid(nodes, nodes))
+    ways = routes(network, source, target, np.ones(len(source)))
+    load = np.bincount(ways.link, ways.share, len(network))
+    latency = np.add.reduceat(network.latency[ways.link] * ways.share, ways.offset[:-1])
+    return load, latency.max()
+
+
+@pytest.mark.parametrize(("spec", "ranks"), EQUAL + ON_HUBS)
+def test_sums_are_those_of_a_list(spec, ranks):
+    network, nodes = network_of(spec, ranks), np.arange(ranks, dtype=np.int32)
+    total = totals(network, exchange(nodes))
+    load, longest = listed(network, nodes)
+    assert total.load == pytest.approx(load, rel=1e-9)
+    assert total.latency_of.sum() == pytest.approx(longest, rel=1e-9)
+
+
+@pytest.mark.parametrize("spec", ["fat_tree:4@spray", "dragonfly:9x4x2x2@adaptive"])
+def test_some_of_the_nodes_are_summed_up_as_well(spec):
+    network = network_of(spec, 16 if spec.startswith("fat") else 72)
+    nodes = np.array([9, 0, 1, 5, 14, 2], dtype=np.int32)
+    total = totals(network, exchange(nodes))
+    load, longest = listed(network, nodes)
+    assert total.load == pytest.approx(load, rel=1e-9)
+    assert total.latency_of.sum() == pytest.approx(longest, rel=1e-9)
+
+
+def ring(bandwidths):
+    count = len(bandwidths)
+    links = [
+        Link(rank, (rank + step) % count, bandwidth, 1e-6)
+        for rank, bandwidth in enumerate(bandwidths)
+        for step in (1, count - 1)
+    ]
+    return topology("ring", count, links)
+
+
+def test_one_cable_unlike_the_others_ends_the_symmetry():
+    assert turns(ring([1e9] * 6)) is not None
+    assert turns(ring([1e9] * 5 + [2e9])) is None
+
+
+def test_a_chain_has_no_turn():
+    ends = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    assert turns(topology("chain", 3, [Link(a, b, 1e9, 0.0) for a, b in ends])) is None
+
+
+def test_every_link_of_a_torus_carries_its_closed_form():
+    """A dimension of length L even: n (L/8) messages each way (Dally and Towles 2004, 3.4)."""
+    network = network_of("torus:16x8x4@spray", 512)
+    load = totals(network, exchange(np.arange(512, dtype=np.int32))).load
+    assert np.unique(load.round(6)).tolist() == [512 * 4 / 8, 512 * 8 / 8, 512 * 16 / 8]

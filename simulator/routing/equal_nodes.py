@@ -17,17 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.routing.paths import Survey
-from simulator.routing.traffic import Traffic
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.topology import Topology
 
 _MOST_NEIGHBOURS = 16
 """Of a node of a grid: two for each dimension."""
-
-
-def is_even(traffic: Traffic) -> bool:
-    """Whether each of some nodes sends the same to every other one."""
-    return traffic.everyone and traffic.amount is None
 
 
 def hub_of(survey: Survey, nodes: Ints) -> tuple[Longs, Longs, Longs] | None:

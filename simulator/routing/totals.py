@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, Rule
-from simulator.routing.equal_nodes import hub_of, is_even, mean_of_orbits, turns
+from simulator.routing.equal_nodes import hub_of, mean_of_orbits, turns
 from simulator.routing.graph import UNKNOWN
 from simulator.routing.least_paths import (
     Block,
@@ -81,6 +81,11 @@ class Traffic:
     amount: Floats | None
     number: Longs
     everyone: bool = False
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each of some nodes sends the same to every other one."""
+        return self.everyone and self.amount is None
 
     def ends(self, number: int) -> tuple[int, int]:
         """Return who sends and who receives a message, given its number."""
@@ -350,7 +355,7 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
 def _even(survey: Survey, traffic: Traffic) -> Gathered | None:
     """Gather an all-to-all of nodes that hang on hubs by one cable each; None where they do not."""
     nodes = traffic.source
-    cables = hub_of(survey, nodes) if is_even(traffic) else None
+    cables = hub_of(survey, nodes) if traffic.is_even else None
     if cables is None:
         return None
     of_node, up, down = cables
@@ -500,7 +505,7 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         return None
     if network.routing.policy in ("adaptive", "valiant"):
         return _divided(network, traffic)
-    if watched < 0 and is_even(traffic):
+    if watched < 0 and traffic.is_even:
         ended = _of_equals(network, traffic)
         if ended is not None:
             return ended

@@ -5,8 +5,7 @@ import pytest
 
 from simulator.routing.equal_nodes import turns
 from simulator.routing.routes import routes
-from simulator.routing.totals import totals
-from simulator.routing.traffic import exchange
+from simulator.routing.totals import exchange, totals
 from simulator.topology import Link, topology
 from topologies import build, load_cluster
 

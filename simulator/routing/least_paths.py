@@ -227,7 +227,7 @@ def add_direct(block: Block, took: Floats, field: Field) -> int:
     """
     for row in range(len(block.goal)):
         goal = int(np.int64(block.goal[row]))
-        _settle(goal, field)
+        _settle(goal, _want(row, goal, block, field.tree.state), field)
         _survey(goal, field)
         port = Port(goal, goal, 0)
         for at in range(block.offset[row], block.offset[row + 1]):
@@ -277,7 +277,7 @@ def add_by_hubs(
         last = hubs.beyond.item[hubs.beyond.offset[row]]
         if not _any(row, last, sent, hubs):
             continue
-        _settle(last, field)
+        _settle(last, len(hubs.hub), field)
         _survey(last, field)
         _begin_edge(row, hubs, edge, field)
         for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
@@ -290,23 +290,36 @@ def add_by_hubs(
 
 
 @hot_loop
-def _settle(goal: int, field: Field) -> None:
-    """Find the metric of all inner nodes that reach a goal, nearest first."""
-    if field.even:
-        _in_a_queue(goal, field)
-    else:
-        search(goal, 1, UNKNOWN, field.graph, field.inner, field.tree.state)  # none is wanted: all
+def _want(row: int, goal: int, block: Block, state: SearchState) -> int:
+    """Want the senders to a goal, and no others; return how many nodes there are."""
+    state.wanted[:] = False
+    missing = 0
+    for at in range(block.offset[row], block.offset[row + 1]):
+        node = block.source[at]
+        if block.amount[at] != 0.0 and node != goal and not state.wanted[node]:
+            state.wanted[node] = True
+            missing += 1
+    return missing
 
 
 @hot_loop
-def _in_a_queue(goal: int, field: Field) -> None:
+def _settle(goal: int, missing: int, field: Field) -> None:
+    """Find the metric of inner nodes, nearest to a goal first, until none that is wanted misses."""
+    if field.even:
+        _in_a_queue(goal, missing, field)
+    else:
+        search(goal, missing, UNKNOWN, field.graph, field.inner, field.tree.state)
+
+
+@hot_loop
+def _in_a_queue(goal: int, missing: int, field: Field) -> None:
     """Search breadth first: of links that count the same the queue is the order of metrics."""
     state, graph = field.tree.state, field.graph
     metric, order, (offset, into) = state.metric, state.order, graph.into
     begin_search(goal, state)
     order[0] = goal
     reached, done = 1, 0
-    while done < reached:
+    while done < reached and missing > 0:
         node = order[done]
         done += 1
         for index in range(offset[node], offset[node + 1]):
@@ -315,6 +328,7 @@ def _in_a_queue(goal: int, field: Field) -> None:
                 metric[before] = metric[node] + graph.metric[into[index]]
                 order[reached] = state.seen[reached] = before
                 reached += 1
+                missing -= state.wanted[before]
     state.size[0] = state.size[1] = reached
 
 

@@ -34,16 +34,16 @@ def written(path, calls):
     ],
 )
 def test_calibrated_no_machine_is_worse_than_its_catalogue_entry(system):
-    """A quarter of a machine's rows, drawn twenty times; of every machine some 60 of the rows.
+    """A quarter of a machine's rows, drawn twenty times; of every machine some 80 of the rows.
 
     In the median of the draws the rest is no worse met than by the catalogue, and in no draw by
     half more. ``python -m benchmarks.logs`` has all rows.
     """
     rows = rows_of(system)
     base = logs.nearest(system)
-    calls = logs.modelled_rows(rows[:: max(1, len(rows) // 60)], base)
+    calls = logs.modelled_rows(rows[:: max(1, len(rows) // 80)], base)
     before, after = logs.medians(calls, base, logs.QUARTER, seeds=20)[:, :2].T
-    assert np.median(after) <= np.median(before) + 1e-9
+    assert np.median(after - before) <= 1e-9
     assert np.all(after < 1.5 * before)
 
 

@@ -82,3 +82,17 @@ def test_every_link_of_a_torus_carries_its_closed_form():
     network = network_of("torus:16x8x4@spray", 512)
     load = totals(network, exchange(np.arange(512, dtype=np.int32))).load
     assert np.unique(load.round(6)).tolist() == [512 * 4 / 8, 512 * 8 / 8, 512 * 16 / 8]
+
+
+@pytest.mark.parametrize("lengths", ["4x4x8", "4x8x8"])
+def test_a_twisted_torus_loads_all_its_links_alike(lengths):
+    """What TPU v4 twists slices for: all links of an all-to-all are as full as the mean."""
+    ranks = int(np.prod([int(length) for length in lengths.split("x")]))
+    nodes = np.arange(ranks, dtype=np.int32)
+    plain, twisted = (
+        totals(network_of(f"{family}:{lengths}@spray", ranks), exchange(nodes)).load
+        for family in ("torus", "twisted_torus")
+    )
+    assert twisted == pytest.approx(twisted.mean())
+    assert plain.max() == pytest.approx(ranks * 8 / 8)
+    assert plain.max() > 1.3 * twisted.max()

@@ -22,7 +22,7 @@ QUESTIONS = tuple(
         "collective_compare compare convert curve diff explain generate inspect memory metrics",
         "package plugins replay report share",
         "serving serving_rate serving_sweep study sweep topology utility validate validate_serving",
-        "validate_serving_log validate_steps what_if",
+        "validate_ratios validate_serving_log validate_steps what_if",
     )
     for word in line.split()
 )
@@ -50,6 +50,7 @@ WITHOUT_SETTINGS |= {
     "serving_sweep",
     "validate_serving",
     "validate_serving_log",
+    "validate_ratios",
     "validate_steps",
 }
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")

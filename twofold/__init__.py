@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from experiments.questions.serving_sweep import serving_sweep as serving_sweep
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
+    from experiments.questions.validation.ratios import validate_ratios as validate_ratios
     from experiments.questions.validation.recordings import validate as validate
     from experiments.questions.validation.serving import validate_serving as validate_serving
     from experiments.questions.validation.serving_log import (
@@ -114,6 +115,7 @@ _PLACES = {
     "validate": f"{_QUESTIONS}.validation.recordings:validate",
     "validate_serving": f"{_QUESTIONS}.validation.serving:validate_serving",
     "validate_serving_log": f"{_QUESTIONS}.validation.serving_log:validate_serving_log",
+    "validate_ratios": f"{_QUESTIONS}.validation.ratios:validate_ratios",
     "validate_steps": f"{_QUESTIONS}.validation.steps:validate_steps",
     "serving": f"{_QUESTIONS}.serving:serving",
     "serving_rate": f"{_QUESTIONS}.serving_rate:serving_rate",
@@ -222,6 +224,7 @@ __all__ = [
     "topology",
     "utility",
     "validate",
+    "validate_ratios",
     "validate_serving",
     "validate_serving_log",
     "validate_steps",

@@ -37,6 +37,7 @@ def _table_kinds() -> Iterable[str]:
 _OF_CALLS = ("ranks", "ranks_per_node", "kind")
 _MEANINGLESS = {
     "steps": (*_OF_CALLS, "predict", "nodes", "algorithm", "figure"),
+    "ratios": (*_OF_CALLS, "predict", "cluster", "nodes", "algorithm", "workers", "figure"),
     "collectives": ("predict", "brief", "engine", "algorithm", "workers"),
     "what-ifs": (*_OF_CALLS, "predict", "workers"),
     None: (*_OF_CALLS, "workers"),
@@ -53,8 +54,9 @@ def validate(
             show_default=False,
             help="Tables of measured what-ifs (CSV with trace, cluster, what_if or resource and "
             "factor, measured_step_s), of training steps (model, cluster, tp, pp, dp, sequence, "
-            "global_batch, step_s) or of collectives (kind, ranks, size_bytes, time_us); logs of "
-            "benchmarks, as of nccl-tests; or traces, of which TRACE@CLUSTER names its cluster.",
+            "global_batch, step_s), of ratios of two settings (step_ratio_b_over_a_measured) or of "
+            "collectives (kind, ranks, size_bytes, time_us); logs of benchmarks, as of nccl-tests; "
+            "or traces, of which TRACE@CLUSTER names its cluster.",
         ),
     ] = None,
     cluster: Annotated[
@@ -72,7 +74,7 @@ def validate(
             "--as",
             **options.choice(_table_kinds),
             show_default="by the columns of the file",
-            help="Read all as tables of what-ifs, steps or collectives.",
+            help="Read all as tables of what-ifs, steps, ratios or collectives.",
         ),
     ] = None,
     predict: Annotated[
@@ -80,6 +82,14 @@ def validate(
         typer.Option(
             metavar="TRACE@CLUSTER",
             help="Predict this recording of the same program from the traces; may be repeated.",
+        ),
+    ] = None,
+    ratios: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="A table of what-ifs that others measured (model, hardware or cluster, knob, both "
+            "settings, step_ratio_b_over_a_measured): predict each ratio; may be repeated.",
         ),
     ] = None,
     serving: Annotated[
@@ -126,12 +136,11 @@ def validate(
     if serving or serving_log is not None:
         _validate_serving(ctx, serving or [], serving_log, cluster, output, brief=brief)
         return
-    if not sources:
-        raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
-    table = _one_kind(sources, read_as)
+    sources = _sources(ctx, sources or [], ratios or [])
+    table = "ratios" if ratios else _one_kind(sources, read_as)
     refuse_given(ctx, _MEANINGLESS[table], f"for {table or 'traces'}")
-    if table == "steps":
-        _validate_steps(ctx, sources, cluster, output, workers=workers, brief=brief)
+    if table in _OF_PLANS:
+        _OF_PLANS[table](ctx, sources, output, brief=brief)
         return
     if table is None and not predict:
         refuse_given(ctx, ("brief",), "for traces without --predict")
@@ -167,23 +176,45 @@ def _validated(
         return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
 
 
-def _validate_steps(
-    ctx: typer.Context,
-    sources: list[str],
-    cluster: str | None,
-    output: Output,
-    *,
-    workers: int,
-    brief: bool,
-) -> None:
+def _sources(ctx: typer.Context, sources: list[str], ratios: list[str]) -> list[str]:
+    """Return what to validate: sources of any kind, or tables of ratios."""
+    if ratios:
+        refuse_given(ctx, ("sources", "read_as"), "for ratios")
+    elif not sources:
+        raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
+    return ratios or sources
+
+
+def _validate_steps(ctx: typer.Context, sources: list[str], output: Output, *, brief: bool) -> None:
     """Answer tables of training steps."""
     from experiments.output.progress import watching
     from experiments.questions.validation.steps import validate_steps
 
-    engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
+    cluster, workers = ctx.params["cluster"], ctx.params["workers"]
     with watching() as watch:
-        steps = validate_steps(sources, cluster, workers=workers, watch=watch, **engines)
+        steps = validate_steps(sources, cluster, workers=workers, watch=watch, **_engine_of(ctx))
     show(replace(steps, brief=brief), output)
+
+
+def _validate_ratios(
+    ctx: typer.Context, sources: list[str], output: Output, *, brief: bool
+) -> None:
+    """Answer tables of what-ifs that others measured."""
+    from experiments.output.progress import watching
+    from experiments.questions.validation.ratios import validate_ratios
+
+    with watching() as watch:
+        ratios = validate_ratios(sources, watch=watch, **_engine_of(ctx))
+    show(replace(ratios, brief=brief), output)
+
+
+_OF_PLANS = {"steps": _validate_steps, "ratios": _validate_ratios}
+"""Tables of steps that are generated, and what answers them."""
+
+
+def _engine_of(ctx: typer.Context) -> dict[str, str]:
+    """Return the engine where one is given: generated steps have a default of their own."""
+    return {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
 
 
 def _validate_serving(
@@ -200,7 +231,17 @@ def _validate_serving(
 
     refuse_given(
         ctx,
-        ("sources", "read_as", "predict", *_OF_CALLS, "engine", "nodes", "algorithm", "figure"),
+        (
+            "sources",
+            "read_as",
+            "predict",
+            "ratios",
+            *_OF_CALLS,
+            "engine",
+            "nodes",
+            "algorithm",
+            "figure",
+        ),
         "for serving",
     )
     if log is not None:

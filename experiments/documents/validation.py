@@ -24,6 +24,7 @@ from experiments.output.words import percent, plural, say_resource, say_time, un
 from experiments.settings import EVERY
 
 if TYPE_CHECKING:
+    from experiments.questions.validation.ratios import RatioPrediction, RatiosReport
     from experiments.questions.validation.recordings import StepError, ValidationReport
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary
@@ -421,6 +422,67 @@ def predicted_steps(report: "StepsReport") -> Document:
             "pairs": "error of the ratio of two steps that differ in one setting",
         },
     )
+
+
+def predicted_ratios(report: "RatiosReport") -> Document:
+    """Say predicted against measured ratios of two settings, row by row unless left out."""
+    answered = [row for row in report.ratios if row.error_pct is not None]
+    sections: list[Section] = []
+    if answered and not report.brief:
+        sections.append(Section("ratios", "Ratios", [_of_ratios(answered)], wide=True, long=True))
+    known = report.of_known
+    errors = [*report.errors, *([known] if known.ratios else [])]
+    rows = [
+        Row(
+            (
+                error.knob,
+                f"{error.ratios:,}",
+                f"{error.refused:,}",
+                *(
+                    "" if value is None else percent(value)
+                    for value in (error.median_pct, error.worst_pct)
+                ),
+            )
+        )
+        for error in errors
+    ]
+    table = Table(("knob", ">ratios", ">refused", ">median", ">worst"), rows)
+    sections.append(Section("errors", "Errors", [table], wide=True))
+    if refused := [Text(f"refused: {row.refused}") for row in report.ratios if row.refused]:
+        sections.append(Section("refused", "Refused", [*refused]))
+    headline = f"None of {plural(len(report.ratios), 'measured ratio')} could be predicted."
+    if answered:
+        headline = (
+            f"{plural(len(answered), 'measured ratio')} of {len(report.ratios)} are predicted with"
+            f" a median absolute error of {percent(report.errors[0].median_pct or 0.0)}."
+        )
+    return Document(
+        title="Validation: predicted against measured what-ifs",
+        headline=headline,
+        facts={"errors": spread_of_errors(report.error_summary)},
+        sections=tuple(sections),
+        details={
+            "ratio": "time of a token on a GPU at the second setting over that at the first",
+            "error": "of the predicted ratio; medians are absolute",
+        },
+    )
+
+
+def _of_ratios(ratios: "Sequence[RatioPrediction]") -> Table:
+    rows = [
+        Row(
+            (
+                row.model,
+                f"{row.setting_a} to {row.setting_b}",
+                f"{row.measured_ratio:.3f}",
+                f"{row.predicted_ratio:.3f}",
+                _error(row.error_pct),
+            )
+        )
+        for row in ratios
+    ]
+    columns = ("model", "settings", ">measured", ">predicted", ">error")
+    return Table(columns, rows)
 
 
 def _of_source(steps: "Sequence[StepPrediction]") -> Table:

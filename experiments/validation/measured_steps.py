@@ -5,9 +5,9 @@ file beside the table), ``step_s`` how long a step took. The model is a card's n
 alone, or its shape in ``layers``, ``hidden``, ``heads``, ``vocab`` and ``ffn``, with ``kv_heads``,
 ``head_dim``, ``gated``, ``tied``, ``positions``, ``biases``, ``experts``, ``top_k`` and
 ``expert_hidden``. The run is in ``sequence``, ``global_batch``, ``micro_batch``, ``tp``, ``pp``,
-``dp``, ``cp``, ``ep``, ``sp``, ``vpp``, ``zero``, ``gradient``, ``scores``, ``recompute`` and
-``precision``. ``framework`` says what ran it; without it, ``source`` and ``notes`` are searched
-for the name of one. Other columns are not read.
+``dp``, ``dp_replicate`` (HSDP), ``cp``, ``ep``, ``sp``, ``vpp``, ``zero``, ``gradient``,
+``scores``, ``recompute`` and ``precision``. ``framework`` says what ran it; without it, ``source``
+and ``notes`` are searched for the name of one. Other columns are not read.
 
 A row that cannot be read is kept with the reason, line and column: the others are answered.
 """
@@ -84,7 +84,7 @@ def read_steps(
     return read_rows(
         source,
         "step",
-        lambda row, line: _step(row, source, line, usual),
+        lambda row, line: read_step(row, source, line, usual),
         lambda columns: _check_columns(columns, source),
     )
 
@@ -129,9 +129,10 @@ def _check_columns(names: Sequence[str], source: Path) -> None:
         )
 
 
-def _step(
-    row: Row, source: Path, line_of_file: str, usual: Path | str | None
+def read_step(
+    row: Row, source: Path, line_of_file: str, usual: Path | str | None = None
 ) -> MeasuredStep | UnreadStep:
+    """Read a row of the table ``source``; ``usual`` is its cluster where it names none."""
     line = line_of_file.rpartition(" ")[2]
     name = text(row, "id") or f"line {line}"
     labels = (name, text(row, "source"), text(row, "accelerator"))
@@ -202,6 +203,7 @@ def _parallelism(row: Row) -> Parallelism:
     parallelism = Parallelism(
         **degrees,
         virtual=_count(row, "vpp", 1),
+        dp_replicate=_count(row, "dp_replicate", 1),
         sequence_parallel=_flag(row, "sp") and degrees["tp"] > 1,
         zero=zero,
     )

@@ -16,10 +16,11 @@ from topologies import catalog
 
 Row = Mapping[str, str | None]
 """Cells of a row by the names of their columns."""
-Kind = Literal["what-ifs", "steps", "collectives"]
+Kind = Literal["what-ifs", "steps", "ratios", "collectives"]
 _COLUMNS: dict[Kind, frozenset[str]] = {
     "what-ifs": frozenset({"trace", "measured_step_s"}),
     "steps": frozenset({"global_batch", "step_s"}),
+    "ratios": frozenset({"step_ratio_b_over_a_measured"}),
     "collectives": frozenset({"size_bytes", "time_us"}),
 }
 KINDS = tuple(_COLUMNS)

@@ -240,15 +240,8 @@ def predicted(
     if isinstance(step, UnreadStep):
         return _refused(step, step.reason)
     try:
-        cluster, assumed = _where(step)
-        plan = plan_on(
-            cluster,
-            model=step.model,
-            parallelism=step.parallelism,
-            run=step.run,
-            ignore_memory=step.measured is not None,
-        )
-        makespan = simulated(plan, cluster, settings).makespan
+        cluster, assumed = site_of(step)
+        makespan = step_on(cluster, step, settings, ignore_memory=step.measured is not None)
     except TwofoldError as error:
         return _refused(step, f"{step.place}: {' '.join(str(error).split())}")
     off = None if step.measured is None else 100 * (makespan / step.measured - 1)
@@ -257,8 +250,34 @@ def predicted(
     )
 
 
-def _where(step: MeasuredStep) -> tuple[Cluster, list[str]]:
-    """Return a row's cluster, with as many nodes as its job needs."""
+def step_on(
+    cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
+) -> float:
+    """Return how long the step that a row describes takes on a cluster (s).
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.questions.generate.plan_on` says.
+    """
+    plan = plan_on(
+        cluster,
+        model=step.model,
+        parallelism=step.parallelism,
+        run=step.run,
+        ignore_memory=ignore_memory,
+    )
+    return simulated(plan, cluster, settings).makespan
+
+
+def site_of(step: MeasuredStep) -> tuple[Cluster, list[str]]:
+    """Return a row's cluster, with as many nodes as its job needs, and what that takes for granted.
+
+    Raises
+    ------
+    ClusterError
+        As :func:`topologies.load_cluster`.
+    """
     cluster = load_cluster(step.cluster)
     needed = -(-step.parallelism.ranks // cluster.ranks_per_node)
     if cluster.node_kinds or needed <= cluster.nodes:

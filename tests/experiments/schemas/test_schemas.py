@@ -190,6 +190,7 @@ def test_every_command_that_answers_has_a_schema():
         "collective_calls",
         "collective_compare",
         "memory",
+        "validate_ratios",
         "validate_steps",
     }
     others |= {"validate_serving", "validate_serving_log", "serving_rate", "serving_sweep"}

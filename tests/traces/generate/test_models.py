@@ -71,6 +71,19 @@ PUBLISHED = {
     "bert-large": 335100000.0,  # arXiv 1810.04805: 340M
     "vit-b-16": 86570000.0,  # arXiv 2010.11929 table 1: 86M
     "vit-l-16": 304330000.0,  # arXiv 2010.11929 table 1: 307M
+    # github mosaicml/llm-foundry scripts/train/benchmarking/README.md, column ModelParams
+    "mpt-125m": 125_311_488,
+    "mpt-350m": 355_985_408,
+    "mpt-760m": 760_470_528,
+    "mpt-1b": 1_315_950_592,
+    "mpt-3b": 2_651_837_440,
+    "mpt-7b": 6_658_859_008,
+    "mpt-13b": 12_853_954_560,
+    "mpt-30b": 29_975_214_080,
+    "mpt-70b": 64_862_437_376,
+    "internlm-7b": 7.32e9,  # tensors of the checkpoint on huggingface.co
+    "llama-2-34b": 33.74e9,  # tensors of Code Llama's checkpoint on huggingface.co
+    "tinyllama-1.1b": 1.1e9,  # arXiv 2401.02385: 1.1B
     "dit-xl-2": 675100000.0,  # arXiv 2212.09748 table 1: 675M
 }
 CARD = """

@@ -1,0 +1,256 @@
+"""Two settings of a step as people write them: read where the words say one thing, else refused.
+
+>>> row = {
+...     "model": "mpt-7b FSDP, micro-batch 18, accumulation 1, recompute full",
+...     "hardware": "A100-40GB 1600 Gbps",
+...     "knob": "nodes",
+...     "setting_a": "32 GPUs",
+...     "setting_b": "128 GPUs",
+... }
+>>> (a, b), assumed = sides_in_words(row)
+>>> a["cluster"], a["gpus"], b["gpus"], b["recompute"], assumed
+('dgx-a100-40gb', '32', '128', 'full', ('sequences as long as the model reads: 2,048',))
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from experiments.validation.tables import Row, text
+from simulator.support.errors import TraceError
+from topologies import load_cluster
+from traces.generate.model import load_model, model_names
+
+Cells = dict[str, str]
+
+_OF_RUN: tuple[tuple[str, Mapping[str, str]], ...] = (
+    (r"micro[- ]?batch(?:es)?(?: of)? (\d+)", {"micro_batch": "1"}),
+    (r"micro_num (\d+)", {"accumulation": "1"}),
+    (r"(?:gradient )?accumulation (\d+)", {"accumulation": "1"}),
+    (r"packed (\d+) ?x ?(\d+)", {"micro_batch": "1", "sequence": "2"}),
+    (r"(?:seq|sequence)(?: length)?[ =](\d+)", {"sequence": "1"}),
+    (r"batch(?: size)? (\d+)", {"micro_batch": "1"}),
+    (r"recompute (none|selective|full)", {"recompute": "1"}),
+    (r"(selective|full) (?:ac|activation checkpointing)", {"recompute": "1"}),
+    (r"zero-?([0-3])", {"zero": "1"}),
+    (r"(bf16|fp16)", {"precision": "1"}),
+    (r"tp[ =]?(\d+)", {"tp": "1"}),
+    (r"pp[ =]?(\d+)", {"pp": "1"}),
+    (r"(\d+) gpus?", {"gpus": "1"}),
+)
+"""What ran: a pattern, and the columns that its groups fill."""
+_WAYS = {"fsdp": "3", "hsdp": "3", "ddp": "0"}
+"""How weights are sharded over replicas, by its name: the stage of ZeRO."""
+_SERVED = r"\b(vllm|sglang|tensorrt-llm|decode|prefill|inference)\b"
+_RATE = r"(\d+(?:\.\d+)?) ?g(?:b(?:ps|it/s))?\b"
+_PLAIN_WORDS = r"\b(infiniband|ib|nvlink|roce|gpus?|nodes?|x|bfloat16)\b"
+"""Words of hardware that say what such machines have anyway."""
+_ACCELERATORS = {
+    "a100-40gb": "dgx-a100-40gb",
+    "a100-80gb": "dgx-a100",
+    "a100": "dgx-a100",
+    "h100": "hgx-h100",
+    "h200": "hgx-h200",
+    "h800": "hgx-h800",
+    "h20": "hgx-h20",
+    "b200": "hgx-b200",
+    "b300": "hgx-b300",
+    "v100": "dgx-v100",
+    "mi300x": "mi300x-8",
+    "mi325x": "mi325x-8",
+    "mi355x": "mi355x-8",
+}
+"""The catalogue's cluster of whole nodes with an accelerator that is named alone."""
+_PCIE = {"dgx-a100": "a100-pcie-8", "dgx-a100-40gb": "a100-pcie-8", "hgx-h100": "h100-pcie-8"}
+"""The same accelerators without NVLink."""
+_LETTERS = re.compile(r"[^a-z0-9]+")
+
+
+def sides_in_words(row: Row) -> tuple[tuple[Cells, Cells], tuple[str, ...]]:
+    """Return the columns of both steps of a row, and what the words leave to be assumed.
+
+    Raises
+    ------
+    TraceError
+        If something is not said, or not understood: the words are named.
+    """
+    common, assumed = _run_of(row)
+    sides = []
+    for side in ("a", "b"):
+        cells = dict(common)
+        hardware = _hardware_of(text(row, "hardware"), text(row, f"setting_{side}"))
+        cells |= {name: value for name, value in hardware.items() if value}
+        cells |= _setting_of(text(row, f"setting_{side}"), text(row, "knob"), cells)
+        sides.append(_finished(cells))
+    if sides[0] == sides[1]:
+        raise TraceError(
+            f"knob: {text(row, 'knob')!r}: the words {text(row, 'setting_a')!r} and "
+            f"{text(row, 'setting_b')!r} make no difference that is understood"
+        )
+    return (sides[0], sides[1]), assumed
+
+
+def _run_of(row: Row) -> tuple[Cells, tuple[str, ...]]:
+    """Read the column ``model``: the model, and how it is run."""
+    rest = text(row, "model").lower()
+    if served := re.search(_SERVED, rest):
+        raise TraceError(f"model: {served[0]!r} is serving; only training steps are answered")
+    cells: Cells = {"source": text(row, "source")}
+    for pattern, columns in _OF_RUN:
+        if match := re.search(rf"\b{pattern}\b", rest):
+            cells |= {name: match[int(group)] for name, group in columns.items()}
+            rest = rest.replace(match[0], " ", 1)
+    way = next((way for way in _WAYS if re.search(rf"\b{way}\b", rest)), None)
+    if way is not None:
+        cells["zero"] = cells.get("zero", _WAYS[way])
+        cells["way"] = way
+        rest = re.sub(rf"\b{way}\b", " ", rest)
+    name = _model_named(rest)
+    cells["model"] = name
+    assumed = []
+    if "sequence" not in cells:
+        model = load_model(name)
+        longest = model.positions or model.longest
+        if longest is None:
+            raise TraceError("model: no sequence length is stated")
+        cells["sequence"] = str(longest)
+        assumed.append(f"sequences as long as the model reads: {longest:,}")
+    if "micro_batch" not in cells:
+        raise TraceError("model: no micro-batch is stated")
+    return cells, tuple(assumed)
+
+
+def _model_named(words: str) -> str:
+    """Return the card whose name is what is left of the words."""
+    cards = {_LETTERS.sub("", name): name for name in model_names()}
+    left = _LETTERS.sub("", words)
+    matches = [name for letters, name in cards.items() if letters == left]
+    if not matches and left in {
+        _LETTERS.sub("", name.rpartition("-")[0]) for name in cards.values()
+    }:
+        matches = [
+            name for name in cards.values() if _LETTERS.sub("", name.rpartition("-")[0]) == left
+        ]
+    if len(matches) != 1:
+        shown = " ".join(words.replace(",", " ").split())
+        raise TraceError(f"model: {shown!r} is not understood: no card has that name")
+    return matches[0]
+
+
+@cache
+def _accelerators() -> tuple[str, ...]:
+    """Names of accelerators, the longest first."""
+    return tuple(sorted(_ACCELERATORS, key=len, reverse=True))
+
+
+def _hardware_of(words: str, setting: str) -> Cells:
+    """Read the column ``hardware``, of two kinds of it the one that the setting names."""
+    rest = _kind_of(words, setting).lower()
+    chip = _accelerator_in(rest)
+    if not chip:
+        raise TraceError(f"hardware: {words!r}: no accelerator of the catalogue's clusters")
+    for pattern, missing in _AMBIGUOUS.items():
+        if re.search(pattern, rest):
+            raise TraceError(f"hardware: {words!r}: {missing} is not stated")
+    cells: Cells = {"cluster": _ACCELERATORS[chip], "accelerator": chip}
+    rest = rest.replace(chip, " ", 1)
+    for name, pattern in (("gbit", _RATE), ("gpus", r"\b(\d+) ?x?(?=\s|$)")):
+        if match := re.search(pattern, rest):
+            cells[name] = match[1]
+            rest = rest.replace(match[0], " ", 1)
+    rest = " ".join(re.sub(_PLAIN_WORDS, " ", rest).replace(",", " ").split())
+    if rest:
+        raise TraceError(f"hardware: {rest!r} is not understood")
+    return cells
+
+
+_AMBIGUOUS = {r"\bpcie\b": "which machine of PCIe cards", r"\d+ to \d+": "how many nodes"}
+
+
+def _kind_of(words: str, setting: str) -> str:
+    """Return what hardware is meant: the only one, or that which the setting names."""
+    kinds = words.split("/")
+    if len(kinds) == 1:
+        return words
+    chip = _accelerator_in(setting)
+    named = [kind for kind in kinds if chip and _accelerator_in(kind) == chip]
+    if len(named) != 1:
+        raise TraceError(f"hardware: {words!r}: {setting!r} does not say which of them")
+    return named[0]
+
+
+def _accelerator_in(words: str) -> str:
+    lower = words.lower()
+    return next((name for name in _accelerators() if re.search(rf"\b{name}\b", lower)), "")
+
+
+def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Cells:
+    """Read a setting: what it changes of what both sides have in common."""
+    lower = words.lower().strip()
+    for pattern, read in _SETTINGS.items():
+        if match := re.fullmatch(pattern, lower):
+            return read(match, cells)
+    if re.fullmatch(r"\d+", lower) and "accumulation" in knob.lower():
+        return {"accumulation": lower}
+    if _accelerator_in(lower) and re.fullmatch(
+        r"[\d ]*x? *", re.sub(_RATE, "", lower.replace(_accelerator_in(lower), "", 1))
+    ):
+        return {}  # the column hardware has all of it
+    raise TraceError(f"setting: {words!r} is not understood")
+
+
+def _nodes(match: re.Match[str], cells: Mapping[str, str]) -> Cells:
+    return {"gpus": str(int(match[1]) * load_cluster(cells["cluster"]).ranks_per_node)}
+
+
+def _degree(match: re.Match[str], _: Mapping[str, str]) -> Cells:
+    if match[1] == "tp":
+        return {"tp": match[2], "sp": "1", "zero": "0"}
+    return {"gpus": match[2], "zero": _WAYS[match[1]], "way": match[1]}
+
+
+def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Cells:
+    """Put the same accelerator into the catalogue's machine of PCIe cards."""
+    cluster = cells["cluster"]
+    if cluster not in _PCIE:
+        raise TraceError(f"setting: the catalogue has no machine like {cluster} without NVLink")
+    whole = load_cluster(cluster).accelerator.name
+    return {"cluster": _PCIE[cluster], "settings": f"accelerator = {whole}"}
+
+
+_SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Cells]] = {
+    r"(\d+) gpus?": lambda match, _: {"gpus": match[1]},
+    r"(\d+) nodes?": _nodes,
+    r"(fsdp|ddp|tp)[ =]?(\d+)": _degree,
+    r"nvlink|p2p|ib|infiniband|rdma": lambda *_: {},  # such machines have it
+    r"pcie|no nvlink": _without_nvlink,
+    r"no p2p|nccl_p2p_disable ?= ?1": lambda *_: {"settings": "NCCL_P2P_DISABLE = 1"},
+    r"tcp|(tcp )?sockets": lambda *_: {"settings": "NCCL_IB_DISABLE = 1"},
+}
+"""Settings as they are written, and the columns that they fill."""
+
+
+def _finished(cells: Cells) -> Cells:
+    """Work out what follows: the rate of a NIC, the framework, who shares shards with whom."""
+    if "gpus" not in cells:
+        raise TraceError("hardware: no number of GPUs is stated")
+    settings = [cells["settings"]] if cells.get("settings") else []
+    cluster = load_cluster(cells["cluster"])
+    if gbit := cells.pop("gbit", None):
+        if cluster.scale_out is None:
+            raise TraceError(f"hardware: {cells['cluster']} has no NICs")
+        each = float(gbit) / cluster.scale_out.nics_per_node
+        settings.insert(0, f"scale_out.bandwidth = {each:g} Gbit/s")
+    if settings:
+        cells["settings"] = "; ".join(settings)
+    way = cells.pop("way", "")
+    if way == "hsdp":
+        cells["dp_replicate"] = str(max(1, int(cells["gpus"]) // cluster.ranks_per_node))
+    if not _is_named(cells):
+        cells["framework"] = "fsdp2" if way in ("fsdp", "hsdp") else "megatron"
+    return cells
+
+
+def _is_named(cells: Mapping[str, str]) -> bool:
+    """Whether the source says what ran."""
+    return bool(re.search(r"llm-foundry|mosaic|nemo|maxtext|torchtitan|deepspeed", cells["source"]))

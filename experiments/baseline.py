@@ -165,7 +165,8 @@ class Baseline:
         by = self.loaded.generated_by
         if by is None:
             return None
-        return step_prior(by, self.recorded.cluster.accelerator.name, self.recorded.ranks)
+        cluster = self.recorded.cluster
+        return step_prior(by, cluster.accelerator.name, self.recorded.ranks, cluster.steps)
 
     def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
         """Which calls of a step take the time that was recorded, shape ``(calls,)``.
@@ -486,7 +487,9 @@ def costed(
 
 
 def _kernels(loaded: Loaded, cluster: Cluster) -> KernelPrior:
-    return kernel_prior(loaded.kernel_times, loaded.generated_by, cluster.accelerator.name)
+    return kernel_prior(
+        loaded.kernel_times, loaded.generated_by, cluster.accelerator.name, cluster.steps
+    )
 
 
 def _noting(read: OpenTrace, notes: tuple[str, ...]) -> OpenTrace:

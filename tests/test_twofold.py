@@ -18,7 +18,7 @@ from simulator.support.errors import SettingsError
 QUESTIONS = tuple(
     word
     for line in (
-        "bill cache calibrate calibrate_logs clusters collective collective_calls",
+        "bill cache calibrate calibrate_logs calibrate_steps clusters collective collective_calls",
         "collective_compare compare convert curve diff explain generate inspect memory metrics",
         "package plugins replay report share",
         "serving serving_rate serving_sweep study sweep topology utility validate validate_serving",
@@ -40,6 +40,7 @@ WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plug
 WITHOUT_SETTINGS |= {
     "bill",
     "cache",
+    "calibrate_steps",
     "collective_calls",
     "collective_compare",
     "memory",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from experiments.questions.bill import bill as bill
     from experiments.questions.calibrate import calibrate as calibrate
     from experiments.questions.calibrate import calibrate_logs as calibrate_logs
+    from experiments.questions.calibrate_steps import calibrate_steps as calibrate_steps
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
@@ -112,6 +113,7 @@ _PLACES = {
     "cache": "experiments.studies.cache:cache",
     "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
     "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
+    "calibrate_steps": f"{_QUESTIONS}.calibrate_steps:calibrate_steps",
     "validate": f"{_QUESTIONS}.validation.recordings:validate",
     "validate_serving": f"{_QUESTIONS}.validation.serving:validate_serving",
     "validate_serving_log": f"{_QUESTIONS}.validation.serving_log:validate_serving_log",
@@ -188,6 +190,7 @@ __all__ = [
     "cache",
     "calibrate",
     "calibrate_logs",
+    "calibrate_steps",
     "clusters",
     "collective",
     "collective_calls",

@@ -38,6 +38,7 @@ from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
     from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
+    from experiments.questions.calibrate_steps import StepCalibrationReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
 
@@ -440,23 +441,36 @@ def calibrate(
     step_time: StepTime = "",
     fold: Fold = None,
     logs: Logs = None,
+    steps: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Measured training steps, a row each, as validate reads them (model, tp, pp, dp, "
+            "sequence, global_batch, step_s): fit generated steps to them; may be repeated.",
+        ),
+    ] = None,
     ranks: Ranks = None,
     ranks_per_node: RanksPerNode = None,
     kind: Kind = None,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Fit a cluster's latencies, bandwidths and overheads to a trace or to benchmark logs."""
+    """Fit a cluster to a trace, to benchmark logs, or to measured training steps."""
     from experiments.files import check_output
     from experiments.output.progress import watching
 
     check_figure(figure)
-    _check_calibration(ctx, trace, logs)
+    _check_calibration(ctx, trace, logs, steps)
     if write is not None:
         check_output(write, (".yaml", ".yml"))
-    report: CalibrationReport | LogCalibrationReport
+    report: CalibrationReport | LogCalibrationReport | StepCalibrationReport
     with watching() as watch:
-        if logs:
+        if steps:
+            from experiments.questions.calibrate_steps import calibrate_steps
+
+            engines = {"engine": engine} if is_given(ctx, "engine") else {}
+            report = calibrate_steps(steps, cluster, watch=watch, **engines)
+        elif logs:
             from experiments.questions.calibrate import calibrate_logs
 
             report = calibrate_logs(
@@ -481,12 +495,21 @@ def calibrate(
 
 
 def _check_calibration(
-    ctx: typer.Context, trace: Path | None, logs: "Sequence[Path] | None"
+    ctx: typer.Context,
+    trace: Path | None,
+    logs: "Sequence[Path] | None",
+    steps: "Sequence[Path] | None",
 ) -> None:
     """Refuse options that have no effect beside each other."""
     typed = [name for name, value in ctx.params.items() if is_given(ctx, name) and value]
-    if (trace is None) == (not logs):
-        raise typer.BadParameter("name a TRACE, or logs of benchmarks with --logs.")
+    if sum(map(bool, (trace, logs, steps))) != 1:
+        raise typer.BadParameter(
+            "name one of: a TRACE, logs of benchmarks with --logs, measured steps with --steps."
+        )
+    if steps:
+        without = {"steps", "cluster", "write", "engine", "output"}
+        refuse_given(ctx, [name for name in ctx.params if name not in without], "for --steps")
+        return
     if logs and ctx.params["cluster"] is None:
         raise typer.BadParameter("--logs need the cluster to begin with: --cluster C.")
     wrong = _OF_TRACES if logs else ("ranks", "ranks_per_node", "kind", "figure")

@@ -97,6 +97,8 @@ def accelerator_of(
         generation=accelerator.generation or "",
         peaks=tuple(sorted(accelerator.peak.items())),
         sustained=accelerator.sustained,
+        kernel_time=1.0 if cluster.steps is None else cluster.steps.kernel_time,
+        host_time=1.0 if cluster.steps is None else cluster.steps.host_time,
     )
 
 

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from experiments.priors.errors import STEP_ERRORS, WITHIN_90, Errors, read_errors
 from simulator.accelerators import model
+from topologies.cluster.node import FittedSteps
 
 SIZES = (8, 64, 512, 4096)
 """Accelerators up to which a class of sizes goes."""
@@ -35,7 +36,9 @@ class StepPrior(TypedDict):
     signed_pct: float
 
 
-def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None:
+def step_prior(
+    framework: str, accelerator: str, ranks: int, fitted: FittedSteps | None = None
+) -> StepPrior | None:
     """Return the errors of measured steps like one that is generated.
 
     Parameters
@@ -46,6 +49,8 @@ def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None
         Name of the cluster's accelerator.
     ranks
         How many of them.
+    fitted
+        What the cluster was calibrated with: what its steps were off when left out counts.
 
     Returns
     -------
@@ -59,6 +64,14 @@ def step_prior(framework: str, accelerator: str, ranks: int) -> StepPrior | None
     >>> step_prior("vllm", "H100-SXM5-80GB", 8) is None
     True
     """
+    if fitted is not None and fitted.p90_pct is not None:
+        return {
+            "like": f"the {fitted.runs} steps that the cluster was calibrated with, left out",
+            "steps": fitted.runs,
+            "median_pct": fitted.median_pct or 0.0,
+            "p90_pct": fitted.p90_pct,
+            "signed_pct": fitted.signed_pct or 0.0,
+        }
     table, family = read_errors(STEP_ERRORS), model(accelerator)
     for key in ((family, size_class(ranks)), (family, ANY), (ANY, ANY)):
         errors = table.get((framework, *key))
@@ -155,7 +168,10 @@ class KernelPrior(TypedDict):
 
 
 def kernel_prior(
-    shares: Mapping[str, float], framework: str | None, accelerator: str
+    shares: Mapping[str, float],
+    framework: str | None,
+    accelerator: str,
+    fitted: FittedSteps | None = None,
 ) -> KernelPrior:
     """Say how far off the kernels of a generated step may be.
 
@@ -167,6 +183,8 @@ def kernel_prior(
         That the step was generated for; None of a recorded one, and of serving.
     accelerator
         Name of the cluster's.
+    fitted
+        What the cluster was calibrated with.
 
     Examples
     --------
@@ -182,7 +200,10 @@ def kernel_prior(
 
     shared, held_to = shared_error(shares), ""
     steps = None if framework is None else steps_on(framework, accelerator)
-    if steps is not None and steps.p90_pct < 100:
+    if framework is not None and fitted is not None and (fitted.p90_pct or 100) < 100:
+        shared = -log(1 - (fitted.p90_pct or 0.0) / 100) / WITHIN_90
+        held_to = f"{fitted.runs} steps that the cluster was calibrated with"
+    elif steps is not None and steps.p90_pct < 100:
         most = -log(1 - steps.p90_pct / 100) / WITHIN_90
         if most < shared:
             shared = max(most, kernel_error("measured").shared)

@@ -91,8 +91,13 @@ class GenerationReport(Report):
         """What measured training steps like this one were off; None where there are none."""
         if not isinstance(self.plan.run, Training):
             return None
-        accelerator = self.base.recorded.cluster.accelerator.name
-        return step_prior(self.plan.run.framework, accelerator, self.plan.parallelism.ranks)
+        cluster = self.base.recorded.cluster
+        return step_prior(
+            self.plan.run.framework,
+            cluster.accelerator.name,
+            self.plan.parallelism.ranks,
+            cluster.steps,
+        )
 
     @property
     def likely_step_s(self) -> float | None:

@@ -344,8 +344,8 @@ def _steps(site: Site, kernels: Sequence[Move]) -> list[Move]:
     """Say what generated steps are off beyond their kernels."""
     if site.plan is None:
         return []
-    accelerator = site.cluster.accelerator.name
-    prior = step_prior(site.plan.run.framework, accelerator, site.ranks)
+    cluster = site.cluster
+    prior = step_prior(site.plan.run.framework, cluster.accelerator.name, site.ranks, cluster.steps)
     if prior is None:
         return []
     whole = WITHIN_95 * math.log1p(prior["p90_pct"] / 100) / WITHIN_90

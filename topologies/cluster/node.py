@@ -382,6 +382,23 @@ class LinkFactors(ClusterPart):
     latency: Multiple = 1.0
 
 
+class FittedSteps(ClusterPart):
+    """What measured steps showed of those that are generated for this cluster.
+
+    ``kernel_time`` and ``host_time`` are how many times as long kernels, and the host's part of
+    launching them, take as tables and frameworks say. ``runs`` is how many steps were measured;
+    ``median_pct``, ``p90_pct`` and ``signed_pct`` are by how much such a step is off that was left
+    out: median and 90th percentile without sign, and median with it; None of fewer than three.
+    """
+
+    kernel_time: PositiveMultiple = 1.0
+    host_time: PositiveMultiple = 1.0
+    runs: Count
+    median_pct: Multiple | None = None
+    p90_pct: Multiple | None = None
+    signed_pct: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
+
+
 class Calibrated(ClusterPart):
     """What was measured of one kind of collective, as multiples of what the file says elsewhere.
 

@@ -26,6 +26,7 @@ from topologies.cluster.node import (
     WIRED,
     AcceleratorTable,
     Calibrated,
+    FittedSteps,
     Host,
     Library,
     LinkFactors,
@@ -71,6 +72,8 @@ class Cluster(ClusterPart):
         Paid once per call of a collective (s).
     calibration
         What a trace showed, by kind of collective.
+    steps
+        What measured steps showed of those that are generated.
     link_factors
         What a what-if multiplied, by resource, of links that a graph draws.
     known
@@ -108,6 +111,7 @@ class Cluster(ClusterPart):
     library: Library | None = None
     collective_overhead: Latency = 0.0
     calibration: dict[str, Calibrated] = Field(default_factory=dict)
+    steps: FittedSteps | None = None
     link_factors: dict[str, LinkFactors] = Field(default_factory=dict)
     known: HowKnown = HowKnown()
     prices: Prices = Prices()

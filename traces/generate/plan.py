@@ -450,6 +450,8 @@ class _AcceleratorTable(_PlanTable):
     generation: str = ""
     peaks: dict[str, Annotated[FlopsText, Field(gt=0)]] = Field(default_factory=dict)
     sustained: float = 1.0
+    kernel_time: float = 1.0
+    host_time: float = 1.0
     memory: Annotated[BytesText, Field(gt=0)] | None = None
     memory_reserve: Annotated[BytesText, Field(ge=0)] = CUDA_RESERVE
     rematerialises: StrictBool = False

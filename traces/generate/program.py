@@ -78,6 +78,10 @@ class KernelClock:
 
     def time(self, work: Work) -> tuple[float, str]:
         """Time of one kernel on the device (s), and how it is known."""
+        time, origin = self._as_tables_say(work)
+        return (time if self.serving else self.rates.kernel_time * time), origin
+
+    def _as_tables_say(self, work: Work) -> tuple[float, str]:
         if not self.framework.measured:
             work_alone = KernelWork(work.flops, work.traffic)
             return roofline_time(work_alone, self.rates), "roofline"

@@ -93,7 +93,8 @@ def host_costs(plan: GenerationPlan) -> HostCosts | None:
     launched = plan.run.cuda_graphs is False or not by.captured
     if not launched or not (by.launch or by.exchange):
         return None
-    return HostCosts(by.launch, by.exchange)
+    longer = plan.accelerator.host_time
+    return HostCosts(longer * by.launch, longer * by.exchange)
 
 
 def _slots(stage: int, plan: GenerationPlan) -> list[Slot]:

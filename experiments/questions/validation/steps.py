@@ -270,15 +270,17 @@ def step_on(
     return simulated(plan, cluster, settings).makespan
 
 
-def site_of(step: MeasuredStep) -> tuple[Cluster, list[str]]:
+def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, list[str]]:
     """Return a row's cluster, with as many nodes as its job needs, and what that takes for granted.
+
+    ``on`` stands for the cluster that the row names.
 
     Raises
     ------
     ClusterError
         As :func:`topologies.load_cluster`.
     """
-    cluster = load_cluster(step.cluster)
+    cluster = on or load_cluster(step.cluster)
     needed = -(-step.parallelism.ranks // cluster.ranks_per_node)
     if cluster.node_kinds or needed <= cluster.nodes:
         return cluster, []

@@ -187,6 +187,7 @@ def test_every_command_that_answers_has_a_schema():
         "program",
         "hang",
         "calibrate_logs",
+        "calibrate_steps",
         "collective_calls",
         "collective_compare",
         "memory",

@@ -41,6 +41,9 @@ class KernelRates:
         type and FLOP/s. A roofline does without.
     sustained
         Part of the clock that it holds under load, of what its generation does.
+    kernel_time, host_time
+        How many times as long kernels of a training step, and the host's part of launching them,
+        take as tables and frameworks say.
 
     Raises
     ------
@@ -61,9 +64,11 @@ class KernelRates:
     generation: str = ""
     peaks: tuple[tuple[str, float], ...] = ()
     sustained: float = 1.0
+    kernel_time: float = 1.0
+    host_time: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("peak", "memory_bandwidth"):
+        for name in ("peak", "memory_bandwidth", "kernel_time", "host_time"):
             if not getattr(self, name) > 0:
                 raise WorkloadError(f"{name} {getattr(self, name)!r} must be positive")
         for name in ("compute_efficiency", "memory_efficiency", "sustained"):

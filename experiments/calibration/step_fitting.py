@@ -1,0 +1,307 @@
+"""A cluster fitted to measured steps of plans: kernels, host, and the network's efficiencies.
+
+A few steps say little of four figures. So each is drawn to the cluster's own by what it may be off:
+the most probable multiples, given errors of steps and figures that are normal in their logarithms
+(ridge regression with known variances: Hoerl and Kennard, Technometrics 12, 1970). Most machines
+are as they are known, and steps scatter around that, too; so the logarithms are multiplied by how
+probable it is, after the steps, that this machine is another (Bayesian model averaging: Hoeting and
+others, Statistical Science 14, 1999). What no step depends on stays. Steps that none of it explains
+weigh less (Student's t: Lange, Little and Taylor, JASA 84, 1989).
+
+Of a step only its logarithm's derivatives are used, taken anew where the fit has come to.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.priors.network import spread_of
+from simulator.topology import SCALE_OUT, SCALE_UP
+from topologies import Cluster
+from topologies.cluster.node import FittedSteps
+
+Floats = NDArray[np.float64]
+Predict = Callable[[int, Cluster], float]
+"""Time (s) of a measured step, by its number, on a cluster."""
+
+KERNELS, HOST = "kernel_time", "host_time"
+PARAMETERS = (KERNELS, HOST, f"{SCALE_UP}.efficiency", f"{SCALE_OUT}.efficiency")
+"""What is fitted, as a cluster file names it: of an efficiency what its bytes take longer."""
+
+_OPEN = {KERNELS: 0.1, HOST: 0.3}
+"""What kernels and hosts of another machine may be off: deviations of a logarithm.
+
+Kernels of one accelerator under a framework share 8 to 12 % (``step_errors.csv``); hosts are a
+third faster or slower than the one that was fitted.
+"""
+_UNEXPLAINED, _STEPS_BEFORE = 0.1, 6
+"""What a step is off besides, and how many steps' worth that is known by.
+
+The 90th percentile of steps of a framework is 7 to 21 % (``step_errors.csv``), 1.6 deviations.
+"""
+_ANOTHER = 0.3
+"""How probable it is, before any step, that a machine is not as it is known.
+
+This and what steps are off besides were chosen on vTrain's steps, whose framework's figures were
+fitted to them: there is little to learn from a few.
+"""
+BETTER = 0.9
+"""Steps that are left out must be nearer than without by this: else their medians just scatter."""
+_FREEDOM = 4.0
+"""Degrees of freedom of Student's t, the usual choice for a few outliers."""
+_STEP = 0.1
+"""Change of a logarithm by which a derivative is taken."""
+_TELLS = 0.02
+"""A figure is fitted where a step is longer by this much of what the figure's part is."""
+_MOST = np.log(3.0)
+"""No figure is off by more than three times: beyond, something else is wrong."""
+_ROUNDS = 3
+_REWEIGHTED = 20
+FEWEST_LEFT_OUT = 3
+"""Steps from which on it is told what the next one is off."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepFit:
+    """A cluster fitted to measured steps.
+
+    ``multiples`` are by parameter, ``why_not`` says of those that were not fitted why. Errors are
+    predicted over measured time, less 1: ``before`` on the cluster as it was, ``after`` as fitted,
+    ``left_out`` fitted to the other steps, shape ``(steps,)``; None of fewer than three.
+    """
+
+    cluster: Cluster
+    multiples: dict[str, float]
+    why_not: dict[str, str]
+    before: Floats
+    after: Floats
+    left_out: Floats | None
+
+
+def fit_to_steps(cluster: Cluster, measured: Sequence[float], predict: Predict) -> StepFit:
+    """Fit a cluster to steps that were measured on it.
+
+    Parameters
+    ----------
+    cluster
+        As it is known so far.
+    measured
+        Times of the steps (s), one or more.
+    predict
+        What each takes on a cluster.
+
+    Returns
+    -------
+    StepFit
+        With the cluster as it was where the steps left out are no nearer with what the others
+        show.
+    """
+    names, spread = _open(cluster)
+    logs = np.log(measured)
+    point = np.zeros(len(names))
+    base = times = _predicted(cluster, names, point, predict, len(logs))
+    slopes = np.zeros((len(logs), len(names)))
+    for _ in range(_ROUNDS):
+        slopes = _slopes((cluster, names, point), times, predict)
+        point = linear_fit(logs - times + slopes @ point, slopes, spread)
+        times = _predicted(cluster, names, point, predict, len(logs))
+    is_told = _told(slopes)
+    why_not = {
+        name: f"no step depends on it by {100 * _TELLS:.0f} % of it"
+        for name, told in zip(names, is_told.tolist(), strict=True)
+        if not told
+    }
+    left_out = None
+    if len(logs) >= FEWEST_LEFT_OUT:
+        left_out = _left_out(
+            (cluster, names, spread), logs, logs - times + slopes @ point, slopes, predict
+        )
+        before, after = (float(np.median(np.abs(e))) for e in (np.expm1(base - logs), left_out))
+        if after > BETTER * before:
+            why = (
+                f"left out, steps are {100 * after:.1f} % off with it, {100 * before:.1f} % without"
+            )
+            why_not |= {name: why for name in names if name not in why_not}
+            point, times, left_out = np.zeros(len(names)), base, np.expm1(base - logs)
+    multiples = np.exp(point).tolist()
+    return StepFit(
+        cluster=moved(cluster, names, point),
+        multiples=dict(zip(names, multiples, strict=True)),
+        why_not=why_not,
+        before=np.expm1(base - logs),
+        after=np.expm1(times - logs),
+        left_out=left_out,
+    )
+
+
+def slopes_of(cluster: Cluster, count: int, predict: Predict) -> tuple[Floats, Floats, Floats]:
+    """Return logarithms of times, their derivatives by those of the figures, and what these may be.
+
+    Shapes ``(count,)``, ``(count, figures)`` and ``(figures,)``; the last are deviations of the
+    figures' logarithms.
+    """
+    names, spread = _open(cluster)
+    point = np.zeros(len(names))
+    times = _predicted(cluster, names, point, predict, count)
+    return times, _slopes((cluster, names, point), times, predict), spread
+
+
+def _left_out(
+    where: tuple[Cluster, Sequence[str], Floats],
+    logs: Floats,
+    target: Floats,
+    slopes: Floats,
+    predict: Predict,
+) -> Floats:
+    """Error of each step by a fit to the others, relative: the fit linear, the step simulated."""
+    cluster, names, spread = where
+    errors = np.empty(len(logs))
+    for number in range(len(logs)):
+        rest = np.arange(len(logs)) != number
+        point = linear_fit(target[rest], slopes[rest], spread)
+        errors[number] = predict(number, moved(cluster, names, point)) / np.exp(logs[number]) - 1
+    return errors
+
+
+def _open(cluster: Cluster) -> tuple[list[str], Floats]:
+    """Name the figures that a cluster has, and how far off each may be."""
+    names = [name for name in PARAMETERS if _has(cluster, name)]
+    return names, np.array(
+        [_OPEN[name] if name in _OPEN else _spread(cluster, name) for name in names]
+    )
+
+
+def _told(slopes: Floats) -> NDArray[np.bool_]:
+    """Which figures the steps show, shape ``(figures,)``."""
+    return np.asarray(np.abs(slopes).max(axis=0) >= _TELLS)
+
+
+def moved(cluster: Cluster, names: Sequence[str], point: Floats) -> Cluster:
+    """Return a cluster with its figures multiplied, ``point`` being the logarithms by name."""
+    multiples = dict(zip(names, np.exp(point).tolist(), strict=True))
+    before = cluster.steps or FittedSteps(runs=1)
+    steps = before.model_copy(
+        update={name: getattr(before, name) * multiples[name] for name in (KERNELS, HOST)}
+    )
+    update: dict[str, object] = {"steps": steps}
+    for tier in (SCALE_UP, SCALE_OUT):
+        longer = multiples.get(f"{tier}.efficiency", 1.0)
+        fabric = getattr(cluster, tier)
+        if longer != 1.0:
+            efficiency = min(1.0, fabric.efficiency / longer)
+            update[tier] = fabric.model_copy(update={"efficiency": efficiency})
+    return cluster.model_copy(update=update)
+
+
+def fitted_cluster(fit: StepFit, source: str) -> Cluster:
+    """Return the cluster with what was fitted, where from, and what the next step is off."""
+    steps, sources = fit.cluster.steps, dict(fit.cluster.sources)
+    table = steps or FittedSteps(runs=len(fit.before))
+    errors = {} if fit.left_out is None else _errors(fit.left_out)
+    about = f"fitted to {source}"
+    for name in fit.multiples:
+        if name not in fit.why_not:
+            sources[f"steps.{name}" if name in (KERNELS, HOST) else name] = about
+    table = table.model_copy(update={"runs": len(fit.before), **errors})
+    return fit.cluster.model_copy(update={"steps": table, "sources": sources})
+
+
+def _errors(left_out: Floats) -> Mapping[str, float]:
+    percent = 100 * left_out
+    return {
+        "median_pct": float(np.median(np.abs(percent))),
+        "p90_pct": float(np.quantile(np.abs(percent), 0.9, method="higher")),
+        "signed_pct": float(np.median(percent)),
+    }
+
+
+def _has(cluster: Cluster, name: str) -> bool:
+    tier = name.partition(".")[0]
+    if tier == SCALE_UP:
+        return not cluster.is_one_graph
+    return tier != SCALE_OUT or cluster.scale_out is not None
+
+
+def _spread(cluster: Cluster, name: str) -> float:
+    return spread_of(cluster.known, f"{name.partition('.')[0]}.bandwidth")
+
+
+def _predicted(
+    cluster: Cluster, names: Sequence[str], point: Floats, predict: Predict, count: int
+) -> Floats:
+    there = moved(cluster, names, point)
+    return np.log([predict(number, there) for number in range(count)])
+
+
+def _slopes(
+    where: tuple[Cluster, Sequence[str], Floats], times: Floats, predict: Predict
+) -> Floats:
+    """Differentiate the logarithms of times by those of figures: shape ``(steps, names)``."""
+    cluster, names, point = where
+    columns = []
+    for at in range(len(names)):
+        further = point.copy()
+        further[at] += _STEP
+        columns.append((_predicted(cluster, names, further, predict, len(times)) - times) / _STEP)
+    return np.array(columns).T
+
+
+def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:
+    """Return the logarithms of the figures that are most probable, shape ``(figures,)``.
+
+    Parameters
+    ----------
+    target
+        What they should add to the steps' logarithms, shape ``(steps,)``.
+    slopes
+        How much each adds, shape ``(steps, figures)``; what none depends on stays.
+    spread
+        How far off each may be: deviations of its logarithm.
+    """
+    chosen = np.flatnonzero(_told(slopes))
+    point = np.zeros(len(spread))
+    if not len(chosen):
+        return point
+    another, scatter = _another(target, slopes[:, chosen] * spread[chosen])
+    matrix, penalty = slopes[:, chosen] / scatter, np.diag(1 / spread[chosen] ** 2)
+    weight = np.ones(len(target))
+    for _ in range(_REWEIGHTED):
+        weighted = matrix.T * weight
+        solution = np.linalg.solve(weighted @ matrix + penalty, weighted @ (target / scatter))
+        off = target / scatter - matrix @ solution
+        weight = (_FREEDOM + 1) / (_FREEDOM + off**2)
+    point[chosen] = another * np.clip(solution, -_MOST, _MOST)
+    return point
+
+
+def _another(target: Floats, open_slopes: Floats) -> tuple[float, float]:
+    """Return how probable it is that the machine is another, and what steps then scatter.
+
+    ``open_slopes`` is what steps move by when each figure is off by its deviation. What steps
+    scatter is not known well, either: its square is inverse gamma, as is usual for a normal's.
+    """
+    same = np.eye(len(target))
+    other = same + open_slopes @ open_slopes.T / _UNEXPLAINED**2
+    as_known, _ = _evidence(target, same)
+    as_another, scatter = _evidence(target, other)
+    odds = (1 - _ANOTHER) / _ANOTHER * np.exp(np.clip(as_known - as_another, -_LARGEST, _LARGEST))
+    return float(1 / (1 + odds)), scatter
+
+
+_LARGEST = 50.0
+"""Logarithm of odds beyond which a float's exponential is of no use."""
+
+
+def _evidence(errors: Floats, covariance: Floats) -> tuple[float, float]:
+    """Logarithm of how probable errors are, but for a constant, and what they scatter.
+
+    ``covariance`` is in squares of the scatter.
+    """
+    _, log_determinant = np.linalg.slogdet(covariance)
+    squares = _STEPS_BEFORE * _UNEXPLAINED**2 + errors @ np.linalg.solve(covariance, errors)
+    count = _STEPS_BEFORE + len(errors)
+    return float(-0.5 * (log_determinant + count * np.log(squares))), float(
+        np.sqrt(squares / count)
+    )

@@ -1,0 +1,81 @@
+"""A cluster fitted to measured steps: what they show is found, what they do not stays."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.calibration.step_fitting import PARAMETERS, fit_to_steps, fitted_cluster, moved
+from experiments.priors.steps import step_prior
+from topologies import load_cluster
+
+CLUSTER = load_cluster("dgx-a100")
+SHARES = np.array(
+    [[0.7, 0.2, 0.1, 0.0], [0.2, 0.7, 0.05, 0.05], [0.5, 0.1, 0.1, 0.3], [0.3, 0.1, 0.1, 0.5]] * 3
+)
+"""Parts of steps that kernels, the host, and the bytes of both tiers take."""
+
+
+def multiples(cluster):
+    """What parts of a step take, by parameter, as times those of the catalogue's cluster."""
+    steps = cluster.steps
+    host, kernels = (1.0, 1.0) if steps is None else (steps.host_time, steps.kernel_time)
+    tiers = [
+        getattr(CLUSTER, tier).efficiency / getattr(cluster, tier).efficiency
+        for tier in ("scale_up", "scale_out")
+    ]
+    return np.array([kernels, host, *tiers])
+
+
+def of_parts(shares):
+    """Steps that are the sum of their parts."""
+    return lambda number, cluster: float(shares[number] @ multiples(cluster))
+
+
+@pytest.mark.parametrize("parameter", ["kernel_time", "host_time", "scale_out.efficiency"])
+def test_a_figure_that_is_off_is_found_by_many_steps(parameter):
+    """That of NVLink, which the catalogue has from measurements to 5 %, hardly moves."""
+    truth = np.where(np.array(PARAMETERS) == parameter, np.log(1.3), 0.0)
+    machine = moved(CLUSTER, PARAMETERS, truth)
+    predict = of_parts(SHARES)
+    fit = fit_to_steps(CLUSTER, [predict(at, machine) for at in range(len(SHARES))], predict)
+    assert np.median(np.abs(fit.after)) < 0.6 * np.median(np.abs(fit.before))
+    others = [fit.multiples[name] for name in PARAMETERS if name != parameter]
+    assert fit.multiples[parameter] > max(others)
+
+
+def test_what_no_step_depends_on_stays():
+    shares = np.array([[0.8, 0.2, 0.0, 0.0]] * 4)
+    predict = of_parts(shares)
+    fit = fit_to_steps(CLUSTER, [1.2] * 4, predict)
+    assert fit.multiples["scale_out.efficiency"] == fit.multiples["scale_up.efficiency"] == 1
+    assert "no step depends on it" in fit.why_not["scale_out.efficiency"]
+    assert fit.cluster.scale_out == CLUSTER.scale_out
+
+
+def test_one_step_moves_figures_less_than_five_do():
+    predict = of_parts(np.array([[1.0, 0.0, 0.0, 0.0]] * 5))
+    found = [fit_to_steps(CLUSTER, [1.2] * told, predict) for told in (1, 3, 5)]
+    kernels = [fit.multiples["kernel_time"] for fit in found]
+    assert 1 < kernels[0] < kernels[1] < kernels[2] < 1.2
+    assert found[0].left_out is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=8))
+def test_steps_that_are_left_out_are_never_further_off_than_without(logs):
+    predict = of_parts(SHARES)
+    measured = [predict(at, CLUSTER) * float(np.exp(log)) for at, log in enumerate(logs)]
+    fit = fit_to_steps(CLUSTER, measured, predict)
+    assert np.median(np.abs(fit.left_out)) <= np.median(np.abs(fit.before)) + 1e-12
+
+
+def test_a_written_cluster_says_where_its_figures_are_from_and_what_the_next_step_is_off():
+    predict = of_parts(SHARES)
+    measured = [1.2 * predict(at, CLUSTER) for at in range(6)]
+    cluster = fitted_cluster(fit_to_steps(CLUSTER, measured, predict), "runs.csv")
+    assert cluster.sources["steps.kernel_time"] == "fitted to runs.csv"
+    prior = step_prior("megatron", cluster.accelerator.name, 8, cluster.steps)
+    assert prior["steps"] == 6
+    assert prior["p90_pct"] == cluster.steps.p90_pct < 15
+    assert step_prior("megatron", cluster.accelerator.name, 8) != prior

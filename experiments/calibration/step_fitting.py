@@ -265,6 +265,7 @@ def linear_fit(target: Floats, slopes: Floats, spread: Floats) -> Floats:
     if not len(chosen):
         return point
     another, scatter = _another(target, slopes[:, chosen] * spread[chosen])
+    another *= min(1.0, len(target) / FEWEST_LEFT_OUT)  # fewer hardly contradict each other
     matrix, penalty = slopes[:, chosen] / scatter, np.diag(1 / spread[chosen] ** 2)
     weight = np.ones(len(target))
     for _ in range(_REWEIGHTED):

@@ -14,12 +14,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.calibration.step_fitting import BETTER, FEWEST_LEFT_OUT, linear_fit, slopes_of
+from experiments.priors.network import spread_of
 from experiments.questions.validation.steps import site_of, step_on
 from experiments.validation.measured_steps import MeasuredStep, read_steps
 from simulator.support.errors import TwofoldError
@@ -75,7 +77,9 @@ def _linearised(row: MeasuredStep) -> tuple[float, Floats, Floats] | None:
         return step_on(site_of(row, on)[0], row, None, ignore_memory=True)
 
     try:
-        times, slopes, spread = slopes_of(site_of(row)[0], 1, predict)
+        cluster, _ = site_of(row)
+        may_be = partial(spread_of, cluster.known)
+        times, slopes, spread = slopes_of(cluster, 1, predict, may_be)
     except TwofoldError:
         return None
     return float(times[0] - np.log(row.measured or np.nan)), slopes[0], spread

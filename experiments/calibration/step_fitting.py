@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.priors.network import spread_of
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import Cluster
 from topologies.cluster.node import FittedSteps
@@ -25,6 +24,8 @@ from topologies.cluster.node import FittedSteps
 Floats = NDArray[np.float64]
 Predict = Callable[[int, Cluster], float]
 """Time (s) of a measured step, by its number, on a cluster."""
+Spread = Callable[[str], float]
+"""How far off bandwidths of a tier may be, ``scale_up.bandwidth``: a deviation of a logarithm."""
 
 KERNELS, HOST = "kernel_time", "host_time"
 PARAMETERS = (KERNELS, HOST, f"{SCALE_UP}.efficiency", f"{SCALE_OUT}.efficiency")
@@ -80,7 +81,9 @@ class StepFit:
     left_out: Floats | None
 
 
-def fit_to_steps(cluster: Cluster, measured: Sequence[float], predict: Predict) -> StepFit:
+def fit_to_steps(
+    cluster: Cluster, measured: Sequence[float], predict: Predict, spread_of: Spread
+) -> StepFit:
     """Fit a cluster to steps that were measured on it.
 
     Parameters
@@ -91,6 +94,8 @@ def fit_to_steps(cluster: Cluster, measured: Sequence[float], predict: Predict) 
         Times of the steps (s), one or more.
     predict
         What each takes on a cluster.
+    spread_of
+        How far off the network may be, as it is known so far.
 
     Returns
     -------
@@ -98,7 +103,7 @@ def fit_to_steps(cluster: Cluster, measured: Sequence[float], predict: Predict) 
         With the cluster as it was where the steps left out are no nearer with what the others
         show.
     """
-    names, spread = _open(cluster)
+    names, spread = _open(cluster, spread_of)
     logs = np.log(measured)
     point = np.zeros(len(names))
     base = times = _predicted(cluster, names, point, predict, len(logs))
@@ -136,13 +141,15 @@ def fit_to_steps(cluster: Cluster, measured: Sequence[float], predict: Predict) 
     )
 
 
-def slopes_of(cluster: Cluster, count: int, predict: Predict) -> tuple[Floats, Floats, Floats]:
+def slopes_of(
+    cluster: Cluster, count: int, predict: Predict, spread_of: Spread
+) -> tuple[Floats, Floats, Floats]:
     """Return logarithms of times, their derivatives by those of the figures, and what these may be.
 
     Shapes ``(count,)``, ``(count, figures)`` and ``(figures,)``; the last are deviations of the
     figures' logarithms.
     """
-    names, spread = _open(cluster)
+    names, spread = _open(cluster, spread_of)
     point = np.zeros(len(names))
     times = _predicted(cluster, names, point, predict, count)
     return times, _slopes((cluster, names, point), times, predict), spread
@@ -165,11 +172,12 @@ def _left_out(
     return errors
 
 
-def _open(cluster: Cluster) -> tuple[list[str], Floats]:
+def _open(cluster: Cluster, spread_of: Spread) -> tuple[list[str], Floats]:
     """Name the figures that a cluster has, and how far off each may be."""
     names = [name for name in PARAMETERS if _has(cluster, name)]
+    tiers = {name: f"{name.partition('.')[0]}.bandwidth" for name in names}
     return names, np.array(
-        [_OPEN[name] if name in _OPEN else _spread(cluster, name) for name in names]
+        [_OPEN[name] if name in _OPEN else spread_of(tiers[name]) for name in names]
     )
 
 
@@ -222,10 +230,6 @@ def _has(cluster: Cluster, name: str) -> bool:
     if tier == SCALE_UP:
         return not cluster.is_one_graph
     return tier != SCALE_OUT or cluster.scale_out is not None
-
-
-def _spread(cluster: Cluster, name: str) -> float:
-    return spread_of(cluster.known, f"{name.partition('.')[0]}.bandwidth")
 
 
 def _predicted(

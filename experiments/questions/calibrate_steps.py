@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from experiments.baseline import Settings
 from experiments.calibration.step_fitting import StepFit, fit_to_steps, fitted_cluster
 from experiments.output.document import Document
+from experiments.priors.network import spread_of
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.questions.validation.steps import site_of, step_on
@@ -148,7 +150,8 @@ def calibrate_steps(
         return step_on(site_of(row, on)[0], row, settings, ignore_memory=True)
 
     watch(f"{len(rows)} steps")
-    fit = fit_to_steps(base, [row.measured or 0.0 for row in rows], predict)
+    times = [row.measured or 0.0 for row in rows]
+    fit = fit_to_steps(base, times, predict, partial(spread_of, base.known))
     return StepCalibrationReport(
         base=base,
         cluster=fitted_cluster(fit, ", ".join(map(str, paths))),

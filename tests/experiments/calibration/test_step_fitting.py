@@ -1,15 +1,19 @@
 """A cluster fitted to measured steps: what they show is found, what they do not stays."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.calibration.step_fitting import PARAMETERS, fit_to_steps, fitted_cluster, moved
+from experiments.priors.network import spread_of
 from experiments.priors.steps import step_prior
 from topologies import load_cluster
 
 CLUSTER = load_cluster("dgx-a100")
+SPREAD = partial(spread_of, CLUSTER.known)
 SHARES = np.array(
     [[0.7, 0.2, 0.1, 0.0], [0.2, 0.7, 0.05, 0.05], [0.5, 0.1, 0.1, 0.3], [0.3, 0.1, 0.1, 0.5]] * 3
 )
@@ -38,7 +42,9 @@ def test_a_figure_that_is_off_is_found_by_many_steps(parameter):
     truth = np.where(np.array(PARAMETERS) == parameter, np.log(1.3), 0.0)
     machine = moved(CLUSTER, PARAMETERS, truth)
     predict = of_parts(SHARES)
-    fit = fit_to_steps(CLUSTER, [predict(at, machine) for at in range(len(SHARES))], predict)
+    fit = fit_to_steps(
+        CLUSTER, [predict(at, machine) for at in range(len(SHARES))], predict, SPREAD
+    )
     assert np.median(np.abs(fit.after)) < 0.6 * np.median(np.abs(fit.before))
     others = [fit.multiples[name] for name in PARAMETERS if name != parameter]
     assert fit.multiples[parameter] > max(others)
@@ -47,7 +53,7 @@ def test_a_figure_that_is_off_is_found_by_many_steps(parameter):
 def test_what_no_step_depends_on_stays():
     shares = np.array([[0.8, 0.2, 0.0, 0.0]] * 4)
     predict = of_parts(shares)
-    fit = fit_to_steps(CLUSTER, [1.2] * 4, predict)
+    fit = fit_to_steps(CLUSTER, [1.2] * 4, predict, SPREAD)
     assert fit.multiples["scale_out.efficiency"] == fit.multiples["scale_up.efficiency"] == 1
     assert "no step depends on it" in fit.why_not["scale_out.efficiency"]
     assert fit.cluster.scale_out == CLUSTER.scale_out
@@ -55,7 +61,7 @@ def test_what_no_step_depends_on_stays():
 
 def test_one_step_moves_figures_less_than_five_do():
     predict = of_parts(np.array([[1.0, 0.0, 0.0, 0.0]] * 5))
-    found = [fit_to_steps(CLUSTER, [1.2] * told, predict) for told in (1, 3, 5)]
+    found = [fit_to_steps(CLUSTER, [1.2] * told, predict, SPREAD) for told in (1, 3, 5)]
     kernels = [fit.multiples["kernel_time"] for fit in found]
     assert 1 < kernels[0] < kernels[1] < kernels[2] < 1.2
     assert found[0].left_out is None
@@ -66,14 +72,14 @@ def test_one_step_moves_figures_less_than_five_do():
 def test_steps_that_are_left_out_are_never_further_off_than_without(logs):
     predict = of_parts(SHARES)
     measured = [predict(at, CLUSTER) * float(np.exp(log)) for at, log in enumerate(logs)]
-    fit = fit_to_steps(CLUSTER, measured, predict)
+    fit = fit_to_steps(CLUSTER, measured, predict, SPREAD)
     assert np.median(np.abs(fit.left_out)) <= np.median(np.abs(fit.before)) + 1e-12
 
 
 def test_a_written_cluster_says_where_its_figures_are_from_and_what_the_next_step_is_off():
     predict = of_parts(SHARES)
     measured = [1.2 * predict(at, CLUSTER) for at in range(6)]
-    cluster = fitted_cluster(fit_to_steps(CLUSTER, measured, predict), "runs.csv")
+    cluster = fitted_cluster(fit_to_steps(CLUSTER, measured, predict, SPREAD), "runs.csv")
     assert cluster.sources["steps.kernel_time"] == "fitted to runs.csv"
     prior = step_prior("megatron", cluster.accelerator.name, 8, cluster.steps)
     assert prior["steps"] == 6

@@ -74,23 +74,23 @@ def open_file(path: Path, wrong: Wrong = TraceError, what: str = "") -> Buffered
     LimitError
         If it is larger than the limit ``file``.
     """
-    said = f"{path}: cannot be read{' ' * bool(what)}{what}"
+    failure = f"{path}: cannot be read{' ' * bool(what)}{what}"
     readable = READABLE.get()
     if readable is not None:
         real = Path(os.path.realpath(path))
-        if not any(real.is_relative_to(place) for place in readable):
-            raise wrong(f"{said}: only files that the program was started with are read here")
+        if not any(real.is_relative_to(allowed) for allowed in readable):
+            raise wrong(f"{failure}: only files that the program was started with are read here")
     try:
         # Without waiting, or a pipe that nobody writes to would be waited for.
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(number, "rb")  # refuses a directory, and closes it
     except (OSError, ValueError) as error:  # of the latter, a NUL in the name
-        raise wrong(f"{said}: {reason_of(error)}") from error
+        raise wrong(f"{failure}: {reason_of(error)}") from error
     status = os.fstat(file.fileno())
     kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), None)
     try:
         if kind is not None:
-            raise wrong(f"{said}: it is {kind}: write what it holds to a file first")
+            raise wrong(f"{failure}: it is {kind}: write what it holds to a file first")
         limits().check("file", status.st_size, str(path), f"{status.st_size} B")
     except TwofoldError:
         file.close()

@@ -153,12 +153,12 @@ def diagnose(dumps: Sequence[Dump], skipped: Sequence[Skipped] = ()) -> Hang:
 
 
 def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
-    made: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
+    by_call: dict[tuple[str, int], dict[int, RecordedCall]] = defaultdict(dict)
     for rank, dump in by_rank.items():
         for call in dump.calls:
             if call.peer is None:
-                made[call.group, call.sequence][rank] = call
-    for (key, sequence), by_member in made.items():
+                by_call[call.group, call.sequence][rank] = call
+    for (key, sequence), by_member in by_call.items():
         joined = {rank: call for rank, call in by_member.items() if call.pending}
         if not joined:
             continue
@@ -169,8 +169,8 @@ def _collectives(by_rank: Mapping[int, Dump]) -> Iterator[StuckCall]:
             for rank in ranks
             if rank not in by_member
         }
-        missing = [rank for rank, made in came.items() if made is False]
-        unknown = [rank for rank, made in came.items() if made is None]
+        missing = [rank for rank, has_made in came.items() if has_made is False]
+        unknown = [rank for rank, has_made in came.items() if has_made is None]
         yield _stuck(group.label or key, ranks, sequence, joined, (missing, unknown))
 
 

@@ -60,10 +60,10 @@ def _check_same_job(job: Job, dump: Dump) -> None:
     """
     trace = next((trace for trace in job.ranks if trace.rank == dump.rank), None)
     for key, group in dump.groups.items():
-        own = None if trace is None else trace.groups.get(key)
-        if own is None or None in (own.ranks, group.ranks):
+        profiled = None if trace is None else trace.groups.get(key)
+        if profiled is None or None in (profiled.ranks, group.ranks):
             continue
-        if own.label == group.label and own.ranks != group.ranks:
+        if profiled.label == group.label and profiled.ranks != group.ranks:
             raise TraceError(
                 f"{dump.file}: of another job: its group {key} ({group.label}) has other ranks "
                 f"than in the profile of rank {dump.rank}"

@@ -50,7 +50,7 @@ _POSTED = 1e-3
 what a launch takes, and a tenth of a short computation of a pipeline."""
 _STAMPS = 1e-6
 """Stamps of one instant differ by less (s): they are single-precision floats of some seconds."""
-Place = tuple[int, int]
+Position = tuple[int, int]
 """A worker: its replica and its stage."""
 
 
@@ -73,17 +73,17 @@ class _Pipeline:
         self._workers = {(worker.replica, worker.stage): worker for worker in workers}
         self._stages = 1 + max(worker.stage for worker in workers)
         self._rows: list[tuple[Worker, Operation]] = []
-        self._ops: dict[tuple[Place, str], list[int]] = {}
+        self._ops: dict[tuple[Position, str], list[int]] = {}
         self._peerless = 0
         self._check()
-        for place, worker in self._workers.items():
+        for position, worker in self._workers.items():
             for kind, operations in worker.operations.items():
-                if kind in MESSAGES and not self._has_peer(place, kind):
+                if kind in MESSAGES and not self._has_peer(position, kind):
                     self._peerless += len(operations)
                     continue
                 first = len(self._rows)
                 self._rows += [(worker, operation) for operation in operations]
-                self._ops[place, kind] = list(range(first, len(self._rows)))
+                self._ops[position, kind] = list(range(first, len(self._rows)))
 
     def workload(self) -> Workload:
         """Make the workload."""
@@ -119,9 +119,9 @@ class _Pipeline:
             raise TraceError(f"{self._file}: {error}") from error
 
     def _check(self) -> None:
-        for place, worker in self._workers.items():
+        for position, worker in self._workers.items():
             forward, backward = (worker.operations.get(kind, ()) for kind in COMPUTE)
-            where = f"{self._file}: dp_rank {place[0]}, stage {place[1]}"
+            where = f"{self._file}: dp_rank {position[0]}, stage {position[1]}"
             if any(operation.chunk > 0 for operation in (*forward, *backward)):
                 raise TraceError(
                     f"{where}: mc: several model chunks of a stage (an interleaved pipeline) are "
@@ -135,41 +135,41 @@ class _Pipeline:
             for kind in MESSAGES:
                 messages = len(worker.operations.get(kind, ()))
                 computed = len(forward if kind.startswith("forward") else backward)
-                if self._has_peer(place, kind) and messages != computed:
+                if self._has_peer(position, kind) and messages != computed:
                     raise TraceError(
                         f"{where}: {messages} {kind} and {computed} computations: the table is not "
                         "whole"
                     )
 
-    def _has_peer(self, place: Place, kind: str) -> bool:
-        return 0 <= place[1] + _towards(kind) < self._stages
+    def _has_peer(self, position: Position, kind: str) -> bool:
+        return 0 <= position[1] + _towards(kind) < self._stages
 
-    def _of(self, place: Place, kind: str) -> list[int]:
-        return self._ops.get((place, kind), [])
+    def _of(self, position: Position, kind: str) -> list[int]:
+        return self._ops.get((position, kind), [])
 
     def _start(self, number: int) -> float:
         return self._rows[number][1].start
 
     def _waits(self) -> Iterator[tuple[int, int]]:
         """Yield what is waited for, and what waits."""
-        for place in self._workers:
+        for position in self._workers:
             computed = sorted(
-                (*self._of(place, _FORWARD), *self._of(place, _BACKWARD)), key=self._start
+                (*self._of(position, _FORWARD), *self._of(position, _BACKWARD)), key=self._start
             )
             yield from pairwise(computed)
             for kind in MESSAGES:
-                yield from pairwise(self._of(place, kind))
-                yield from self._message_waits(place, kind)
-                yield from self._posted_behind(computed, self._of(place, kind))
-            yield from self._posted_first(place, computed)
-            for gather in self._of(place, _GATHER):
-                yield gather, self._of(place, _FORWARD)[0]
-            chain = [number for kind in _AFTER for number in self._of(place, kind)]
+                yield from pairwise(self._of(position, kind))
+                yield from self._message_waits(position, kind)
+                yield from self._posted_behind(computed, self._of(position, kind))
+            yield from self._posted_first(position, computed)
+            for gather in self._of(position, _GATHER):
+                yield gather, self._of(position, _FORWARD)[0]
+            chain = [number for kind in _AFTER for number in self._of(position, kind)]
             yield from pairwise([computed[-1], *chain])
 
-    def _message_waits(self, place: Place, kind: str) -> Iterator[tuple[int, int]]:
-        computed = self._of(place, _FORWARD if kind.startswith("forward") else _BACKWARD)
-        messages = self._of(place, kind)
+    def _message_waits(self, position: Position, kind: str) -> Iterator[tuple[int, int]]:
+        computed = self._of(position, _FORWARD if kind.startswith("forward") else _BACKWARD)
+        messages = self._of(position, kind)
         if kind.endswith("send"):
             yield from zip(computed, messages, strict=False)
         else:
@@ -186,24 +186,26 @@ class _Pipeline:
             if before >= 0 and self._start(message) - ends[before] < _POSTED:
                 yield computed[before], message
 
-    def _posted_first(self, place: Place, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _posted_first(
+        self, position: Position, computed: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
         """Yield what the first backward messages wait for: two before the first backward."""
-        first = computed.index(self._of(place, _BACKWARD)[0])
+        first = computed.index(self._of(position, _BACKWARD)[0])
         if first >= 2:
             for kind in MESSAGES[2:]:
-                for message in self._of(place, kind)[:1]:
+                for message in self._of(position, kind)[:1]:
                     yield computed[first - 2], message
 
     def _calls(self, builder: WorkloadBuilder) -> dict[int, int]:
         """Add the calls; return the one that each operation is part of."""
         calls: dict[int, int] = {}
-        made: dict[int, int] = defaultdict(int)
+        numbers: dict[int, int] = defaultdict(int)
         for kind, label, members in self._meetings():
             group = builder.group(tuple(self._rows[m][0].rank for m in members), label)
             begin = max(self._start(member) for member in members)
             end = max(self._rows[member][1].end for member in members)
-            row = CallRow(kind, group, made[group], float("nan"), transfer=max(0.0, end - begin))
-            made[group] += 1
+            row = CallRow(kind, group, numbers[group], float("nan"), transfer=max(0.0, end - begin))
+            numbers[group] += 1
             calls.update(dict.fromkeys(members, builder.call(row)))
         return calls
 
@@ -220,35 +222,35 @@ class _Pipeline:
 
     def _meetings(self) -> Iterator[tuple[str, str, list[int]]]:
         """Yield the kind of each call, its group's label, and the operations that meet in it."""
-        for place in self._workers:
+        for position in self._workers:
             for kind in (MESSAGES[0], MESSAGES[2]):
-                peer = place[0], place[1] + _towards(kind)
+                peer = position[0], position[1] + _towards(kind)
                 received = self._of(peer, kind.replace("send", "recv"))
-                for pair in zip(self._of(place, kind), received, strict=True):
+                for pair in zip(self._of(position, kind), received, strict=True):
                     yield "send_receive", kind.partition("-")[0], list(pair)
-            for number in self._of(place, _NORM):
+            for number in self._of(position, _NORM):
                 yield _KINDS[_NORM], "tensor", [number]
-        for kind, label, places in self._groups():
-            columns = [self._of(place, kind) for place in places]
+        for kind, label, positions in self._groups():
+            columns = [self._of(position, kind) for position in positions]
             columns = [column for column in columns if column]
             for members in zip(*columns, strict=False):
                 yield _KINDS[kind], label, list(members)
 
-    def _groups(self) -> Iterator[tuple[str, str, list[Place]]]:
+    def _groups(self) -> Iterator[tuple[str, str, list[Position]]]:
         """Yield which workers meet in collectives of a type."""
-        by_stage: Mapping[int, list[Place]] = {
-            stage: [place for place in self._workers if place[1] == stage]
+        by_stage: Mapping[int, list[Position]] = {
+            stage: [position for position in self._workers if position[1] == stage]
             for stage in range(self._stages)
         }
-        for places in by_stage.values():
+        for positions in by_stage.values():
             for kind in (_GATHER, _SCATTER, _SEPARATE):
-                yield kind, "data", places
-        for replica in sorted({place[0] for place in self._workers}):
-            ends = [place for place in self._workers if place[0] == replica]
+                yield kind, "data", positions
+        for replica in sorted({position[0] for position in self._workers}):
+            ends = [position for position in self._workers if position[0] == replica]
             yield (
                 _EMBEDDING,
                 "embedding",
-                [place for place in ends if place[1] in (0, self._stages - 1)],
+                [position for position in ends if position[1] in (0, self._stages - 1)],
             )
         yield _CLIP, "all", list(self._workers)
 

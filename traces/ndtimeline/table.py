@@ -85,7 +85,7 @@ def read_table(path: Path) -> dict[int, tuple[Worker, ...]]:
     if not steps:
         raise TraceError(f"{path}: the table has no rows")
     return {
-        step: tuple(_worker(path, place, rows) for place, rows in sorted(workers.items()))
+        step: tuple(_worker(path, position, rows) for position, rows in sorted(workers.items()))
         for step, workers in sorted(steps.items())
     }
 
@@ -115,12 +115,12 @@ def _whole(path: Path, number: int, values: Mapping[str, Any], name: str) -> int
     return value
 
 
-def _worker(path: Path, place: tuple[int, int], rows: list[tuple[int, Operation]]) -> Worker:
+def _worker(path: Path, position: tuple[int, int], rows: list[tuple[int, Operation]]) -> Worker:
     ranks = {rank for rank, _ in rows}
     if len(ranks) > 1:
         raise TraceError(
-            f"{path}: dp_rank {place[0]}, stage {place[1]}: ranks {sorted(ranks)[:4]}: one is "
-            "recorded of each, the first of its tensor group"
+            f"{path}: dp_rank {position[0]}, stage {position[1]}: ranks {sorted(ranks)[:4]}: one "
+            "is recorded of each, the first of its tensor group"
         )
     operations: dict[str, list[Operation]] = defaultdict(list)
     for _, operation in rows:
@@ -129,4 +129,4 @@ def _worker(path: Path, place: tuple[int, int], rows: list[tuple[int, Operation]
         kind: tuple(sorted(of_kind, key=lambda op: (op.start, op.sequence)))
         for kind, of_kind in operations.items()
     }
-    return Worker(*place, ranks.pop(), ordered)
+    return Worker(*position, ranks.pop(), ordered)

@@ -127,5 +127,5 @@ def blocks_of(grid: Sequence[Longs], group: Sequence[Longs]) -> Longs:
         np.where((work > 0) & (size > 0), -(-work // np.maximum(size, 1)), -1)
         for work, size in zip(grid, group, strict=True)
     ]
-    known = np.all([side > 0 for side in sides], axis=0)
-    return np.asarray(np.where(known, np.prod(sides, axis=0), -1), dtype=np.int64)
+    counted = np.all([side > 0 for side in sides], axis=0)
+    return np.asarray(np.where(counted, np.prod(sides, axis=0), -1), dtype=np.int64)

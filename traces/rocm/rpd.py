@@ -77,10 +77,10 @@ def _device(
         "rocpd_op", ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
     )
     kinds = _texts(database, ops["opType_id"])
-    known = np.isin(kinds, [*_KERNELS, *_COPIES])
-    for kind in kinds[~known].tolist():
+    usable = np.isin(kinds, [*_KERNELS, *_COPIES])
+    for kind in kinds[~usable].tolist():
         unused[f"{kind} (an op of unknown kind)"] += 1
-    ops, kinds = ops.only(known), kinds[known]
+    ops, kinds = ops.only(usable), kinds[usable]
     described = _texts(database, ops["description_id"])
     launches = database.numbers("rocpd_api_ops", ("api_id", "op_id"))
     call = looked_up(launches["op_id"], launches["api_id"], ops["id"])

@@ -115,6 +115,15 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts).sort_values(["system", "collective", "gpus"], kind="stable")
 
 
+def by_system(table: pd.DataFrame) -> Table:
+    """Tabulate the median of the absolute error per system, all kinds and GPUs together."""
+    shown = Table("system", "rows", "from 1 KiB: median %", "from 16 MiB: median %")
+    for system, rows in table.groupby("system"):
+        medians = (rows[rows.size_bytes >= least].error.abs().median() for least in (KIB, 16 * MIB))
+        shown.add_row(str(system), str(len(rows)), *(f"{median:.1f}" for median in medians))
+    return shown
+
+
 def verdicts(table: pd.DataFrame) -> list[tuple[str, str, float, float]]:
     """Every limit that applies: system, rows, the median error, and the limit (%)."""
     found = []
@@ -155,6 +164,7 @@ def main(figure: Path | None = None, measured: Path = TABLE) -> None:
         system, kind, gpus, sizes, count, median, p90 = row
         shown.add_row(system, kind, str(gpus), sizes, str(count), f"{median:.1f}", f"{p90:.1f}")
     console.print(shown)
+    console.print(by_system(table))
     if figure is not None:
         draw(table, figure)
     broken = 0

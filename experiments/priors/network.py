@@ -185,7 +185,7 @@ def prior_of(scenario: Scenario) -> list[NetworkPrior]:
     network = scenario.topology()
     factor, resource = PACKET_FACTORS.get(policy_of(network), 1.0), network.routing.resource
     tiers = tiers_of(scenario)
-    routed = {tier: factor for tier in tiers if resource in (None, tier)}
+    routed = {tier: factor for tier in tiers if not resource or resource == tier}
     return prior(scenario.cluster, tiers, kinds, routed)
 
 

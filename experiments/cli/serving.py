@@ -81,6 +81,14 @@ def serving(
             help="LoRA adapters; each request asks for any of them.",
         ),
     ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            **choice(lambda: ("fcfs", "priority")),
+            rich_help_panel=_ENGINE,
+            help="Who goes first of those that wait; priority: of the request trace.",
+        ),
+    ] = "fcfs",
     max_tokens: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Tokens of an iteration.")
     ] = None,
@@ -207,7 +215,7 @@ def serving(
         **{"model": model, "tp": tp, "dp": dp, "ep": ep},
         **{"weights": weights, "experts": experts, "cache": cache},
         **{"engine": engine, "version": engine_version},
-        **{"speculation": speculation, "adapters": adapters},
+        **{"speculation": speculation, "adapters": adapters, "policy": policy},
         **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
         **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
         **{"decode": decode, "down": tuple(down or ())},

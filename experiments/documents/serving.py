@@ -70,6 +70,8 @@ def serving(report: "ServingReport") -> Document:
             wide=True,
         )
     ]
+    if report.priorities:
+        sections.append(_by_priority(report))
     if report.utilities:
         sections.append(_utilities(report))
     sections.append(_where(report))
@@ -107,6 +109,22 @@ def serving(report: "ServingReport") -> Document:
         },
         next_steps=("twofold serving … --rate 2/s", "twofold generate … --phase decode"),
     )
+
+
+def _by_priority(report: "ServingReport") -> Section:
+    rows = [
+        Row(
+            (
+                str(row.priority),
+                str(row.requests),
+                *(say_time(time) for time in (row.ttft_mean, row.ttft_p99, row.tpot_p99)),
+            )
+        )
+        for row in report.priorities
+    ]
+    columns = (">priority", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT")
+    table = Table(columns, rows, foot="the lower, the more urgent; the first seed")
+    return Section("priorities", "By priority", [table])
 
 
 def _interval_foot(report: "ServingReport") -> str:

@@ -77,6 +77,9 @@ class Instances:
         accelerator.
     outages
         When which of the instances is down.
+    by_priority
+        Whether requests that wait are admitted in the order of their priorities, and the least
+        urgent are preempted (vLLM's ``--scheduling-policy priority``), instead of by arrival.
 
     Raises
     ------
@@ -91,6 +94,7 @@ class Instances:
     decode: Deployment | None = None
     decode_count: int = 0
     outages: tuple[Outage, ...] = ()
+    by_priority: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -129,8 +133,8 @@ class InstanceRun(NamedTuple):
     ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
     does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
     ``gaps`` counts times between two tokens (:func:`simulator.serving.loop.gap_quantile`),
-    ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read.
-    ``unserved`` requests
+    ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
+    ``priority`` by which it was admitted. ``unserved`` requests
     were not done when the run was interrupted; the others have a row. ``iterations`` are the first
     (:class:`simulator.serving.loop.RunState`, ``log``).
     """
@@ -143,6 +147,7 @@ class InstanceRun(NamedTuple):
     moved: Floats
     found: Longs
     worker: Longs
+    priority: Longs
     totals: Floats
     gaps: Floats
     unserved: int
@@ -154,7 +159,11 @@ def columns_of(requests: Requests) -> Columns:
     session = requests.session
     alone = np.full(len(requests), -1, np.int64)
     return Columns(
-        requests.arrival, requests.prompt, requests.output, alone if session is None else session
+        requests.arrival,
+        requests.prompt,
+        requests.output,
+        alone if session is None else session,
+        requests.priority,
     )
 
 
@@ -195,10 +204,7 @@ def serve(  # noqa: PLR0913 - the nouns of a run
         instances = Instances(deployment=instances)
     hashes = requests.hashes if isinstance(requests, Requests) else None
     columns = columns_of(requests) if isinstance(requests, Requests) else requests
-    if instances.router == "session" and (columns.session < 0).all():
-        raise WorkloadError(
-            "the requests name no sessions, by which the router session goes: use --router prefix"
-        )
+    columns = _ordered(instances, columns)
     deployment, decode = instances.deployment, instances.decode or instances.deployment
     count, tokens = len(columns.prompt), int(columns.output.sum())
     most = max(instances.count, instances.decode_count)
@@ -225,6 +231,25 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     state = run_state(columns, fleet, prefixes, _switches(instances.outages))
     _finish(instances, fleet, client, state)
     return _as_seen(state, first.host)
+
+
+def _ordered(instances: Instances, columns: Columns) -> Columns:
+    """Return requests with the priorities that count, and refuse those that lack what is gone by.
+
+    Raises
+    ------
+    WorkloadError
+        If they name no priorities or sessions.
+    """
+    if instances.by_priority and columns.priority is None:
+        raise WorkloadError(
+            "the requests name no priorities, by which they are to be admitted: use --policy fcfs"
+        )
+    if instances.router == "session" and (columns.session < 0).all():
+        raise WorkloadError(
+            "the requests name no sessions, by which the router session goes: use --router prefix"
+        )
+    return columns if instances.by_priority else columns._replace(priority=None)
 
 
 def _switches(outages: tuple[Outage, ...]) -> Matrix:
@@ -372,6 +397,7 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         np.nan_to_num(seen["delivered"] - seen["handed"]),
         seen["found"],
         seen["worker"],
+        seen["priority"],
         state.totals,
         state.gaps,
         len(state.states) - len(done),

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
@@ -82,6 +82,8 @@ class ServingPlan(BaseModel):
         2.9``.
     adapters
         LoRA adapters, each request asking for any: ``8 of rank 16``.
+    policy
+        Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
     instances, router, prefix_cache, decode, down
@@ -110,6 +112,7 @@ class ServingPlan(BaseModel):
     version: str = ""
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
+    policy: Literal["fcfs", "priority"] = "fcfs"
     max_tokens: Count | None = None
     max_sequences: Count | None = None
     blocks: Count | None = None
@@ -227,6 +230,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         decode=pool,
         decode_count=decode_count,
         outages=tuple(map(read_outage, plan.down)),
+        by_priority=plan.policy == "priority",
     )
 
 

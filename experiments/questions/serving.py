@@ -21,7 +21,7 @@ from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.loop import Host, gap_quantile
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
 from topologies.cluster.bill import Bill, bill_of
@@ -50,6 +50,17 @@ class MetricRow:
     p90_half_width: float | None
     p95_half_width: float | None
     p99_half_width: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRow:
+    """What requests of a priority see (s): of the first seed."""
+
+    priority: int
+    requests: int
+    ttft_mean: float
+    ttft_p99: float
+    tpot_p99: float
 
 
 Gain = tuple[float, float | None]
@@ -88,6 +99,7 @@ class ServingAnswer(Head):
 
     metrics: list[MetricRow]
     utilities: list[ServingUtility]
+    priorities: list[PriorityRow]
     parts_s: dict[str, float]
     goodput_per_s: float | None
     goodput_fraction: float | None
@@ -117,6 +129,7 @@ class ServingReport(Report):
     engine_text: str
     metrics: tuple[MetricRow, ...]
     utilities: tuple[ServingUtility, ...]
+    priorities: tuple[PriorityRow, ...]
     parts: Mapping[str, float]
     goodput: float | None
     goodput_fraction: float
@@ -147,6 +160,7 @@ class ServingReport(Report):
             **self.head(self.cluster, self.settings),
             "metrics": list(self.metrics),
             "utilities": list(self.utilities),
+            "priorities": list(self.priorities),
             "parts_s": dict(self.parts),
             "goodput_per_s": self.goodput,
             "goodput_fraction": None if self.goodput is None else self.goodput_fraction,
@@ -251,6 +265,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
+        tuple(_of_priority(base[0], each) for each in _several(base[0].priority)),
         _parts(base),
         float(np.mean(before["goodput"])) if slo is not None else None,
         float(np.mean(before["fraction"])) if slo is not None else 0.0,
@@ -558,6 +573,19 @@ def _parts(runs: Sequence[InstanceRun]) -> dict[str, float]:
     if moved:
         parts["transfer"] = moved
     return {**parts, "decode": max(0.0, whole - ttft)}
+
+
+def _several(priorities: Longs) -> list[int]:
+    """Return the priorities that requests have, ascending; none where all are alike."""
+    values = np.unique(priorities).tolist()
+    return values if len(values) > 1 else []
+
+
+def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
+    alike = run.priority == priority
+    ttft, tpot = run.ttft[alike], run.tpot[alike]
+    tails = (float(np.quantile(times, 0.99)) for times in (ttft, tpot))
+    return PriorityRow(priority, int(alike.sum()), float(ttft.mean()), *tails)
 
 
 def _load_text(load: Load) -> str:

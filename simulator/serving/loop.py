@@ -201,7 +201,8 @@ def run_state(
     most = max(pool.rules.sequences for pool in pools)
     states = np.zeros(count, STATE)
     for column in Columns._fields:
-        states[column] = getattr(requests, column)
+        values = getattr(requests, column)
+        states[column] = 0 if values is None else values
     for time in ("arrived", "scheduled", "first", "last", "emitted", "handed", "delivered"):
         states[time] = math.nan
     counters = np.zeros((workers, COUNTERS), np.int64)

@@ -98,18 +98,20 @@ class Rules(NamedTuple):
 class Columns(NamedTuple):
     """Requests: arrival (s; of an open loop, ascending), tokens of prompt and output.
 
-    ``session`` is a number by session, :data:`NOBODY` of a request alone.
+    ``session`` is a number by session, :data:`NOBODY` of a request alone. Of two requests that wait
+    the one with the lower ``priority`` goes first; None: all are alike.
     """
 
     arrival: Floats
     prompt: Longs
     output: Longs
     session: Longs
+    priority: Longs | None = None
 
 
 STATE = records(
-    "prompt output session state computed generated blocks plan steps following worker target ahead"
-    " unread found",
+    "prompt output session priority state computed generated blocks plan steps following worker"
+    " target ahead unread found",
     "arrival arrived scheduled first last emitted handed delivered",
 )
 """Of each request what :class:`Columns` has, and what becomes of it: state, tokens computed and
@@ -173,7 +175,7 @@ def join_queue(worker: Worker) -> None:
             counters[EXPECTED] -= 1
             _run(worker, request)
         else:
-            push_last(worker, WAITS, request)
+            _wait_before(worker, request, int(states[request].priority) + 1)
             states[request].state = WAITING
 
 
@@ -187,15 +189,28 @@ def _run(worker: Worker, request: int) -> None:
 
 @hot_loop
 def _return_to_queue(worker: Worker, request: int) -> None:
-    """Put a request before all that wait; it has lost what it computed."""
+    """Put a request before all that wait and are not more urgent; what it computed is lost."""
+    _wait_before(worker, request, int(worker.states[request].priority))
+    worker.states[request].state = WAITING
+    worker.states[request].computed = 0
+
+
+@hot_loop
+def _wait_before(worker: Worker, request: int, priority: int) -> None:
+    """Put a request into the queue before the first that has this priority or a higher number."""
     counters, states = worker.counters, worker.states
-    states[request].following = counters[WAITS + 1] if counters[WAITS] else NOBODY
-    if not counters[WAITS]:
-        counters[WAITS + 2] = request
-    counters[WAITS + 1] = request
+    if not counters[WAITS] or states[counters[WAITS + 2]].priority < priority:
+        push_last(worker, WAITS, request)
+        return
+    before, behind = NOBODY, int(counters[WAITS + 1])
+    while states[behind].priority < priority:
+        before, behind = behind, int(states[behind].following)
+    states[request].following = behind
+    if before == NOBODY:
+        counters[WAITS + 1] = request
+    else:
+        states[before].following = request
     counters[WAITS] += 1
-    states[request].state = WAITING
-    states[request].computed = 0
 
 
 @hot_loop
@@ -299,7 +314,7 @@ def plan_batch(rules: Rules, worker: Worker) -> None:
 
 @hot_loop
 def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
-    """Serve those running in order of admission (vLLM v1); preempt the latest where blocks lack.
+    """Serve those running in order of admission (vLLM v1); preempt the least urgent for blocks.
 
     Returns what is left of the budget, and whether any was preempted.
     """
@@ -308,27 +323,35 @@ def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
     while position < counters[RUNS] and left > 0:
         request = int(worker.running[position])
         planned = min(_missing(worker, request), left)
-        fits = _hold(rules, worker, request, states[request].computed + planned)
-        while not fits:
-            last = int(worker.running[counters[RUNS] - 1])
-            _preempt_last(rules, worker)
-            preempted = True
-            if last == request:
-                return left, True
-            fits = _hold(rules, worker, request, states[request].computed + planned)
-        states[request].plan = planned
-        left -= planned
-        position += 1
+        if _hold(rules, worker, request, states[request].computed + planned):
+            states[request].plan = planned
+            left -= planned
+            position += 1
+            continue
+        victim, returned = _preempt(rules, worker)
+        preempted = True
+        left += returned
+        position -= int(victim < position)
     return left, preempted
 
 
 @hot_loop
-def _preempt_last(rules: Rules, worker: Worker) -> None:
-    """Take the request admitted last out of those running; it is computed anew later."""
-    last = int(worker.running[worker.counters[RUNS] - 1])
-    leave_running(rules, worker, worker.counters[RUNS] - 1)
-    _return_to_queue(worker, last)
+def _preempt(rules: Rules, worker: Worker) -> tuple[int, int]:
+    """Take the least urgent request, the latest of them, out of those running.
+
+    It is computed anew later. Returns where it was, and how many tokens it was to compute.
+    """
+    victim = 0
+    for position in range(worker.counters[RUNS]):
+        urgency = worker.states[worker.running[position]].priority
+        if urgency >= worker.states[worker.running[victim]].priority:
+            victim = position
+    request = int(worker.running[victim])
+    planned = int(worker.states[request].plan)
+    leave_running(rules, worker, victim)
+    _return_to_queue(worker, request)
     worker.counters[PREEMPTIONS] += 1
+    return victim, planned
 
 
 @hot_loop
@@ -349,7 +372,9 @@ def _decode_all(rules: Rules, worker: Worker, left: int) -> int:
             left -= 1
             position += 1
         else:
-            _preempt_last(rules, worker)
+            victim, returned = _preempt(rules, worker)
+            left += returned
+            position -= int(victim < position)
     return left
 
 

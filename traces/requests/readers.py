@@ -90,6 +90,7 @@ def read_requests(path: Path | str) -> Requests:
         str(file),
         _joined([each.hashes for each in asked], asked[0].hashed),
         _sessions([each.session for each in asked]),
+        _priorities(asked),
     )
 
 
@@ -103,6 +104,7 @@ class _Asked:
     hashes: Sequence[Any]
     hashed: int
     session: Any
+    priority: Any
     place: str
 
     def __lt__(self, other: "_Asked") -> bool:
@@ -122,7 +124,8 @@ def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterato
         output = _tokens(row, chosen.output, place)
         if prompt and output:
             hashes = _hashes(row, place) if hashed else ()
-            yield _Asked(arrival, prompt, output, hashes, hashed, row.get("session_id"), place)
+            session, priority = row.get("session_id"), row.get("priority")
+            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, place)
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{place}: {column} 0: a request has at least 1 token of each")
@@ -162,6 +165,19 @@ def _sessions(names: Sequence[Any]) -> Longs | None:
     numbers: dict[Any, int] = {}
     known = [-1 if name is None else numbers.setdefault(str(name), len(numbers)) for name in names]
     return np.array(known, dtype=np.int64)
+
+
+def _priorities(asked: Sequence[_Asked]) -> Longs | None:
+    """Return the priorities of requests, 0 where a line has none; None where no line has one."""
+    if all(each.priority in (None, "") for each in asked):
+        return None
+    numbers = []
+    for each in asked:
+        text = str(0 if each.priority in (None, "") else each.priority)
+        if re.fullmatch("-?[0-9]{1,9}", text) is None:
+            raise TraceError(f"{each.place}: priority {shown(each.priority)} is no whole number")
+        numbers.append(int(text))
+    return np.array(numbers, dtype=np.int64)
 
 
 def _format(row: Mapping[str, Any], file: Path) -> Format:

@@ -44,6 +44,8 @@ class Requests:
         Of the blocks of prompts; None: no prompt begins as another.
     session
         A number of the conversation that each belongs to, -1 of one alone; None: of all.
+    priority
+        The lower, the more urgent; None: all are alike.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class Requests:
     source: str
     hashes: Hashes | None = None
     session: Longs | None = None
+    priority: Longs | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
@@ -119,7 +122,7 @@ class Requests:
     def first(self, count: int) -> "Requests":
         """Return the first ``count`` requests."""
         count = min(count, len(self))
-        hashes, session = self.hashes, self.session
+        hashes, session, priority = self.hashes, self.session, self.priority
         if hashes is not None:
             offset = hashes.offset[: count + 1]
             hashes = Hashes(hashes.tokens, offset, hashes.ids[: offset[-1]])
@@ -130,4 +133,5 @@ class Requests:
             self.source,
             hashes,
             None if session is None else session[:count],
+            None if priority is None else priority[:count],
         )

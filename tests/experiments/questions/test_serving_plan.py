@@ -126,3 +126,23 @@ def test_adapters_of_experts_are_refused():
         )
     with pytest.raises(TwofoldError, match="write such as '8 of rank 16'"):
         check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))
+
+
+def test_urgent_requests_of_a_trace_wait_less(tmp_path):
+    """A burst: those of priority 0 are read first, and the answer has a row for each priority."""
+    trace = tmp_path / "burst.jsonl"
+    line = '{{"arrival_time_ns": {}, "input_toks": 2048, "output_toks": 8, "priority": {}}}\n'
+    trace.write_text("".join(line.format(number, number % 2) for number in range(40)))
+    plan = serving_plan(model="llama-3.1-8b", requests=str(trace), policy="priority")
+    first, last = serving(instances_of(plan, "hgx-h100"), load_of(plan), resources=[]).priorities
+    assert (first.priority, first.requests, last.requests) == (0, 20, 20)
+    assert first.ttft_p99 < last.ttft_mean
+    usual = serving(instances_of(plan.with_fields({"policy": "fcfs"}), "hgx-h100"), load_of(plan))
+    assert usual.priorities == ()
+
+    trace.write_text(line.format(0, "9.5"))
+    with pytest.raises(TwofoldError, match=r"line 1: priority 9\.5 is no whole number"):
+        load_of(plan)
+    asked = serving_plan(model="llama-3.1-8b", rate="1/s", policy="priority")
+    with pytest.raises(TwofoldError, match="name no priorities"):
+        serving(instances_of(asked, "hgx-h100"), load_of(asked), resources=[])

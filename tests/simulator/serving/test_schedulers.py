@@ -212,3 +212,44 @@ def test_times_between_tokens_are_counted_with_the_pauses():
     assert gap_quantile(gaps, 0.5) == pytest.approx(1.0, rel=0.016)
     assert gap_quantile(gaps, 0.99) == pytest.approx(2.0, rel=0.016)
     assert gap_quantile(gaps, None) == pytest.approx(6 / 5, rel=0.016)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20), st.integers(1, 200), st.integers(1, 40), st.integers(-1, 2)),
+        min_size=2,
+        max_size=30,
+    ),
+    st.sampled_from(("vllm", "sglang", "sarathi")),
+    st.sampled_from((20, 400)),
+)
+def test_the_most_urgent_goes_first_and_its_peers_by_arrival(load, scheduler, blocks):
+    """Nothing is lost; of two of a priority the earlier is scheduled first, and who waits longer
+    than a more urgent one did so behind it.
+    """
+    load = sorted(load)
+    arrival, prompt, output, priority = (list(column) for column in zip(*load, strict=True))
+    requests = columns(arrival, prompt, output)._replace(priority=np.array(priority))
+    by = rules(scheduler, sequences=4, blocks=blocks)
+    state = run(requests, by, constant_surface(1.0, 0.01))
+    served = state.states
+    assert (served["generated"] == output).all()
+    assert (state.counters[:, FREE] == blocks).all()
+    for urgency in set(priority):
+        alike = served["scheduled"][np.array(priority) == urgency]
+        assert (np.diff(alike) >= 0).all()
+    for early, late in zip(*np.triu_indices(len(load), 1), strict=True):
+        # Both there when the first of them is scheduled: then the more urgent is not the later.
+        here = served["arrived"][late] < served["scheduled"][early]
+        if here and priority[late] < priority[early]:
+            assert served["scheduled"][late] <= served["scheduled"][early]
+
+
+def test_the_least_urgent_is_preempted():
+    """Blocks for one to the end: the urgent, which came later, keeps its own."""
+    load = columns([0.0, 0.1], [64, 64], [64, 64])._replace(priority=np.array([1, 0]))
+    state = run(load, rules("vllm", blocks=10), constant_surface())
+    assert state.totals[1] >= 1
+    assert state.states["last"][1] < state.states["last"][0]
+    usual = run(load._replace(priority=None), rules("vllm", blocks=10), constant_surface())
+    assert usual.states["last"][0] < usual.states["last"][1]

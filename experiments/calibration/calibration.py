@@ -364,9 +364,9 @@ def calibrate_steps(steps: Sequence[RecordedStep], source: str) -> Calibration:
     cluster = steps[0].scenario.cluster
     fits: dict[str, Fit] = {}
     for group in (first, rest):
-        kept = _as_steps_show(cluster, group, steps)
-        cluster = calibrated_cluster(cluster, kept, f"fitted to {source}")
-        fits |= kept
+        reduced = _as_steps_show(cluster, group, steps)
+        cluster = calibrated_cluster(cluster, reduced, f"fitted to {source}")
+        fits |= reduced
     if not any(fitted.fitted or fitted.met for fitted in fits.values()):
         raise CalibrationError(nothing_fitted(fits))
     return Calibration(cluster, dict(sorted(fits.items())))
@@ -459,8 +459,10 @@ def rows_by_kind(steps: Iterable[RecordedStep]) -> dict[str, KindRows]:
     by_kind = {}
     for kind, table in sorted(tables.items()):
         every = _rows(names, table)
-        kept = np.array(undisturbed[kind])
-        by_kind[kind] = KindRows(every, FitRows(every.names, every.took[kept], every.parts[kept]))
+        has_links_alone = np.array(undisturbed[kind])
+        by_kind[kind] = KindRows(
+            every, FitRows(every.names, every.took[has_links_alone], every.parts[has_links_alone])
+        )
     return by_kind
 
 

@@ -115,8 +115,8 @@ def fit_to_steps(
     is_told = _told(slopes)
     why_not = {
         name: f"no step depends on it by {100 * _TELLS:.0f} % of it"
-        for name, told in zip(names, is_told.tolist(), strict=True)
-        if not told
+        for name, is_shown in zip(names, is_told.tolist(), strict=True)
+        if not is_shown
     }
     left_out = None
     if len(logs) >= FEWEST_LEFT_OUT:
@@ -235,8 +235,8 @@ def _has(cluster: Cluster, name: str) -> bool:
 def _predicted(
     cluster: Cluster, names: Sequence[str], point: Floats, predict: Predict, count: int
 ) -> Floats:
-    there = moved(cluster, names, point)
-    return np.log([predict(number, there) for number in range(count)])
+    cluster = moved(cluster, names, point)
+    return np.log([predict(number, cluster) for number in range(count)])
 
 
 def _slopes(
@@ -288,9 +288,9 @@ def _another(target: Floats, open_slopes: Floats) -> tuple[float, float]:
     scatter is not known well, either: its square is inverse gamma, as is usual for a normal's.
     """
     same = np.eye(len(target))
-    other = same + open_slopes @ open_slopes.T / _UNEXPLAINED**2
+    with_figures = same + open_slopes @ open_slopes.T / _UNEXPLAINED**2
     as_known, _ = _evidence(target, same)
-    as_another, scatter = _evidence(target, other)
+    as_another, scatter = _evidence(target, with_figures)
     odds = (1 - _ANOTHER) / _ANOTHER * np.exp(np.clip(as_known - as_another, -_LARGEST, _LARGEST))
     return float(1 / (1 + odds)), scatter
 

@@ -430,8 +430,8 @@ def predicted_ratios(report: "RatiosReport") -> Document:
     sections: list[Section] = []
     if answered and not report.brief:
         sections.append(Section("ratios", "Ratios", [_of_ratios(answered)], wide=True, long=True))
-    known = report.of_known
-    errors = [*report.errors, *([known] if known.ratios else [])]
+    of_known = report.of_known
+    errors = [*report.errors, *([of_known] if of_known.ratios else [])]
     rows = [
         Row(
             (

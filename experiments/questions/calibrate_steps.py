@@ -88,8 +88,8 @@ class StepCalibrationReport(Report):
     def median(self, column: str) -> float | None:
         """Median of an error of the steps without sign (%); None where they have none."""
         errors = [getattr(step, column) for step in self.steps]
-        known = [abs(error) for error in errors if error is not None]
-        return float(np.median(known)) if known else None
+        magnitudes = [abs(error) for error in errors if error is not None]
+        return float(np.median(magnitudes)) if magnitudes else None
 
     def document(self) -> Document:
         """Return what the answer says."""

@@ -133,8 +133,8 @@ def _rows(row: Row) -> tuple[tuple[Row, Row], tuple[str, ...]]:
 def _cells(row: Row, side: str) -> dict[str, str]:
     """Return a side's cells by columns; its own before those of both."""
     cells = {name: text(row, name) for name in row if name[-2:] not in ("_a", "_b")}
-    own = {name[:-2]: text(row, name) for name in row if name.endswith(f"_{side}")}
-    return cells | {name: cell for name, cell in own.items() if cell}
+    of_side = {name[:-2]: text(row, name) for name in row if name.endswith(f"_{side}")}
+    return cells | {name: cell for name, cell in of_side.items() if cell}
 
 
 def _with_degrees(cells: Mapping[str, str]) -> dict[str, str]:

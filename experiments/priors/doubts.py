@@ -222,8 +222,8 @@ class Doubts:
         most = max(saved, key=lambda name: saved[name])
         return (
             f"hidden: devices compute for {100 * busy:.0f} % of the step, yet twice as fast ones "
-            f"save {alone:.0f} %: {most} takes {100 * beside[most][0] / step:.0f} % beside them; "
-            f"both twice as fast save {saved[most]:.0f} %"
+            f"save {alone:.0f} %: {most} takes {100 * beside[most][0] / step:.0f} % beside them, "
+            f"and both twice as fast save {saved[most]:.0f} %"
         )
 
     @cached_property

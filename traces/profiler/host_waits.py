@@ -195,6 +195,85 @@ def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
             yield _Loop(thread, name, host.start[run].tolist(), host.end[run].tolist())
 
 
+_FAR = 10
+"""A call that lasts so many times as long as the median of its name did something else besides."""
+_DEEP = 64
+"""A stream with fewer launches ahead of it has room for more: CUDA's queues hold about 1,024."""
+_ABOUT = 2
+"""By so many launches the depth of a full queue may seem to differ: stamps are not exact."""
+
+
+def blocked_waits(
+    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
+) -> Iterator[HostWait]:
+    """Find the calls that waited for the device though that is not what they are for.
+
+    One that lasts far beyond others of its name and returns just as the device has done all that
+    was launched before it has waited for that (memory that is freed, a module that is loaded). One
+    of many launches that return with always the same number of launches ahead, and no launch ever
+    has more, has waited for room in its stream's queue.
+    """
+    yield from _until_idle(trace, window, launches, ops)
+    stream = trace.device.stream[launches.device]
+    for number in np.unique(stream).tolist():
+        yield from _until_room(trace, launches, ops, np.flatnonzero(stream == number))
+
+
+def _until_idle(
+    trace: RankTrace, window: Window, launches: Launches, ops: DeviceOps
+) -> Iterator[HostWait]:
+    host = trace.host
+    rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
+    lasted = host.end[rows] - host.start[rows]
+    names, index = np.unique(host.name[rows], return_inverse=True)
+    median = np.array([np.median(lasted[index == number]) for number in range(len(names))])
+    may_wait = np.array(
+        [_WAITS.search(trace.names[name]) is not None for name in names], dtype=bool
+    )
+    far = (lasted >= np.maximum(_LONG, _FAR * median[index])) & ~may_wait[index]
+    copies = launches.host[trace.device.copy[launches.device]]
+    for row in np.setdiff1d(rows[far], copies).tolist():
+        start, end = float(host.start[row]), float(host.end[row])
+        last = (ops.last_launched(stream, start) for stream in ops.on_stream)
+        sources = [op for op in last if op is not None]
+        done = max((ops.end(op) for op in sources), default=-np.inf)
+        if start < done and abs(end - done) <= EXPLAINED:
+            source = max(sources, key=lambda op: (ops.end(op), op))
+            name = trace.names[host.name[row]]
+            yield HostWait(int(host.thread[row]), start, end, name, (source,))
+
+
+def _until_room(
+    trace: RankTrace, launches: Launches, ops: DeviceOps, on_stream: NDArray[np.int64]
+) -> Iterator[HostWait]:
+    """Find the launches of a stream (rows of launches) that waited for room in its queue."""
+    host, device = trace.host, trace.device
+    rows, first = np.unique(launches.host[on_stream], return_index=True)
+    of_call = launches.device[on_stream][first]
+    order = np.argsort(host.start[rows], kind="stable")
+    rows, of_call = rows[order], of_call[order]
+    ends = np.maximum.accumulate(device.end[of_call])
+    done = np.searchsorted(ends, host.end[rows], side="right")  # of this stream, when it returns
+    ahead = np.arange(len(rows)) - done
+    lasted = host.end[rows] - host.start[rows]
+    if not len(lasted):
+        return
+    # Most may have waited: what a launch takes of itself the shortest tenth shows.
+    long = np.flatnonzero((lasted > np.quantile(lasted, 0.1) + EXPLAINED) & (done > 0))
+    if len(long) < _AGAIN:
+        return
+    depth = int(np.median(ahead[long]))
+    full = long[np.abs(ahead[long] - depth) <= _ABOUT]
+    if depth < _DEEP or len(full) < _AGAIN or ahead.max() > depth + _ABOUT:
+        return
+    for call in full.tolist():
+        source = ops.op_of[int(of_call[done[call] - 1])]
+        row, start = int(rows[call]), float(host.start[rows[call]])
+        if ops.end(source) > start:
+            name = trace.names[host.name[row]]
+            yield HostWait(int(host.thread[row]), start, float(host.end[row]), name, (source,))
+
+
 _SPUN_ON = re.compile(r"(?<!cached_)notify_dispatch")
 """DeepEP's csrc/deep_ep.cpp reads ``moe_recv_counter`` in a loop behind this kernel; behind the
 cached one, which is given the counts, it does not."""
@@ -202,11 +281,6 @@ _AGAIN = 3
 """Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
 _SPIN = 100e-6
 """A thread without a sign of life for so long (s) does not just prepare its next operator."""
-_WRITTEN = 100e-6
-"""A kernel goes on for at most so long (s) after it has written what a thread waits for.
-
-DeepEP's ``notify_dispatch`` sums up offsets and clears buffers for 20 to 70 us behind it.
-"""
 _STEADIER = 3.0
 """How much more the waits of a thread differ in length than what it takes to go on after them.
 
@@ -283,23 +357,35 @@ class _Spins:
             prompt = silent & (reaction <= EXPLAINED) & (self.ended >= self.start)
             ran_on = named & (self.next < self.start)
             return np.asarray(prompt & ~ran_on.any())
-        usual = float(np.median(reaction[silent])) if silent.any() else 0.0
-        usual = min(max(usual, -_WRITTEN), 0.0)
-        prompt = silent & (np.abs(reaction - usual) <= EXPLAINED) & (self.ended >= self.start)
-        ran_on = named & (self.next < self.done + usual - EXPLAINED)
-        waits = not ran_on.any() and self._recurs(prompt, silent & ~prompt)
-        return np.asarray(prompt & waits)
+        if not silent.any():
+            return np.zeros_like(named)
+        from_end = min(float(np.median(reaction[silent])), 0.0)  # it may go on when it has written
+        from_start = max(float(np.median((self.ended - self.start)[silent])), 0.0)
+        by_end = self._steady(named, silent, self.done + from_end)
+        return by_end if by_end.any() else self._steady(named, silent, self.start + from_start)
 
-    def _recurs(self, prompt: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
-        """Whether silences that ended with a kernel are too many and too alike to be chance."""
-        if prompt.sum() < _AGAIN or prompt.sum() <= 3 * late.sum():
-            return False
-        reaction, length = (self.ended - self.done)[prompt], (self.ended - self.began)[prompt]
+    def _steady(
+        self, named: NDArray[np.bool_], silent: NDArray[np.bool_], written: Floats
+    ) -> NDArray[np.bool_]:
+        """Find the silences that end in kernels, if most do just when these have written.
+
+        A wait that is told so often may end a little sooner or later another time.
+        """
+        reaction, length = self.ended - written, self.ended - self.began
+        inside = silent & (self.ended >= self.start) & (self.ended <= self.done + EXPLAINED)
+        prompt = inside & (np.abs(reaction) <= EXPLAINED)
+        none = np.zeros_like(prompt)
+        if (named & (self.next < np.minimum(written, self.done) - EXPLAINED) & ~inside).any():
+            return none
+        outside = int((silent & ~inside).sum())
+        if prompt.sum() < max(_AGAIN, silent.sum() / 2) or inside.sum() <= 3 * outside:
+            return none
         quartiles = (0.25, 0.75)
         steady, differ = (
-            np.ptp(np.quantile(durations, quartiles)) for durations in (reaction, length)
+            float(np.ptp(np.quantile(durations[prompt], quartiles)))
+            for durations in (reaction, length)
         )
-        return bool(differ > _STEADIER * steady)
+        return inside if differ > max(_STEADIER * steady, EXPLAINED) else none
 
 
 def _long_silences(trace: RankTrace, window: Window, thread: int) -> tuple[Floats, Floats]:

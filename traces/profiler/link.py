@@ -42,7 +42,13 @@ from traces.profiler.host_collectives import (
     collective_waits,
     outside_works,
 )
-from traces.profiler.host_waits import device_waits, handovers, polling_waits, spin_waits
+from traces.profiler.host_waits import (
+    blocked_waits,
+    device_waits,
+    handovers,
+    polling_waits,
+    spin_waits,
+)
 from traces.profiler.modules import name_modules
 from traces.profiler.phases import rank_phases
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
@@ -72,6 +78,7 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     launch_cuts(trace, launches, cuts)
     wait_cuts(trace, device_waits(trace, window, launches, ops), cuts)
     wait_cuts(trace, polling_waits(trace, window, ops), cuts)
+    wait_cuts(trace, blocked_waits(trace, window, launches, ops), cuts)
     wait_cuts(trace, spin_waits(trace, window, launches, ops), cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)

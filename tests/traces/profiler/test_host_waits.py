@@ -316,3 +316,64 @@ def test_a_thread_that_once_launched_before_the_end_does_not_wait(tmp_path: Path
     tape.launch(end, 7, end + 5, 400, "count_tokens")
     tape.launch(end + 20, 7, end + 406, 10, "next")
     assert "spin" not in {target for _, target in replay(tape.write(tmp_path)).edges()}
+
+
+@pytest.mark.parametrize("lasted", [12.0, 130.0])
+def test_a_spin_is_told_wherever_in_its_kernel_it_ends(tmp_path: Path, lasted: float) -> None:
+    """The kernel writes ``lasted`` us after its begin, and goes on for long: no end tells it."""
+    tape, now, free = Tape(), 0.0, 0.0
+    for work, length in zip((900.0, 300.0, 1500.0, 600.0, 1200.0), SPINS, strict=True):
+        tape.launch(now, 7, max(free, now + 5), work, "gemm")
+        start = max(free, now + 5) + work + 1
+        tape.launch(now + 10, 7, start, length, "exchange_counts")
+        free = start + length
+        now = start + lasted + 4
+        tape.host("aten::empty", now, 5)
+        now += 10
+    tape.launch(now, 7, max(free, now + 5), 50, "last")
+    edges = replay(tape.write(tmp_path)).edges()
+    assert ("exchange_counts", "spin") in edges
+
+
+def queued(depth: int, *, kernels: int = 400, room: bool = True) -> Tape:
+    """A thread that launches every 6 us kernels of 50 us, and waits while ``depth`` are ahead.
+
+    Without ``room`` it has the same pauses, of no reason, and goes on when as many more are ahead.
+    """
+    tape, now, ends = Tape(), 0.0, []
+    for number in range(kernels):
+        lasts = 4.0
+        if number >= depth:
+            free = ends[number - depth] + 2 if room else now + 40 + 9 * (number % 5)
+            lasts = max(4.0, free - now)
+        start = max(ends[-1] if ends else 0.0, now + lasts + 2)
+        tape.kernel(tape.call("cudaLaunchKernel", now, lasts), 7, start, 50)
+        ends.append(start + 50)
+        now += lasts + 2
+    return tape
+
+
+def test_a_launch_that_waits_for_room_in_a_full_queue_is_no_host_time(tmp_path: Path) -> None:
+    """400 kernels of 50 us; the host would be through all of them in 2.4 ms."""
+    found = replay(queued(128).write(tmp_path))
+    assert found.step == EXACT(found.measured, rel=1e-3)
+    assert replay(queued(128).write(tmp_path), compute=4).step == EXACT(400 * 12.5, rel=0.02)
+    assert replay(queued(128).write(tmp_path), host=2).step == EXACT(found.step, rel=1e-3)
+
+
+def test_long_launches_with_ever_more_ahead_are_host_time(tmp_path: Path) -> None:
+    held = replay(queued(128, room=False).write(tmp_path))
+    names = {(source, target) for source, target in held.edges() if target == "cudaLaunchKernel"}
+    assert not {source for source, _ in names} & {"gemm"}
+
+
+def test_a_call_that_returns_when_the_device_has_done_all_has_waited(tmp_path: Path) -> None:
+    tape = Tape()
+    for turn in range(6):
+        tape.call("cudaFree", 20 + 8 * turn, 4)
+    tape.launch(100, 7, 105, 900, "gemm")
+    tape.call("cudaFree", 120, 890)
+    tape.launch(1020, 7, 1025, 50, "next")
+    path = tape.write(tmp_path)
+    assert ("gemm", "cudaFree") in replay(path).edges()
+    assert replay(path, compute=2).step < 0.6 * replay(path).step

@@ -281,6 +281,9 @@ _AGAIN = 3
 """Times at least that a thread is seen to wait for kernels of a name: fewer may be chance."""
 _SPIN = 100e-6
 """A thread without a sign of life for so long (s) does not just prepare its next operator."""
+_SURELY = 50 * EXPLAINED
+"""A silence so long (s) ends by chance within ``EXPLAINED`` of one kernel's end, before or after,
+once in 25 times at most: where all do, that is no chance, few as they are."""
 _STEADIER = 3.0
 """How much more the waits of a thread differ in length than what it takes to go on after them.
 
@@ -361,15 +364,19 @@ class _Spins:
             return np.zeros_like(named)
         from_end = min(float(np.median(reaction[silent])), 0.0)  # it may go on when it has written
         from_start = max(float(np.median((self.ended - self.start)[silent])), 0.0)
-        by_end = self._steady(named, silent, self.done + from_end)
-        return by_end if by_end.any() else self._steady(named, silent, self.start + from_start)
+        by_end = self._steady(named, silent, self.done + from_end, least=0.0)
+        if by_end.any():
+            return by_end
+        # A kernel that starts when it is launched is followed by all that the thread does then.
+        return self._steady(named, silent, self.start + from_start, least=EXPLAINED)
 
     def _steady(
-        self, named: NDArray[np.bool_], silent: NDArray[np.bool_], written: Floats
+        self, named: NDArray[np.bool_], silent: NDArray[np.bool_], written: Floats, *, least: float
     ) -> NDArray[np.bool_]:
         """Find the silences that end in kernels, if most do just when these have written.
 
-        A wait that is told so often may end a little sooner or later another time.
+        Their lengths differ by more than ``least`` (s), and more than what the thread takes to go
+        on. A wait that is told so often may end a little sooner or later another time.
         """
         reaction, length = self.ended - written, self.ended - self.began
         inside = silent & (self.ended >= self.start) & (self.ended <= self.done + EXPLAINED)
@@ -378,6 +385,8 @@ class _Spins:
         if (named & (self.next < np.minimum(written, self.done) - EXPLAINED) & ~inside).any():
             return none
         outside = int((silent & ~inside).sum())
+        if (prompt == silent).all() and (length[silent] >= _SURELY).all():
+            return inside
         if prompt.sum() < max(_AGAIN, silent.sum() / 2) or inside.sum() <= 3 * outside:
             return none
         quartiles = (0.25, 0.75)
@@ -385,7 +394,7 @@ class _Spins:
             float(np.ptp(np.quantile(durations[prompt], quartiles)))
             for durations in (reaction, length)
         )
-        return inside if differ > max(_STEADIER * steady, EXPLAINED) else none
+        return inside if differ > max(_STEADIER * steady, least) else none
 
 
 def _long_silences(trace: RankTrace, window: Window, thread: int) -> tuple[Floats, Floats]:

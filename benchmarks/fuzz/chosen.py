@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.fuzz.cases import (
     archives,
+    listed_inputs,
     more_tables,
     more_traces,
     more_words,
@@ -37,5 +38,6 @@ def chosen() -> Iterator[Case]:
         more_traces.more_traces,
         more_tables.more_tables,
         more_words.more_words,
+        listed_inputs.listed_inputs,
     ):
         yield from cases()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
-WALL_S = 4 * CPU_S
+WALL_S = float(os.environ.get("FUZZ_WALL_S") or 4 * CPU_S)
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
 STATUS = (0, 1, 2)

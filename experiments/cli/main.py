@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -277,6 +278,7 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:  # noqa: C901 - a
     @functools.wraps(ask)
     def command(*arguments: object, **options: object) -> None:
         try:
+            _check_numbers(options)
             check_apart(options)
             ask(*arguments, **options)
             sys.stdout.flush()
@@ -297,6 +299,28 @@ def _guarded(ask: Callable[..., None]) -> Callable[..., None]:  # noqa: C901 - a
             raise _stop(f"error: {_fault(error)}", 1) from error
 
     return command
+
+
+_MOST = 10**12
+"""Of a count that an option gives; 64 bits hold a million times it."""
+
+
+def _check_numbers(options: dict[str, object]) -> None:
+    """Refuse numbers that no option can have, whichever it is.
+
+    Raises
+    ------
+    BadParameter
+        Names the option.
+    """
+    for name, value in options.items():
+        for number in value if isinstance(value, list | tuple) else (value,):
+            far = isinstance(number, int) and number > _MOST
+            if far or (isinstance(number, float) and not isfinite(number)):
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(
+                    f"{shown(str(number))} is no number for it.", param_hint=option
+                )
 
 
 def _fault(error: Exception) -> str:

@@ -171,9 +171,18 @@ def check_factor(value: float) -> float:
     return value
 
 
+_MOST_FACTORS = 1000
+"""Of a sweep: a curve of a resource has no more corners."""
+
+
 def check_factors(text: str) -> str:
     """Check a list of factors; the command splits it again, because typer keeps it text."""
-    for number in text.split(","):
+    numbers = text.split(",")
+    if len(numbers) > _MOST_FACTORS:
+        raise typer.BadParameter(
+            f"{len(numbers)} factors: {_MOST_FACTORS} are the most; --curve chooses its own."
+        )
+    for number in numbers:
         try:
             value = float(number)
         except ValueError as error:

@@ -34,9 +34,12 @@ from simulator.support.arrays import Floats, Longs, Matrix, offsets
 from simulator.support.errors import WorkloadError
 from simulator.support.limits import limits
 from simulator.support.names import one_of
+from simulator.support.quantities import CENTURY
 from topologies import Cluster
 from traces.requests.table import Hashes, Requests
 
+_STEPS_OF_RUN = 200_000
+"""Steps of the limit ``work`` that a run takes, however few its requests: three milliseconds."""
 _FEW = 64
 """Instances that may be more than there are requests."""
 _ANY = 2**40
@@ -167,6 +170,18 @@ def columns_of(requests: Requests) -> Columns:
     )
 
 
+def check_runs(tokens: int, runs: int) -> None:
+    """Refuse more runs than the limit ``work`` allows, before the first.
+
+    Raises
+    ------
+    LimitError
+        Names the limit.
+    """
+    steps = runs * (_STEPS_OF_RUN + tokens)
+    limits().check("work", steps, "serving", f"{runs} runs of {tokens} tokens")
+
+
 def serve(  # noqa: PLR0913 - the nouns of a run
     instances: Instances | Deployment,
     requests: Requests | Columns,
@@ -271,9 +286,9 @@ def _finish(instances: Instances, fleet: Fleet, client: Client, state: RunState)
     if reason != SERVED:
         tokens = fleet.first.rules.tokens
         raise WorkloadError(f"a prompt of more than {tokens} tokens is never scheduled")
-    if not math.isfinite(state.totals[6]):
+    if not state.totals[6] <= CENTURY:
         model = instances.deployment.model.name
-        raise WorkloadError(f"{model}: an iteration takes no finite time")
+        raise WorkloadError(f"{model}: the requests are not served within a century")
 
 
 def _run(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> int:

@@ -33,7 +33,7 @@ from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import complaints
 from traces.generate.inference import Adapters
 from traces.generate.model import load_model
-from traces.requests.generators import generate_requests
+from traces.requests.generators import generate_requests, parse_rate
 from traces.requests.readers import read_requests
 from traces.requests.table import Requests
 
@@ -391,14 +391,19 @@ def check_load(plan: ServingPlan) -> None:
 
 
 def _per_second(text: str) -> float:
-    number, _, unit = text.partition("/")
     try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if unit.strip() not in ("s", "min") or not 0 < value < math.inf:
-        raise WorkloadError(f"rate {text!r}: write requests per second, such as 10/s")
-    return value / (60.0 if unit.strip() == "min" else 1.0)
+        return parse_rate(text if "/" in text else "")
+    except TraceError:
+        raise WorkloadError(
+            f"rate {shown(text)}: write requests per second, such as 10/s"
+        ) from None
+
+
+def tokens_of(load: Load) -> int:
+    """Count the tokens that a load asks for, of a load by seeds those of the first."""
+    if isinstance(load, Closed):
+        return load.rounds * load.concurrency * load.output_tokens
+    return int((load if isinstance(load, Requests) else load(0)).output.sum())
 
 
 def slo_of(plan: ServingPlan) -> Slo | None:

@@ -357,6 +357,9 @@ def ring_of_messages(ranks: int, size: float) -> Workload:
     return builder.build()
 
 
+_MOST_SIZES = 1000
+
+
 def parse_sizes(text: str) -> list[float]:
     """Sizes in bytes from ``1KiB,64MiB``, or every power of two of ``1KiB..1GiB``.
 
@@ -365,7 +368,7 @@ def parse_sizes(text: str) -> list[float]:
     QuantityError
         If a size is no quantity.
     WhatIfError
-        If a range is empty.
+        If a range is empty, or a list too long.
 
     Examples
     --------
@@ -373,7 +376,10 @@ def parse_sizes(text: str) -> list[float]:
     ([1024.0, 2048.0, 4096.0], [67108864.0, 1000000000.0])
     """
     if ".." not in text:
-        return [parse_quantity(part, "B") for part in text.split(",")]
+        parts = text.split(",")
+        if len(parts) > _MOST_SIZES:
+            raise WhatIfError(f"{len(parts)} sizes: {_MOST_SIZES} are the most")
+        return [parse_quantity(part, "B") for part in parts]
     first, _, last = text.partition("..")
     low, high = parse_quantity(first, "B"), parse_quantity(last, "B")
     if not 0 < low <= high:

@@ -9,9 +9,15 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Closed, Slo, closed_loop
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
+from experiments.evaluate.serving_fleets import (
+    InstanceRun,
+    Instances,
+    check_lengths,
+    check_runs,
+    serve,
+)
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
-from experiments.evaluate.serving_plan import Load
+from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
 from experiments.output.words import say_resource
 from experiments.priors.serving import ServingPrior, serving_prior
@@ -238,6 +244,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     deployment = instances.deployment
     wanted = 1 if _deterministic(load) else seeds
     names = resources_of(deployment) if resources is None else list(resources)
+    check_runs(tokens_of(load), wanted * (len(names) + 1))
     progress = watch(f"{len(names) + 1} points")
     base = runs_of(instances, instances, load, wanted)
     count = len(base)

@@ -8,8 +8,15 @@ import numpy as np
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Slo
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, check_lengths, serve
+from experiments.evaluate.serving_fleets import (
+    InstanceRun,
+    Instances,
+    check_lengths,
+    check_runs,
+    serve,
+)
 from experiments.evaluate.serving_instances import Deployment
+from experiments.evaluate.serving_plan import tokens_of
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
@@ -26,6 +33,7 @@ from experiments.questions.serving import (
     with_more_of,
 )
 from experiments.report import Report, Rows
+from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError, WhatIfError
@@ -34,6 +42,8 @@ from traces.requests.table import Requests
 
 ATTAINED = 0.99
 """Share of requests that must meet an SLO, so that it holds for the 99th percentile."""
+_LOOKS = 16
+"""Runs that finding a rate takes, about: to bracket it, and to halve the bracket."""
 _NEAR = 0.01
 """Fraction of a rate to which it is found."""
 _SLOWEST = 2.0**-14
@@ -180,10 +190,13 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         raise WhatIfError("--find rate needs an SLO: give --slo 'ttft 500 ms, tpot 50 ms'")
     if seeds < 1:
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
+    check_factor(factor)
+    names = resources_of(instances.deployment) if resources is None else list(resources)
+    wanted = 1 if isinstance(load, Requests) else seeds
+    check_runs(tokens_of(load), _LOOKS * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
     _check(instances, tables)
     goal = _Question(tables, slo, instances)
-    names = resources_of(instances.deployment) if resources is None else list(resources)
     progress = watch(f"{len(names) + 2} points")
     saturation = float(np.mean([_saturation(instances, table) for table in tables]))
     rates = _rates(instances, goal, saturation)
@@ -252,7 +265,7 @@ def _rate(
     Raises
     ------
     WhatIfError
-        If the SLO is not met however low the rate is.
+        If the SLO is not met however low the rate is, or met however high.
     """
 
     def met(rate: float) -> bool:
@@ -261,8 +274,13 @@ def _rate(
 
     low, high = guess / 2, guess
     if met(high):
-        while met(high * 2) and high < guess * _FASTEST:
+        while met(high * 2):
             high *= 2
+            if high > guess * _FASTEST:
+                raise WhatIfError(
+                    "the SLO is met even where all requests come at once: ask for shorter times, or"
+                    " serve more requests"
+                )
         low, high = high, high * 2
     else:
         while not met(low):

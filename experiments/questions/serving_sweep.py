@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Closed, Slo
-from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_fleets import Instances, check_runs
 from experiments.evaluate.serving_instances import Deployment, deployment_of
-from experiments.evaluate.serving_plan import Load
+from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
@@ -26,10 +26,13 @@ from experiments.questions.serving import (
     with_more_of,
 )
 from experiments.report import Report, Rows
+from experiments.scenario.words import check_factor
 from experiments.settings import Watch
-from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.errors import TwofoldError, WhatIfError, shown
 from simulator.support.names import one_of
+from simulator.support.quantities import MOST_RANKS, number_of
 from topologies import Cluster, load_cluster
+from traces.requests.generators import parse_rate
 from traces.requests.table import Requests
 
 
@@ -143,7 +146,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     WhatIfError
-        If nothing so named can be varied, or a value is none of it.
+        If nothing so named can be varied, or no value can be answered.
     """
     if isinstance(instances, Deployment):
         instances = Instances(deployment=instances)
@@ -152,12 +155,15 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     known = [*_VARIED, *resources_of(instances.deployment)]
     if varied not in known:
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
+    check_runs(tokens_of(load), seeds * len(values))
     progress = watch(f"{len(values)} points")
     points = []
     for value in values:
         points.append(_point(instances, load, (varied, value), slo, seeds))
         if progress is not None:
             progress(len(points), len(values))
+    if all(point.refused for point in points):
+        raise WhatIfError(f"{varied}: no value can be answered: {points[0].refused}")
     deployment = instances.deployment
     return ServingSweepReport(
         deployment.model.name,
@@ -181,6 +187,7 @@ def _point(
             served = apply(instances, load, value)
         else:
             factor = _number(varied, value)
+            check_factor(factor)
             more = with_more_of(instances, varied, factor)
             served = Served(more, load, instances, factor if varied == HOST else 1.0)
         runs = runs_of(served.base, served.instances, served.load, seeds, host=served.host)
@@ -204,24 +211,21 @@ def _point(
 
 
 def _number(varied: str, value: str) -> float:
-    try:
-        number = float(value.strip().removesuffix("/s"))
-    except ValueError:
-        number = 0.0
+    number = number_of(value.strip())
     if not 0 < number < float("inf"):
-        raise WhatIfError(f"{varied}: {value!r} is no positive number")
+        raise WhatIfError(f"{varied}: {shown(value)} is no positive number")
     return number
 
 
 def _count(varied: str, value: str) -> int:
     number = _number(varied, value)
-    if number != int(number):
-        raise WhatIfError(f"{varied}: {value!r} is not a count")
+    if number % 1 or number > MOST_RANKS:
+        raise WhatIfError(f"{varied}: {shown(value)} is not a count up to {MOST_RANKS}")
     return int(number)
 
 
 def _at_rate(instances: Instances, load: Load, value: str) -> Served:
-    rate = _number("rate", value)
+    rate = parse_rate(value)
     if isinstance(load, Closed):
         raise WhatIfError("a closed loop has no rate: vary its concurrency")
 

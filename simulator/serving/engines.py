@@ -133,7 +133,7 @@ def check_version(name: str, version: str) -> None:
     WorkloadError
         If it does not begin with a number; names the newest that is known.
     """
-    if version and not re.match(r"v?\d", version):
+    if version and not re.fullmatch(r"v?[0-9][\w.+!-]{0,80}", version, re.ASCII):
         raise WorkloadError(
             f"version {version!r} of {name} is none: write such as {_engines()[name]['newest']},"
             " the newest whose defaults are known"

@@ -113,6 +113,8 @@ def read_bytes(
             data = file.read(-1 if most is None else most)
         except OSError as error:
             raise wrong(f"{path}: cannot be read: {reason_of(error)}") from error
+    if data is None:  # of what the system makes up as it is read, such as /proc/kmsg
+        raise wrong(f"{path}: cannot be read: there is nothing in it now")
     allow_for(len(data))
     return data
 

@@ -15,6 +15,8 @@ from simulator.support.errors import TraceError, TwofoldError
 _DEEPEST = 32
 _LONGEST_NUMBER = 40
 """Characters: Python's integers have no end, and PyYAML's base 60 takes quadratic time."""
+_LARGEST = 2**63 - 1
+"""What an array of whole numbers holds."""
 _LONGEST_COMPLAINT = 300
 _PREFIX = "tag:yaml.org,2002:"
 _NUMBERS = (f"{_PREFIX}int", f"{_PREFIX}float")
@@ -153,11 +155,14 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
         """Make a value of a node; PyYAML trusts a value to be what its tag says."""
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = f": {error}" if isinstance(error, ValueError) and node.tag == _TIME else ""
             kind = node.tag.removeprefix(_PREFIX)
             raise _refused(f"{str(node.value)[:80]!r} is no {kind}{why}", node) from error
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise _refused(f"{node.value}: a number of more than 64 bits", node)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         """Refuse a key given twice, where the standard loader keeps the last."""

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.fuzz import harness
 from benchmarks.fuzz.cases import (
     archives,
+    listed_inputs,
     more_tables,
     more_traces,
     more_words,
@@ -119,6 +120,29 @@ FOUND |= {
     ),
 }
 
+FOUND |= {
+    listed_inputs.serving_options: (
+        "serving option: --seeds 1000000000",
+        "serving option: --requests-count 2000000",
+        "serving option: --slo ttft 1e9 s --find rate",
+        "serving option: --sweep rate=nan",
+        "serving option: --sweep compute=1e-300",
+        "serving option: --blocks 999999999999999999",
+        "serving option: --engine-version 0.19.0\0",
+    ),
+    listed_inputs.request_files: (
+        "request file: bench 1.5",
+        "request file: bench start a word",
+        "request file: moon hash list",
+        "request file: moon hash null",
+        "request file: moon hash ragged",
+        "request file: moon hash float",
+    ),
+    listed_inputs.cluster_files: (
+        "cluster file: ranks_per_node: 1000000000",
+        "cluster file: peak: {bf17: 312 TFLOP/s",
+    ),
+}
 
 _REFUSED = (
     "tar: sparse",
@@ -136,6 +160,9 @@ _REFUSED = (
     "generate:",
     "serving:",
     "options:",
+    "serving option:",
+    "request file:",
+    "cluster file:",
 )
 """Of these none may be answered; of the others some may, without what is damaged."""
 

@@ -71,6 +71,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
+    return _loaded(name_or_path, ())
+
+
+def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:
+    """Read a cluster, which a kind of node of another is like; ``within`` names those."""
     path = Path(name_or_path)
     if is_bare(str(name_or_path)) and not _holds_cluster(path):
         return bare_network(str(name_or_path))
@@ -79,16 +84,16 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         name = str(name_or_path) if path.exists() else same_name(str(name_or_path), names)
         if name in names:
             text = (files("topologies") / "catalog" / f"{name}.yaml").read_text("utf-8")
-            return parse_cluster(text, source=name)
+            return _parsed(text, name, within)
         added = None if path.exists() else added_clusters().get(str(name_or_path))
         if added is not None:
-            return parse_cluster(added.text, source=f"{added.plugin}: {name_or_path}")
+            return _parsed(added.text, f"{added.plugin}: {name_or_path}", within)
         if not (path.exists() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1):
             raise _unknown(str(name_or_path))
         text = read_text(path, ClusterError, "as a cluster")
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path}: cannot be read as a cluster: {reason_of(error)}") from error
-    return parse_cluster(text, source=str(path))
+    return _parsed(text, str(path), within)
 
 
 def _holds_cluster(path: Path) -> bool:
@@ -134,12 +139,20 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
     >>> parse_cluster(text, source="pair.yaml").scale_up.bandwidth
     100000000000.0
     """
+    return _parsed(text, source, ())
+
+
+def _parsed(text: str, source: str, within: tuple[str, ...]) -> Cluster:
+    if source in within:
+        raise ClusterError(f"{source}: kinds of node are like each other in a circle")
     data = parse_yaml(text, source, ClusterError)
     if not isinstance(data, dict):
         content = "empty" if data is None else f"a {type(data).__name__}"
         raise ClusterError(f"{source}: a cluster is a table of fields, but the file is {content}")
     try:
-        data = like_others(_relative_to(Path(source).parent, data), load_cluster)
+        data = like_others(
+            _relative_to(Path(source).parent, data), lambda name: _loaded(name, (*within, source))
+        )
         return Cluster.model_validate(data)
     except ValidationError as error:
         raise ClusterError(f"{source}: {complaints(error)}") from error

@@ -36,7 +36,14 @@ from simulator.calls import KINDS
 from simulator.policy import HASHED
 from simulator.support.errors import TopologyError, shown
 from simulator.support.input_files import read_bytes
-from simulator.support.quantities import BandwidthText, BytesText, FlopsText, SecondsText, whole_of
+from simulator.support.quantities import (
+    MOST_RANKS,
+    BandwidthText,
+    BytesText,
+    FlopsText,
+    SecondsText,
+    whole_of,
+)
 from simulator.topology import SCALE_OUT, Topology
 from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
@@ -53,7 +60,7 @@ def _as_text(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
-Count = Annotated[StrictInt, Field(gt=0)]
+Count = Annotated[StrictInt, Field(gt=0, le=MOST_RANKS)]
 Bandwidth = Annotated[
     BandwidthText, Field(gt=0, allow_inf_nan=False), _written("B/s"), _as_text("400 Gbit/s")
 ]
@@ -146,8 +153,8 @@ class _Nics(ClusterPart):
     @model_validator(mode="before")
     @classmethod
     def _as_the_transport_has_it(cls, data: Any) -> Any:
-        preset = TRANSPORTS.get(data.get("transport") or "") if isinstance(data, dict) else None
-        return data if preset is None else preset | data
+        name = data.get("transport") if isinstance(data, dict) else None
+        return TRANSPORTS[name] | data if isinstance(name, str) and name in TRANSPORTS else data
 
     @property
     def policy(self) -> str:
@@ -158,6 +165,10 @@ class _Nics(ClusterPart):
     def room(self) -> int | None:
         """Nodes that the fabric has room for; None where nothing limits them."""
         return None
+
+
+_MOST_FLOWS = 8192
+"""Of 64 channels, NCCL's most (MAXCHANNELS), and 128 queue pairs of each."""
 
 
 class _Routed(_Nics):
@@ -171,7 +182,7 @@ class _Routed(_Nics):
 
     routing: FabricRouting | None = None
     routing_seed: Annotated[StrictInt, Field(ge=0)] = 0
-    flows: Count = 1
+    flows: Annotated[Count, Field(le=_MOST_FLOWS)] = 1
 
     @property
     def policy(self) -> str:

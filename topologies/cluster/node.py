@@ -8,6 +8,7 @@ from math import prod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetJsonSchemaHandler,
@@ -20,6 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from simulator.accelerators import accelerator, sheets
 from simulator.support.errors import ClusterError
+from simulator.support.names import one_of
 from topologies.cluster.fabrics import (
     GRAPH,
     OTHER_TOPOLOGIES,
@@ -105,6 +107,19 @@ ScaleUpTopology = Annotated[
 ``wired``, or a graph (:mod:`topologies.cluster.graphs`)."""
 
 
+PEAK_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4")
+"""Data types of peak rates, as data sheets tell them apart."""
+
+
+def _peak_type(name: str) -> str:
+    if name not in PEAK_TYPES:
+        raise ValueError(one_of(name, PEAK_TYPES))
+    return name
+
+
+PeakType = Annotated[str, AfterValidator(_peak_type)]
+
+
 class AcceleratorTable(ClusterPart):
     """What computes: peak rates by data type, and the bandwidth and size of its memory.
 
@@ -118,7 +133,7 @@ class AcceleratorTable(ClusterPart):
 
     name: str
     generation: Generation | None = None
-    peak: dict[str, Rate] = Field(default_factory=dict)
+    peak: dict[PeakType, Rate] = Field(default_factory=dict)
     memory_bandwidth: Bandwidth | None = None
     memory: Size | None = None
     sustained: Fraction = 1.0

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from simulator.support.arrays import Floats, Longs
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.support.names import one_of
+from simulator.support.quantities import number_of
 from traces.requests.table import Requests
 
 Generator = np.random.Generator
@@ -81,7 +82,7 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
         *(("burstiness", burstiness), ("spread", spread)),
     ):
         if not 1e-9 <= value <= 1e9:
-            raise TraceError(f"{name} {value:g} must be positive")
+            raise TraceError(f"{name} {value:g} is not 1e-9 to 1e9")
     generator = np.random.default_rng(seed)
     gaps = ARRIVALS[arrivals](generator, count, burstiness) / rate
     gaps[0] = 0.0
@@ -91,6 +92,26 @@ def generate_requests(  # noqa: PLR0913 - what describes a load
         _lengths(generator, output, spread, count),
         "generated requests",
     )
+
+
+def parse_rate(text: str) -> float:
+    """Read requests per second: ``10/s``, ``90/min``, or a number alone.
+
+    Raises
+    ------
+    TraceError
+        If it is no rate from 1e-9 to 1e9 a second.
+
+    Examples
+    --------
+    >>> parse_rate("90/min")
+    1.5
+    """
+    number, _, unit = text.strip().partition("/")
+    rate = number_of(number) / (60.0 if unit.strip() == "min" else 1.0)
+    if unit.strip() not in ("", "s", "min") or not 1e-9 <= rate <= 1e9:
+        raise TraceError(f"rate {shown(text)}: write requests per second, such as 10/s")
+    return rate
 
 
 def _lengths(generator: Generator, most: int, spread: float, count: int) -> Longs:

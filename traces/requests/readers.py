@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.support.arrays import Longs, offsets
+from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import csv_table, json_rows, reason_of, unpack
 from simulator.support.quantities import CENTURY, number_of
@@ -51,6 +51,9 @@ FORMATS = (
 )
 """Formats by their columns: AzurePublicDataset, microsoft/vidur, HPMLL/BurstGPT, kvcache-ai/
 Mooncake, casys-kaist/LLMServingSim and its logs of vLLM, and this project's own."""
+
+_FARTHEST = 2**53
+"""Of a number in lists: what a float still counts by ones."""
 
 
 def read_requests(path: Path | str) -> Requests:
@@ -145,18 +148,17 @@ def _hashes(row: Mapping[str, Any], place: str) -> Sequence[Any]:
     hashes = row.get("hash_ids")
     if isinstance(hashes, str):
         hashes = hashes.split()
-    if not isinstance(hashes, list):
-        raise TraceError(f"{place}: hash_ids {hashes!r} is no list")
+    if not isinstance(hashes, list) or not all(type(name) in (int, str) for name in hashes):
+        raise TraceError(f"{place}: hash_ids {shown(hashes)} is no list of numbers or words")
     return hashes
 
 
 def _joined(hashes: Sequence[Sequence[Any]], tokens: int) -> Hashes | None:
     if not tokens:
         return None
-    flat = [name for row in hashes for name in row]
-    # Names may be numbers or text; only which are alike counts.
-    _, ids = np.unique(np.array(flat, dtype=None if flat else np.int64), return_inverse=True)
-    return Hashes(tokens, offsets([len(row) for row in hashes]), ids.astype(np.int64))
+    numbers: dict[Any, int] = {}  # names may be numbers or text; only which are alike counts
+    ids = [numbers.setdefault(name, len(numbers)) for row in hashes for name in row]
+    return Hashes(tokens, offsets([len(row) for row in hashes]), np.array(ids, dtype=np.int64))
 
 
 def _sessions(names: Sequence[Any]) -> Longs | None:
@@ -220,17 +222,26 @@ def _benchmark(text: str, source: str) -> Requests | None:
         return None  # JSON with an object per line
     if not isinstance(data, dict) or not {"input_lens", "output_lens"} <= set(data):
         return None
-    try:
-        prompt = np.array(data["input_lens"], dtype=np.int64)
-        output = np.array(data["output_lens"], dtype=np.int64)
-        starts = np.array(data.get("start_times") or np.zeros(len(prompt)), dtype=float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{source}: input_lens, output_lens or start_times: {error}") from None
-    if not prompt.ndim == output.ndim == starts.ndim == 1 or not (
-        0 < len(prompt) == len(output) == len(starts)
-    ):
+    prompt = _numbers(data, "input_lens", source).astype(np.int64)
+    output = _numbers(data, "output_lens", source).astype(np.int64)
+    starts = np.zeros(len(prompt))
+    if data.get("start_times") is not None:
+        starts = _numbers(data, "start_times", source, whole=False)
+    if not 0 < len(prompt) == len(output) == len(starts):
         raise TraceError(
             f"{source}: input_lens, output_lens and start_times are not alike in number"
         )
     order = np.argsort(starts, kind="stable")
     return Requests(starts[order] - starts.min(), prompt[order], output[order], source)
+
+
+def _numbers(data: Mapping[str, Any], name: str, source: str, *, whole: bool = True) -> Floats:
+    """Return a list of numbers none of which is beyond what a table may have."""
+    kinds = (int,) if whole else (int, float)
+    values = data[name]
+    if not isinstance(values, list) or not all(
+        type(value) in kinds and abs(value) <= _FARTHEST for value in values
+    ):
+        what = "whole numbers" if whole else "numbers"
+        raise TraceError(f"{source}: {name} is no list of {what}")
+    return np.array(values, dtype=float)

@@ -1,0 +1,1 @@
+"""Mutation testing: do tests notice a wrong line."""

@@ -1,0 +1,277 @@
+"""Tests of one module in one process: collected once, run in a forked child for each mutant.
+
+A child shares what its parent imported and read. A function is changed where it stands: whoever has
+imported it has the changed one. What runs when a module is imported (constants, default values) is
+changed before the module is imported, in a process of its own.
+
+Loops that are compiled are run as Python by their tests, as ``hot``: compiling a mutant takes
+minutes.
+"""
+
+import ast
+import contextlib
+import gc
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks.mutants.changes import Mutant, mutated
+
+SURVIVED, NOTICED, BROKEN = "survived", "noticed", "broken"
+_MOST_S = 60.0
+"""Processor time of the tests of a mutant, and of the pass that sees which lines they reach."""
+_PATIENCE = 8
+"""Wall time over that: other work may be on the machine."""
+WORDS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
+CHOSEN = ("-m", "not slow and not exhaustive and not browser")
+
+
+@dataclass(slots=True)
+class Reached:
+    """A test that passes, the lines of the module that it runs, and how long it takes (s)."""
+
+    number: int
+    lines: set[int]
+    took: float
+
+
+@dataclass(slots=True)
+class Served:
+    """What became of the mutants of a module; ``unreached`` are run by no test."""
+
+    verdicts: dict[int, str] = field(default_factory=dict)
+    unreached: list[int] = field(default_factory=list)
+    tests: int = 0
+
+
+def serve(
+    file: Path, tests: Sequence[str], chosen: Sequence[Mutant], most: int, *, hot: bool = False
+) -> Served:
+    """Try mutants of a module on tests until so many are reached; numbers are of ``chosen``."""
+    loop = _Loop(file, chosen, most, hot=hot)
+    answer = _in_child(lambda: _served(loop, tests), 20 * _MOST_S)
+    served = Served()
+    if isinstance(answer, dict):
+        served.verdicts = {int(number): verdict for number, verdict in answer["verdicts"].items()}
+        served.unreached, served.tests = answer["unreached"], answer["tests"]
+        return served
+    served.unreached = list(range(len(chosen)))
+    return served
+
+
+def imported_anew(file: Path, name: str, tests: Sequence[str], mutant: Mutant) -> str:
+    """Try a change of what runs when a module is imported."""
+
+    def run() -> str:
+        tree = mutated(ast.parse(file.read_text("utf-8")), mutant)
+        sys.meta_path.insert(0, _Changed(name, compile(tree, str(file), "exec"), file))
+        with _silence():
+            status = pytest.main([*WORDS, *CHOSEN, *tests])
+        return SURVIVED if status == 0 else NOTICED
+
+    answer = _in_child(run, 3 * _MOST_S)
+    return answer if isinstance(answer, str) else NOTICED
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds one module, changed."""
+
+    def __init__(self, name: str, code: CodeType, file: Path) -> None:
+        self._name, self._code, self._file = name, code, file
+
+    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=str(self._file))
+        spec.has_location = True
+        return spec
+
+    def create_module(self, _: object) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code, module.__dict__)
+
+
+def _served(loop: "_Loop", tests: Sequence[str]) -> object:
+    with _silence():
+        pytest.main([*WORDS, *CHOSEN, *tests], plugins=[loop])
+    return loop.answer
+
+
+class _Loop:
+    """A plugin of pytest: instead of running the tests once, runs them for each mutant."""
+
+    def __init__(self, file: Path, chosen: Sequence[Mutant], most: int, *, hot: bool) -> None:
+        self._file, self._chosen, self._most, self._hot = file, chosen, most, hot
+        self._failed = False
+        self.answer: dict[str, Any] | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if self._hot:
+            _run_loops_as_python()
+        answer = _in_child(lambda: self._reach(session.items), 3 * _MOST_S)
+        reached = [Reached(n, set(lines), took) for n, lines, took in answer or []]
+        tree = ast.parse(self._file.read_text("utf-8"))
+        verdicts: dict[int, str] = {}
+        unreached = []
+        for number, mutant in enumerate(self._chosen):
+            if len(verdicts) == self._most:
+                break
+            first, last = mutant.lines
+            lines = set(range(first, last + 1))
+            near = sorted((r for r in reached if r.lines & lines), key=lambda r: r.took)
+            if not near:
+                unreached.append(number)
+                continue
+            verdicts[number] = self._tried(session.items, near, tree, mutant)
+        self.answer = {"verdicts": verdicts, "unreached": unreached, "tests": len(reached)}
+        return True
+
+    def _reach(self, items: list[pytest.Item]) -> list[tuple[int, list[int], float]]:
+        """Run all once, and note the lines that each reaches of those that pass."""
+        lines: set[int] = set()
+        name = str(self._file)
+
+        def local(frame: FrameType, event: str, _: object) -> Any:
+            if event == "line":
+                lines.add(frame.f_lineno)
+            return local
+
+        def calls(frame: FrameType, _: str, __: object) -> Any:
+            if frame.f_code.co_filename != name:
+                return None
+            lines.add(frame.f_lineno)
+            return local
+
+        reached = []
+        until = time.process_time() + _MOST_S
+        for number, item in enumerate(items):
+            if time.process_time() > until:
+                break
+            lines.clear()
+            self._failed = False
+            threading.settrace(calls)
+            sys.settrace(calls)
+            start = time.process_time()
+            try:
+                _run(item, items[number + 1 : number + 2])
+            finally:
+                sys.settrace(None)
+                threading.settrace(None)  # type: ignore[arg-type]
+            if lines and not self._failed:
+                reached.append((number, sorted(lines), time.process_time() - start))
+        return reached
+
+    def _tried(
+        self, items: list[pytest.Item], near: list[Reached], tree: ast.Module, mutant: Mutant
+    ) -> str:
+        budget = 5.0 + 4 * sum(test.took for test in near)
+
+        def run() -> str:
+            if not _patch(self._file, mutated(tree, mutant), mutant):
+                return BROKEN
+            self._failed = False
+            for number, test in enumerate(near):
+                following = near[number + 1 : number + 2]
+                _run(items[test.number], [items[after.number] for after in following])
+                if self._failed:
+                    return NOTICED
+            return SURVIVED
+
+        answer = _in_child(run, budget)
+        return answer if isinstance(answer, str) else NOTICED  # without end, or a crash
+
+
+def _run(item: pytest.Item, following: list[pytest.Item]) -> None:
+    item.config.hook.pytest_runtest_protocol(
+        item=item, nextitem=following[0] if following else None
+    )
+
+
+def _patch(file: Path, tree: ast.Module, mutant: Mutant) -> bool:
+    """Give live functions the code of the changed module; return whether there was any."""
+    code = compile(tree, str(file), "exec", dont_inherit=True)
+    new = {(part.co_qualname, part.co_firstlineno): part for part in _parts(code)}
+    changed = False
+    for function in [thing for thing in gc.get_objects() if isinstance(thing, FunctionType)]:
+        old = function.__code__
+        if old.co_filename == str(file) and old.co_firstlineno == mutant.function:
+            function.__code__ = new[old.co_qualname, old.co_firstlineno]
+            changed = True
+    return changed
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+
+
+def _run_loops_as_python() -> None:
+    from simulator.support.compiled import HotLoop
+
+    def call(loop: Any, *args: Any, **kwargs: Any) -> Any:
+        return loop.function(*args, **kwargs)
+
+    HotLoop.__call__ = call  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with Path(os.devnull).open("w") as nothing:
+        for stream in (1, 2):
+            os.dup2(nothing.fileno(), stream)
+    yield
+
+
+def _in_child(work: Callable[[], object], cpu: float) -> Any:
+    """Return what work returns in a forked process; None if it takes longer (s), or crashes."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        status = 1
+        try:
+            _limit(cpu)
+            with os.fdopen(writer, "w") as file:
+                json.dump(work(), file)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _limit(cpu: float) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(used.ru_utime + used.ru_stime + cpu) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (until, until + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(_PATIENCE * cpu) + 60)

@@ -92,7 +92,9 @@ def test_the_rate_is_kept_by_every_process():
         assert table.rate == pytest.approx(8.0, rel=0.05)
 
 
-@pytest.mark.parametrize(("rate", "said"), [(0.0, "rate 0 is not"), (float("nan"), "rate nan is not")])
+@pytest.mark.parametrize(
+    ("rate", "said"), [(0.0, "rate 0 is not"), (float("nan"), "rate nan is not")]
+)
 def test_a_load_without_a_rate_is_refused(rate, said):
     with pytest.raises(TraceError, match=said):
         generate_requests(10, rate, 10, 10)

@@ -28,6 +28,12 @@ SEED :=
 KEEP :=
 # Of make faults and make mutants: how many.
 COUNT := 500
+# Of make determinism: how many hash seeds, which other Pythons, and where their environments are.
+SEEDS := 20
+OTHERS := .venv-others
+OTHER_PYTHONS := python3.13 python3.12 python3.11 \
+  $(shell ls -d $(HOME)/.pyenv/versions/3.1[1-3].*/bin/python3 2>/dev/null | sort -rV)
+VERSION := import sys; print("%d.%d" % sys.version_info[:2])
 # Of make newest: all, unless some are named.
 TESTS ?=
 # Of make validate-live: where recordings and pairs.csv are kept, nowhere unless named; and any other
@@ -72,7 +78,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -150,6 +156,21 @@ faults: $(READY)  ## COUNT=500 of killed commands, full disks and places that ca
 mutants: $(READY)  ## COUNT of wrong lines, sampled by SEED over those that tests reach: which are noticed
 	$(BIN)/python -m benchmarks.mutants --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
+determinism: $(READY)  ## every command of the README asked in SEEDS=20 and other ways, on other Pythons too: the same bytes
+	@others=""; own=$$($(BIN)/python -c '$(VERSION)'); \
+	for python in $(OTHER_PYTHONS); do \
+	  version=$$($$python -c '$(SUITABLE)' >/dev/null 2>&1 && $$python -c '$(VERSION)') || continue; \
+	  place=$(OTHERS)/$$version; \
+	  case "$$own $$others" in *$$version*) continue;; esac; \
+	  if [ ! -x $$place/bin/twofold ]; then \
+	    echo "== setup: make $$place"; \
+	    $$python -m venv --clear $$place || exit 1; \
+	    $$place/bin/python $(INSTALL) --constraint constraints.txt --editable . || exit 1; \
+	  fi; \
+	  others="$$others $$place/bin/python"; \
+	done; \
+	$(BIN)/python -m benchmarks.determinism --seeds $(SEEDS) $${others:+--python $$others}
+
 sbom: $(READY)  ## sbom.json: what is installed with it, versions and licences, as CycloneDX
 	$(BIN)/python -m benchmarks.sbom > sbom.json
 
@@ -207,6 +228,6 @@ lock: $(DOCUMENTED) $(BROWSED)  ## write the versions that .venv holds to constr
 	@touch $(INSTALLED) $(READY) $(DOCUMENTED) $(BROWSED)
 
 clean:  ## remove the virtual environments, caches and build outputs
-	rm -rf $(VENV) $(NEWEST) $(LIVE) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(NEWEST) $(LIVE) $(OTHERS) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, SAMPLE, STUDY
+from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, ROOT, SAMPLE, STUDY
 
 TRAIN = ("--tp", "2", "--dp", "2", "--sequence", "512", "--global-batch", "4")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -40,6 +40,36 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": ("generate", "llama-3.1-8b", "-c", "hgx-h100", *TRAIN, "--write", "out/o.yaml"),
     "study": ("study", "study.yaml", "-d", "out/s"),
     "json": ("utility", SAMPLE, "-c", "c.yaml", "-o", "json"),
+    "sweep": ("sweep", SAMPLE, "-c", "c.yaml", "-r", "compute", "--figure", "out/o.pdf"),
+    "compare": ("compare", SAMPLE, "-c", "c.yaml", "-c", "dgx-a100", "--html", "out/o.html"),
+    "explain": ("explain", SAMPLE, "-c", "c.yaml", "--perfetto", "out/o.json"),
+    "diff": ("diff", SAMPLE, SAMPLE, "-c", "c.yaml", "--html", "out/o.html"),
+    "share": (
+        "share",
+        SAMPLE,
+        SAMPLE,
+        "-c",
+        "dgx-a100",
+        "--steps",
+        "2",
+        "--perfetto",
+        "out/o.json",
+    ),
+    "goal": ("convert", SAMPLE, "out/o.goal", "--to", "goal", "-c", "c.yaml"),
+    "package": ("convert", SAMPLE, "out/p", "--to", "package", "-c", "c.yaml"),
+    "mine": ("calibrate", SAMPLE, "-c", "c.yaml", "--write", "out/o.yaml"),
+    "node": ("clusters", "c.yaml", "--like", "dgx-a100", "--write", "out/o.yaml"),
+    "calls": (
+        *("collective", "all_reduce 1MiB ranks 0-3", "all_reduce 1MiB ranks 2-5"),
+        *("-c", "c.yaml", "-n", "8", "--perfetto", "out/o.json"),
+    ),
+    "drawing": ("topology", "torus:4x4", "--figure", "out/o.png"),
+    "errors": ("validate", "calls.csv", "-c", "dgx-a100", "--figure", "out/o.svg"),
+    "served": (
+        *("serving", "llama-3.1-8b", "-c", "hgx-h100", "--rate", "1/s", "--requests-count", "20"),
+        *("--seeds", "1", "--resource", "compute", "--perfetto", "out/o.json"),
+    ),
+    "study-page": ("study", "study.yaml", "-d", "out/s", "--html", "out/o.html"),
 }
 """Commands that write, below ``out`` or to stdout."""
 STATUS = {0, 1, 2, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGXFSZ}
@@ -94,6 +124,36 @@ def _close_stdout() -> None:
     os.close(1)
 
 
+def _clock(jumps: str) -> Callable[[Path], None]:
+    """Make Python's wall clock one that jumps; the monotonic one, by its promise, does not."""
+
+    def place(folder: Path) -> None:
+        (folder / "clock").mkdir()
+        (folder / "clock" / "sitecustomize.py").write_text(_JUMPING.format(jumps=jumps))
+
+    return place
+
+
+_JUMPING = """
+import itertools
+import time
+
+_now, _jumps = time.time, itertools.cycle([{jumps}])
+time.time = lambda: _now() + next(_jumps)
+time.time_ns = lambda: int(1e9 * time.time())
+"""
+
+
+def _of_another_time(folder: Path) -> None:
+    """Date inputs before Unix's clock began to count, and far ahead."""
+    os.utime(folder / "c.yaml", (-86400 * 365, -86400 * 365))
+    os.utime(folder / "calls.csv", (4e9, 4e9))
+    os.utime(folder / "study.yaml", (4e9, 4e9))
+
+
+_CLOCK = {"PYTHONPATH": os.pathsep.join(filter(None, ("clock", str(ROOT))))}
+
+
 def faults(rng: random.Random) -> Iterator[Fault]:
     """Draw faults without end, each kind in turn."""
     while True:
@@ -111,6 +171,10 @@ def faults(rng: random.Random) -> Iterator[Fault]:
         yield Fault("no TMPDIR", environment={"TMPDIR": "/nowhere"})
         yield Fault("no cache", environment={"TWOFOLD_CACHE": "/proc/nowhere"})
         yield Fault("two at once", beside=2)
+        yield Fault("a clock that jumps", place=_clock("0, 3600, -3600"), environment=_CLOCK)
+        yield Fault("a clock of 1970", place=_clock("-1.7e9"), environment=_CLOCK)
+        yield Fault("a clock of 2100", place=_clock("2.4e9, 0"), environment=_CLOCK)
+        yield Fault("inputs of another time", place=_of_another_time)
         if os.getuid() == 0:
             yield Fault("a full disk", tmpfs=rng.choice((4096, 16_384, 32_768, 262_144)))
         yield _killed(rng, signal.SIGKILL, 8.0)

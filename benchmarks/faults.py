@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "goal": ("convert", SAMPLE, "out/o.goal", "--to", "goal", "-c", "c.yaml"),
     "package": ("convert", SAMPLE, "out/p", "--to", "package", "-c", "c.yaml"),
     "mine": ("calibrate", SAMPLE, "-c", "c.yaml", "--write", "out/o.yaml"),
-    "node": ("clusters", "c.yaml", "--like", "dgx-a100", "--write", "out/o.yaml"),
+    "node": ("clusters", "c.yaml", "--write", "out/o.yaml"),
     "calls": (
         *("collective", "all_reduce 1MiB ranks 0-3", "all_reduce 1MiB ranks 2-5"),
         *("-c", "c.yaml", "-n", "8", "--perfetto", "out/o.json"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.fuzz.cases import (
     archives,
+    dumps,
     listed_inputs,
     more_tables,
     more_traces,
@@ -39,5 +40,6 @@ def chosen() -> Iterator[Case]:
         more_tables.more_tables,
         more_words.more_words,
         listed_inputs.listed_inputs,
+        dumps.dumps,
     ):
         yield from cases()

@@ -108,13 +108,13 @@ def _calls(report: "HangReport", calls: Sequence["StuckCall"]) -> Table:
                 call.group,
                 str(call.sequence),
                 "unknown" if call.sizes[0] is None else say_size(call.sizes[0]),
-                say_time(report.since(call)),
+                say_time(since),
                 _ranks(call.joined),
                 _ranks(call.missing) or "none",
                 _ranks(call.unknown),
             )
         )
-        for call in calls
+        for call, since in zip(calls, report.since(calls), strict=True)
     ]
     columns = ["call", "|group", ">number", ">size", ">made at", "|ranks waiting", "|missing"]
     if any(call.unknown for call in calls):

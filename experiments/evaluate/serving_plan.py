@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
 from experiments.evaluate.serving_fleets import Instances, Outage
 from experiments.evaluate.serving_instances import Deployment, Speculation, deployment_of
-from simulator.support.errors import QuantityError, WorkloadError
+from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import parse_quantity

@@ -1,5 +1,6 @@
 """Why a job hangs: who waits for whom, in which calls, as PyTorch's flight recorder dumped them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -67,9 +68,10 @@ class HangReport(Report):
     trace: str
     hang: Hang
 
-    def since(self, call: StuckCall) -> float:
-        """Return how long after the oldest of the calls this one was made (s)."""
-        return (call.since - min(earlier.since for earlier in self.hang.calls)) / 1e9
+    def since(self, calls: Sequence[StuckCall]) -> list[float]:
+        """Return how long after the oldest of all calls each of some was made (s)."""
+        oldest = min((call.since for call in self.hang.calls), default=0)
+        return [(call.since - oldest) / 1e9 for call in calls]
 
     def answer(self) -> "HangAnswer":
         """Return the JSON answer."""
@@ -90,13 +92,13 @@ class HangReport(Report):
                     "kinds": list(call.kinds),
                     "sizes_bytes": list(call.sizes),
                     "dtype": call.dtype,
-                    "since_s": self.since(call),
+                    "since_s": since,
                     "joined": list(call.joined),
                     "started": list(call.started),
                     "missing": list(call.missing),
                     "unknown": list(call.unknown),
                 }
-                for call in hang.calls
+                for call, since in zip(hang.calls, self.since(hang.calls), strict=True)
             ],
         }
 
@@ -119,10 +121,10 @@ class HangReport(Report):
                 kind="/".join(call.kinds),
                 size_bytes=call.sizes[0],
                 dtype=call.dtype,
-                since_s=self.since(call),
+                since_s=since,
                 joined=" ".join(map(str, call.joined)),
                 missing=" ".join(map(str, call.missing)),
                 unknown=" ".join(map(str, call.unknown)),
             )
-            for call in self.hang.calls
+            for call, since in zip(self.hang.calls, self.since(self.hang.calls), strict=True)
         ]

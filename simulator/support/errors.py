@@ -28,7 +28,10 @@ from typing import Any
 
 def shown(value: object) -> str:
     """Write a value that is wrong, so that it fits in a line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of over 4,300 digits; lists without end
+        text = f"<{type(value).__name__} too long to write>"
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 

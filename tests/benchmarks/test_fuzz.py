@@ -8,6 +8,7 @@ import pytest
 from benchmarks.fuzz import harness
 from benchmarks.fuzz.cases import (
     archives,
+    dumps,
     listed_inputs,
     more_tables,
     more_traces,
@@ -138,9 +139,19 @@ FOUND |= {
         "request file: moon hash ragged",
         "request file: moon hash float",
     ),
+    dumps.dumps: (
+        "dump: sizes 2**62",
+        "dump: name send far",
+        "dump: ranks blanks",
+        "dump: status digits",
+        "dump: groups digits",
+        "dump: long int",
+    ),
     listed_inputs.cluster_files: (
         "cluster file: ranks_per_node: 1000000000",
         "cluster file: peak: {bf17: 312 TFLOP/s",
+        "cluster file: scale_out: {transport: [rdma]",
+        "cluster file:  {name: none}\nnode_kinds: {a: {count: 4}, b: {count: 4, like: c.yaml}}",
     ),
 }
 

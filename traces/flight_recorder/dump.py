@@ -17,15 +17,14 @@ from msgspec import Meta, Struct, field
 
 from simulator.support.errors import TraceError, WorkloadError, shown
 from simulator.support.input_files import parse_json, unpack
-from simulator.support.quantities import MOST_BYTES, MOST_RANKS, bytes_per_element
+from simulator.support.quantities import MOST_BYTES, MOST_RANKS, bytes_per_element, whole_of
 from traces.core.events import ProcessGroup, rank_in_name
 from traces.core.rank_graph import kind_of
 from traces.flight_recorder.plain_pickle import read_plain_pickle
 
 PENDING = ("scheduled", "started")
 """States of a call that had not ended; the third is ``completed``."""
-_MESSAGE = re.compile(r"(?:nccl:)?(send|recv) (\d+)\s*(?:->|<-)\s*(\d+)$")
-_RANKS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]$")
+_MESSAGE = re.compile(r"(?:nccl:)?(send|recv) ([0-9]{1,9})\s*(?:->|<-)\s*([0-9]{1,9})$")
 
 
 _Whole = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
@@ -169,13 +168,17 @@ def _typed(path: Path, plain: Any) -> _Document:
 def _process_group(path: Path, key: str, group: _Group) -> ProcessGroup:
     ranks = group.ranks
     if isinstance(ranks, str):
-        if ranks and not _RANKS.match(ranks):
+        inner = ranks.strip().removeprefix("[").removesuffix("]")
+        numbers = [whole_of(part.strip()) for part in inner.split(",")] if inner.strip() else []
+        if len(ranks.strip()) not in (0, len(inner) + 2) or None in numbers:
             raise TraceError(
-                f"{path}: pg_config[{key!r}].ranks: {shown(ranks)} is no list of ranks"
+                f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} is no list of ranks"
             )
-        ranks = [int(number) for number in re.findall(r"\d+", ranks)]
+        ranks = [number for number in numbers if number is not None]
     if any(not 0 <= rank < MOST_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):
-        raise TraceError(f"{path}: pg_config[{key!r}].ranks: {shown(ranks)} are no ranks of a job")
+        raise TraceError(
+            f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} are no ranks of a job"
+        )
     return ProcessGroup(key, group.desc, len(ranks), tuple(ranks) or None)
 
 
@@ -207,8 +210,8 @@ def _progress(document: _Document) -> dict[str, Progress]:
     PyTorch names groups by a counter, too, so that both stand in the same order. Where their
     numbers differ, or an entry contradicts, only groups that an entry names are known.
     """
-    status = {key: state for key, state in document.status.items() if key.isdecimal()}
-    names = [name for name in document.groups if name.isdecimal()]
+    status = {key: state for key, state in document.status.items() if whole_of(key) is not None}
+    names = [name for name in document.groups if whole_of(name) is not None]
     named = {str(entry.group_id): entry.group[0] for entry in document.entries}
     in_order = dict(zip(sorted(status, key=int), sorted(names, key=int), strict=False))
     trusted = len(status) == len(names) and all(

@@ -126,6 +126,7 @@ def _of_area(
         told = [verdict for verdict in verdicts if verdict != BROKEN]
         if told:
             scores.append((len(told) - told.count(SURVIVED), len(told)))
+            print(f"{module}: {scores[-1][0]} of {scores[-1][1]} noticed", flush=True)
     if not scores:
         print(f"{area}: nothing was reached")
         return

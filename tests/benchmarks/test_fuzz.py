@@ -178,7 +178,10 @@ _REFUSED = (
 """Of these none may be answered; of the others some may, without what is damaged."""
 
 
-_SLOW = (archives.archives, traces.traces, more_tables.more_tables)
+_SLOW = (
+    *(archives.archives, traces.traces, more_tables.more_tables, dumps.dumps),
+    *(listed_inputs.serving_options, listed_inputs.request_files, listed_inputs.cluster_files),
+)
 """Cases that take ten seconds and more together: the rest is tried each time."""
 
 

@@ -9,16 +9,20 @@ others, Statistical Science 14, 1999). What no step depends on stays. Steps that
 weigh less (Student's t: Lange, Little and Taylor, JASA 84, 1989).
 
 Of a step only its logarithm's derivatives are used, taken anew where the fit has come to.
+
+Before that it is asked whether the library went over TCP sockets, which is no figure but a setting:
+where steps between nodes are far more probable so, the cluster has ``transport: sockets``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.topology import SCALE_OUT, SCALE_UP
 from topologies import Cluster
+from topologies.cluster.changed import with_setting
 from topologies.cluster.node import FittedSteps
 
 Floats = NDArray[np.float64]
@@ -71,6 +75,7 @@ class StepFit:
     ``multiples`` are by parameter, ``why_not`` says of those that were not fitted why. Errors are
     predicted over measured time, less 1: ``before`` on the cluster as it was, ``after`` as fitted,
     ``left_out`` fitted to the other steps, shape ``(steps,)``; None of fewer than three.
+    ``transport`` is that which the steps show, "" where they show no other.
     """
 
     cluster: Cluster
@@ -79,6 +84,7 @@ class StepFit:
     before: Floats
     after: Floats
     left_out: Floats | None
+    transport: str = ""
 
 
 def fit_to_steps(
@@ -103,8 +109,48 @@ def fit_to_steps(
         With the cluster as it was where the steps left out are no nearer with what the others
         show.
     """
-    names, spread = _open(cluster, spread_of)
     logs = np.log(measured)
+    as_known = _times(cluster, predict, len(logs)) - logs
+    other_way = _over_sockets(cluster)
+    if other_way is None:
+        return _fitted(cluster, logs, predict, spread_of)
+    over_sockets = _times(other_way, predict, len(logs)) - logs
+    every = np.ones(len(logs), dtype=bool)
+    if not _goes_over_sockets(as_known, over_sockets, every):
+        return _fitted(cluster, logs, predict, spread_of)
+    fit = _fitted(other_way, logs, predict, spread_of)
+    left_out = fit.left_out
+    if left_out is not None:
+        same = [_goes_over_sockets(as_known, over_sockets, every ^ row) for row in np.diag(every)]
+        left_out = np.where(same, left_out, np.expm1(as_known))
+    return replace(fit, before=np.expm1(as_known), left_out=left_out, transport=SOCKETS)
+
+
+def _over_sockets(cluster: Cluster) -> Cluster | None:
+    """Return the cluster with TCP sockets between nodes; None where it has them, or no NICs."""
+    if cluster.scale_out is None or cluster.scale_out.transport == SOCKETS:
+        return None
+    return with_setting(cluster, "scale_out.transport", SOCKETS)
+
+
+def _goes_over_sockets(as_known: Floats, over_sockets: Floats, chosen: NDArray[np.bool_]) -> bool:
+    """Whether errors of some of the steps are more probable over sockets."""
+    if np.allclose(as_known[chosen], over_sockets[chosen]):
+        return False
+    same = np.eye(int(chosen.sum()))
+    odds = np.log(_SOCKETS_BEFORE / (1 - _SOCKETS_BEFORE))
+    evidence = [_evidence(errors[chosen], same)[0] for errors in (as_known, over_sockets)]
+    return bool(evidence[1] - evidence[0] + odds > 0)
+
+
+SOCKETS = "sockets"
+_SOCKETS_BEFORE = 0.05
+"""How probable it is, before any step, that a library goes over sockets without being told so."""
+
+
+def _fitted(cluster: Cluster, logs: Floats, predict: Predict, spread_of: Spread) -> StepFit:
+    """Fit the figures of a cluster to the logarithms of measured times."""
+    names, spread = _open(cluster, spread_of)
     point = np.zeros(len(names))
     base = times = _predicted(cluster, names, point, predict, len(logs))
     slopes = np.zeros((len(logs), len(names)))
@@ -212,6 +258,8 @@ def fitted_cluster(fit: StepFit, source: str) -> Cluster:
     for name in fit.multiples:
         if name not in fit.why_not:
             sources[f"steps.{name}" if name in (KERNELS, HOST) else name] = about
+    if fit.transport:
+        sources["scale_out.transport"] = about
     table = table.model_copy(update={"runs": len(fit.before), **errors})
     return fit.cluster.model_copy(update={"steps": table, "sources": sources})
 
@@ -235,7 +283,11 @@ def _has(cluster: Cluster, name: str) -> bool:
 def _predicted(
     cluster: Cluster, names: Sequence[str], point: Floats, predict: Predict, count: int
 ) -> Floats:
-    cluster = moved(cluster, names, point)
+    return _times(moved(cluster, names, point), predict, count)
+
+
+def _times(cluster: Cluster, predict: Predict, count: int) -> Floats:
+    """Logarithms of what the steps take on a cluster."""
     return np.log([predict(number, cluster) for number in range(count)])
 
 

@@ -187,6 +187,9 @@ def _check_one_cluster(
 
 
 def _figures(fit: StepFit) -> Iterator[FittedFigure]:
+    if fit.transport:
+        note = f"over {fit.transport}: steps between nodes are far more probable so"
+        yield FittedFigure("scale_out.transport", None, note)
     for name, multiple in fit.multiples.items():
         why = fit.why_not.get(name, "")
         yield FittedFigure(name, None if why else multiple, why)

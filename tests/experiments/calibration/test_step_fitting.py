@@ -85,3 +85,23 @@ def test_a_written_cluster_says_where_its_figures_are_from_and_what_the_next_ste
     assert prior["steps"] == 6
     assert prior["p90_pct"] == cluster.steps.p90_pct < 15
     assert step_prior("megatron", cluster.accelerator.name, 8) != prior
+
+
+def test_steps_that_went_over_sockets_show_it():
+    """Of six steps, four on several nodes, whose NICs moved a tenth of what they could."""
+    share = np.array([0.0, 0.0, 0.2, 0.3, 0.4, 0.5])
+
+    def predict(number, cluster):
+        is_slow = cluster.scale_out.transport == "sockets"
+        return 1 - share[number] + share[number] * (10.0 if is_slow else 1.0)
+
+    sockets = [1 + 9 * float(part) for part in share]
+    fit = fit_to_steps(CLUSTER, sockets, predict, SPREAD)
+    assert fit.transport == fit.cluster.scale_out.transport == "sockets"
+    assert np.abs(fit.after).max() < 0.01
+    assert fit.before.min() < -0.8
+    cluster = fitted_cluster(fit, "runs.csv")
+    assert cluster.sources["scale_out.transport"] == "fitted to runs.csv"
+    assert fit_to_steps(CLUSTER, [1.0] * 6, predict, SPREAD).transport == ""
+    one_node = fit_to_steps(CLUSTER, [3.0, 3.0], predict, SPREAD)
+    assert one_node.transport == ""

@@ -435,12 +435,12 @@ def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loa
     job_ranks = loaded.workload.job_ranks
     if settings.nodes is not None or not loaded.hosts or job_ranks > cluster.capacity:
         return loaded, settings
-    other = other_hosts(loaded.hosts, cluster, job_ranks, None)
-    if other is None or other.nodes is None or job_ranks // other.nodes > cluster.ranks_per_node:
+    hosts = other_hosts(loaded.hosts, cluster, job_ranks, None)
+    if hosts is None or hosts.nodes is None or job_ranks // hosts.nodes > cluster.ranks_per_node:
         return loaded, settings
-    note = f"{other}, unless --nodes says otherwise"
+    note = f"{hosts}, unless --nodes says otherwise"
     coverage = replace(loaded.coverage, notes=(*loaded.coverage.notes, note))
-    return replace(loaded, coverage=coverage), replace(settings, nodes=other.nodes)
+    return replace(loaded, coverage=coverage), replace(settings, nodes=hosts.nodes)
 
 
 def _unprofiled(

@@ -75,7 +75,7 @@ class MadeCalls(NamedTuple):
 def with_copies(
     workload: Workload,
     copies: Sequence[CopiedRank],
-    made: Sequence[MadeCalls],
+    further: Sequence[MadeCalls],
     groups: Sequence[Group],
 ) -> Workload:
     """Put copies behind the ranks that are there.
@@ -86,7 +86,7 @@ def with_copies(
         With the ranks that are copied.
     copies
         Ranks that it does not have.
-    made
+    further
         Calls that only copies join; they are numbered on from those of the workload.
     groups
         All groups that calls name, those of the workload first.
@@ -112,8 +112,10 @@ def with_copies(
         "measured_start": np.concatenate([workload.measured_start, unmeasured]),
         "measured_end": np.concatenate([workload.measured_end, unmeasured]),
     }
-    like = np.concatenate([np.arange(len(calls)), *(new.like for new in made)]).astype(np.int64)
-    group = [calls.group, *(np.full(len(new.like), new.group) for new in made)]
+    like = np.concatenate([np.arange(len(calls)), *(more.like for more in further)]).astype(
+        np.int64
+    )
+    group = [calls.group, *(np.full(len(more.like), more.group) for more in further)]
     return replace(
         workload,
         **columns,

@@ -31,7 +31,7 @@ def warm() -> int:
         for folder in import_module(package).__path__:
             keep_bytecode(Path(folder))
     loops = every_loop()
-    called = {id(other) for loop in loops for other in _called(loop)}
+    called = {id(callee) for loop in loops for callee in _called(loop)}
     # What others call is compiled with what calls it, for the types that gives it.
     outer = [number for number, loop in enumerate(loops) if id(loop) not in called]
     outer.sort(key=lambda number: -_instructions(loops[number], set()))
@@ -42,8 +42,8 @@ def warm() -> int:
         return len(loops)
     with ProcessPoolExecutor(cores, process_context(), initializer=_silent) as pool:
         compiling = [pool.submit(_compile, number) for number in outer]
-        for done, one in enumerate(as_completed(compiling), 1):
-            one.result()
+        for done, compiled in enumerate(as_completed(compiling), 1):
+            compiled.result()
             if sys.stderr.isatty():
                 sys.stderr.write(f"\rcompiling hot loops: {done} of {len(outer)}")
                 sys.stderr.flush()
@@ -84,7 +84,7 @@ def _instructions(loop: HotLoop[..., Any], seen: set[int]) -> int:
         return 0
     seen.add(id(loop))
     return len(loop.function.__code__.co_code) + sum(
-        _instructions(other, seen) for other in _called(loop)
+        _instructions(callee, seen) for callee in _called(loop)
     )
 
 
@@ -106,4 +106,4 @@ def _called(loop: HotLoop[..., Any]) -> list[HotLoop[..., Any]]:
     """Hot loops that a hot loop calls by name."""
     known = loop.function.__globals__
     named = [known.get(name) for name in loop.function.__code__.co_names]
-    return [one for one in named if isinstance(one, HotLoop)]
+    return [value for value in named if isinstance(value, HotLoop)]

@@ -588,8 +588,8 @@ def what_ifs(report: "WhatIfReport") -> Document:
     bars = [
         ("as it is", whole, exposed_communication(base.timeline), 0.0, None),
         *(
-            (one.change, one.step, one.exposed_communication_s, one.gain_pct, one.interval_pct)
-            for one in points
+            (row.change, row.step, row.exposed_communication_s, row.gain_pct, row.interval_pct)
+            for row in points
         ),
     ]
     table = Table(columns, rows, foot=foot, caption="changes")

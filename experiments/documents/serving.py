@@ -3,7 +3,6 @@
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from experiments.documents.validation import ratio_table
 from experiments.output.document import (
     Axis,
     Chart,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
     from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
+    from experiments.validation.step_pairs import PairErrors
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""
@@ -510,3 +510,12 @@ def _log_headline(figures: "Sequence[LogFigure]", requests: int) -> str:
         f"{plural(requests, 'request')}: mean TPOT is off by {percent(tpot, signed=True)}, p99 of"
         f" end-to-end latency by {percent(end, signed=True)}."
     )
+
+
+def ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
+    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
+    rows = [
+        Row((pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct)))
+        for pair in pairs
+    ]
+    return Table((title, ">pairs", ">median", ">90th pct"), rows)

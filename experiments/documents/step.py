@@ -173,14 +173,14 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
 
 def _doubts_of_place(base: "Baseline") -> Iterator[Doubt]:
     """Yield what speaks against where the ranks are said to be."""
-    other = base.other_hosts
-    if other is not None:
+    hosts = base.other_hosts
+    if hosts is not None:
         remedy = "number the ranks host by host; they are placed in order"
-        if other.nodes is not None:
-            per_node = base.recorded.ranks // other.nodes
+        if hosts.nodes is not None:
+            per_node = base.recorded.ranks // hosts.nodes
             fits = per_node <= base.recorded.cluster.ranks_per_node
-            remedy = f"try --nodes {other.nodes}" if fits else f"a node has {per_node} ranks"
-        yield Doubt(str(other), remedy)
+            remedy = f"try --nodes {hosts.nodes}" if fits else f"a node has {per_node} ranks"
+        yield Doubt(str(hosts), remedy)
     elif base.misplaced is not None:
         yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
 

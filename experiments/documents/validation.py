@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from experiments.documents.serving import ratio_table
 from experiments.documents.step import on_nodes
 from experiments.output.document import (
     COLOURS,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary
     from experiments.validation.predicted_points import PointError
-    from experiments.validation.step_pairs import PairErrors
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""
@@ -535,12 +535,3 @@ def _errors(report: "StepsReport") -> Iterator[Block]:
         )
     if report.linear and report.pairs_without_linear:
         yield ratio_table(report.pairs_without_linear, "pairs without these")
-
-
-def ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
-    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
-    rows = [
-        Row((pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct)))
-        for pair in pairs
-    ]
-    return Table((title, ">pairs", ">median", ">90th pct"), rows)

@@ -236,10 +236,10 @@ def _of_lags(a: Workload, b: Workload, host: Sequence[Likely]) -> Iterator[Likel
 
     A change of all of the ``host`` has changed its launches already.
     """
-    whole = [one.text.split()[1] for one in host if one.text.startswith("host x")]
+    whole = [likely.text.split()[1] for likely in host if likely.text.startswith("host x")]
     changed = float(whole[0].removeprefix("x")) if whole else 1.0
     for word, by_host in (("launch", True), ("gaps", False)):
-        lag_a, lag_b = (_lags(one, by_host=by_host) for one in (a, b))
+        lag_a, lag_b = (_lags(run, by_host=by_host) for run in (a, b))
         lag_a *= changed if by_host else 1.0
         if lag_a > 0 and abs(lag_b / lag_a - 1) > _ALIKE:
             yield Likely(f"{word} {factor(lag_b / lag_a)}", abs(lag_b - lag_a))

@@ -6,8 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evaluate.cache_transfers import CacheTransfers, Part, parts_of
-from experiments.evaluate.serving_instances import Deployment, instance_surface, memory_use
+from experiments.evaluate.serving_instances import (
+    CacheTransfers,
+    Deployment,
+    Part,
+    instance_surface,
+    memory_use,
+    parts_of,
+)
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     DONE,

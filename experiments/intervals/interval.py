@@ -154,21 +154,21 @@ def _by_change(base: Baseline, points: Mapping[str, Answered]) -> dict[str, Inte
     on_sites = [] if trace_spread is None else [site.ask(changes) for site in trace_spread.designs]
     scatter = {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)
     if on_sites and not base.scenario.slow_down:
-        asked = on_sites[0]
+        costed = on_sites[0]
     else:  # with kernels at their lengths alone
-        asked = DesignPoints(replace(base.scenario, slow_down=0.0)).ask(changes)
+        costed = DesignPoints(replace(base.scenario, slow_down=0.0)).ask(changes)
     engines = {name: point.engine for name, point in points.items()}
     scenarios = {name: point.scenario for name, point in points.items()}
-    bound = bounds(base.timeline.makespan, asked, changes, engines, scenarios)
+    bound = bounds(base.timeline.makespan, costed, changes, engines, scenarios)
 
-    is_timed = base.told_calls(asked.design.base.workload)
+    is_timed = base.told_calls(costed.design.base.workload)
     lent = base.settings.collective_cost == "trace"
     names = list(points)
     sides = [(points[name].scenario, not changes[name].is_network) for name in names]
     intervals_of = {}
     for sources, numbers in by_sources(base.scenario, sides):
         of_sources = [changes[names[number]] for number in numbers]
-        widths = half_widths(moved_steps(asked.design, of_sources, sources, is_timed, lent=lent))
+        widths = half_widths(moved_steps(costed.design, of_sources, sources, is_timed, lent=lent))
         is_kernels = np.array([source.prior is None for source in sources], dtype=bool)
         prior = np.sqrt((widths[~is_kernels] ** 2).sum(axis=0)).tolist()
         kernels = np.sqrt((widths[is_kernels] ** 2).sum(axis=0)).tolist()

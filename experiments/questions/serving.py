@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from simulator.serving.loop import Host, gap_quantile
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
-from topologies.cluster.bill import Bill, bill_of
+from topologies.cluster.bill import TokenCost, bill_of, token_cost
 from traces.requests.table import Requests
 
 COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
@@ -87,17 +87,6 @@ class ServingUtility:
     goodput_pct: Gain | None
     note: str = ""
     saved_s: Mapping[str, float] = field(default_factory=dict)
-
-
-LIFE = 4 * 365.25 * 86400.0
-"""Seconds over which parts are written off: 4 years, in use all the time."""
-
-
-class TokenCost(NamedTuple):
-    """What a million tokens made take: electricity (kWh), and parts and electricity (USD)."""
-
-    kwh: float
-    usd: float
 
 
 class ServingAnswer(Head):
@@ -328,31 +317,6 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
         )
     except ClusterError:
         return None
-
-
-def token_cost(bill: Bill, ranks: int, busy: float, rate: float) -> TokenCost:
-    """Return what a million tokens take.
-
-    Parameters
-    ----------
-    bill
-        Of the nodes that hold the ranks, of which these have their share.
-    ranks
-        Accelerators.
-    busy
-        Share of the time in which they work.
-    rate
-        Tokens a second of all.
-
-    Raises
-    ------
-    ClusterError
-        If a part has no price or power.
-    """
-    share = ranks / bill.count("accelerator")
-    power = share * bill.energy(1.0, {"accelerator": min(busy, 1.0)})
-    money = share * bill.cost / LIFE + power * bill.energy_price
-    return TokenCost(power / 3.6e6 / rate * 1e6, money / rate * 1e6)
 
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:

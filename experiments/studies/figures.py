@@ -20,6 +20,7 @@ from simulator.support.arrays import Floats
 from simulator.support.errors import StudyError
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, place, resource_values
+from topologies.cluster.bill import token_cost
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,6 @@ def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
     ClusterError
         If a part has no price or power.
     """
-    from experiments.questions.serving import token_cost  # what steps have no use for
-
     _seen("tokens", jobs)
     return math.fsum(
         job.share * token_cost(job.placed.bill, job.ranks, job.busy, job.served.tokens).usd

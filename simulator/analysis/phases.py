@@ -105,14 +105,14 @@ def _of_rank(run: RunTimes, phases: Sequence[Phase]) -> ServingLatency | None:
         if begin is None or token is None:
             return None
         ttft = token - begin
-    made = decodes or [phase for phase in prefills if phase.name == MIXED]
-    if not made:
+    passes = decodes or [phase for phase in prefills if phase.name == MIXED]
+    if not passes:
         return None if ttft is None else ServingLatency(ttft, None)
-    from_time = token if decodes and token is not None else _begin(run, made[0])
-    last = _end(run, made[-1])
+    from_time = token if decodes and token is not None else _begin(run, passes[0])
+    last = _end(run, passes[-1])
     if from_time is None or last is None:
         return None if ttft is None else ServingLatency(ttft, None)
-    return ServingLatency(ttft, (last - from_time) / len(made))
+    return ServingLatency(ttft, (last - from_time) / len(passes))
 
 
 def _begin(run: RunTimes, phase: Phase) -> float | None:

@@ -28,9 +28,9 @@ def time_alone(simulation: Simulation) -> None:
     """Time all ops and calls, where time goes, and the bytes of every link."""
     workload, topology = simulation.workload, simulation.topology
     first, row = distinct_calls(workload)
-    made = row >= 0  # somebody takes part
-    factor = np.where(made, workload.calls.factor, np.nan)
-    factors = np.bincount(row[made], workload.calls.factor[made], len(first))
+    joined = row >= 0  # somebody takes part
+    factor = np.where(joined, workload.calls.factor, np.nan)
+    factors = np.bincount(row[joined], workload.calls.factor[joined], len(first))
     time = np.zeros(len(first))
     spent = np.zeros((len(first) + 1, simulation.spent.shape[1]))  # the last: of calls not made
     simulation.link_bytes = np.zeros(len(topology))
@@ -97,10 +97,10 @@ def _marks(workload: Workload, costs: Costs, start: Floats, end: Floats) -> Mask
     used = [_links_of(costs, workload.call_view(call)) for call in first]
     offset = offsets(map(len, used))
     links = np.concatenate([np.empty(0, dtype=np.int32), *used])
-    made = np.flatnonzero(~np.isnan(end) & (row >= 0))
+    joined = np.flatnonzero(~np.isnan(end) & (row >= 0))
     meets = np.zeros(len(row), dtype=np.bool_)
     _mark(
-        made[np.argsort(start[made], kind="stable")],
+        joined[np.argsort(start[joined], kind="stable")],
         _Spans(start, end, row.astype(np.int64)),
         _Links(offset, links),
         np.full(len(costs.topology), -np.inf),

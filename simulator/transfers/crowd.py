@@ -308,13 +308,13 @@ class Crowd:
         taken = {block.call for block in blocks}
         self._free_calls = [call for call in reversed(range(calls)) if call not in taken]
         for block, sizes in zip(blocks, used, strict=True):
-            here = _Block(block.program, block.call, self._filled)
+            settled = _Block(block.program, block.call, self._filled)
             self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
-            _write(self._state, here)
+            _write(self._state, settled)
             for name in ("owner", "next"):
-                self._state.calls[name][here.call] = old.calls[name][block.call]
-            self._live[here.call] = here
-            move_in(self._state, here.call, old, block.call)
+                self._state.calls[name][settled.call] = old.calls[name][block.call]
+            self._live[settled.call] = settled
+            move_in(self._state, settled.call, old, block.call)
 
     def _allocate(self, room: tuple[int, ...], calls: int) -> None:
         flows, uses, ranks, runs, rows, entries = self._room = room

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.support.errors import ClusterError
 from simulator.topology import Link
@@ -364,3 +365,39 @@ def tree_of_switches(ports: int, sold: int) -> Fabric:
     switches = (levels - 1) * math.ceil(ports / half) + math.ceil(ports / sold)
     between = (levels - 1) * ports
     return Fabric(switches, ports + 2 * between, between)
+
+
+LIFE = 4 * 365.25 * 86400.0
+"""Seconds over which parts are written off: 4 years, in use all the time."""
+
+
+class TokenCost(NamedTuple):
+    """What a million tokens made take: electricity (kWh), and parts and electricity (USD)."""
+
+    kwh: float
+    usd: float
+
+
+def token_cost(bill: Bill, ranks: int, busy: float, rate: float) -> TokenCost:
+    """Return what a million tokens take.
+
+    Parameters
+    ----------
+    bill
+        Of the nodes that hold the ranks, of which these have their share.
+    ranks
+        Accelerators.
+    busy
+        Share of the time in which they work.
+    rate
+        Tokens a second of all.
+
+    Raises
+    ------
+    ClusterError
+        If a part has no price or power.
+    """
+    share = ranks / bill.count("accelerator")
+    power = share * bill.energy(1.0, {"accelerator": min(busy, 1.0)})
+    money = share * bill.cost / LIFE + power * bill.energy_price
+    return TokenCost(power / 3.6e6 / rate * 1e6, money / rate * 1e6)

@@ -2,8 +2,12 @@
 
 import pytest
 
-from experiments.evaluate.cache_transfers import CacheTransfers, parts_of
-from experiments.evaluate.serving_instances import cache_bytes, deployment_of
+from experiments.evaluate.serving_instances import (
+    CacheTransfers,
+    cache_bytes,
+    deployment_of,
+    parts_of,
+)
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow

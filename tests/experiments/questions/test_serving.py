@@ -17,13 +17,13 @@ from experiments.evaluate.serving_instances import (
     deployment_of,
     memory_use,
 )
-from experiments.questions.serving import LIFE, Slo, resources_of, serving
+from experiments.questions.serving import Slo, resources_of, serving
 from experiments.questions.validation.serving import validate_serving
 from experiments.questions.validation.serving_log import validate_serving_log
 from helpers.places import SHARED
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
-from topologies.cluster.bill import bill_of
+from topologies.cluster.bill import LIFE, bill_of
 from traces.generate.layers import Exchange
 from traces.generate.parallelism import Parallelism
 from traces.requests.generators import generate_requests

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.serving.gaps import GAP_BINS, gap_bin
 from simulator.serving.prefix_cache import ABSENT, PrefixCache, evict, name_units
 from simulator.serving.schedulers import (
     AWAITS,
@@ -141,9 +142,9 @@ class RunState(NamedTuple):
     ``running`` and ``counters`` have a row by worker, ``ends`` and ``begun`` the times (s) of each
     instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
     ``sends`` are requests whose cache is to be sent, ``gaps`` counts the times between two tokens
-    of a request, in bins of :func:`gap_quantile`. ``outages`` are times (s), ascending, the
-    instance of the first pool, and whether it then goes down (1) or comes back (0). ``log`` has the
-    first iterations: instance, begin and end (s), tokens of the rank with the most, chunks of
+    of a request, in bins of :mod:`simulator.serving.gaps`. ``outages`` are times (s), ascending,
+    the instance of the first pool, and whether it then goes down (1) or comes back (0). ``log`` has
+    the first iterations: instance, begin and end (s), tokens of the rank with the most, chunks of
     prompts.
     """
 
@@ -161,10 +162,6 @@ class RunState(NamedTuple):
     gaps: Floats
     outages: Matrix
     log: Matrix
-
-
-GAP_BINS, LEAST_GAP, GAPS_PER_E = 1152, 1e-5, 64
-"""Bins of times between tokens: 64 for each factor of e, from 10 us to 650 s."""
 
 
 TOTALS = (
@@ -243,25 +240,6 @@ def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
         np.full(shape, names + count, np.int64),
         np.zeros((pool.workers, count), np.int64),
     )
-
-
-def gap_quantile(gaps: Floats, quantile: float | None) -> float:
-    """Return a quantile of the times between tokens (s), to 1.6 %; None: the mean.
-
-    Examples
-    --------
-    >>> counts = np.zeros(GAP_BINS)
-    >>> counts[int(math.log(0.02 / LEAST_GAP) * GAPS_PER_E)] = 5
-    >>> 0.0198 < gap_quantile(counts, 0.5) < 0.0202
-    True
-    """
-    total = gaps.sum()
-    if not total:
-        return 0.0
-    centres = LEAST_GAP * np.exp((np.arange(GAP_BINS) + 0.5) / GAPS_PER_E)
-    if quantile is None:
-        return float((gaps * centres).sum() / total)
-    return float(centres[np.searchsorted(np.cumsum(gaps), quantile * total)])
 
 
 @hot_loop
@@ -656,9 +634,7 @@ def _hand_on(fleet: Fleet, run: RunState, request: int) -> None:
 def _count_gap(run: RunState, request: int, now: float) -> None:
     """Count the time since a request's token before."""
     if not math.isnan(run.states[request].emitted):
-        gap = max(now - run.states[request].emitted, LEAST_GAP)
-        bin_of_gap = min(int(math.log(gap / LEAST_GAP) * GAPS_PER_E), GAP_BINS - 1)
-        run.gaps[bin_of_gap] += 1.0
+        run.gaps[gap_bin(now - run.states[request].emitted)] += 1.0
     run.states[request].emitted = now
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.serving.gaps import gap_quantile
 from simulator.serving.loop import (
     LEAST_LOAD,
     SERVED,
@@ -14,7 +15,6 @@ from simulator.serving.loop import (
     Host,
     Pool,
     close,
-    gap_quantile,
     run_state,
     serve_requests,
 )

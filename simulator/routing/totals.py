@@ -252,6 +252,9 @@ class Gathered:
         What is on links outside the fabric, shape ``(links,)``.
     near
         Latency (s) and number of the slowest message that passes no hub; -1: there is none.
+    exchanges
+        Where only what goes to one of equal nodes is gathered: exchanges of nodes that take it to
+        what goes to the others (:func:`simulator.routing.equal_nodes.turns`).
     """
 
     first: Longs
@@ -261,6 +264,11 @@ class Gathered:
     number: Longs
     load: Floats
     near: tuple[float, int]
+    exchanges: tuple[Longs, ...] = ()
+
+    def of_all(self, load: Floats, nodes: int) -> Floats:
+        """Return what all messages put on links, of what the gathered ones do."""
+        return nodes * mean_of_orbits(load, self.exchanges) if self.exchanges else load
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +335,9 @@ def divided(network: Topology, traffic: Traffic) -> Divided | None:
 def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
     """Gather messages by first and last hub, or by their ends where there are no hubs."""
     if not survey.hub.any():
-        return None if survey.network.routing.resource else _listed(survey, traffic)
+        if survey.network.routing.resource:
+            return None
+        return _to_one(survey, traffic) or _listed(survey, traffic)
     if survey.hub.sum() > _MOST_HUBS:
         return None
     even = _even(survey, traffic)
@@ -382,6 +392,31 @@ def _even(survey: Survey, traffic: Traffic) -> Gathered | None:
     )
 
 
+def _to_one(survey: Survey, traffic: Traffic) -> Gathered | None:
+    """Gather what goes to one node of an all-to-all of equal ones; None where they are not."""
+    network, nodes = survey.network, len(survey.network.nodes)
+    group, resource = network.routing.group, network.routing.resource
+    if not traffic.is_even or len(traffic.goal) < nodes or resource:
+        return None
+    if group is not None and len(np.unique(group)) not in (1, nodes):
+        return None  # exchanges may not take groups to groups
+    exchanges = turns(network)
+    if exchanges is None:
+        return None
+    goal = int(traffic.goal[0])
+    first = np.delete(traffic.source, 0).astype(np.int64)
+    return Gathered(
+        first=first,
+        last=np.full(nodes - 1, goal, dtype=np.int64),
+        amount=np.ones(nodes - 1),
+        outside=np.zeros(nodes - 1),
+        number=np.arange(1, nodes, dtype=np.int64) * nodes,
+        load=np.zeros(len(network)),
+        near=(-1.0, -1),
+        exchanges=exchanges,
+    )
+
+
 def _listed(survey: Survey, traffic: Traffic) -> Gathered:
     """Return all messages by themselves."""
     blocks = list(traffic.blocks())
@@ -408,7 +443,7 @@ def _routed(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Fl
     add = through(survey, total, choice, took)
     if not all(add(block) for block in listed(*ends, gathered.amount).blocks()):
         return None
-    return total.load, took
+    return gathered.of_all(total.load, len(survey.hub)), took
 
 
 def _around(survey: Survey, gathered: Gathered) -> Mask | None:
@@ -432,7 +467,7 @@ def _with_detours(
     first, last = gathered.first, gathered.last
     some: Mask | slice = slice(None) if around.all() else around  # millions of pairs are not copied
     detours = survey.detours.loads(first[some], last[some], gathered.amount[some])
-    detoured = gathered.load + detours
+    detoured = gathered.load + gathered.of_all(detours, len(survey.hub))
     least = part_of_loads(network, load, detoured)
     if least == 1.0:
         return least, load, took
@@ -527,25 +562,14 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
 def _of_equals(network: Topology, traffic: Traffic) -> Totals | None:
     """Add up an all-to-all of equal nodes; None where there are none, or a hash chooses."""
     survey, whole = survey_of(network), Parts(1.0, 1.0)
-    alike = CHOICES[network.routing.policy] == ALIKE
-    if survey.hub.any():
-        gathered = _even(survey, traffic) if alike or survey.hub.sum() == 1 else None
-        routed = None if gathered is None else _routed(survey, gathered, ALIKE)
-        if gathered is None or routed is None:
-            return None
-        load, ends = gathered.load + routed[0], traffic.ends(_slowest(gathered, routed[1]))
-        return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
-    nodes = len(network.nodes)
-    exchanges = turns(network) if alike and len(traffic.goal) == nodes else None
-    if exchanges is None or network.routing.resource:
+    hubs, alike = int(survey.hub.sum()), CHOICES[network.routing.policy] == ALIKE
+    if not alike and hubs != 1:
         return None
-    total, took, goal = sums(len(network), -1), np.zeros(nodes), np.zeros(1, dtype=np.int32)
-    source = np.arange(1, nodes, dtype=np.int32)
-    to_one = Block(goal, np.array([0, nodes - 1]), source, np.ones(nodes - 1), source.astype(int))
-    if not through(survey, total, ALIKE, took)(to_one):
+    gathered = _even(survey, traffic) if hubs else _to_one(survey, traffic)
+    routed = None if gathered is None else _routed(survey, gathered, ALIKE)
+    if gathered is None or routed is None:
         return None
-    ends = int(total.number[0]), 0
-    load = nodes * mean_of_orbits(total.load, exchanges)
+    load, ends = gathered.load + routed[0], traffic.ends(_slowest(gathered, routed[1]))
     return Totals(load, ends, _latency_of(network, ends, whole), (0, []), whole)
 
 

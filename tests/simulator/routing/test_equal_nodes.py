@@ -15,6 +15,9 @@ EQUAL = [
     ("torus:5x4@minimal", 20),
     ("ring:7@spray", 7),
     ("hypercube:4@spray", 16),
+    ("torus:4x3x2@adaptive", 24),
+    ("torus:4x4x4@valiant", 64),
+    ("torus:5x4@valiant", 20),
 ]
 ON_HUBS = [
     ("fat_tree:4@spray", 16),

@@ -138,6 +138,8 @@ def link_job(
     matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     _check_together(job, graphs, clock)
+    if not matching.calls:
+        _check_alike(job, windows)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
     repeats = repeats_of(job.ranks, chosen)
     workload = with_advance(replace(workload, repeats=repeats))
@@ -186,6 +188,43 @@ def _check_together(job: Job, graphs: Sequence[RankGraph], clock: JobClock) -> N
             f"{job.ranks[first].file} has ended its own, and no call joins them: they are not of "
             "one run; give the files of one run, or one of them alone"
         )
+
+
+_IN_COMMON = 0.1
+"""Ranks of one job have more of their kernels' names in common. Pairs of unlike programs on like
+devices have at most 4 % (serving and training, published recordings); replicas have all."""
+
+
+def _check_alike(job: Job, windows: Sequence[Window]) -> None:
+    """Refuse ranks of different programs, where no call is there to tell it.
+
+    Of ranks that launch nothing the operators are compared.
+    """
+    (first, names), *others = [
+        (rank, _names_of_step(rank, window))
+        for rank, window in zip(job.ranks, windows, strict=True)
+    ]
+    for rank, own in others:
+        devices = {first.accelerator, rank.accelerator} - {""}
+        if len(devices) > 1:
+            raise TraceError(
+                f"{rank.file}: ran on {rank.accelerator}, {first.file} on {first.accelerator}, and "
+                "no call joins them: they are not of one run; give the files of one run, or one of "
+                "them alone"
+            )
+        common = len(names & own)
+        if names and own and common < _IN_COMMON * len(names | own):
+            raise TraceError(
+                f"{rank.file}: runs {len(own)} kernels or operators, {common} of them among the "
+                f"{len(names)} of {first.file}, and no call joins them: they are not of one run; "
+                "give the files of one run, or one of them alone"
+            )
+
+
+def _names_of_step(rank: RankTrace, window: Window) -> frozenset[str]:
+    device = rank.device.name[window.device]
+    column = device if len(device) else rank.host.name[window.host]
+    return frozenset(rank.names[number] for number in np.unique(column).tolist())
 
 
 def _carrier(workload: Workload) -> Iterator[str]:

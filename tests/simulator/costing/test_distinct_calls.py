@@ -10,11 +10,12 @@ from simulator.costing.call_costs import distinct_calls
 UNKNOWN = float("nan")
 
 
-@given(workload=workloads(3, items=30), seed=st.integers(0, 2**32 - 1))
+@given(workload=workloads(2, items=40, kinds=("all_reduce", "broadcast")), seed=st.integers(0, 2**32 - 1))
 def test_calls_are_one_where_all_that_they_cost_by_agrees(workload, seed):
     """A measured time counts where the size is unknown; times a float apart are two."""
     random, count = np.random.default_rng(seed), len(workload.calls)
     workload = workload.with_calls(
+        dtype=tuple(random.choice(["", "bf16"], count).tolist()),
         size=random.choice([UNKNOWN, UNKNOWN, -0.0, 0.0, 5e-324, 1e9], count),
         transfer=random.choice([UNKNOWN, 0.0, 1e-17, np.nextafter(1e-17, 1.0), 2.0], count),
     )

@@ -10,7 +10,10 @@ from simulator.costing.call_costs import distinct_calls
 UNKNOWN = float("nan")
 
 
-@given(workload=workloads(2, items=40, kinds=("all_reduce", "broadcast")), seed=st.integers(0, 2**32 - 1))
+@given(
+    workload=workloads(2, items=40, kinds=("all_reduce", "broadcast")),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_calls_are_one_where_all_that_they_cost_by_agrees(workload, seed):
     """A measured time counts where the size is unknown; times a float apart are two."""
     random, count = np.random.default_rng(seed), len(workload.calls)

@@ -46,6 +46,12 @@ def read(folder, **fields):
     return found
 
 
+@pytest.mark.parametrize("cell", ["", "0", "No", "false", "1", "yes", "TRUE"])
+def test_a_flag_is_read_as_people_write_it(tmp_path, cell):
+    gated = read(tmp_path, model="mine", step_s="1", gated=cell).model.gated
+    assert gated is (cell.lower() in ("1", "yes", "true"))
+
+
 def test_a_row_is_the_step_that_its_columns_say(tmp_path):
     found = read(
         tmp_path,

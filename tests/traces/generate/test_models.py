@@ -4,6 +4,10 @@ import pytest
 
 from simulator.support.errors import TraceError
 from traces.generate.model import (
+    GatedDelta,
+    _attention_parameters,
+    _attention_shapes,
+    _delta_parameters,
     embedding_parameters,
     layer_parameters,
     load_model,
@@ -207,3 +211,25 @@ def test_a_path_is_read_and_a_file_that_is_not_text_is_refused(tmp_path):
         load_model(tmp_path / "absent.yaml")
     with pytest.raises(TraceError, match=r"^n{300}: cannot be read as a model card: File name too"):
         load_model("n" * 300)
+
+
+def test_latent_attention_has_the_weights_of_its_checkpoint():
+    """DeepSeek-V3's q_a, q_b, kv_a, kv_b, o and two norms (config.json of deepseek-ai)."""
+    model = load_model("deepseek-v3-671b")
+    queries = 7168 * 1536 + 1536 * 128 * (128 + 64)
+    keys = 7168 * (512 + 64) + 512 * 128 * (128 + 128)
+    matrices = queries + keys + 128 * 128 * 7168
+    parts = _attention_parameters(model)
+    assert parts.sharded + parts.replicated == matrices + 1536 + 512
+    assert sum(inputs * outputs for _, inputs, outputs in _attention_shapes(model)) == matrices
+
+
+def test_gated_delta_has_the_weights_of_its_checkpoint():
+    """Qwen3-Next's in_proj_qkvz, in_proj_ba, conv1d, A_log, dt_bias, norm and out_proj."""
+    delta = GatedDelta(key_heads=3, key=5, value_heads=7, value=11, conv=4, full_every=4)
+    model = load_model("qwen3.5-35b-a3b")
+    keys, values = 3 * 5, 7 * 11
+    matrices = model.hidden * (2 * keys + 2 * values) + model.hidden * 2 * 7 + values * model.hidden
+    parts = _delta_parameters(model, delta)
+    assert parts.sharded == matrices + 4 * (2 * keys + values) + 2 * 7
+    assert parts.replicated == 11

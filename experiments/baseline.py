@@ -372,7 +372,10 @@ def baseline(
     if settings.slow_down not in ("", TRACE):
         slope_of_text(settings.slow_down)
     _check_what_ifs(settings.what_ifs)
-    return replayed(_noting(open_package(trace, settings.reading), notes), where, settings, watch)
+    from experiments.kept_steps import open_kept  # SQLite, which imports of the library do without
+
+    read = open_kept(trace, settings.reading, watch)
+    return replayed(_noting(read, notes), where, settings, watch)
 
 
 def _check_what_ifs(what_ifs: tuple[str, ...]) -> None:

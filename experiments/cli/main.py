@@ -31,6 +31,7 @@ from experiments.files import check_apart
 from experiments.output.encoding import harmless, write_on_any
 from simulator.support.errors import SettingsError, TwofoldError, shown
 from simulator.support.limits import (
+    KEEPS,
     LIMITS,
     VARIABLE,
     guard_memory,
@@ -107,7 +108,7 @@ class _Commands(TyperGroup):
 
 
 def _limits_first(words: list[str]) -> list[str]:
-    """Move ``--limit`` and its value before the command, since it is no command's own.
+    """Move ``--limit`` and its value, and ``--no-cache``, before the command: they are of all.
 
     Examples
     --------
@@ -122,7 +123,7 @@ def _limits_first(words: list[str]) -> list[str]:
             rest += [word, *left]
         elif word == "--limit":
             first += [word, *[value for value in [next(left, None)] if value is not None]]
-        elif word.startswith("--limit="):
+        elif word.startswith("--limit=") or word == "--no-cache":
             first.append(word)
         else:
             rest.append(word)
@@ -255,8 +256,15 @@ def _of_all(
             "may stand behind the command.",
         ),
     ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Read traces anew, and keep no step of them for later questions."
+        ),
+    ] = False,
 ) -> None:
     """Take the options that are no command's."""
+    KEEPS.set(not no_cache)
     try:
         words = [*os.environ.get(VARIABLE, "").split(","), *(limit or ())]
         LIMITS.set(parse_limits(words))

@@ -5,7 +5,6 @@ never stale; when it outgrows its limit, those that were not asked for longest g
 cannot use it (no home, a full disk, a broken file) computes everything and says so.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from experiments.kept_steps import ENVIRONMENT, USUAL_LIMIT, StepStore, cache_folder
 from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
@@ -23,10 +23,6 @@ from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, r
 from simulator.support.errors import OutputError, StudyError
 from simulator.support.quantities import parse_quantity
 
-ENVIRONMENT = "TWOFOLD_CACHE"
-"""Variable that names the cache's directory; empty: none is used."""
-USUAL_LIMIT = 1e9
-"""Bytes that the cache may take, where no limit was set."""
 _FILE = "answers.sqlite"
 _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
@@ -38,21 +34,6 @@ _TABLES = f"""
 CREATE TABLE IF NOT EXISTS answers ({ANSWER}, used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-
-
-def cache_folder() -> Path | None:
-    """Find the cache: ``$TWOFOLD_CACHE``, else below ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
-    None where the variable is empty: no cache is used.
-    """
-    variable = os.environ.get(ENVIRONMENT)
-    if variable is not None:
-        return Path(variable) if variable else None
-    home = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(home) / "twofold" if home else Path.home() / ".cache" / "twofold"
-    except RuntimeError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +182,14 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 class CacheAnswer(Head):
-    """The cache: where, how many answers, bytes on disk and at most, and how many were removed."""
+    """The cache: where, how many answers and steps, their bytes on disk, and removed ones.
+
+    Answers of studies may take ``limit_bytes``, and so may steps that were read.
+    """
 
     folder: str
     answers: int
+    steps: int
     bytes: int
     limit_bytes: float
     removed: int
@@ -216,6 +201,7 @@ class CacheRow:
 
     folder: str
     answers: int
+    steps: int
     bytes: int
     limit_bytes: float
     removed: int
@@ -223,11 +209,13 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CacheReport(Report):
-    """What is in the cache; ``removed`` is how many answers were thrown out just now."""
+    """What is in the cache; ``removed`` is how many answers and steps were thrown out just now."""
 
     schema: ClassVar[str] = "twofold/cache/1"
 
     usage: Usage
+    steps: int
+    step_bytes: int
     removed: int = 0
 
     def answer(self) -> CacheAnswer:
@@ -237,6 +225,7 @@ class CacheReport(Report):
             **self.head(),
             "folder": row.folder,
             "answers": row.answers,
+            "steps": row.steps,
             "bytes": row.bytes,
             "limit_bytes": row.limit_bytes,
             "removed": row.removed,
@@ -250,7 +239,7 @@ class CacheReport(Report):
 
     def summary(self) -> str:
         """Say the answer in a few words."""
-        return f"{self.usage.entries:,} answers in {self.usage.folder}"
+        return f"{self.usage.entries:,} answers and {self.steps:,} steps in {self.usage.folder}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -258,24 +247,28 @@ class CacheReport(Report):
 
     def _row(self) -> CacheRow:
         usage = self.usage
-        return CacheRow(str(usage.folder), usage.entries, usage.bytes, usage.limit, self.removed)
+        return CacheRow(
+            *(str(usage.folder), usage.entries, self.steps),
+            *(usage.bytes + self.step_bytes, usage.limit, self.removed),
+        )
 
 
 @question("cache")
 def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
-    """Say what is in the cache of studies' answers; limit it, or empty it.
+    """Say what is in the cache of studies' answers and of steps; limit it, or empty it.
 
     Parameters
     ----------
     limit
-        How many bytes it may take from now on: ``2 GB``. What was not asked for longest goes.
+        How many bytes answers, and steps, may take from now on: ``2 GB``. What was not asked for
+        longest goes.
     clear
-        Whether to throw out all answers.
+        Whether to throw out all of them.
 
     Returns
     -------
     CacheReport
-        Where it is, what is in it, and how many answers were removed.
+        Where it is, what is in it, and how many answers and steps were removed.
 
     Raises
     ------
@@ -288,6 +281,10 @@ def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
     if opened is None:
         raise StudyError(f"{ENVIRONMENT} is empty, so there is no cache: name a directory in it")
     with opened as answers_cache:
-        removed = answers_cache.trim(limit_of(limit)) if limit is not None else 0
-        removed += answers_cache.trim(0.0) if clear else 0
-        return CacheReport(answers_cache.usage(), removed)
+        most = limit_of(limit) if limit is not None else None
+        with closing(StepStore(answers_cache.folder)) as steps:
+            removed = 0
+            for part in (answers_cache, steps):
+                removed += part.trim(most) if most is not None else 0
+                removed += part.trim(0.0) if clear else 0
+            return CacheReport(answers_cache.usage(), *steps.usage(), removed)

@@ -622,10 +622,10 @@ def cache(report: "CacheReport") -> Document:
     most = format_quantity(usage.limit, "B")
     facts = {
         "cache": str(usage.folder),
-        "answers": f"{usage.entries:,}",
-        "size": f"{format_quantity(usage.bytes, 'B')} of at most {most}",
+        "answers": f"{usage.entries:,}, {format_quantity(usage.bytes, 'B')} of at most {most}",
+        "steps": f"{report.steps:,}, {format_quantity(report.step_bytes, 'B')} of at most {most}",
     }
     if report.removed:
-        facts["removed"] = f"{report.removed:,} answers"
-    headline = f"{usage.entries:,} answers are in {usage.folder}."
-    return Document("Cache of studies", headline, facts=facts)
+        facts["removed"] = f"{report.removed:,} answers and steps"
+    headline = f"{usage.entries:,} answers and {report.steps:,} steps are in {usage.folder}."
+    return Document("Cache of studies and steps", headline, facts=facts)

@@ -86,6 +86,8 @@ limit of 100: if that is right, raise it: --limit depth=5000
             )
 
 
+KEEPS: ContextVar[bool] = ContextVar("KEEPS", default=True)
+"""Whether what was read may be kept on disk for later questions, and what was kept before used."""
 LIMITS: ContextVar[Limits | None] = ContextVar("LIMITS", default=None)
 """Those of the command that runs; of the environment where there are none."""
 

@@ -1,0 +1,304 @@
+"""Steps that were read before: kept on disk by what the files hold, so that they are read once.
+
+What is kept is found by the paths and contents of the files, how they are read, the step, and the
+program's own readers; a file that has kept its size, its times and its inode is not hashed again.
+Small traces are read anew, which is as quick. Whatever is wrong with the cache, the trace is read:
+it is of use only where nobody but the user can have written to it, and an entry that is no step is
+as none.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from simulator.support.errors import OutputError
+from simulator.support.input_files import open_file
+from simulator.support.limits import KEEPS
+from traces.card.package import input_files, open_package
+from traces.core.loaded import Loaded, Options
+from traces.load import OpenTrace
+
+ENVIRONMENT = "TWOFOLD_CACHE"
+"""Variable that names the cache's directory; empty: none is used."""
+USUAL_LIMIT = 1e9
+"""Bytes that steps may take, and answers of studies, where no limit was set."""
+_FILE = "steps.sqlite"
+_PATIENCE = 30.0
+"""Seconds to wait for another process that writes."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS steps (key BLOB PRIMARY KEY, data BLOB NOT NULL, used INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS digests (
+    file TEXT PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+Watch = Callable[[str], object]
+_SMALL = 8e6
+"""Bytes of files, as they lie on disk, that are read in less than a second."""
+_SETTLED = 2.0
+"""Seconds after which a file has other times if it is written again."""
+_ROOTS = ("traces", "simulator")
+"""Packages whose code decides what a step is."""
+
+
+def open_kept(
+    trace: Path | str, options: Options, watch: Watch = lambda _: None, *, small: float = _SMALL
+) -> OpenTrace:
+    """Read a trace as :func:`traces.card.package.open_package` does, or a step kept before.
+
+    ``small`` are bytes of files of which nothing is kept; ``watch`` is called with what was kept.
+    Errors as there.
+    """
+    path = Path(trace)
+    if not KEEPS.get() or not _is_large(path, small):
+        return open_package(trace, options)
+    folder = _trusted_folder()
+    if folder is None:
+        return open_package(trace, options)
+    files = [*input_files(path), *_named_by(options)]
+    reader: list[OpenTrace] = []
+
+    def read_anew(step: str) -> Loaded:
+        if not reader:
+            reader.append(open_package(trace, options))
+        return reader[0](step)
+
+    return lru_cache(maxsize=64)(
+        partial(_read, folder, str(trace), tuple(files), options, watch, read_anew)
+    )
+
+
+def _is_large(path: Path, small: float) -> bool:
+    """Whether a trace has so many bytes that it is worth while to keep its steps."""
+    try:
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        return sum(file.stat().st_size for file in files) >= small
+    except OSError:
+        return False
+
+
+def cache_folder() -> Path | None:
+    """Find the cache: ``$TWOFOLD_CACHE``, else below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    None where the variable is empty: no cache is used.
+    """
+    variable = os.environ.get(ENVIRONMENT)
+    if variable is not None:
+        return Path(variable) if variable else None
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(home) / "twofold" if home else Path.home() / ".cache" / "twofold"
+    except RuntimeError:
+        return None
+
+
+def _trusted_folder() -> Path | None:
+    """Return the cache's directory where nobody else may have written to it."""
+    from simulator.support.compiled import is_trusted
+
+    folder = cache_folder()
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return None
+    return folder if is_trusted(folder, Path(__file__)) else None
+
+
+class StepStore:
+    """Steps by key, and what files were hashed to, in one SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        import sqlite3  # small traces do without
+
+        self._file = folder / _FILE
+        with _reported(self._file):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self._file, timeout=_PATIENCE, isolation_level=None)
+            self._base.execute("PRAGMA synchronous=OFF")  # it can be read again
+            for statement in filter(str.strip, _TABLES.split(";")):
+                self._base.execute(statement)
+
+    def close(self) -> None:
+        """Close it."""
+        self._base.close()
+
+    def step(self, key: bytes) -> bytes | None:
+        """Return a step that was kept, None where there is none."""
+        with _reported(self._file):
+            row = self._base.execute("SELECT data FROM steps WHERE key = ?", (key,)).fetchone()
+            if row is None or not isinstance(row[0], bytes):
+                return None
+            used = (int(time.time()), key)
+            self._base.execute("UPDATE steps SET used = ? WHERE key = ?", used)
+            return row[0]
+
+    def keep(self, key: bytes, data: bytes) -> None:
+        """Keep a step in place of what was there, unless it takes half of the cache or more."""
+        with _reported(self._file):
+            if len(data) > self._limit() / 2:
+                return
+            row = (key, data, int(time.time()))
+            self._base.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", row)
+        self.trim()
+
+    def digest(self, file: str, stamp: str) -> str | None:
+        """Return the SHA-256 of a file with this stamp, where it was hashed before."""
+        with _reported(self._file):
+            row = self._base.execute(
+                "SELECT sha256 FROM digests WHERE file = ? AND stamp = ?", (file, stamp)
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+    def keep_digest(self, file: str, stamp: str, digest: str) -> None:
+        """Keep the SHA-256 of a file with a stamp."""
+        with _reported(self._file):
+            row = (file, stamp, digest)
+            self._base.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", row)
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many steps there are, and the bytes on disk."""
+        with _reported(self._file):
+            (steps,) = self._base.execute("SELECT count(*) FROM steps").fetchone()
+            return int(steps), self._bytes()
+
+    def trim(self, limit: float | None = None) -> int:
+        """Throw out what was not asked for longest until the limit holds; say how many went.
+
+        A ``limit`` (B) is kept for later; 0 empties the store, and leaves the limit as it is.
+        """
+        with _reported(self._file):
+            if limit:
+                row = ("limit", repr(limit))
+                self._base.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
+            most = self._limit() if limit is None else limit
+            size = self._bytes()
+            if size <= most:
+                return 0
+            excess = size - 0.8 * most
+            keys = []
+            for key, length in self._base.execute(
+                "SELECT key, length(data) FROM steps ORDER BY used, key"
+            ).fetchall():
+                if excess <= 0:
+                    break
+                keys.append((key,))
+                excess -= length
+            self._base.executemany("DELETE FROM steps WHERE key = ?", keys)
+            self._base.execute("DELETE FROM digests")
+            self._base.execute("VACUUM")
+            return len(keys)
+
+    def _bytes(self) -> int:
+        (pages,) = self._base.execute("PRAGMA page_count").fetchone()
+        (size,) = self._base.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
+
+    def _limit(self) -> float:
+        row = self._base.execute("SELECT value FROM settings WHERE name = 'limit'").fetchone()
+        try:
+            return float(row[0]) if row else USUAL_LIMIT
+        except (TypeError, ValueError):
+            return USUAL_LIMIT
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    import sqlite3
+
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(f"{path}: the cache cannot be used: {reason}") from error
+
+
+def _named_by(options: Options) -> list[Path]:
+    """List files that options name."""
+    values = (getattr(options, part.name) for part in fields(options))
+    return [value for value in values if isinstance(value, Path)]
+
+
+def _read(  # noqa: PLR0913 - what a step depends on
+    folder: Path,
+    trace: str,
+    files: Sequence[Path],
+    options: Options,
+    watch: Watch,
+    read_anew: OpenTrace,
+    step: str,
+) -> Loaded:
+    from traces.core.stored import restored
+
+    try:
+        with closing(StepStore(folder)) as cache:
+            key = _key(cache, trace, files, options, step)
+            data = cache.step(key)
+            loaded = None if data is None else restored(data)
+            if loaded is not None:
+                watch(f"step {step} of {trace}: kept from an earlier reading")
+                return loaded
+            loaded = read_anew(step)
+            # Read while it was written to, it would be kept as what it is not.
+            if key == _key(cache, trace, files, options, step):
+                _keep(cache, key, loaded)
+            return loaded
+    except OutputError:
+        return read_anew(step)
+
+
+def _keep(cache: StepStore, key: bytes, loaded: Loaded) -> None:
+    from traces.core.stored import UnstorableError, stored
+
+    try:
+        cache.keep(key, stored(loaded))
+    except UnstorableError:
+        return
+
+
+def _key(cache: StepStore, trace: str, files: Sequence[Path], options: Options, step: str) -> bytes:
+    parts = [_program(), trace, repr(options), step]
+    for file in files:
+        parts += [str(file), _digest(cache, file)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
+
+
+def _digest(cache: StepStore, file: Path) -> str:
+    """Hash a file, unless it was hashed before and nothing of it has changed since."""
+    status = file.stat()
+    stamps = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+    stamp = " ".join(map(str, stamps))
+    path = str(file.resolve())
+    digest = cache.digest(path, stamp)
+    if digest is None:
+        with open_file(file) as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED:
+            cache.keep_digest(path, stamp, digest)
+    return digest
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    """Name the program that reads: its version, and its readers as they lie on disk."""
+    try:
+        name = version("twofold")
+    except PackageNotFoundError:
+        name = ""
+    digest = hashlib.sha256(name.encode())
+    above = Path(__file__).parents[1]
+    for root in _ROOTS:
+        for folder, folders, files in os.walk(above / root):
+            folders[:] = sorted(name for name in folders if not name.startswith("_"))
+            for file in sorted(files):
+                if file.endswith(".py"):
+                    status = (Path(folder) / file).stat()
+                    digest.update(f"{folder}/{file} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()

@@ -26,6 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measured_rows import TABLE, load_rows
 from collectives.libraries import nccl, nccl_constants
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
@@ -291,8 +292,6 @@ def _in_order(key: tuple[str, str] | str) -> tuple[str, int]:
 
 def main(*, refit: Annotated[bool, typer.Option("--fit")] = False) -> None:
     """Print the error of every measured machine by how much of it is known."""
-    from benchmarks.validate import TABLE, load_rows
-
     console = Console(width=130)
     if not TABLE.exists():
         console.print(f"skipped: {TABLE.name} is not here; the measurements do not ship")

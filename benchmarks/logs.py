@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.validate import MOST_PEERS, NOT_NCCL, TABLE
+from benchmarks.measured_rows import MOST_PEERS, NOT_NCCL, TABLE
 from collectives.files.measured_calls import MeasuredCall
 from experiments.calibration.log_fitting import LogFit, fit_logged, logged
 from experiments.calibration.modelled_calls import ModelledCall, modelled

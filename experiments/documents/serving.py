@@ -314,8 +314,6 @@ def _p99(time: float | None, half: float | None) -> str:
 
 
 def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
-    if not points:
-        return f"No value of {say_resource(varied)} can be answered."
     ttft = min(points, key=lambda point: point.ttft_p99 or 0.0)
     tpot = min(points, key=lambda point: point.tpot_p99 or 0.0)
     name = say_resource(varied)

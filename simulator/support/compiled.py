@@ -11,8 +11,6 @@ their callers are used where no loop is called.
 A loop that other loops call is compiled for them once more, without a way in from Python and for
 the types of its annotations alone. That is half to two thirds of the time of compiling: a tuple of
 eighty arrays that Python hands over is taken apart, checked and put together again field by field.
-Nor is it optimised or made machine code by itself, which its callers, who have it in them, would do
-again: another two fifths (:func:`_linked_only`).
 
 What is kept is read without what it was compiled with: a warm ``twofold utility`` takes 1.4 s of
 processor time so, and 1.7 s with ``cache=True``.
@@ -24,8 +22,7 @@ does: after a change to a loop that others call run ``make clean`` or delete ``*
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
 from pathlib import Path
 from pickle import UnpicklingError
@@ -105,8 +102,7 @@ class HotLoop(Generic[P, R]):
         from numba import njit
 
         options = {**self._options, "no_cpython_wrapper": True}
-        with _linked_only():
-            return njit(signature(self.function), **options)(self.function)
+        return njit(signature(self.function), **options)(self.function)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -171,49 +167,6 @@ def _leaves(annotation: Any) -> list[Any]:
         return [*_leaves(inner), *marks]
     parts = get_args(annotation)
     return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
-
-
-@contextmanager
-def _linked_only() -> Iterator[None]:
-    """Have Numba make of what it compiles only what is linked into its callers.
-
-    Numba optimises each function, makes it machine code, links it into each caller and optimises
-    that with all that is in it: a function five calls deep six times. Only the outermost needs it.
-    A Numba that is built otherwise does as it does.
-    """
-    from numba.core.codegen import JITCodeLibrary
-    from numba.core.registry import cpu_target
-
-    codegen = cpu_target.target_context.codegen()
-    parts = ("_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals")
-    known = all(hasattr(JITCodeLibrary, part) for part in (*parts, "get_pointer_to_function"))
-    if not known or not hasattr(codegen, "_library_class") or not hasattr(codegen, "set_env"):
-        yield
-        return
-
-    class LinkedLibrary(JITCodeLibrary):
-        def _optimize_final_module(self) -> None:
-            """Leave it to the callers."""
-
-        def _finalize_final_module(self) -> None:
-            self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
-            self._finalized = True
-
-        def get_pointer_to_function(self, name: str) -> int:
-            del name
-            return 0  # there is no machine code
-
-    before = {name: codegen.__dict__.get(name) for name in ("_library_class", "set_env")}
-    codegen._library_class = LinkedLibrary
-    codegen.set_env = lambda name, environment: None  # of machine code
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                delattr(codegen, name)
-            else:  # of a loop that calls this one
-                setattr(codegen, name, value)
 
 
 _UNREADABLE = (

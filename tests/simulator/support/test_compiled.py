@@ -181,26 +181,6 @@ def test_a_loop_is_a_function_that_is_called_with_or_without_options():
     assert greatest.__name__ == "greatest"
 
 
-@hot_loop
-def doubled(value: float) -> float:
-    return 2.0 * value
-
-
-@hot_loop
-def quadrupled(value: float) -> float:
-    return doubled(doubled(value))
-
-
-def test_a_loop_that_only_others_call_has_no_machine_code_of_its_own():
-    assert quadrupled(3.0) == 12.0
-    (inner,) = doubled.inner.overloads.values()
-    assert inner.library.get_pointer_to_function(inner.fndesc.llvm_func_name) == 0
-    # Called from Python, too, it is compiled for that, and numba goes on as it did.
-    assert doubled(3.0) == 6.0
-    (outer,) = doubled.dispatcher.overloads.values()
-    assert outer.library.get_pointer_to_function(outer.fndesc.llvm_func_name) != 0
-
-
 SAMPLE = "traces/samples/gpu-dp2-tp4"
 CLUSTER = ("-c", "dgx-a100", "--nodes", "2", "-o", "json")
 USED = """

@@ -49,8 +49,9 @@ The 90th percentile of steps of a framework is 7 to 21 % (``step_errors.csv``), 
 _ANOTHER = 0.3
 """How probable it is, before any step, that a machine is not as it is known.
 
-This and what steps are off besides were chosen on vTrain's steps, whose framework's figures were
-fitted to them: there is little to learn from a few.
+This and what steps are off besides were chosen with five groups of measured steps in view (vTrain's
+two and MosaicML's three, ``python -m benchmarks.step_calibration``), so none of them is out of
+sample. The generator's figures were fitted to such steps: there is little to learn from a few.
 """
 BETTER = 0.9
 """Steps that are left out must be nearer than without by this: else their medians just scatter."""

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from experiments.points.utility import utility as utility
     from experiments.points.what_if import what_ifs as what_if
     from experiments.questions.bill import bill as bill
-    from experiments.questions.calibrate import calibrate as calibrate
-    from experiments.questions.calibrate import calibrate_logs as calibrate_logs
-    from experiments.questions.calibrate_steps import calibrate_steps as calibrate_steps
+    from experiments.questions.calibration.calibrate import calibrate as calibrate
+    from experiments.questions.calibration.calibrate import calibrate_logs as calibrate_logs
+    from experiments.questions.calibration.calibrate_steps import calibrate_steps as calibrate_steps
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
@@ -111,9 +111,9 @@ _PLACES = {
     "study": "experiments.studies.study:study",
     "report": "experiments.studies.report:report",
     "cache": "experiments.studies.cache:cache",
-    "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
-    "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
-    "calibrate_steps": f"{_QUESTIONS}.calibrate_steps:calibrate_steps",
+    "calibrate": f"{_QUESTIONS}.calibration.calibrate:calibrate",
+    "calibrate_logs": f"{_QUESTIONS}.calibration.calibrate:calibrate_logs",
+    "calibrate_steps": f"{_QUESTIONS}.calibration.calibrate_steps:calibrate_steps",
     "validate": f"{_QUESTIONS}.validation.recordings:validate",
     "validate_serving": f"{_QUESTIONS}.validation.serving:validate_serving",
     "validate_serving_log": f"{_QUESTIONS}.validation.serving_log:validate_serving_log",

@@ -37,8 +37,8 @@ from experiments.cli.options import (
 from experiments.cli.show import check_figure, check_perfetto, say, show
 
 if TYPE_CHECKING:
-    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport
-    from experiments.questions.calibrate_steps import StepCalibrationReport
+    from experiments.questions.calibration.calibrate import CalibrationReport, LogCalibrationReport
+    from experiments.questions.calibration.calibrate_steps import StepCalibrationReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
 
@@ -155,7 +155,7 @@ def clusters(
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("links are no part of a cluster file: table, csv or json")
     if write is not None and report.asked is not None:
-        from experiments.questions.calibrate import write_cluster
+        from experiments.questions.calibration.calibrate import write_cluster
 
         write_cluster(report.asked, write)
         say(f"wrote {write}; use it with --cluster {write}")
@@ -466,12 +466,12 @@ def calibrate(
     report: CalibrationReport | LogCalibrationReport | StepCalibrationReport
     with watching() as watch:
         if steps:
-            from experiments.questions.calibrate_steps import calibrate_steps
+            from experiments.questions.calibration.calibrate_steps import calibrate_steps
 
             engines = {"engine": engine} if is_given(ctx, "engine") else {}
             report = calibrate_steps(steps, cluster, watch=watch, **engines)
         elif logs:
-            from experiments.questions.calibrate import calibrate_logs
+            from experiments.questions.calibration.calibrate import calibrate_logs
 
             report = calibrate_logs(
                 logs,
@@ -483,11 +483,11 @@ def calibrate(
                 watch=watch,
             )
         else:
-            from experiments.questions.calibrate import calibrate as ask
+            from experiments.questions.calibration.calibrate import calibrate as ask
 
             report = ask(trace or "", cluster, settings=settings_of(ctx), watch=watch)
     if write is not None:
-        from experiments.questions.calibrate import write_cluster
+        from experiments.questions.calibration.calibrate import write_cluster
 
         write_cluster(report.cluster, write)
         say(f"wrote {write}; use it with --cluster {write}")

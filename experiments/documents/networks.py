@@ -30,7 +30,11 @@ from simulator.support.quantities import format_quantity
 from topologies.properties import links_by_resource
 
 if TYPE_CHECKING:
-    from experiments.questions.calibrate import CalibrationReport, LogCalibrationReport, Parameter
+    from experiments.questions.calibration.calibrate import (
+        CalibrationReport,
+        LogCalibrationReport,
+        Parameter,
+    )
     from experiments.questions.collective import CollectivePoint, CollectiveReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import (

@@ -37,7 +37,7 @@ from simulator.support.quantities import format_quantity
 from simulator.workload import STEP_BEFORE
 
 if TYPE_CHECKING:
-    from experiments.questions.calibrate_steps import StepCalibrationReport
+    from experiments.questions.calibration.calibrate_steps import StepCalibrationReport
     from experiments.questions.explain import ExplainReport, SavedPart, UtilityParts
     from experiments.questions.generate import GenerationReport, MemoryReport
     from experiments.questions.replay import ReplayReport

@@ -38,7 +38,7 @@ def student_95(degrees: int) -> float:
     Examples
     --------
     >>> [round(student_95(degrees), 2) for degrees in (3, 5, 12, 1000)]
-    [3.15, 2.57, 2.18, 1.96]
+    [3.16, 2.57, 2.18, 1.96]
     """
     if degrees < 3:
         raise ValueError(f"{degrees} degrees of freedom: the expansion needs 3")

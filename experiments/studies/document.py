@@ -77,7 +77,7 @@ def study(report: "StudyReport") -> Document:
         sections=(*sections, _question(report)),
         stats=tuple(_stats(report)),
         lead=(*lead, *report.notes),
-        next_steps=() if report.directory is None else (f"twofold report {report.directory}",),
+        next_steps=() if report.directory is None else (f"twofold study {report.directory}",),
     )
 
 

@@ -191,7 +191,7 @@ def catalog() -> tuple[str, ...]:
     Examples
     --------
     >>> len(catalog()), catalog()[:3]
-    (45, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
+    (46, ('a100-mesh-4', 'a100-pcie-8', 'aws-p4d'))
     """
     folder = files("topologies") / "catalog"
     names = (entry.name for entry in folder.iterdir())

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.questions.calibrate import write_cluster
-from experiments.questions.calibrate_steps import calibrate_steps
+from experiments.questions.calibration.calibrate import write_cluster
+from experiments.questions.calibration.calibrate_steps import calibrate_steps
 from experiments.questions.validation.steps import validate_steps
 from simulator.support.errors import TraceError
 from topologies import load_cluster

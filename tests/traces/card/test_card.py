@@ -211,7 +211,7 @@ def test_a_wrong_card_is_one_line_with_file_and_key(text, message):
 
 
 def test_a_number_of_more_than_64_bits_is_refused_where_it_stands():
-    with pytest.raises(TraceError, match="line 1, column 47: .* more than 64 bits"):
+    with pytest.raises(TraceError, match=r"line 1, column 47: .* more than 64 bits"):
         parse_card(f"workload: {{hardware: {{xpu_spec: {{total_count: {'9' * 30}}}}}}}", "c")
 
 

@@ -119,7 +119,7 @@ def _say_collision(call: str, group: tuple[int, ...], worst: Collision, *, polic
     more = ", …" if worst.messages > len(worst.pairs) else ""
     return (
         f"{call} takes {worst.slower:.2f} times as long as with all paths used equally: routing"
-        f" {policy} puts {worst.messages} messages at once on {worst.link[0]} -> {worst.link[1]}"
+        f" {policy} puts {worst.messages} concurrent messages on {worst.link[0]} -> {worst.link[1]}"
         f" (ranks {pairs}{more})"
     )
 

@@ -60,7 +60,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Throw out all answers.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is in the cache of studies' answers; limit it, or empty it."""
+    """Say what is in the cache of studies' answers and of steps; limit it, or empty it."""
     from experiments.studies.cache import cache as ask
 
     show(ask(limit=limit, clear=clear), output)

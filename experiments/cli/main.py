@@ -75,7 +75,9 @@ COMMANDS = {
 """Panel and module of each command, in the order of ``--help``."""
 SYSTEM = "system"
 """The command that has commands below it."""
-_SYSTEM_HELP = "Compile in advance, list plugins and schemas, manage the cache of studies."
+_SYSTEM_HELP = (
+    "Compile in advance, list plugins and schemas, manage the cache of studies and read steps."
+)
 
 
 class _Commands(TyperGroup):

@@ -90,10 +90,10 @@ def serving(
         ),
     ] = "fcfs",
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Tokens of an iteration.")
+        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Most tokens per iteration.")
     ] = None,
     max_sequences: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Requests at once.")
+        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Most concurrent requests.")
     ] = None,
     blocks: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
@@ -148,7 +148,7 @@ def serving(
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="N/s", rich_help_panel=_LOAD, help="Requests a second, Poisson."),
+        typer.Option(metavar="N/s", rich_help_panel=_LOAD, help="Requests per second, Poisson."),
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, rich_help_panel=_LOAD, help="Requests at a time, closed.")

@@ -169,7 +169,7 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
     blocks += [Text(foot), *map(Text, report.notes), *charts]
     return Document(
         title=f"Measured beside modelled: {count} on {name}",
-        headline=(f"The model is off by {middle} in the median of {count} on {name}, bias {bias}."),
+        headline=(f"The model's median error over {count} on {name} is {middle} (bias {bias})."),
         cause=_cause_of_errors(report),
         sections=(Section("calls", "Calls", blocks, wide=True),),
         facts={} if errors is None else {"errors": spread_of_errors(errors)},

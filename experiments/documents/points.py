@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.documents.step import about, better, cause, details, stats, step_sections, trust
+from experiments.documents.step import about, cause, details, stats, step_sections, trust
 from experiments.output.document import (
     Axis,
     Block,
@@ -19,7 +19,16 @@ from experiments.output.document import (
     Table,
     Text,
 )
-from experiments.output.words import NOTHING, say_gain, say_resource, say_step, say_time, unit_of
+from experiments.output.words import (
+    NOTHING,
+    better,
+    is_plural,
+    say_gain,
+    say_resource,
+    say_step,
+    say_time,
+    unit_of,
+)
 from experiments.scenario.resources import RANKS, factor_means
 from simulator.analysis.metrics import exposed_communication
 from simulator.support.quantities import format_quantity
@@ -117,9 +126,8 @@ def _saves_nothing(row: "Point") -> bool:
 def _effect(row: "Point") -> str:
     """Say what a resource saves, or costs, as a verb and a number."""
     gain = say_gain(abs(row.gain_pct), row.interval_pct)
-    many = row.resource in RANKS or row.resource.endswith("nics_per_node")
     verb = "save" if row.gain_pct >= 0 else "cost"
-    return f"{verb}{'' if many else 's'} {gain}"
+    return f"{verb}{'' if is_plural(row.resource) else 's'} {gain}"
 
 
 def _utility_table(report: "UtilityReport", answered: Sequence["Point"]) -> Table:
@@ -303,8 +311,7 @@ def _ends_headline(resource: str, ends: Sequence["Point"], step: str) -> str:
         if abs(gain) + (width or 0.0) < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
         else:
-            many = resource in RANKS or resource.endswith("nics_per_node")
-            verb = f"{'save' if gain > 0 else 'cost'}{'' if many else 's'}"
+            verb = f"{'save' if gain > 0 else 'cost'}{'' if is_plural(resource) else 's'}"
             sentences.append(f"{phrase} {verb} {say_gain(abs(gain), width)}{of_step}.")
     return " ".join(sentences) or f"There is only one point, {step} as it is."
 

@@ -40,7 +40,7 @@ def serving(report: "ServingReport") -> Document:
     ttft, tpot = report.metric("ttft"), report.metric("tpot")
     headline = (
         f"p99 TTFT is {say_time(ttft.p99)}, p99 TPOT {say_time(tpot.p99)};"
-        f" {report.tokens_per_second_per_gpu:.4g} tokens/s a GPU."
+        f" {report.tokens_per_second_per_gpu:.4g} tokens/s per GPU."
     )
     if report.goodput is not None:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
@@ -91,10 +91,10 @@ def serving(report: "ServingReport") -> Document:
         facts={
             "load": report.load,
             "engine": report.engine_text,
-            "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} a GPU",
+            "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per GPU",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
-            "outages": f"{plural(report.restarted, 'request')} began anew on another instance"
+            "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
             if report.restarted
             else "",
             "prefixes": ""
@@ -269,7 +269,7 @@ def rate(report: "ServingRateReport") -> Document:
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
         sections=tuple(sections),
         details={
-            "saturation": "requests/s if all were there from the begin",
+            "saturation": "requests/s if all were there from the start",
             "knee": "where requests/s over mean latency is the most (Kleinrock's power)",
         },
     )
@@ -293,7 +293,7 @@ def sweep(report: "ServingSweepReport") -> Document:
         for point in report.points
     ]
     columns = (
-        *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", ">tokens/s\na GPU"),
+        *(say_resource(report.varied), ">p99 TTFT", ">p99 TPOT", ">tokens/s\nper GPU"),
         *(">meet\nthe SLO", ">USD for\n1M tokens"),
     )
     foot = "± 95 % interval over seeds" if report.seeds > 1 else ""
@@ -408,8 +408,9 @@ def _cdf(report: "ServingReport") -> Chart:
 def prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
     """Say how far such predictions were off on measured rows; doubts make it poor."""
     text = (
-        f"on {plural(prior.rows, 'measured row')} of {prior.alike} TPOT was off by"
-        f" {prior.tpot_pct:g} % and TTFT by {prior.ttft_pct:g} % in the median"
+        f"median error on {plural(prior.rows, 'measured row')} of {prior.alike}:"
+        f" TPOT {prior.tpot_pct:g} %,"
+        f" TTFT {prior.ttft_pct:g} %"
     )
     close = max(prior.tpot_pct, prior.ttft_pct) <= 10
     grade: Grade = "poor" if doubts else "good" if close else "fair"

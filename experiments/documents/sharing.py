@@ -74,9 +74,11 @@ def share(report: "ShareReport") -> Document:
 def _headline(report: "ShareReport", worst: "JobShare") -> str:
     if not any(job.meets for job in report.jobs):
         return f"No two of these jobs share a link of {report.cluster.name}."
-    lost = f"Sharing {report.cluster.name} costs {percent(report.lost_pct)} of the jobs' time"
     longer = percent(100 * (worst.slow_down - 1))
-    return f"{lost}. It costs {worst.job} most: its step takes {longer} longer than alone."
+    return (
+        f"Sharing {report.cluster.name} costs {percent(report.lost_pct)} of the jobs' time."
+        f" {worst.job} loses most: its step takes {longer} longer than when it runs alone."
+    )
 
 
 def _cause(report: "ShareReport") -> str:
@@ -86,8 +88,10 @@ def _cause(report: "ShareReport") -> str:
     if not lost:
         return ""
     first = kinds[0][0]
-    like = f" and {len(kinds[0]) - 1:,} like it" if len(kinds[0]) > 1 else ""
-    return f"Most of it is lost on {first.link}{like} ({say_resource(first.resource)})."
+    tier = say_resource(first.resource)
+    if len(kinds[0]) == 1:
+        return f"Most of the loss is on {first.link} ({tier})."
+    return f"Most of the loss is on {len(kinds[0]):,} similar {tier} links, such as {first.link}."
 
 
 def _trust(report: "ShareReport", errors: dict[str, float | None]) -> Trust:
@@ -236,7 +240,7 @@ def _links(report: "ShareReport") -> Section:
 def _link_cells(links: "Sequence[MetLink]") -> list[str]:
     """Say of links that are alike: the first, tier, bandwidth, use, time lost, and by whom."""
     first, lost = links[0], sum(link.lost_s for link in links)
-    others = f" and {len(links) - 1:,} like it" if len(links) > 1 else ""
+    others = f" and {len(links) - 1:,} similar" if len(links) > 1 else ""
     jobs = []
     for number, part in enumerate(first.jobs):
         of_job = sum(link.jobs[number]["lost_s"] for link in links)

@@ -18,11 +18,10 @@ from experiments.output.words import percent, plural, say_resource, say_time
 from experiments.priors.doubts import MUCH, CommunicationError, shares_said
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
-from experiments.scenario.resources import RANKS
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.workload import What
 from topologies.cluster.catalog import clusters_with
-from traces.core.loaded import Coverage, Loaded
+from traces.core.loaded import GENERATED, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
@@ -112,10 +111,11 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     if base.by_hosts:
         parts.append(f"on {base.settings.nodes} nodes by the names of their hosts")
     if error is not None:
-        parts.append(f"calls {error:.0f} % off")
+        parts.append(f"modelled collectives {error:.0f} % off (median)")
     if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
         parts.append(base.unprofiled.sentence())
-    text = f"{', '.join(parts)}; {base.doubts.pinned_pct:.0f} % of the path cannot change"
+    insensitive = f"{base.doubts.pinned_pct:.0f} % of the critical path"
+    text = f"{', '.join(parts)}; no resource shortens {insensitive}"
     all_doubts = (*_doubts(base, network=network), *doubts)
     if all_doubts:
         return Trust(text, "poor", all_doubts)
@@ -142,7 +142,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     yield from _doubts_of_place(base)
     yield from _doubts_of_length(base)
-    if len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
+    recorded = coverage.step != GENERATED  # representatives of a plan stand for all ranks
+    if recorded and len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
         yield Doubt(
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
             "record all, or use --replicate if all do the same",
@@ -227,7 +228,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         "changed step": say_time(base.timeline.makespan) if base.notes else "",
         "network": network(base.network_prior),
         "kernels": kernels(base.kernel_prior),
-        "cannot change": f"{pinned}: {shares}" if shares else pinned,
+        "insensitive": f"{pinned}: {shares}" if shares else pinned,
         "coverage": coverage_parts(loaded.coverage),
         "notes": "\n".join(loaded.coverage.notes),
         **more,
@@ -245,7 +246,7 @@ def which_step(loaded: Loaded) -> str:
     """Say which step it is, and which steps it stands for."""
     steps, number = loaded.coverage.typical_of, loaded.coverage.step
     typical = f", with the typical lengths of {len(steps)} steps" if steps else ""
-    return "a generated step" if number == "generated" else f"step {number}{typical}"
+    return "a generated step" if number == GENERATED else f"step {number}{typical}"
 
 
 def _transfers(error: CommunicationError) -> Iterator[str]:
@@ -287,34 +288,6 @@ def kernels(prior: KernelPrior | None) -> list[str]:
 def _signed(value: float) -> str:
     """With a sign, which what rounds to nothing does not take from below: never -0.0."""
     return f"{round(value, 1) + 0.0:+.1f} %"
-
-
-def better(resource: str, factor: float) -> str:
-    """Begin a sentence with a factor of a resource.
-
-    Examples
-    --------
-    >>> better("host", 2.0), better("scale_up.bandwidth", 0.5)
-    ('Twice as fast hosts', 'Half the scale-up bandwidth')
-    >>> better("scale_up.latency", 2.0), better("compute", 3.0)
-    ('Half the scale-up latency', '3 times as fast GPUs')
-    """
-    times = 1 / factor if resource.endswith("latency") else factor
-    part = round(1 / times)
-    of_ranks = resource in RANKS
-    if times in _TIMES:
-        words = _TIMES[times]
-    elif part > 2 and math.isclose(part * times, 1.0):
-        words = "A quarter" if part == 4 else f"1/{part}"
-        words += "" if of_ranks else " of"
-    else:
-        words = f"{times:.3g} times"
-    if of_ranks:
-        return f"{words} as fast {'hosts' if resource == 'host' else 'GPUs'}"
-    return f"{words} the {say_resource(resource)}"
-
-
-_TIMES = {2.0: "Twice", 0.5: "Half"}
 
 
 def where(base: "Baseline") -> str:
@@ -392,8 +365,8 @@ def coverage_parts(coverage: Coverage) -> list[str]:
         parts.append(f"{coverage.kernels:,} kernels")
     elif coverage.kernels:
         share = 100 * coverage.launches_paired / coverage.kernels
-        parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with launch")
-        parts.append(f"starts explained {100 * coverage.starts_explained:.4g} %")
+        parts.append(f"{coverage.kernels:,} kernels, {share:.4g} % with their launch recorded")
+        parts.append(f"reason for the start known for {100 * coverage.starts_explained:.4g} %")
     if coverage.collectives:
         matched = f"{coverage.collectives_matched:,} of {coverage.collectives:,}"
         parts.append(f"{matched} collectives matched")

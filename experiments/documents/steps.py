@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from experiments.documents.step import (
     COLOURS,
     about,
-    better,
     cause,
     details,
     folded,
@@ -31,7 +30,7 @@ from experiments.output.document import (
     Table,
     Text,
 )
-from experiments.output.words import percent, plural, say_step, say_time, shortened, unit_of
+from experiments.output.words import better, percent, plural, say_step, say_time, shortened, unit_of
 from simulator.analysis.path_integral import CONTENTION
 from simulator.support.quantities import format_quantity
 from simulator.workload import STEP_BEFORE
@@ -282,7 +281,7 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         why = f"The largest part of it is {what}, {largest.cause}: {percent(largest.utility_pct)}."
     foot = "parts add up to the utility; the ranks of a call share its saving equally"
     if any(part.cause == CONTENTION for part in saved["by_cause"]):
-        foot += "; contention: time beyond that on an idle network"
+        foot += "; contention: extra time compared with an idle network"
     causes = _saved_table(("by cause", "|of", "|why"), saved["by_cause"], saved)
     tables = [causes]
     if any(part.name for part in saved["by_module"]):
@@ -349,7 +348,7 @@ def generation(report: "GenerationReport") -> Document:
     workload = base.loaded.workload
     prior = report.steps_like_it
     headline = (
-        f"The step takes {say_step(step)}: {report.tokens_per_second:,.0f} tokens a second, MFU"
+        f"The step takes {say_step(step)}: {report.tokens_per_second:,.0f} tokens per second, MFU"
         f" {percent(100 * report.mfu)}."
     )
     likely = likely_words(report)

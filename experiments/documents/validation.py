@@ -95,18 +95,20 @@ def spread_of_errors(summary: "ErrorSummary | None") -> str:
         return "no prediction has a measurement to compare with"
     inside = ""
     if summary.intervals:
-        inside = f", {summary.inside} of {summary.intervals} inside their 95 % interval"
+        inside = f"; {summary.inside} of {summary.intervals} inside their 95 % interval"
     worst = ", ".join(
-        f"{percent(row.error_pct, signed=True)} {row.name}".strip() for row in summary.worst[:1]
+        f"{percent(row.error_pct, signed=True)}: {row.name}".removesuffix(": ")
+        for row in summary.worst[:1]
     )
     bias = percent(summary.bias_pct, signed=True)
-    return f"9 in 10 within {percent(summary.p90_pct)}, bias {bias}{inside}; largest {worst}"
+    within = f"90 % of points within {percent(summary.p90_pct)}, bias {bias}{inside}"
+    return f"{within}; largest error {worst}"
 
 
 def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
     columns = (
         *(">step", ">measured", ">simulated", ">error", ">own\ntransfers"),
-        *(">calibrated", ">calls\noff by", ">transfer\nerror", ">cannot\nchange"),
+        *(">calibrated", ">calls\noff by", ">transfer\nerror", ">insen-\nsitive"),
         *(">matched", ">starts\nexplained"),
     )
     rows = [

@@ -18,6 +18,8 @@ _NAMES = {
     "host_copies": "host-copy",
     "host_memory": "host-memory",
 }
+_DEVICES = {"compute": "GPUs", "host": "hosts"}
+_TIMES = {2.0: "Twice", 0.5: "Half"}
 
 
 def say_time(seconds: float) -> str:
@@ -116,6 +118,36 @@ def say_resource(resource: str) -> str:
         return _NAMES[resource]
     tier, _, rest = resource.partition(".")
     return f"{_NAMES.get(tier, tier)} {rest.replace('_', ' ')}".strip()
+
+
+def better(resource: str, factor: float) -> str:
+    """Begin a sentence with a factor of a resource.
+
+    Examples
+    --------
+    >>> better("host", 2.0), better("scale_up.bandwidth", 0.5)
+    ('Twice as fast hosts', 'Half the scale-up bandwidth')
+    >>> better("scale_up.latency", 2.0), better("compute", 3.0)
+    ('Half the scale-up latency', '3 times as fast GPUs')
+    """
+    times = 1 / factor if resource.endswith("latency") else factor
+    part = round(1 / times)
+    devices = _DEVICES.get(resource)
+    if times in _TIMES:
+        words = _TIMES[times]
+    elif part > 2 and math.isclose(part * times, 1.0):
+        words = "A quarter" if part == 4 else f"1/{part}"
+        words += " of" if devices is None else ""
+    else:
+        words = f"{times:.3g} times"
+    if devices is not None:
+        return f"{words} as fast {devices}"
+    return f"{words} the {say_resource(resource)}"
+
+
+def is_plural(resource: str) -> bool:
+    """Whether the words of :func:`better` take a plural verb: ``twice as fast GPUs`` do."""
+    return resource in _DEVICES or resource.endswith("nics_per_node")
 
 
 def say_counts(counts: Mapping[str, int]) -> str:

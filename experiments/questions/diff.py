@@ -400,7 +400,7 @@ def _applied(scenario: Scenario, change: Likely) -> tuple[Scenario | None, str]:
         changed = parse_change(change.text).apply(scenario)
     except TwofoldError as error:
         return None, str(error)
-    instead = "".join(f"; as well {text}" for text in change.instead)
+    instead = "".join(f"; {text} explains it equally well" for text in change.instead)
     return changed.scenario, changed.note + instead
 
 

@@ -19,7 +19,7 @@ from experiments.evaluate.serving_fleets import (
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
-from experiments.output.words import say_resource
+from experiments.output.words import better, is_plural
 from experiments.priors.serving import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
@@ -280,7 +280,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         base[0],
         serving_prior(deployment.engine.name),
         tuple(doubts),
-        _cause(instances, base, utilities),
+        _cause(instances, base, utilities, factor),
         _deterministic(load),
     )
 
@@ -290,12 +290,12 @@ def say_engine(instances: Instances) -> str:
     deployment = instances.deployment
     engine = deployment.engine
     text = (
-        f"{engine.name}: {engine.tokens} tokens an iteration, {engine.sequences} requests at once,"
-        f" {deployment.parallelism}"
+        f"{engine.name}: at most {engine.tokens} tokens per iteration,"
+        f" {engine.sequences} concurrent requests; {deployment.parallelism}"
     )
     if instances.decode is not None:
         return (
-            f"{text}; {instances.count} instances read prompts, {instances.decode_count} of"
+            f"{text}; {instances.count} instances prefill, {instances.decode_count} of"
             f" {instances.decode.parallelism} decode"
         )
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
@@ -563,14 +563,14 @@ def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
 def _load_text(load: Load) -> str:
     if isinstance(load, Closed):
         return (
-            f"{load.concurrency} requests at a time, {load.input_tokens} tokens in,"
-            f" {load.output_tokens} out"
+            f"{load.concurrency} concurrent requests, {load.input_tokens} input and"
+            f" {load.output_tokens} output tokens each"
         )
     table = load if isinstance(load, Requests) else load(0)
     rate = "all at once" if isinf(table.rate) else f"{table.rate:.4g}/s"
     return (
-        f"{len(table)} requests, {rate}, {table.prompt.mean():.0f} tokens in and"
-        f" {table.output.mean():.0f} out in the mean"
+        f"{len(table)} requests, {rate}, {table.prompt.mean():.0f} input and"
+        f" {table.output.mean():.0f} output tokens on average"
     )
 
 
@@ -638,14 +638,18 @@ _WORTH_SAYING = 0.5
 
 
 def _cause(
-    instances: Instances, runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility]
+    instances: Instances,
+    runs: Sequence[InstanceRun],
+    utilities: Sequence[ServingUtility],
+    factor: float,
 ) -> str:
     count = instances.count + instances.decode_count
     prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs])) / count
-    busy = f"{100 * prefill:.0f} % of the time iterations also read prompts"
+    busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill"
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)
     gain = 0.0 if best is None or best.tpot_p99_pct is None else best.tpot_p99_pct[0]
     if best is None or gain < _WORTH_SAYING:
         return f"{busy}."
-    return f"{busy}; more {say_resource(best.resource)} shortens p99 TPOT most, by {gain:.0f} %."
+    verb = "shorten" if is_plural(best.resource) else "shortens"
+    return f"{busy}. {better(best.resource, factor)} {verb} p99 TPOT most, by {gain:.0f} %."

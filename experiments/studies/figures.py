@@ -225,12 +225,12 @@ FIGURES: dict[str, Figure] = {
             ("tpot_mean", "s", "time of a token after the first, mean of requests"),
             ("tpot_p99", "s", "time of a token after the first, 99th percentile"),
             ("e2e_p99", "s", "time of a request, 99th percentile"),
-            ("goodput", "", "requests a second that keep the SLO"),
+            ("goodput", "", "requests per second that keep the SLO"),
             ("attained", "", "share of requests that keep the SLO"),
         )
     },
     "tokens_per_s_per_gpu": Figure(
-        "", "tokens a second of an accelerator", tokens_per_s_per_gpu, simulated=True
+        "", "tokens per second per accelerator", tokens_per_s_per_gpu, simulated=True
     ),
     "usd_per_million_tokens": Figure(
         "USD", "cost of a million tokens", usd_per_million_tokens, simulated=True, asked=True

@@ -271,9 +271,9 @@ def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes
     if ranks == size.nodes * size.nics:
         return "nics"
     raise TopologyError(
-        f"{name} has {ranks} ranks, and the cluster {size.nodes} nodes with"
-        f" {size.nodes * size.nics} NICs: draw a rank for every node or for every NIC, or say with"
-        " 'ranks: nodes' or 'ranks: nics' what they are if there are more"
+        f"{name} has {ranks} ranks, but the cluster has {size.nodes} nodes with"
+        f" {size.nodes * size.nics} NICs: draw one rank per node or one per NIC; if there are more,"
+        " set 'ranks: nodes' or 'ranks: nics'"
     )
 
 

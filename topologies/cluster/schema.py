@@ -240,8 +240,8 @@ class Cluster(ClusterPart):
         rails = self.scale_out.room if isinstance(self.scale_out, RailFabric) else None
         if rails is not None and (alone or self.scale_up.size < self.ranks_per_node):
             raise ValueError(
-                "scale_out.spines 0: from rail to rail messages go through a node's scale-up domain"
-                " only: one domain a node, and library.pxn"
+                "scale_out.spines 0: without spines, messages between rails can only go through a"
+                " node's scale-up domain; this needs one domain per node and library.pxn true"
             )
         return self
 
@@ -403,8 +403,9 @@ def _check_kind(cluster: Cluster, name: str, view: Cluster) -> None:
         return
     if nics.nics_per_node > fabric.nics_per_node:
         raise ValueError(
-            f"{where}: {nics.nics_per_node} NICs per node, and the {fabric.topology} has ports for"
-            f" {fabric.nics_per_node}: let scale_out.nics_per_node be the most that a node has"
+            f"{where}: {nics.nics_per_node} NICs per node, but the {fabric.topology} has ports for"
+            f" only {fabric.nics_per_node}: set scale_out.nics_per_node to the largest number on"
+            " any node"
         )
 
 

@@ -208,7 +208,7 @@ def _sliced(part: str, counts: dict[str, int]) -> tuple[str, range]:
         raise _GraphError(f"endpoint {part!r}: there are {counts[name]} of {name}")
     numbers = everything[int(start or 0) : int(stop) if stop else None]
     if not numbers:
-        raise _GraphError(f"endpoint {part!r}: none of the {counts[name]} of {name} is in it")
+        raise _GraphError(f"endpoint {part!r} selects none of the {counts[name]} {name} instances")
     return name, numbers
 
 

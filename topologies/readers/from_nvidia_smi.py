@@ -109,7 +109,8 @@ def _matrix(file: Path, text: str) -> _Matrix:
         entry = _entry(file, source, target, rows[source][to])
         if rows[target][at] != rows[source][to]:
             raise ClusterError(
-                f"{file}: {source} to {target} is {rows[source][to]}, and back {rows[target][at]}"
+                f"{file}: {source} to {target} is {rows[source][to]}, but {target} to {source} is"
+                f" {rows[target][at]}: the matrix must be symmetric"
             )
         joined[source, target] = entry
     after = len(devices)

@@ -10,6 +10,8 @@ from typing_extensions import TypedDict
 from simulator.analysis.phases import Phase
 from simulator.workload import Workload
 
+GENERATED = "generated"
+"""The name of a generated step."""
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")
 """What can explain a device op's start: its launch, its stream's op before, a recorded wait,
 an op on another stream that ended just then, a stream still busy with the step before."""

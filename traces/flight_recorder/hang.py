@@ -113,17 +113,17 @@ def _check_one_job(dumps: Sequence[Dump]) -> None:
             before = first.setdefault(key, dump)
             if before.groups[key].ranks != group.ranks:
                 raise TraceError(
-                    f"{dump.file}: group {key} ({group.label}) has other ranks than in "
-                    f"{before.file}: the dumps are of two jobs"
+                    f"{dump.file}: group {key} ({group.label}) has different ranks in "
+                    f"{before.file}: the dumps come from two different jobs"
                 )
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:
     """Say what dumps are good for, and what is needed to simulate a step."""
     raise TraceError(
-        f"{path}: dumps of the flight recorder have calls and no steps, nor kernels: "
-        f"'twofold inspect {path}' says who waits for whom; to simulate, add profiles "
-        "(torch.profiler) of some of the ranks to the directory"
+        f"{path}: flight-recorder dumps hold only calls, so there is no step to simulate. "
+        f"'twofold inspect {path}' shows who waits for whom; to simulate, add torch.profiler "
+        "files of some ranks to the directory"
     )
 
 

@@ -16,7 +16,7 @@ from simulator.analysis.metrics import mfu
 from simulator.analysis.phases import WHOLE, Phase
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import What, Workload
-from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded
+from traces.core.loaded import ALL, GENERATED, MEDIAN, Coverage, Loaded
 from traces.generate.expand import expand
 from traces.generate.layers import chunks
 from traces.generate.parallelism import Parallelism
@@ -25,9 +25,6 @@ from traces.generate.program import RankProgram
 from traces.generate.run import Training, micro_batch, micro_batches, new_tokens
 from traces.generate.stage import stage_programs
 from traces.generate.what_fits import check_memory
-
-GENERATED = "generated"
-"""The name of a generated step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,9 +211,12 @@ def _qwen3(config: _Config) -> Fields:
     return _qwen2(config) | {"qkv_biases": biases, "qk_norm": True}
 
 
+_EXPERT_LAYERS = "a model card can only describe experts in every layer except the first ones"
+
+
 def _qwen_experts(config: _Config, fields: Fields) -> Fields:
     if config.number("decoder_sparse_step", 1) != 1 or config.given("mlp_only_layers"):
-        raise config.refuse("mlp_only_layers", "a card has experts in all layers but the first")
+        raise config.refuse("mlp_only_layers", _EXPERT_LAYERS)
     each = config.count("moe_intermediate_size")
     shared = config.number("shared_expert_intermediate_size", 0)
     if shared % each:
@@ -244,7 +247,7 @@ def _deepseek(config: _Config) -> Fields:
     if config.given("q_lora_rank") is not None:
         latent["q_rank"] = config.count("q_lora_rank")
     if config.number("moe_layer_freq", 1) != 1:
-        raise config.refuse("moe_layer_freq", "a card has experts in all layers but the first")
+        raise config.refuse("moe_layer_freq", _EXPERT_LAYERS)
     experts = {
         "count": config.count("n_routed_experts"),
         "top_k": config.count("num_experts_per_tok"),

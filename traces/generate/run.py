@@ -114,6 +114,8 @@ class Training:
     >>> step = Training(micro_batch=1, global_batch=16, sequence=4096)
     >>> step.micro_batches(Parallelism(dp=4))
     4
+    >>> str(step)[:57]
+    'training: micro-batch 1, global batch 16, sequence 4,096,'
     """
 
     micro_batch: int
@@ -153,6 +155,27 @@ class Training:
             raise WorkloadError(f"bucket {self.bucket} must be more than 0 bytes")
         bytes_per_element(self.gradient)
         _check_precision(self)
+
+    def __str__(self) -> str:
+        """Say in words what is run."""
+        said = [
+            f"micro-batch {self.micro_batch:,}",
+            f"global batch {self.global_batch:,}",
+            f"sequence {self.sequence:,}",
+            self.precision,
+            f"{self.gradient} gradients",
+            _SAID_SCHEDULES.get(self.schedule, self.schedule),
+            "Adam" if self.optimizer == "adam" else self.optimizer,
+            f"bucket {self.bucket / 2**20:.4g} MiB",
+            _said_recompute(self.recompute),
+            f"{self.scores} attention scores",
+            f"{self.attention} attention",
+            f"{self.loss} loss",
+            "dropout" if self.dropout else "no dropout",
+        ]
+        if self.lora_rank:
+            said.append(f"LoRA of rank {self.lora_rank} on {', '.join(self.lora_targets)}")
+        return "training: " + ", ".join(said + _said_kernels(self))
 
     def micro_batches(self, parallelism: Parallelism) -> int:
         """Return how many micro-batches each replica computes."""
@@ -211,6 +234,19 @@ class Serving:
     fused: bool | None = None
     cuda_graphs: bool | None = field(default=None, repr=False)
 
+    def __str__(self) -> str:
+        """Say in words what is run."""
+        said = [
+            f"batch {self.batch:,} per replica",
+            f"context {self.context:,}",
+            self.precision,
+            f"{self.scores} attention scores",
+            f"{self.attention} attention",
+        ]
+        if self.micro_batches > 1:
+            said.append(f"in {self.micro_batches:,} micro-batches")
+        return f"{self.phase}: " + ", ".join(said + _said_kernels(self))
+
     def __post_init__(self) -> None:
         _check_kernels(self)
         _check_counts(self, "batch", "context", "micro_batches")
@@ -221,6 +257,23 @@ class Serving:
             raise WorkloadError(
                 f"batch {self.batch} is not a multiple of micro_batches {self.micro_batches}"
             )
+
+
+_SAID_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
+
+
+def _said_recompute(recompute: Recompute) -> str:
+    return "no recomputation" if recompute == "none" else f"{recompute} recomputation"
+
+
+def _said_kernels(run: Training | Serving) -> list[str]:
+    """Say the framework, and where a choice is not as the framework has it."""
+    said = [] if run.framework == NONE else [f"framework {run.framework}"]
+    if run.fused is not None:
+        said.append("fused kernels" if run.fused else "unfused kernels")
+    if run.cuda_graphs is not None:
+        said.append("CUDA graphs" if run.cuda_graphs else "no CUDA graphs")
+    return said
 
 
 def micro_batches(parallelism: Parallelism, run: Training | Serving) -> int:

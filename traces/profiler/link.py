@@ -208,16 +208,16 @@ def _check_alike(job: Job, windows: Sequence[Window]) -> None:
         devices = {first.accelerator, rank.accelerator} - {""}
         if len(devices) > 1:
             raise TraceError(
-                f"{rank.file}: ran on {rank.accelerator}, {first.file} on {first.accelerator}, and "
-                "no call joins them: they are not of one run; give the files of one run, or one of "
-                "them alone"
+                f"{rank.file} and {first.file} are not from the same run: one ran on "
+                f"{rank.accelerator}, the other on {first.accelerator}, and no collective joins "
+                "them; give the files of one run, or a single file"
             )
         common = len(names & own)
         if names and own and common < _IN_COMMON * len(names | own):
             raise TraceError(
-                f"{rank.file}: runs {len(own)} kernels or operators, {common} of them among the "
-                f"{len(names)} of {first.file}, and no call joins them: they are not of one run; "
-                "give the files of one run, or one of them alone"
+                f"{rank.file} and {first.file} are not from the same run: only {common} of "
+                f"{len(own)} kernel or operator names are also in {first.file}, and no collective "
+                "joins them; give the files of one run, or a single file"
             )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.baseline import Settings
+from experiments.documents.step import trust
 from experiments.evaluate.generated_steps import representatives
 from experiments.questions.generate import generate
 from experiments.scenario.resources import improve
@@ -93,3 +94,13 @@ def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():
     found = generate(plan, CLUSTER, settings=asked, fold_replicas=True)
     assert found.base.timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert found.folded == step.folded
+
+
+def test_ranks_that_representatives_stand_for_are_not_said_to_lack_a_recording():
+    report = generate(plan_of(tp=8, dp=4), CLUSTER, fold_replicas=True)
+    coverage = report.base.loaded.coverage
+    assert len(coverage.ranks) < coverage.ranks_in_job
+    assert not any("were recorded" in doubt.cause for doubt in trust(report.base).doubts)
+    recorded = replace(report.base.loaded, coverage=replace(coverage, step=3))
+    doubts = trust(replace(report.base, loaded=recorded)).doubts
+    assert any("were recorded" in doubt.cause for doubt in doubts)

@@ -201,7 +201,7 @@ def test_a_kind_that_cannot_be_is_refused_in_one_line(old, new, message):
 
 def test_kinds_fit_the_ports_and_the_library():
     rail = "rail, nodes_per_pod: 4, spines: 2"
-    with pytest.raises(ClusterError, match="8 NICs per node, and the rail has ports for 4"):
+    with pytest.raises(ClusterError, match="8 NICs per node, but the rail has ports for only 4"):
         two("nics_per_node: 2", "nics_per_node: 8", fabric=rail)
     kinds = FILE.replace("FABRIC", "switch").replace(
         "{count: 2}", "{count: 2, accelerator: {name: a, generation: cdna3}}"

@@ -79,10 +79,16 @@ BAD = {
     "link": (MATRIX_A100.replace("NV12", "WARP"), "row GPU0, column GPU1: unknown link 'WARP'"),
     "row": ("GPU0 GPU1\nGPU0 X PIX\n", "row GPU1 is missing"),
     "short": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX\n", "row GPU1 is missing or does not have 2"),
-    "one way": ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PXB X\n", "GPU0 to GPU1 is PIX, and back PXB"),
+    "one way": (
+        "GPU0 GPU1\nGPU0 X PIX\nGPU1 PXB X\n",
+        "GPU0 to GPU1 is PIX, but GPU1 to GPU0 is PXB",
+    ),
     "two": (MATRIX_A100 + MATRIX_A100.replace("NV12", "NV8"), "row GPU0 appears twice"),
     "other GPUs": (MATRIX_A100.replace("NV12", "NV18"), "NV18, and a GPU of dgx-a100 has 12 links"),
-    "too many": (MATRIX_A100.replace("NV12", "NV9", 1).replace("NV12", "NV9", 0), "back"),
+    "too many": (
+        MATRIX_A100.replace("NV12", "NV9", 1).replace("NV12", "NV9", 0),
+        "must be symmetric",
+    ),
 }
 
 

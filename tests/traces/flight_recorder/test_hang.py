@@ -156,7 +156,7 @@ def test_a_damaged_dump_is_refused_with_file_entry_and_field(tmp_path, fields, w
 
 
 def test_dumps_of_two_jobs_are_refused(tmp_path):
-    with pytest.raises(TraceError, match="two jobs"):
+    with pytest.raises(TraceError, match="two different jobs"):
         read_dumps(write(tmp_path, {0: dump({TP: (0, 1)}), 1: dump({TP: (1, 2)})}))
 
 

@@ -51,7 +51,7 @@ _SOURCES = {
     "scatter_pct": "how steps and calls of the trace scatter",
     "prior_pct": "how uncertain the network's bandwidths and latencies are",
     "prediction_pct": "how far such predictions were off on real runs",
-    "generated_pct": "how far generated steps like it were off",
+    "generated_pct": "how far similar generated steps were off",
     "kernels_pct": "how uncertain kernel times are",
 }
 """Sources of an interval, by the field of a point that has its half width."""

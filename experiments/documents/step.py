@@ -130,7 +130,7 @@ def _say_replay(base: "Baseline") -> str:
     prior = base.step_prior
     if prior is None:
         return "no measured step"
-    return f"generated steps like it were {prior['median_pct']:.0f} % off (median)"
+    return f"similar generated steps were {prior['median_pct']:.0f} % off (median)"
 
 
 def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:

@@ -381,7 +381,7 @@ def generation(report: "GenerationReport") -> Document:
             "memory": f"{needed} on the fullest rank, {memory}",
             "model FLOPs": f"{volumes.model_flops:.4g}",
             "exposed": f"{say_time(report.exposed_communication_s)} of communication (mean)",
-            "steps like it": prior_words(report),
+            "similar steps": prior_words(report),
             "notes": "\n".join(base.loaded.coverage.notes),
         },
         sections=(
@@ -402,7 +402,7 @@ def generation(report: "GenerationReport") -> Document:
             "kernels": kernels(base.kernel_prior),
             "errors": ""
             if prior is None
-            else f"{prior['median_pct']:.1f} % for steps like it (median)",
+            else f"{prior['median_pct']:.1f} % for similar steps (median)",
         },
         next_steps=("twofold generate … --memory", "twofold utility PLAN …", "--verbose"),
     )
@@ -419,7 +419,7 @@ def likely_words(report: "GenerationReport") -> str:
     if prior is None or likely is None or abs(prior["signed_pct"]) < _FAR_OFF_PCT:
         return ""
     times = likely / report.base.timeline.makespan if report.base.timeline.makespan else 1.0
-    return f"{say_time(likely)}: steps like it took {times:.2f} times as long as simulated (median)"
+    return f"{say_time(likely)}: similar steps took {times:.2f} times as long as simulated (median)"
 
 
 def prior_words(report: "GenerationReport") -> str:
@@ -430,7 +430,7 @@ def prior_words(report: "GenerationReport") -> str:
     median, p90 = percent(prior["median_pct"]), percent(prior["p90_pct"])
     sign = percent(prior["signed_pct"], signed=True)
     return (
-        f"{prior['steps']:,} measured ({prior['like']}):\nmedian error {median}, 9 in 10 within"
+        f"{prior['steps']:,} measured ({prior['like']}):\nmedian error {median}, 90 % within"
         f" {p90}, bias {sign}"
     )
 

@@ -261,7 +261,7 @@ def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
         which = f"; {', '.join(small['kinds'])}" if split else ""
         packets = large["packet_factor"]
         slower = f"; packets on full links up to {packets:g} times as long" if packets > 1 else ""
-        yield f"{tier} {how}: prior ± {median:.0f} % (9 in 10 within {p90:.0f} %{which}{slower})"
+        yield f"{tier} {how}: prior ± {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
 
 
 _HOW = {

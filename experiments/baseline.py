@@ -166,7 +166,15 @@ class Baseline:
         if by is None:
             return None
         cluster = self.recorded.cluster
-        return step_prior(by, cluster.accelerator.name, self.recorded.ranks, cluster.steps)
+        fitted = None if self.has_other_rates else cluster.steps
+        return step_prior(by, cluster.accelerator.name, self.recorded.ranks, fitted)
+
+    @property
+    def has_other_rates(self) -> bool:
+        """Whether a plan was written without, or with other, measured steps than the cluster's."""
+        steps, at = self.recorded.cluster.steps, self.loaded.generated_at
+        fitted = (1.0, 1.0) if steps is None else (steps.kernel_time, steps.host_time)
+        return at is not None and at != fitted
 
     def told_calls(self, workload: Workload) -> "NDArray[np.bool_]":
         """Which calls of a step take the time that was recorded, shape ``(calls,)``.

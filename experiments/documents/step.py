@@ -140,6 +140,12 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         clusters = clusters_with(base.loaded.accelerator)
         like_it = f", such as {' or '.join(clusters[:_MOST_CLUSTERS])}" if clusters else ""
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
+    if base.has_other_rates:
+        yield Doubt(
+            "the plan was written without the measured steps that its cluster was fitted to, or"
+            " with others; its kernels and host take as long as it says",
+            "write it again with twofold generate -c … -w",
+        )
     yield from _doubts_of_place(base)
     yield from _doubts_of_length(base)
     recorded = coverage.step != GENERATED  # representatives of a plan stand for all ranks

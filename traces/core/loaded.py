@@ -233,6 +233,9 @@ class Loaded:
         What a profiler counted besides times.
     generated_by
         The framework whose training step was generated; None of what was recorded, and of serving.
+    generated_at
+        Of a generated step how many times as long its kernels, and the host's part of launching
+        them, take as tables and frameworks say; None of what was recorded.
     hosts
         The machines that ranks ran on, of those whose files name them.
     kernel_times
@@ -250,6 +253,7 @@ class Loaded:
     phases: tuple[Phase, ...] = ()
     counters: Counters = Counters()
     generated_by: str | None = None
+    generated_at: tuple[float, float] | None = None
     kernel_times: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
 

@@ -235,6 +235,7 @@ def as_loaded(
         measured_begin={},
         measured_end={},
         generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
+        generated_at=(plan.accelerator.kernel_time, plan.accelerator.host_time),
         kernel_times=kernel_times,
         phases=() if isinstance(plan.run, Training) else _phases(workload, plan.run.phase),
     )

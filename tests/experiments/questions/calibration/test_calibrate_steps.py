@@ -3,7 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
+from experiments.baseline import baseline
 from experiments.cli.main import app
+from experiments.documents.step import trust
 from experiments.questions.calibration.calibrate import write_cluster
 from experiments.questions.calibration.calibrate_steps import calibrate_steps
 from experiments.questions.validation.steps import validate_steps
@@ -47,6 +49,19 @@ def test_a_written_cluster_answers_as_its_steps_were_measured(measured, tmp_path
     before = validate_steps(runs).errors[0].median_pct
     again = table(tmp_path, *(row.replace("dgx-a100", "mine.yaml") for row in measured))
     assert validate_steps(again).errors[0].median_pct < 0.6 * before
+
+
+def test_a_plan_of_before_the_steps_says_so_and_claims_no_error_of_them(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    generated = ["generate", "gpt-2", "-c", "dgx-a100", "--dp", "2", "--framework", "megatron"]
+    assert CliRunner().invoke(app, [*generated, "-w", str(plan)]).exit_code == 0
+    steps = FittedSteps(kernel_time=1.2, runs=3, median_pct=0.1, p90_pct=0.2, signed_pct=0.0)
+    machine = load_cluster("dgx-a100").model_copy(update={"steps": steps})
+    base, plain = (baseline(plan, cluster) for cluster in (machine, load_cluster("dgx-a100")))
+    assert base.has_other_rates
+    assert base.step_prior == plain.step_prior
+    assert any("written without the measured steps" in doubt.cause for doubt in trust(base).doubts)
+    assert not plain.has_other_rates
 
 
 def test_a_step_that_is_left_out_is_nearer_than_uncalibrated(measured, tmp_path):

@@ -300,7 +300,7 @@ def test_what_was_generated_says_so():
     found = as_loaded(generate(plan)[0], plan, {})
     assert math.isnan(found.measured_step)
     told = " ".join(found.coverage.notes)
-    for part in ("qwen3-4b", "tp2-dp2", "sequence=1024", "80% of 989 TFLOP/s", "3.35 TB/s"):
+    for part in ("qwen3-4b", "tp2-dp2", "sequence 1,024", "80% of 989 TFLOP/s", "3.35 TB/s"):
         assert part in told
     assert found.coverage.ranks == (0, 1, 2, 3)
     assert found.coverage.bytes_known == 1.0

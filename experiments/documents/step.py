@@ -114,8 +114,9 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
         parts.append(f"modelled collectives {error:.0f} % off (median)")
     if base.unprofiled is not None and 100 * base.unprofiled.rest <= NEAR:
         parts.append(base.unprofiled.sentence())
-    insensitive = f"{base.doubts.pinned_pct:.0f} % of the critical path"
-    text = f"{', '.join(parts)}; no resource shortens {insensitive}"
+    text = ", ".join(parts)
+    if round(base.doubts.pinned_pct) > 0:
+        text += f"; no resource shortens {base.doubts.pinned_pct:.0f} % of the critical path"
     all_doubts = (*_doubts(base, network=network), *doubts)
     if all_doubts:
         return Trust(text, "poor", all_doubts)

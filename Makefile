@@ -78,7 +78,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo test tests test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -125,7 +125,9 @@ check: $(READY)  ## format, lint, types, layers
 	$(call stage,types,$(BIN)/mypy)
 	$(call stage,layers,$(BIN)/lint-imports --no-logo)
 
-test: check  ## check, then all tests but the slow ones
+test: check tests  ## check, then all tests but the slow ones
+
+tests: $(READY)
 	$(call stage,tests,$(BIN)/python $(PYTEST) -m "not slow and not exhaustive and not browser")
 
 test-all: check bounds docs page-test  ## check, documents, then all tests, the slow ones and those with bounds too

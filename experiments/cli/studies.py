@@ -8,6 +8,7 @@ import typer
 
 from experiments.cli.options import Html, Output, OutputOption, refuse_given
 from experiments.cli.show import check_html, say, show
+from simulator.support.limits import KEEPS
 
 _PAGE = "Points in detail"
 
@@ -95,9 +96,11 @@ def study(
     from experiments.output.progress import watching
     from experiments.studies.study import study as ask
 
+    # --no-cache is of all commands and stands before them: neither steps nor answers are kept.
+    keeps = cache and KEEPS.get()
     with watching("points") as watch:
         report = ask(
-            file, directory, workers=workers, dask=dask, cache=cache, watch=watch, note=say
+            file, directory, workers=workers, dask=dask, cache=keeps, watch=watch, note=say
         )
     if directory is not None and html is not None:
         _show_kept(directory, output, html, details=details)

@@ -26,7 +26,9 @@ def folder(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("TWOFOLD_CACHE", str(folder))
-    return folder
+    before = KEEPS.set(True)  # whatever a command of another test was asked
+    yield folder
+    KEEPS.reset(before)
 
 
 def read(trace, step="median", options=Options()):  # noqa: B008 - settings are frozen

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 427
-LINES = 123_855
+LINES = 123_858
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

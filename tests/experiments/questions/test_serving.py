@@ -41,6 +41,7 @@ def deployment(**changes: object) -> Deployment:
 
 
 @needs_reference
+@pytest.mark.slow
 def test_measured_rows_are_answered_as_well_as_stated(tmp_path):
     """Every 40th row of those given: most within the stated medians; none without an answer."""
     with (REFERENCE / "measured_serving.csv").open(newline="") as file:

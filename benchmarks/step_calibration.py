@@ -4,9 +4,9 @@ Of each source and accelerator of a table of measured steps 1, 3 and 5 are told,
 the draw predicted with what these show; medians are over all that were not told in 20 draws. A
 step's logarithm is taken to be linear in those of the figures, from derivatives at the cluster's
 own figures, so that a step is simulated five times and not once for each draw. Constants of the fit
-were chosen on vTrain's steps. Figures of frameworks were fitted to most of these tables, so that
-there is nothing to learn from a few steps; so the same is asked of a machine whose kernels, or
-whose host, take longer: ``--kernels 1.25 --host 1.6``.
+were chosen with groups of vTrain's and MosaicML's steps in view: none is out of sample. Figures of
+frameworks were fitted to most of these tables, so that a few steps teach nothing; so the same is
+asked of a machine whose kernels, or whose host, take longer: ``--kernels 1.25 --host 1.6``.
 """
 
 import argparse

@@ -118,9 +118,9 @@ class Unprofiled:
                 f"no op lasts far longer than others like it: the step stays at {recorded}, "
                 f"{format_quantity(rest, 's')} above {step}"
             )
-        worst = self.stalls[0]
+        worst, ops = self.stalls[0], "1 op" if len(self.stalls) == 1 else f"{len(self.stalls)} ops"
         text = (
-            f"{format_quantity(self.removed, 's')} of stalls removed from {len(self.stalls)} ops, "
+            f"{format_quantity(self.removed, 's')} of stalls removed from {ops}, "
             f"most from rank {worst.rank} {worst.name} "
             f"({format_quantity(worst.recorded, 's')}, usually {format_quantity(worst.usual, 's')})"
         )

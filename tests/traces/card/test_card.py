@@ -61,8 +61,9 @@ counts = st.none() | st.integers(1, 10**9)
 words = st.none() | st.text("abc 1.:#'\"-é", min_size=1).map(str.strip).filter(
     lambda text: text.lower() not in {"", "-", "na", "n/a", "none"}
 )
+whole = st.integers(-(2**63) + 1, 2**63 - 1)  # what a file may have
 extras = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words | st.dates(),
+    st.none() | st.booleans() | whole | st.floats(allow_nan=False) | words | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("xyz", min_size=1), inner),
     max_leaves=6,
 )

@@ -5,8 +5,8 @@ engine is given, where much happens at once: any algorithm, and such as have no 
 own (in-network, pipelined, unknown size); overlapping sub-groups in any order; messages, eager and
 not, of which one end may be missing; calls that nobody takes part in, and ranks that take part in
 none; factors other than 1; nothing to move and nothing to wait for; ends and begins at the same
-instant; stragglers; links that are slower than others, or have no limit; members that stand in for
-others; the same calls again and again.
+instant; stragglers; links that are slower than others, or have no limit; the same calls again and again. No member stands in for
+others: ranks drawn at random are not alike, and a claim that they were has no right answer.
 """
 
 from collections.abc import Callable
@@ -250,18 +250,8 @@ def _call(random: Random, builder: WorkloadBuilder, row: CallRow, at: tuple[int,
 
 
 def _dressed(random: Random, workload: Workload) -> Workload:
-    """Give some calls a factor, or a late begin, and some groups members that stand in."""
+    """Give some calls a factor, or a late begin."""
     calls = len(workload.calls)
     factor = random.choice([1.0, 1.0, 1.0, 0.5, 3.0], calls)
     late = random.choice([0.0, 0.0, 0.0, 4e-6], calls)
-    groups = workload.groups
-    if random.integers(4) == 0:
-        groups = tuple(replace(group, stand_in=_standing(random, group.ranks)) for group in groups)
-    return replace(workload.with_calls(factor=factor, late=late), groups=groups)
-
-
-def _standing(random: Random, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Every member is told by the first, or by one of two."""
-    if random.integers(2) or len(ranks) < 2:
-        return ranks[:1] * len(ranks)
-    return tuple(ranks[place % 2] for place in range(len(ranks)))
+    return workload.with_calls(factor=factor, late=late)

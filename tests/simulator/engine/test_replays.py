@@ -4,15 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from helpers.strategies import plan, switch_network
+from helpers.replicated import replicated
+from helpers.strategies import plan, switch_network, with_software
 from helpers.wide_cases import NETWORKS, wide_case
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
+from simulator.costing.likeness import Likenesses
 from simulator.engine import replays as module
 from simulator.engine.replays import Replays
 from simulator.engine.simulate import simulate, simulate_on
+from simulator.folding.fold import Folds
 from simulator.workload import What
 
 TIMES = ("start", "end", "call_start", "call_end", "call_spent", "link_bytes")
@@ -75,6 +80,22 @@ def holds(family, number):
         same(replays.timeline(workload, Costs(network, planner)), expected)
         makespan = replays.makespan(workload, Costs(network, planner))
         assert makespan == pytest.approx(expected.makespan, rel=NEAR)
+
+
+@settings(max_examples=15)
+@given(case=replicated(), factors=st.permutations([0.25, 1.0, 3.0]))
+def test_further_points_of_a_folded_step_are_those_of_all_ranks(case, factors):
+    workload, network = case
+    likenesses, folds, replays = Likenesses(), Folds(), Replays()
+    for factor in factors:
+        bandwidth = network.bandwidth * np.where(network.resource == 0, factor, 1.0)
+        point = replace(network, bandwidth=bandwidth)
+        costs = Costs(point, with_software, likenesses.of(point, None))
+        folded = folds.fold(workload, costs)
+        found = folded.unfold(replays.timeline(folded.workload, costs))
+        expected = simulate(workload, point, with_software)
+        assert found.call_end == pytest.approx(expected.call_end, rel=NEAR, nan_ok=True)
+        assert found.end == pytest.approx(expected.end, rel=NEAR)
 
 
 @pytest.mark.parametrize("family", ["torus", "drawn", "fat tree"])

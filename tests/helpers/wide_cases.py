@@ -5,8 +5,9 @@ engine is given, where much happens at once: any algorithm, and such as have no 
 own (in-network, pipelined, unknown size); overlapping sub-groups in any order; messages, eager and
 not, of which one end may be missing; calls that nobody takes part in, and ranks that take part in
 none; factors other than 1; nothing to move and nothing to wait for; ends and begins at the same
-instant; stragglers; links that are slower than others, or have no limit; the same calls again and again. No member stands in for
-others: ranks drawn at random are not alike, and a claim that they were has no right answer.
+instant; stragglers; links that are slower than others, or have no limit; the same calls again and
+again. No member stands in for others: ranks drawn at random are not alike, and a claim that they
+were has no right answer.
 """
 
 from collections.abc import Callable

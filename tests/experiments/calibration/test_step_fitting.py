@@ -76,6 +76,26 @@ def test_steps_that_are_left_out_are_never_further_off_than_without(logs):
     assert np.median(np.abs(fit.left_out)) <= np.median(np.abs(fit.before)) + 1e-12
 
 
+@pytest.mark.parametrize("told", [3, 5])
+def test_a_few_steps_of_a_machine_that_is_as_known_do_not_spoil_the_others(told):
+    """Steps scatter by 8 %, from which nothing can be learned; those not told stay as near."""
+    random = np.random.default_rng(7)
+    more = []
+    for _ in range(60):
+        shares = random.dirichlet([4, 2, 1, 1], told + 10)
+        scatter = np.exp(0.08 * random.standard_normal(len(shares)))
+        measured = shares.sum(axis=1) * scatter
+        predict = of_parts(shares)
+        fit = fit_to_steps(CLUSTER, measured[:told], predict, SPREAD)
+        before, after = (
+            np.abs([predict(at, cluster) / measured[at] - 1 for at in range(told, len(shares))])
+            for cluster in (CLUSTER, fit.cluster)
+        )
+        more.append(after.mean() - before.mean())
+    assert np.median(more) <= 1e-9
+    assert np.mean(more) < 0.005
+
+
 def test_a_written_cluster_says_where_its_figures_are_from_and_what_the_next_step_is_off():
     predict = of_parts(SHARES)
     measured = [1.2 * predict(at, CLUSTER) for at in range(6)]

@@ -74,6 +74,10 @@ NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
 NVLS_STEP, NVLS_NET_STEP = 25 * MICRO, 20.9 * MICRO
 """NVLS inside a domain, and one hop of NVLSTree between domains."""
+NVLS_SLOT, NVLS_FILL = CHANNEL_SLOT / 8, 2
+"""Bytes under way of a rank in a channel of NVLS, and how often they pass before it runs full: up
+to the switch and down again. Meanwhile ``NVLS_STEP`` is hidden. Held out: 8 H100 and H200 from 4
+MiB on, and the 72 GPUs of a GB200 NVL72 from 512 MiB (github coreweave/nccl-tests pull 43)."""
 NVLS_SHARE = 0.89
 """Fitted: of the bandwidth that nvlsEfficiency leaves to NVLS, what arrives; 0.87 to 0.91 on 5 to 8
 H200 and on 8 B300, and 0.89 on the 72 GPUs of a GB200 NVL72 (github coreweave/nccl-tests pull 43:
@@ -137,7 +141,8 @@ class Tuning:
     own block included (B/s; fitted). ``channels`` are those of a communicator on NVSwitch. ``step``
     is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
     one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
-    None where there is none.
+    None where there is none; ``nvls_channels`` are its channels in one domain
+    (src/transport/nvls.cc, NVLS_NCHANNELS).
     """
 
     base: float
@@ -150,6 +155,7 @@ class Tuning:
     step: float = 0.2 * MICRO
     simple_step: float = NVLINK.steps["Simple"]
     nvls: float | None = None
+    nvls_channels: int = 16
 
 
 _HOPPER = Tuning(
@@ -174,6 +180,7 @@ _BLACKWELL = Tuning(
     step=0.6 * MICRO,
     simple_step=10 * MICRO,
     nvls=0.74,
+    nvls_channels=24,
 )
 GENERATIONS = {
     "volta": replace(_AMPERE, ll_cap=39 * GIGA),

@@ -45,7 +45,7 @@ _TUNED = ("all_gather", "reduce_scatter")
 """Kinds of which the tuner is known to take a slower protocol than it could on Blackwell."""
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
-_NVLS_CHANNELS, _NVLS_FITTED = 16, 8
+_NVLS_CHANNELS = 16
 _MESSAGE = direct.send_receive(2)
 """One schedule of a message for all, so that it is laid once on a network."""
 
@@ -307,21 +307,27 @@ def switched(case: Case, schedule: Schedule) -> Offer:
 
     One of 16 channels does not move data. What is under way grows with the ranks, each of which
     adds a chunk of its own in every channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of
-    NVLS has channels x heads x chunk): the slots, which were fitted on 8 ranks, are those of 8.
+    NVLS has channels x heads x chunk).
     """
     on_wire = case.wire(schedule, pipelined=True)
     share = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS * tables.NVLS_SHARE
     inside = on_wire.on(case.topology, SCALE_UP) / share
     slowed = np.maximum(inside, on_wire.per_byte)
     hops = 2 * (case.domains - 1).bit_length()
-    filling = case.bytes_time(schedule, pipelined=not hops)
-    slots = case.slot("Simple") * case.local / _NVLS_FITTED
+    slots = case.local * tables.NVLS_SLOT
+    if hops:
+        slots *= case.channels
+        filling = case.bytes_time(schedule) * slots / (slots + case.size)
+        waiting = tables.NVLS_STEP + filling
+    else:
+        slots *= case.tuning.nvls_channels
+        filling = tables.NVLS_FILL * slowed * case.size * slots / (slots + case.size)
+        waiting = np.maximum(tables.NVLS_STEP, filling)
     return Offer(
         schedule,
         overhead=_base(case, "Simple")
-        + tables.NVLS_STEP
         + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
-        + filling * slots / (slots + case.size),
+        + waiting,
         efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,

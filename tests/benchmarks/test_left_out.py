@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import left_out, published
+from benchmarks import left_out
 from collectives.libraries import nccl_constants
 from topologies import load_cluster
 
@@ -58,14 +58,3 @@ def test_the_shipped_constants_are_of_measured_machines():
     assert fits.keys() == left_out.MACHINES.keys()
     for system, given in fits.items():
         assert set(given) == set(left_out.told(system))
-
-
-def test_published_logs_are_met_within_their_limits():
-    assert published.main()
-
-
-def test_every_published_row_has_a_source_and_a_cluster():
-    rows = published.load()
-    assert all(len(source) > 10 for source in rows.source)
-    for cluster in set(rows.cluster):
-        assert load_cluster(cluster).name == cluster

@@ -11,7 +11,7 @@ from simulator.support.errors import ClusterError, TwofoldError
 from topologies import build, load_cluster, parse_cluster
 from topologies.cluster.changed import changed, with_fields
 from topologies.cluster.schema import Cluster
-from topologies.cluster.wiring import P2P_LEVELS, USUAL_P2P
+from topologies.cluster.wiring import P2P_LEVELS
 
 LARGE = 2.0**28
 SWITCHED = """
@@ -86,22 +86,6 @@ def _path(network, target):
 
     _, links, _ = routes(network, np.array([0], np.int32), np.array([target], np.int32))
     return [network.link(int(one)) for one in links]
-
-
-@pytest.mark.parametrize(
-    ("entry", "level", "ranks", "published", "within"),
-    [
-        ("h100-pcie-8", USUAL_P2P, 4, 24.0, 0.05),  # NVIDIA/nccl issue 1130, on one processor
-        ("a100-pcie-8", USUAL_P2P, 4, 18.0, 0.05),  # NVIDIA/nccl issue 1603, RTX 4090
-        ("a100-pcie-8", "SYS", 4, 22.0, 0.08),  # the same with peer access
-        ("h100-pcie-8", "SYS", 4, 46.7, 0.05),  # NVIDIA/nccl commit df78025
-        ("a100-pcie-8", "SYS", 8, 21.0, 0.1),  # NVIDIA/nccl issue 841; not fitted
-        ("h100-pcie-8", USUAL_P2P, 8, 28.0, 0.15),  # NVIDIA/nccl issue 1639, RTX 5090; not fitted
-    ],
-)
-def test_boxes_that_others_measured(entry, level, ranks, published, within):
-    cluster = with_level(load_cluster(entry), level)
-    assert busbw(cluster, "all_reduce", ranks) == pytest.approx(published, rel=within)
 
 
 def test_eight_l40s_of_a_cloud_move_one_to_two_gigabytes():

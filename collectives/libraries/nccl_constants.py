@@ -26,8 +26,9 @@ class LocalLink:
     protocol; LL's is the wire's and belongs to the links. ``fractions`` are of the wire's bandwidth
     by protocol: those that NCCL takes there. ``channels``, ``base`` (s) and ``copy`` (B/s), where
     given, stand in for those of the generation: few channels are a kernel of few blocks.
-    ``chunk`` is what a channel of grouped sends moves at a time (B), ``sends`` what such sends move
-    of the wire.
+    ``wide`` is what LL128 and Simple cost more than LL once per call (s). ``chunk`` is what a
+    channel of grouped sends moves at a time (B), ``sends`` what such sends move of the wire;
+    ``peer_channels`` are the channels of each peer, None where all of them are divided among peers.
     """
 
     steps: Mapping[str, float]
@@ -36,8 +37,10 @@ class LocalLink:
     channels: int | None = None
     base: float | None = None
     copy: float | None = None
+    wide: float = 14.0 * MICRO - 6.6 * MICRO
     chunk: int = CHANNEL_SLOT
     sends: float = 0.85
+    peer_channels: int | None = None
 
 
 NVLINK = LocalLink(
@@ -45,8 +48,9 @@ NVLINK = LocalLink(
     tree_steps={"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO},
     fractions=FRACTION,
 )
-"""``sends`` was fitted to all-to-all of 128 MiB and more on A100 and H100, and is taken for what
-sends between nodes move, too."""
+"""``wide`` is the difference of the base latencies of rings by LL128 and LL; it fits Simple as well,
+where the table has 1.8 us. ``sends`` was fitted to all-to-all of 128 MiB and more on A100 and H100,
+and is taken for what sends between nodes move, too."""
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
@@ -54,13 +58,16 @@ PCI = LocalLink(
     channels=2,
     base=4.2 * MICRO,
     copy=87 * GIGA,
+    wide=8.4 * MICRO - 6.6 * MICRO,
     chunk=128 * KIB,
     sends=1.0,
+    peer_channels=1,
 )
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
 and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
-longer its all-gathers are than half of its all-reduces. ``chunk`` is NCCL's (P2P chunk size: 128
-KiB over PCIe, 512 KiB over NVLink). ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what
+longer its all-gathers are than half of its all-reduces. ``wide`` is the difference of the base
+latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512 KiB
+over NVLink), ``peer_channels``, too: channels over ranks, at least one. ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what
 their host memory does, 24.3 of 25 GB/s each."""
 
 
@@ -102,9 +109,6 @@ NET_SLOTS = 8
 """Slots of a connection's buffer (NCCL_STEPS), each of which a latency of the network passes
 before Simple's pipeline between nodes runs full. Not fitted; on three fabrics whose latency is ten
 and more times InfiniBand's (EFA, EFA v2, TCPXO) all-reduces of two nodes show 5 to 12 of them."""
-WIDE = 14.0 * MICRO - 6.6 * MICRO
-"""What LL128 costs more than LL once per call (base latencies of Ring); fits Simple as well, where
-the table has 1.8 us."""
 LONG_RING = {"volta": 1.9, "": 1.4}
 """Factor on the latency of a ring across nodes in the tuner's eyes; before Ampere, and since."""
 TREE_FRACTION = 0.92 * 0.85

@@ -4,7 +4,7 @@ The time of an offer is
 
     base + fill + copy + Σ steps (links' latency + software) + bytes / (fraction · bandwidth)
 
-``base`` launches the kernel (LL128 and Simple pay ``WIDE`` more). ``fill``: before a pipeline
+``base`` launches the kernel (LL128 and Simple pay ``wide`` more). ``fill``: before a pipeline
 runs full, a slice must have passed; a slice grows with its block up to a slot of the buffer,
 ``V x / (V + x)`` of a block ``x``, and passes at the speed of the links. ``copy``: the rank's own
 block goes from one buffer to the other through its own channels. ``software`` of a step counts
@@ -357,7 +357,7 @@ def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
     return Offer(
         schedule,
         overhead=case.base
-        + tables.WIDE
+        + case.link.wide
         + steps
         + max(0.0, tables.COLLNET_NET[inside] - 2 * tables.NET_STEP["LL"])
         + filling * slot / (slot + case.size),
@@ -384,8 +384,11 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
         carried = case.shares.port * case.n / max(peers, 1)
     half = case.link.fractions["LL"]
     alone = block / case.tuning.p2p_channel
-    slot = case.channels * case.link.chunk
-    fill = transfer / max(peers, 1) * slot / (slot + block)
+    if case.link.peer_channels is None:
+        slot, first = case.channels * case.link.chunk, transfer / max(peers, 1)
+    else:
+        slot, first = case.link.peer_channels * case.link.chunk, transfer
+    fill = first * slot / (slot + block)
     moves = per_byte > 0
     slowest = np.maximum(per_byte / _sends_fraction(case), carried / case.tuning.sends)
     slowest = np.maximum(slowest, _peer_per_byte(case) * block / np.maximum(case.size, 1.0))
@@ -394,7 +397,7 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
         Offer(schedule, overhead=small, efficiency=half, protocol="LL"),
         Offer(
             schedule,
-            overhead=base + tables.WIDE + fill,
+            overhead=base + case.link.wide + fill,
             efficiency=np.where(moves, per_byte, 1.0) / np.where(moves, slowest, 1.0),
             protocol="Simple",
         ),
@@ -497,5 +500,5 @@ def _ll_fraction(case: Case, transfer: Number) -> Number:
 
 def _base(case: Case, name: str) -> Number:
     """Launch of a kernel with a protocol, and what its pipeline waits for on the network (s)."""
-    wide = case.base + (0.0 if name == "LL" else tables.WIDE)
+    wide = case.base + (0.0 if name == "LL" else case.link.wide)
     return wide + case.net_fill if name == "Simple" else wide

@@ -48,9 +48,9 @@ NVLINK = LocalLink(
     tree_steps={"LL": 0.6 * MICRO, "LL128": 1.25 * MICRO, "Simple": 4.0 * MICRO},
     fractions=FRACTION,
 )
-"""``wide`` is the difference of the base latencies of rings by LL128 and LL; it fits Simple as well,
-where the table has 1.8 us. ``sends`` was fitted to all-to-all of 128 MiB and more on A100 and H100,
-and is taken for what sends between nodes move, too."""
+"""``wide`` is the difference of the base latencies of rings by LL128 and LL; it fits Simple as
+well, where the table has 1.8 us. ``sends`` was fitted to all-to-all of 128 MiB and more on A100 and
+H100, and is taken for what sends between nodes move, too."""
 PCI = LocalLink(
     steps={"LL": 1.0 * MICRO, "Simple": 5.7 * MICRO},
     tree_steps={"LL": 1.0 * MICRO, "Simple": 4.0 * MICRO},
@@ -66,9 +66,9 @@ PCI = LocalLink(
 """LL128 needs NVLink (tuning.cc). A ring's graph over PCIe is one ring, doubled. Fitted on 2, 4
 and 8 RTX PRO 6000: ``fractions`` of LL, whose 16 B stores PCIe carries badly; ``copy``, by how much
 longer its all-gathers are than half of its all-reduces. ``wide`` is the difference of the base
-latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512 KiB
-over NVLink), ``peer_channels``, too: channels over ranks, at least one. ``sends``: not fitted; 4 RTX PRO 6000 move by all-to-all what
-their host memory does, 24.3 of 25 GB/s each."""
+latencies of rings by Simple and LL. ``chunk`` is NCCL's (P2P chunk size: 128 KiB over PCIe, 512
+KiB over NVLink), ``peer_channels``, too: channels over ranks, at least one. ``sends``: not fitted;
+4 RTX PRO 6000 move by all-to-all what their host memory does, 24.3 of 25 GB/s each."""
 
 
 def local_link(technology: str) -> LocalLink:

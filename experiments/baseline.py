@@ -524,8 +524,12 @@ def _such_as(trace: Path | str) -> str:
         accelerator = open_package(trace)(MEDIAN).accelerator
     except TwofoldError:
         return ""  # what is wrong with the trace is said once it is known where it ran
-    clusters = clusters_with(accelerator)[:_MOST_NAMED]
-    return f"; {accelerator} is in {', '.join(clusters)}" if clusters else ""
+    clusters = clusters_with(accelerator)
+    if not clusters:
+        return ""
+    named = f"; {accelerator} is in {', '.join(clusters[:_MOST_NAMED])}"
+    more = f" and others: twofold clusters --accelerator '{accelerator}'"
+    return named + (more if len(clusters) > _MOST_NAMED else "")
 
 
 def _where(trace: Path | str, cluster: Where) -> tuple[Cluster, tuple[str, ...]]:

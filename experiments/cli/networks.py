@@ -61,6 +61,7 @@ class ClusterOutput(StrEnum):
 
 
 _OF_BILLS = ("nodes", "topology")
+_FROM_A_MACHINE = "A cluster from a drawing of your machine"
 
 
 def clusters(
@@ -74,21 +75,35 @@ def clusters(
     from_nccl: Annotated[
         Path | None,
         typer.Option(
-            help="Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."
+            help="Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE).",
+            rich_help_panel=_FROM_A_MACHINE,
         ),
     ] = None,
     from_nvidia_smi: Annotated[
-        Path | None, typer.Option(help="Read the node from the output of 'nvidia-smi topo -m'.")
+        Path | None,
+        typer.Option(
+            help="Read the node from the output of 'nvidia-smi topo -m'.",
+            rich_help_panel=_FROM_A_MACHINE,
+        ),
     ] = None,
     from_infragraph: Annotated[
-        Path | None, typer.Option(help="Read an infrastructure of InfraGraph (YAML, JSON).")
+        Path | None,
+        typer.Option(
+            help="Read an infrastructure of InfraGraph (YAML, JSON).",
+            rich_help_panel=_FROM_A_MACHINE,
+        ),
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
             autocompletion=completed(options.clusters),
             help="A cluster with the same GPUs, for what the file lacks.",
+            rich_help_panel=_FROM_A_MACHINE,
         ),
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(help="List only clusters that have it: 'NVIDIA H100 80GB HBM3', MI300X."),
     ] = None,
     write: Annotated[
         Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
@@ -135,7 +150,10 @@ def clusters(
     from experiments.questions.clusters import clusters as ask
 
     drawings = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like", "write", "links")
-    refuse_given(ctx, *((drawings, "with --bill") if bill else (_OF_BILLS, "without --bill")))
+    refuse_given(
+        ctx,
+        *(((*drawings, "accelerator"), "with --bill") if bill else (_OF_BILLS, "without --bill")),
+    )
     if bill:
         _show_bill(name, ranks, nodes, topology or (), output)
         return
@@ -147,6 +165,7 @@ def clusters(
         from_nvidia_smi=from_nvidia_smi,
         from_infragraph=from_infragraph,
         like=like,
+        accelerator=accelerator,
         links=links,
         ranks=ranks,
     )

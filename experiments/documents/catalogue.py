@@ -44,7 +44,8 @@ def clusters(report: "ClustersReport") -> Document:
     columns = ("cluster", "accelerator", ">ranks\nper node", ">nodes", "|network")
     return Document(
         title="Clusters: the catalogue",
-        headline=f"{plural(len(rows), 'cluster')} in the catalogue.",
+        headline=f"{plural(len(rows), 'cluster')} in the catalogue"
+        + (f" with {report.accelerator}." if report.accelerator else "."),
         sections=(Section("clusters", "Clusters", [Table(columns, rows)], wide=True),),
         next_steps=("twofold clusters NAME", "twofold clusters NAME --links"),
     )

@@ -11,7 +11,13 @@ from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
-from simulator.support.errors import PluginError, ScheduleError, TwofoldError, WhatIfError
+from simulator.support.errors import (
+    ClusterError,
+    PluginError,
+    ScheduleError,
+    TwofoldError,
+    WhatIfError,
+)
 from simulator.support.plugins import (
     ALGORITHMS,
     CLUSTERS,
@@ -25,6 +31,7 @@ from simulator.support.plugins import (
 )
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, build, catalog, load_cluster, quantities
+from topologies.cluster.catalog import clusters_with
 from topologies.cluster.kinds import describe
 from topologies.cluster.schema import kinds_of
 from topologies.part_names import Parts
@@ -102,7 +109,10 @@ class OneClusterAnswer(Head):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClustersReport(Report):
-    """Clusters, and if it is one that was asked for, its numbers, or its links for ``ranks``."""
+    """Clusters, and if it is one that was asked for, its numbers, or its links for ``ranks``.
+
+    ``accelerator`` is what all of them have, as it was asked for; "" if it was not.
+    """
 
     schema: ClassVar[str] = "twofold/clusters/1"
 
@@ -111,6 +121,7 @@ class ClustersReport(Report):
     asked: Cluster | None = None
     ranks: int = 0
     links: tuple[NamedLink, ...] = ()
+    accelerator: str = ""
 
     def answer(self) -> CatalogueAnswer | OneClusterAnswer | LinksAnswer:
         """Return the JSON answer: clusters, or one with its numbers or links."""
@@ -160,6 +171,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     from_nvidia_smi: Path | str | None = None,
     from_infragraph: Path | str | None = None,
     like: Cluster | Path | str | None = None,
+    accelerator: str | None = None,
     links: bool = False,
     ranks: int | None = None,
 ) -> ClustersReport:
@@ -178,6 +190,8 @@ def clusters(  # noqa: PLR0913 - the options of the command
     like
         The cluster that what is not drawn is taken from; the nearest of the catalogue beside a
         dump. A matrix or an infrastructure does not name its GPUs, so it is needed beside them.
+    accelerator
+        List only clusters that have it, as a trace spells it: ``NVIDIA H100 80GB HBM3``.
     links
         Whether to answer with the links of one cluster's network, by the names that what-ifs call
         them (``link leaf:0-spine:1 down``), in place of its numbers.
@@ -192,7 +206,8 @@ def clusters(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     ClusterError
-        If there is no such cluster, the file draws no node, or the ranks do not fit.
+        If there is no such cluster, none has the accelerator, the file draws no node, or the ranks
+        do not fit.
     WhatIfError
         If more than one cluster is asked for, or links of none.
     """
@@ -210,10 +225,12 @@ def clusters(  # noqa: PLR0913 - the options of the command
         )
     if name is None and not drawings and links:
         raise WhatIfError("whose links? Name a cluster, or give a drawing")
+    if accelerator is not None and (name is not None or drawings):
+        raise WhatIfError("an accelerator chooses among the catalogue: name no cluster beside it")
     if name is None and not drawings:
-        return ClustersReport(
-            tuple(_row(load_cluster(catalog_name)) for catalog_name in catalog()), ()
-        )
+        names = tuple(catalog()) if accelerator is None else _having(accelerator)
+        listed = tuple(_row(load_cluster(catalog_name)) for catalog_name in names)
+        return ClustersReport(listed, (), accelerator=accelerator or "")
     like_cluster = None if like is None else _named(like)
     cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), like_cluster)
     if links:
@@ -224,6 +241,18 @@ def clusters(  # noqa: PLR0913 - the options of the command
         for field, value in quantities(cluster).items()
     )
     return ClustersReport((_row(cluster),), rows, cluster)
+
+
+def _having(accelerator: str) -> tuple[str, ...]:
+    """Name the clusters of the catalogue that have an accelerator, the nearest first."""
+    names = clusters_with(accelerator)
+    if not names:
+        known = sorted({load_cluster(name).accelerator.name for name in catalog()})
+        raise ClusterError(
+            f"accelerator {accelerator!r}: no cluster of the catalogue has it; they have "
+            f"{', '.join(known)}"
+        )
+    return names
 
 
 def named_links(cluster: Cluster, ranks: int) -> tuple[NamedLink, ...]:

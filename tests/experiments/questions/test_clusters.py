@@ -10,7 +10,7 @@ from experiments.cli.main import app
 from experiments.questions.clusters import clusters
 from helpers.node_drawings import MATRIX_A100, dgx_h100, l40s
 from helpers.places import SAMPLES
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import ClusterError, WhatIfError
 from topologies import catalog, load_cluster, parse_cluster
 
 RUN = CliRunner()
@@ -100,6 +100,23 @@ def test_like_names_what_is_not_drawn(dump):
 def test_questions_that_contradict_themselves_are_refused(asked, words):
     with pytest.raises(WhatIfError, match=words):
         clusters(**asked)
+
+
+@pytest.mark.parametrize("spelt", ["NVIDIA H100 80GB HBM3", "h100", "H100-SXM5-80GB"])
+def test_clusters_with_an_accelerator_are_listed_however_a_trace_spells_it(spelt):
+    listed = clusters(accelerator=spelt)
+    assert {"hgx-h100", "aws-p5"} <= {row.cluster for row in listed.clusters}
+    assert all("H100" in row.accelerator for row in listed.clusters)
+    assert spelt in listed.document().headline
+
+
+def test_an_accelerator_of_no_cluster_is_refused_with_those_there_are():
+    with pytest.raises(
+        ClusterError, match="'GeForce 99': no cluster of the catalogue has it; they have"
+    ):
+        clusters(accelerator="GeForce 99")
+    with pytest.raises(WhatIfError, match="name no cluster beside it"):
+        clusters("hgx-h100", accelerator="H100")
 
 
 def test_the_catalogue_is_no_cluster_file():

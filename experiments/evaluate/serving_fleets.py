@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.evaluate.serving_instances import (
     CacheTransfers,
@@ -16,13 +17,10 @@ from experiments.evaluate.serving_instances import (
 )
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
-    DONE,
-    NOW,
     PAUSED,
     REACHED,
     ROUTERS,
     SEND,
-    SENDS,
     SERVED,
     Client,
     Fleet,
@@ -36,7 +34,7 @@ from simulator.serving.loop import (
     serve_requests,
 )
 from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
-from simulator.support.arrays import Floats, Longs, Matrix, offsets
+from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import WorkloadError
 from simulator.support.limits import limits
 from simulator.support.names import one_of
@@ -137,7 +135,7 @@ class Instances:
 
 
 class InstanceRun(NamedTuple):
-    """Times of requests (s) at the client, and sums over the run (:data:`loop.TOTALS`).
+    """Times of requests (s) at the client, and sums over the run (:data:`loop.SUMS`).
 
     ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
     does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
@@ -157,10 +155,10 @@ class InstanceRun(NamedTuple):
     found: Longs
     worker: Longs
     priority: Longs
-    totals: Floats
+    totals: np.void
     gaps: Floats
     unserved: int
-    iterations: Matrix
+    iterations: NDArray[np.void]
 
 
 def columns_of(requests: Requests) -> Columns:
@@ -249,8 +247,8 @@ def serve(  # noqa: PLR0913 - the nouns of a run
         int(by.first_chunk == "iterations"),
     )
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
-    state = run_state(columns, fleet, prefixes, _switches(instances.outages))
-    _finish(instances, fleet, client, state)
+    state = run_state(columns, fleet, client, prefixes, _switches(instances.outages))
+    _finish(instances, fleet, state)
     return _as_seen(state, first.host)
 
 
@@ -273,49 +271,52 @@ def _ordered(instances: Instances, columns: Columns) -> Columns:
     return columns if instances.by_priority else columns._replace(priority=None)
 
 
-def _switches(outages: tuple[Outage, ...]) -> Matrix:
-    """Return when instances go down (1) and come back (0), in order of time."""
-    rows = [row for each in outages for row in ((each.begin, each[0], 1), (each.end, each[0], 0))]
-    return np.array(sorted(rows), dtype=np.float64).reshape(-1, 3)
+def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
+    """Return which instances go down (1) and come back (0), and when."""
+    return [
+        row
+        for instance, begin, end in outages
+        for row in ((instance, 1, begin), (instance, 0, end))
+    ]
 
 
-def _finish(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> None:
+def _finish(instances: Instances, fleet: Fleet, state: RunState) -> None:
     """Run to the end, or until interrupted, if any request is done then."""
     try:
-        reason = _run(instances, fleet, client, state)
+        reason = _run(instances, fleet, state)
     except KeyboardInterrupt:
         # What is done is an answer, too; who asks sees that some are not served.
-        if not state.tally[DONE]:
+        if not state.sums["done"][0]:
             raise
-        reason, state.totals[6] = SERVED, state.clock[NOW]
+        reason, state.sums["end"] = SERVED, state.sums["now"]
     close(state)
     if reason != SERVED:
         tokens = fleet.first.rules.tokens
         raise WorkloadError(f"a prompt of more than {tokens} tokens is never scheduled")
-    if not state.totals[6] <= CENTURY:
+    if not state.sums["end"][0] <= CENTURY:
         model = instances.deployment.model.name
         raise WorkloadError(f"{model}: the requests are not served within a century")
 
 
-def _run(instances: Instances, fleet: Fleet, client: Client, state: RunState) -> int:
+def _run(instances: Instances, fleet: Fleet, state: RunState) -> int:
     """Run the loop to its end, and beside it what goes over the network; return why it ended."""
     transfers = None
     if instances.decode is not None:
         transfers = CacheTransfers(instances.deployment.cluster, instances.ranks)
     while True:
         until = math.inf if transfers is None else transfers.next_event
-        reason = serve_requests(fleet, client, state, until, _ITERATIONS)
+        reason = serve_requests(state, fleet.surfaces, until, _ITERATIONS)
         if reason == PAUSED:
             continue
         if transfers is None or reason not in (SEND, REACHED):
             return reason
-        now = float(state.clock[NOW])
+        now = float(state.sums["now"][0])
         if reason == SEND:
-            for request in state.sends[: state.tally[SENDS]].tolist():
+            for request in state.sends[: state.sums["sends"][0]].tolist():
                 transfers.begin(now, request, _parts(instances, fleet, state, request))
-            state.tally[SENDS] = 0
+            state.sums["sends"] = 0
         for request in transfers.advance(now):
-            deliver(fleet, state, request)
+            deliver(state, request)
 
 
 def _parts(instances: Instances, fleet: Fleet, state: RunState, request: int) -> list[Part]:
@@ -419,8 +420,8 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         seen["found"],
         seen["worker"],
         seen["priority"],
-        state.totals,
+        state.sums[0],
         state.gaps,
         len(state.states) - len(done),
-        state.log[~np.isnan(state.log[:, 0])],
+        state.log[: min(int(state.sums["iterations"][0]), len(state.log))],
     )

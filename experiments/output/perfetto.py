@@ -305,7 +305,7 @@ def events_of_serving(report: "ServingReport") -> Iterator[Event]:
     run = report.first_run
     yield meta("process_name", _INSTANCES, 0, "instances")
     yield meta("process_name", _REQUESTS, 0, "requests")
-    for instance in np.unique(run.iterations[:, 0]).astype(int).tolist():
+    for instance in np.unique(run.iterations["instance"]).tolist():
         yield meta("thread_name", _INSTANCES, instance, f"instance {instance + 1}")
     for instance, begin, end, tokens, chunks in run.iterations.tolist():
         name = "decodes and prompts" if chunks else "decodes"

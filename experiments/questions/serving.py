@@ -252,7 +252,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         if progress is not None:
             progress(number + 2, len(names) + 1)
     memory = memory_use(deployment)
-    span = float(np.mean([run.totals[6] for run in base]))
+    span = float(np.mean([run.totals["end"] for run in base]))
     return ServingReport(
         deployment.model.name,
         deployment.cluster.name,
@@ -268,9 +268,9 @@ def serving(  # noqa: PLR0913 - the options of the command
         float(np.mean(before["fraction"])) if slo is not None else 0.0,
         float(np.mean([len(run.ttft) for run in base])) / span,
         token_rate(base) / instances.ranks,
-        int(sum(run.totals[1] for run in base)),
-        int(sum(run.totals[9] for run in base)),
-        max(float(run.totals[5]) for run in base) / memory.blocks,
+        int(sum(run.totals["preemptions"] for run in base)),
+        int(sum(run.totals["restarted"] for run in base)),
+        max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
         _found(base, load),
         spent_on(instances, base),
         memory,
@@ -322,15 +322,16 @@ def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | N
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:
     """Return tokens made a second by all accelerators, over all runs."""
-    tokens, span = (sum(float(run.totals[total]) for run in runs) for total in (7, 6))
-    return tokens / span
+    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
+    return tokens / sum(float(run.totals["end"]) for run in runs)
 
 
 def busy_share(instances: Instances, runs: Sequence[InstanceRun]) -> float:
     """Return the share of the time in which iterations run, in the mean over instances."""
-    span = float(np.mean([run.totals[6] for run in runs]))
+    span = float(np.mean([run.totals["end"] for run in runs]))
     count = instances.count + instances.decode_count
-    return float(np.mean([run.totals[2] + run.totals[3] for run in runs])) / (span * count)
+    busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
+    return float(np.mean(busy)) / (span * count)
 
 
 def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:
@@ -473,7 +474,7 @@ def figures_of(runs: Sequence[InstanceRun], slo: Slo | None) -> dict[str, Floats
     }
     if slo is not None:
         met = [requests_that_meet(run, slo) for run in runs]
-        spans = [float(run.totals[6]) for run in runs]
+        spans = [float(run.totals["end"]) for run in runs]
         figures["goodput"] = np.array(
             [each.sum() / span for each, span in zip(met, spans, strict=True)]
         )
@@ -620,7 +621,7 @@ def _doubts(
         run = runs[0]
         half = len(run.queued) // 2
         span = float(run.arrived[-1] - run.arrived[0])
-        end = float(run.totals[6] - run.arrived[0])
+        end = float(run.totals["end"] - run.arrived[0])
         typical = float(np.median(run.end_to_end - run.queued))
         if half and span and end > _SATURATED * (span + typical):
             rate = len(run.queued) / end
@@ -644,7 +645,10 @@ def _cause(
     factor: float,
 ) -> str:
     count = instances.count + instances.decode_count
-    prefill = float(np.mean([run.totals[3] / max(run.totals[6], 1e-12) for run in runs])) / count
+    prefill = (
+        float(np.mean([run.totals["prefill_time"] / max(run.totals["end"], 1e-12) for run in runs]))
+        / count
+    )
     busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill"
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)

@@ -249,7 +249,7 @@ def _at(
 def _saturation(instances: Instances, table: Requests) -> float:
     """Return the requests per second that are served where all are there from the begin."""
     run = serve(instances, table.faster(1e12))
-    return len(table) / float(run.totals[6])
+    return len(table) / float(run.totals["end"])
 
 
 def _rates(instances: Instances, goal: _Question, guess: float, host: float = 1.0) -> Floats:
@@ -316,7 +316,7 @@ def _point(instances: Instances, goal: _Question, rate: float) -> RatePoint:
         mean(lambda run: float(run.tpot.mean())),
         mean(lambda run: float(np.quantile(run.tpot, 0.99))),
         mean(lambda run: float(run.end_to_end.mean())),
-        mean(lambda run: len(run.ttft) / float(run.totals[6])),
+        mean(lambda run: len(run.ttft) / float(run.totals["end"])),
         mean(lambda run: float(requests_that_meet(run, goal.slo).mean())),
     )
 

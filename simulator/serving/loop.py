@@ -8,13 +8,22 @@ is on the network, which is not of this loop: it comes back when caches are to b
 """
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from simulator.serving.gaps import GAP_BINS, gap_bin
-from simulator.serving.prefix_cache import ABSENT, PrefixCache, evict, name_units
+from simulator.serving.prefix_cache import (
+    ABSENT,
+    ENTRY,
+    NODE,
+    Entries,
+    NodeRows,
+    PrefixCache,
+    evict,
+    name_units,
+)
 from simulator.serving.schedulers import (
     AWAITS,
     COMES,
@@ -34,6 +43,7 @@ from simulator.serving.schedulers import (
     UNREAD,
     WAITS,
     Columns,
+    RuleRecord,
     Rules,
     States,
     Worker,
@@ -48,7 +58,7 @@ from simulator.serving.schedulers import (
     unseat,
 )
 from simulator.serving.surface import Batch, IterationSurface, iteration_time, shared_time
-from simulator.support.arrays import Floats, LongMatrix, Longs, Matrix
+from simulator.support.arrays import Floats, LongMatrix, Longs, numbers_of, record_of, records
 from simulator.support.compiled import hot_loop
 
 ROUND_ROBIN, LEAST_LOAD, SESSION, PREFIX = 0, 1, 2, 3
@@ -64,10 +74,8 @@ first request got; prefix takes the least tokens to read, those sent there befor
 blocks held (Dynamo's KV router, with weights of 1)."""
 SERVED, SEND, REACHED, PAUSED, STUCK = 0, 1, 2, 3, 4
 """Why the loop came back."""
-NOW = 0
 LOGGED = 10_000
 """Iterations that are kept one by one."""
-COMING, DONE, TURN, SENDS, SWITCHED = 0, 1, 2, 3, 4
 
 
 class Host(NamedTuple):
@@ -120,65 +128,85 @@ class Fleet(NamedTuple):
     second: Pool
     router: int
 
+    @property
+    def surfaces(self) -> "Surfaces":
+        """How long iterations of either pool take."""
+        return Surfaces(self.first.surface, self.second.surface)
+
+
+class Surfaces(NamedTuple):
+    """How long iterations take, by pool."""
+
+    first: IterationSurface
+    second: IterationSurface
+
+
+class Iteration(NamedTuple):
+    """An iteration: begin and end (s), tokens of the rank with the most, chunks of prompts."""
+
+    instance: int
+    begin: float
+    end: float
+    tokens: float
+    chunks: int
+
+
+LOG = numbers_of(Iteration)
+FLEET, CLIENT = numbers_of(Fleet), numbers_of(Client)
+PoolRecord = Annotated[Pool, numbers_of(Pool)]
+HostRecord = Annotated[Host, numbers_of(Host)]
+"""The numbers of each, without surfaces: to the compiler one address, where a call would hand over
+three hundred values."""
+
+SUMS = records(
+    "coming done turn sends switched",
+    "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
+    " decoded_tokens stuck restarted",
+)
+"""Of a run: the request that comes next, how many are served, the router's turn, how many caches
+are to be sent, and the outages that have begun or ended; the time (s), and sums: counts, times (s)
+of iterations without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a
+request could never be scheduled, and how many lost what they had computed with their instance."""
+INSTANCE = records("", "begun ends")
+OUTAGE = records("instance down", "time")
+
 
 class Caches(NamedTuple):
     """Prefix caches of the first pool: :class:`~simulator.serving.prefix_cache.PrefixCache`.
 
-    Arrays that differ by worker have a row for each.
+    ``nodes`` have a row for each worker.
     """
 
     offset: Longs
-    units: Longs
-    shared: Longs
-    references: LongMatrix
-    before: LongMatrix
-    after: LongMatrix
-    loose: LongMatrix
+    entries: Entries
+    nodes: NodeRows
 
 
 class RunState(NamedTuple):
-    """All that changes while requests are served; ``totals`` are :data:`TOTALS`.
+    """All that changes while requests are served, and what does not: ``fleet`` and ``client``.
 
-    ``running`` and ``counters`` have a row by worker, ``ends`` and ``begun`` the times (s) of each
-    instance's iteration, infinite where it has none. ``homes`` is the worker of each session.
-    ``sends`` are requests whose cache is to be sent, ``gaps`` counts the times between two tokens
-    of a request, in bins of :mod:`simulator.serving.gaps`. ``outages`` are times (s), ascending,
-    the instance of the first pool, and whether it then goes down (1) or comes back (0). ``log`` has
-    the first iterations: instance, begin and end (s), tokens of the rank with the most, chunks of
-    prompts.
+    These and ``sums`` (:data:`SUMS`) are arrays of one record. ``running`` and ``counters`` have a
+    row by worker, ``instances`` the times (s) of each one's iteration, which ends never where it
+    has none. ``homes`` is the worker of each session. ``sends`` are requests whose cache is to be
+    sent, ``gaps`` counts the times between two tokens of a request, in bins of
+    :mod:`simulator.serving.gaps`. ``outages`` are times (s), ascending, the instance of the first
+    pool, and whether it then goes down (1) or comes back (0). ``log`` has the first iterations
+    (:class:`Iteration`).
     """
 
+    fleet: Annotated[Any, FLEET]
+    client: Annotated[Any, CLIENT]
     states: States
     running: LongMatrix
     counters: LongMatrix
     caches: Caches
-    clock: Floats
-    tally: Longs
-    ends: Floats
-    begun: Floats
+    sums: Annotated[Any, SUMS]
+    instances: Annotated[Any, INSTANCE]
     homes: Longs
     sends: Longs
-    totals: Floats
     gaps: Floats
-    outages: Matrix
-    log: Matrix
-
-
-TOTALS = (
-    "iterations",
-    "preemptions",
-    "decode_time",
-    "prefill_time",
-    "computed_tokens",
-    "peak_blocks",
-    "end",
-    "decoded_tokens",
-    "stuck",
-    "restarted",
-)
-"""Sums over a run: counts, times (s) of iterations without and with chunks of prompts,
-tokens, blocks, the end of the run (s), whether a request could never be scheduled, and how many
-lost what they had computed with their instance."""
+    outages: Annotated[Any, OUTAGE]
+    log: Annotated[Any, LOG]
 
 
 class Prefixes(NamedTuple):
@@ -189,9 +217,13 @@ class Prefixes(NamedTuple):
 
 
 def run_state(
-    requests: Columns, fleet: Fleet, prefixes: Prefixes | None = None, outages: Matrix | None = None
+    requests: Columns,
+    fleet: Fleet,
+    client: Client,
+    prefixes: Prefixes | None = None,
+    outages: Sequence[tuple[int, int, float]] = (),
 ) -> RunState:
-    """Return the state before the first request."""
+    """Return the state before the first request; ``outages`` are rows of :data:`OUTAGE`."""
     count = len(requests.prompt)
     pools = (fleet.first, fleet.second)
     workers = sum(pool.workers for pool in pools)
@@ -205,146 +237,122 @@ def run_state(
     counters = np.zeros((workers, COUNTERS), np.int64)
     counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
     counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
-    instances = sum(pool.workers // pool.width for pool in pools)
+    instances = np.zeros(sum(pool.workers // pool.width for pool in pools), INSTANCE)
+    instances["ends"] = math.inf
     return RunState(
+        record_of(fleet, FLEET),
+        record_of(client, CLIENT),
         states,
         np.zeros((workers, min(count, most) + 1), np.int64),
         counters,
         _caches(count, fleet.first, prefixes),
-        np.zeros(1),
-        np.zeros(5, np.int64),
-        np.full(instances, math.inf),
-        np.zeros(instances),
+        np.zeros(1, SUMS),
+        instances,
         np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
         np.zeros(count, np.int64),
-        np.zeros(len(TOTALS)),
         np.zeros(GAP_BINS),
-        np.zeros((0, 3)) if outages is None else outages,
-        np.full((LOGGED, 5), math.nan),
+        np.array(sorted(outages, key=lambda row: (row[2], *row)), OUTAGE),
+        np.zeros(LOGGED, LOG),
     )
 
 
 def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
     if prefixes is None or not pool.rules.unit:
-        none, empty = np.zeros(0, np.int64), np.zeros((1, 1), np.int64)
-        return Caches(np.zeros(1, np.int64), none, none, *(empty.copy() for _ in range(4)))
+        return Caches(np.zeros(1, np.int64), np.zeros(0, ENTRY), np.zeros((1, 1), NODE))
+    entries = np.zeros(len(prefixes.units), ENTRY)
+    entries["unit"] = prefixes.units
     names = int(prefixes.units.max(initial=-1)) + 1
-    shape = (pool.workers, names + count + 1)
+    nodes = np.zeros((pool.workers, names + count + 1), NODE)
+    nodes["references"] = ABSENT
     # The end of the ring is its own neighbour while nothing is free.
-    return Caches(
-        prefixes.offset,
-        prefixes.units,
-        np.zeros(len(prefixes.units), np.int64),
-        np.full((pool.workers, names), ABSENT, np.int64),
-        np.full(shape, names + count, np.int64),
-        np.full(shape, names + count, np.int64),
-        np.zeros((pool.workers, count), np.int64),
-    )
+    nodes["before"] = nodes["after"] = names + count
+    return Caches(prefixes.offset, entries, nodes)
 
 
 @hot_loop
-def serve_requests(fleet: Fleet, client: Client, run: RunState, until: float, most: int) -> int:
+def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -> int:
     """Go on to a time (s), for ``most`` iterations at the most; ``run`` is written.
 
     Returns why it came back: all are served, caches are to be sent, the time has come, so many
     iterations have been, or what waits never gets its blocks.
     """
-    tally, clock, totals = run.tally, run.clock, run.totals
-    limit = totals[0] + most
+    sums = run.sums[0]
+    limit = sums.iterations + most
     while True:
-        now = clock[NOW]
-        _end_due(fleet, client, run, now)
-        _switch_due(fleet, run, now)
-        _arrive(fleet, client, run, now)
-        _start_idle(fleet, client, run, now)
-        if tally[SENDS]:
+        now = sums.now
+        _end_due(run, now)
+        _switch_due(run, now)
+        _arrive(run, now)
+        _start_idle(run, surfaces, now)
+        if sums.sends:
             return SEND
-        if tally[DONE] == run.states.shape[0]:
-            totals[6] = now
+        if sums.done == run.states.shape[0]:
+            sums.end = now
             return SERVED
-        if totals[0] >= limit:
+        if sums.iterations >= limit:
             return PAUSED
-        coming = _next_instant(client, run)
+        coming = _next_instant(run)
         if coming > until:
-            clock[NOW] = until
+            sums.now = until
             return REACHED
         if coming == math.inf:
-            totals[8] = 1.0
+            sums.stuck = 1.0
             return STUCK
-        clock[NOW] = coming
+        sums.now = coming
 
 
 @hot_loop
-def _next_instant(client: Client, run: RunState) -> float:
+def _next_instant(run: RunState) -> float:
     """Return when an iteration ends or a request arrives next (s)."""
+    sums = run.sums[0]
     coming = math.inf
-    for instance in range(run.ends.shape[0]):
-        coming = min(coming, run.ends[instance])
-    if run.tally[SWITCHED] < run.outages.shape[0]:
-        coming = min(coming, run.outages[run.tally[SWITCHED], 0])
-    number = run.tally[COMING]
-    if client.concurrency == 0 and number < run.states.shape[0]:
-        coming = min(coming, max(run.states[number].arrival, run.clock[NOW]))
+    for instance in range(run.instances.shape[0]):
+        coming = min(coming, run.instances[instance].ends)
+    if sums.switched < run.outages.shape[0]:
+        coming = min(coming, run.outages[sums.switched].time)
+    if run.client[0].concurrency == 0 and sums.coming < run.states.shape[0]:
+        coming = min(coming, max(run.states[sums.coming].arrival, sums.now))
     return coming
 
 
 @hot_loop
-def _worker(fleet: Fleet, run: RunState, number: int) -> Worker:
+def _worker(run: RunState, number: int) -> Worker:
     """Return a worker's own part of the state."""
     caches = run.caches
-    row = number if number < caches.references.shape[0] else 0
+    row = number if number < caches.nodes.shape[0] else 0
     return Worker(
         run.states,
         run.running[number],
         run.counters[number],
-        PrefixCache(
-            caches.offset,
-            caches.units,
-            caches.shared,
-            caches.references[row],
-            caches.before[row],
-            caches.after[row],
-            caches.loose[row],
-        ),
+        PrefixCache(caches.offset, caches.entries, caches.nodes[row]),
     )
 
 
 @hot_loop
-def _pool_of(fleet: Fleet, instance: int) -> tuple[Pool, int]:
-    """Return the pool of an instance, and the number of its first worker."""
-    ahead = fleet.first.workers // fleet.first.width
-    if instance < ahead:
-        return fleet.first, instance * fleet.first.width
-    return fleet.second, fleet.first.workers + (instance - ahead) * fleet.second.width
-
-
-@hot_loop
-def _arrive(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _arrive(run: RunState, now: float) -> None:
     """Let requests arrive: all at their time, or in a closed loop as many as may be there."""
-    tally = run.tally
-    count = run.states.shape[0]
-    if client.concurrency == 0:
-        while tally[COMING] < count and run.states[tally[COMING]].arrival <= now:
-            run.states[tally[COMING]].arrived = run.states[tally[COMING]].arrival
-            _send_to_worker(fleet, run)
-        return
-    while tally[COMING] < min(count, tally[DONE] + client.concurrency):
-        run.states[tally[COMING]].arrived = now
-        _send_to_worker(fleet, run)
+    sums, concurrency = run.sums[0], run.client[0].concurrency
+    while sums.coming < run.states.shape[0]:
+        request = int(sums.coming)
+        if concurrency:
+            if request >= sums.done + concurrency:
+                return
+            run.states[request].arrived = now
+        else:
+            if run.states[request].arrival > now:
+                return
+            run.states[request].arrived = run.states[request].arrival
+        sums.coming += 1
+        _send(run, request)
 
 
 @hot_loop
-def _send_to_worker(fleet: Fleet, run: RunState) -> None:
-    """Route the request that comes next."""
-    run.tally[COMING] += 1
-    _send(fleet, run, int(run.tally[COMING] - 1))
-
-
-@hot_loop
-def _send(fleet: Fleet, run: RunState, request: int) -> None:
-    number = _route(fleet, run, request)
+def _send(run: RunState, request: int) -> None:
+    """Route a request."""
+    fleet = run.fleet[0]
+    number = _route(run, request)
     run.states[request].worker = number
-    worker = _worker(fleet, run, number)
+    worker = _worker(run, number)
     if fleet.router == PREFIX:
         run.states[request].unread = missing_tokens(fleet.first.rules, worker, request)
         worker.counters[UNREAD] += run.states[request].unread
@@ -352,22 +360,23 @@ def _send(fleet: Fleet, run: RunState, request: int) -> None:
 
 
 @hot_loop
-def _route(fleet: Fleet, run: RunState, request: int) -> int:
+def _route(run: RunState, request: int) -> int:
     """Choose the worker that reads a prompt."""
+    fleet = run.fleet[0]
     workers, width = fleet.first.workers, fleet.first.width
     if workers == 1:
         return 0
     if fleet.router == ROUND_ROBIN:
         instances, number = workers // width, 0
         for _ in range(instances):
-            turn = int(run.tally[TURN])
-            run.tally[TURN] += 1
+            turn = int(run.sums[0].turn)
+            run.sums[0].turn += 1
             number = (turn % instances) * width + (turn // instances) % width
             if not run.counters[number, DOWN]:
                 break
-        return number
+        return int(number)
     if fleet.router == PREFIX:
-        return _cheapest(fleet, run, request)
+        return _cheapest(run, request)
     session = run.states[request].session
     if fleet.router == SESSION and session != NOBODY:
         if run.homes[session] == NOBODY or run.counters[run.homes[session], DOWN]:
@@ -393,12 +402,12 @@ def _least_loaded(run: RunState, first: int, last: int) -> int:
 
 
 @hot_loop
-def _cheapest(fleet: Fleet, run: RunState, request: int) -> int:
+def _cheapest(run: RunState, request: int) -> int:
     """Choose the worker with the least blocks to read and to hold."""
-    rules = fleet.first.rules
+    rules = run.fleet[0].first.rules
     best, least = 0, math.inf
-    for number in range(fleet.first.workers):
-        worker = _worker(fleet, run, number)
+    for number in range(run.fleet[0].first.workers):
+        worker = _worker(run, number)
         unread = missing_tokens(rules, worker, request) + worker.counters[UNREAD]
         cost = unread / rules.block + rules.blocks - worker.counters[FREE]
         if cost < least and not worker.counters[DOWN]:
@@ -407,69 +416,97 @@ def _cheapest(fleet: Fleet, run: RunState, request: int) -> int:
 
 
 @hot_loop
-def _start_idle(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _start_idle(run: RunState, surfaces: Surfaces, now: float) -> None:
     """Begin an iteration of each instance that has none, and work."""
-    for instance in range(run.ends.shape[0]):
-        pool, first = _pool_of(fleet, instance)
-        if run.ends[instance] != math.inf or run.counters[first, DOWN]:
-            continue
-        device, chunks, most, mean = 0.0, 0, 0.0, 0.0
-        for number in range(first, first + pool.width):
-            worker = _worker(fleet, run, number)
-            batch = _planned(pool.rules, client, worker, run)
-            worker.counters[ITERATIONS] += 1
-            if batch.decodes + batch.chunks:
-                computed = batch.decodes * batch.width + batch.chunk_tokens
-                # What ranks do together takes the tokens of all, the rest those of the slowest.
-                alone = iteration_time(pool.surface, batch)
-                alone -= shared_time(pool.surface, computed, batch.chunks)
-                device = max(device, alone)
-                mean += computed / pool.width
-                most = max(most, computed)
-                chunks += batch.chunks
-                run.totals[4] += batch.decodes + batch.chunk_tokens
-        if most > 0.0:
-            # A graph is replayed by all ranks or by none: all are padded to the one with the most.
-            pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
-            device += shared_time(pool.surface, most if pads else mean, chunks)
-            _begin_iteration(pool, run, instance, now, pool.host.kernels * device, chunks)
-            if run.totals[0] <= run.log.shape[0]:
-                row = run.log[int(run.totals[0]) - 1]
-                row[0], row[1], row[2] = instance, now, run.ends[instance]
-                row[3], row[4] = most, chunks
+    fleet = run.fleet[0]
+    ahead = fleet.first.workers // fleet.first.width
+    for instance in range(min(ahead, run.instances.shape[0])):
+        _start(run, fleet.first, surfaces.first, instance, instance * fleet.first.width)
+    for instance in range(ahead, run.instances.shape[0]):
+        first = fleet.first.workers + (instance - ahead) * fleet.second.width
+        _start(run, fleet.second, surfaces.second, instance, first)
 
 
 @hot_loop
-def _switch_due(fleet: Fleet, run: RunState, now: float) -> None:
+def _start(
+    run: RunState, pool: PoolRecord, surface: IterationSurface, instance: int, first: int
+) -> None:
+    """Begin an iteration of an instance, whose workers begin with ``first``, if it is idle."""
+    if run.instances[instance].ends != math.inf or run.counters[first, DOWN]:
+        return
+    sums = run.sums[0]
+    device, chunks, most, mean = 0.0, 0, 0.0, 0.0
+    for number in range(first, first + pool.width):
+        worker = _worker(run, number)
+        batch = _planned(run, pool.rules, worker)
+        worker.counters[ITERATIONS] += 1
+        if batch.decodes + batch.chunks:
+            computed = batch.decodes * batch.width + batch.chunk_tokens
+            # What ranks do together takes the tokens of all, the rest those of the slowest.
+            alone = iteration_time(surface, batch)
+            alone -= shared_time(surface, computed, batch.chunks)
+            device = max(device, alone)
+            mean += computed / pool.width
+            most = max(most, computed)
+            chunks += batch.chunks
+            sums.computed_tokens += batch.decodes + batch.chunk_tokens
+    if most > 0.0:
+        # A graph is replayed by all ranks or by none: all are padded to the one with the most.
+        pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
+        device += shared_time(surface, most if pads else mean, chunks)
+        _begin_iteration(run, pool.host, instance, pool.host.kernels * device, most, chunks)
+
+
+@hot_loop
+def _begin_iteration(
+    run: RunState, host: HostRecord, instance: int, device: float, tokens: float, chunks: int
+) -> None:
+    """Begin an iteration that takes the device so long (s), with so many chunks of prompts."""
+    sums, times = run.sums[0], run.instances[instance]
+    time = device + host.step
+    if chunks:
+        time += host.prefill
+        sums.prefill_time += time
+    else:
+        sums.decode_time += time
+    times.begun = sums.now
+    times.ends = sums.now + time
+    if sums.iterations < run.log.shape[0]:
+        row = run.log[int(sums.iterations)]
+        row.instance, row.begin, row.end = instance, times.begun, times.ends
+        row.tokens, row.chunks = tokens, chunks
+    sums.iterations += 1.0
+
+
+@hot_loop
+def _switch_due(run: RunState, now: float) -> None:
     """Let instances go down or come back whose time has come."""
-    width = fleet.first.width
-    while run.tally[SWITCHED] < run.outages.shape[0]:
-        time, instance = run.outages[run.tally[SWITCHED], 0], run.outages[run.tally[SWITCHED], 1]
-        if time > now:
-            return
-        first = int(instance) * width
-        goes_down = int(run.outages[run.tally[SWITCHED], 2])
-        run.tally[SWITCHED] += 1
-        run.counters[first : first + width, DOWN] = goes_down
-        if goes_down:
-            run.ends[int(instance)] = math.inf
+    sums, width = run.sums[0], run.fleet[0].first.width
+    while sums.switched < run.outages.shape[0] and run.outages[sums.switched].time <= now:
+        outage = run.outages[sums.switched]
+        sums.switched += 1
+        first = int(outage.instance * width)
+        run.counters[first : first + width, DOWN] = outage.down
+        if outage.down:
+            run.instances[outage.instance].ends = math.inf
             lost = 0
             for number in range(first, first + width):
-                lost = _lose(fleet.first.rules, _worker(fleet, run, number), run, lost)
+                lost = _lose(run, _worker(run, number), lost)
             for index in range(lost):
-                _send(fleet, run, int(run.sends[index]))
+                _send(run, int(run.sends[index]))
 
 
 @hot_loop
-def _lose(rules: Rules, worker: Worker, run: RunState, lost: int) -> int:
+def _lose(run: RunState, worker: Worker, lost: int) -> int:
     """Take all requests from a worker, which loses its cache; return how many are in ``sends``.
 
     Nobody sends caches where instances go down.
     """
     counters, states = worker.counters, worker.states
+    rules = run.fleet[0].first.rules
     while counters[RUNS]:
         request = int(worker.running[0])
-        run.totals[9] += 1.0
+        run.sums[0].restarted += 1.0
         leave_running(rules, worker, 0)
         states[request].computed = 0
         run.sends[lost] = request
@@ -488,12 +525,12 @@ def _lose(rules: Rules, worker: Worker, run: RunState, lost: int) -> int:
 
 
 @hot_loop
-def _planned(rules: Rules, client: Client, worker: Worker, run: RunState) -> Batch:
+def _planned(run: RunState, rules: RuleRecord, worker: Worker) -> Batch:
     """Look for new requests where it is time to, and plan a worker's next batch."""
     counters = worker.counters
     if counters[AWAITS]:
-        _take_in(rules, worker, run)
-    if counters[RUNS] == 0 or counters[ITERATIONS] % client.poll == 0:
+        _take_in(run, rules, worker)
+    if counters[RUNS] == 0 or counters[ITERATIONS] % run.client[0].poll == 0:
         join_queue(worker)
     if counters[RUNS] + counters[WAITS] == 0:
         return Batch(1, 0, 0.0, 0, 0.0, 0.0)
@@ -503,23 +540,7 @@ def _planned(rules: Rules, client: Client, worker: Worker, run: RunState) -> Bat
 
 
 @hot_loop
-def _begin_iteration(
-    pool: Pool, run: RunState, instance: int, now: float, device: float, chunks: int
-) -> None:
-    """Begin an iteration that takes the device so long (s), with so many chunks of prompts."""
-    time = device + pool.host.step
-    if chunks:
-        time += pool.host.prefill
-        run.totals[3] += time
-    else:
-        run.totals[2] += time
-    run.totals[0] += 1.0
-    run.begun[instance] = now
-    run.ends[instance] = now + time
-
-
-@hot_loop
-def _take_in(rules: Rules, worker: Worker, run: RunState) -> None:
+def _take_in(run: RunState, rules: RuleRecord, worker: Worker) -> None:
     """Have caches sent to a worker, in order, while it has seats and blocks for them."""
     counters = worker.counters
     while counters[AWAITS] and counters[RUNS] + counters[EXPECTED] < rules.sequences:
@@ -533,139 +554,144 @@ def _take_in(rules: Rules, worker: Worker, run: RunState) -> None:
         pop_first(worker, AWAITS)
         worker.states[request].ahead = blocks
         counters[EXPECTED] += 1
-        run.sends[run.tally[SENDS]] = request
-        run.tally[SENDS] += 1
+        run.sends[run.sums[0].sends] = request
+        run.sums[0].sends += 1
 
 
 @hot_loop
-def deliver(fleet: Fleet, run: RunState, request: int) -> None:
+def deliver(run: RunState, request: int) -> None:
     """Let a request's cache arrive now at the worker that it was sent to."""
-    states = run.states
-    free_blocks(fleet.first.rules, _worker(fleet, run, int(states[request].worker)), request)
-    states[request].blocks = states[request].ahead
-    states[request].ahead = 0
-    states[request].worker = states[request].target
-    states[request].delivered = run.clock[NOW]
-    push_last(_worker(fleet, run, int(states[request].target)), COMES, request)
+    state = run.states[request]
+    free_blocks(run.fleet[0].first.rules, _worker(run, int(state.worker)), request)
+    state.blocks = state.ahead
+    state.ahead = 0
+    state.worker = state.target
+    state.delivered = run.sums[0].now
+    push_last(_worker(run, int(state.target)), COMES, request)
 
 
 @hot_loop
-def _end_due(fleet: Fleet, client: Client, run: RunState, now: float) -> None:
+def _end_due(run: RunState, now: float) -> None:
     """End the iterations whose time has come."""
-    for instance in range(run.ends.shape[0]):
-        if run.ends[instance] > now:
-            continue
-        run.ends[instance] = math.inf
-        pool, first = _pool_of(fleet, instance)
-        hands_on = int(fleet.second.workers > 0 and first < fleet.first.workers)
-        for number in range(first, first + pool.width):
-            worker = _worker(fleet, run, number)
-            position = 0
-            while position < worker.counters[RUNS]:
-                request = int(worker.running[position])
-                if not _advance(pool.rules, worker, run, request, run.begun[instance]):
-                    position += 1
-                    continue
-                _make_tokens(pool.rules, run.states, run.totals, request)
-                _count_gap(run, request, now)
-                _see_token(client, run, request, hands_on)
-                if run.states[request].generated >= run.states[request].output:
-                    run.states[request].last = now
-                    run.states[request].state = FINISHED
-                    leave_running(pool.rules, worker, position)
-                    run.tally[DONE] += 1
-                elif hands_on:
-                    unseat(worker, position)
-                    _hand_on(fleet, run, request)
-                else:
-                    position += 1
+    fleet = run.fleet[0]
+    ahead = fleet.first.workers // fleet.first.width
+    hands_on = int(fleet.second.workers > 0)
+    for instance in range(min(ahead, run.instances.shape[0])):
+        if run.instances[instance].ends <= now:
+            _end(run, fleet.first, instance, instance * fleet.first.width, hands_on)
+    for instance in range(ahead, run.instances.shape[0]):
+        if run.instances[instance].ends <= now:
+            first = fleet.first.workers + (instance - ahead) * fleet.second.width
+            _end(run, fleet.second, instance, first, 0)
 
 
 @hot_loop
-def _see_token(client: Client, run: RunState, request: int, hands_on: int) -> None:
+def _end(run: RunState, pool: PoolRecord, instance: int, first: int, hands_on: int) -> None:
+    """End the iteration of an instance, whose workers begin with ``first``."""
+    now = run.sums[0].now
+    run.instances[instance].ends = math.inf
+    for number in range(first, first + pool.width):
+        worker = _worker(run, number)
+        position = 0
+        while position < worker.counters[RUNS]:
+            request = int(worker.running[position])
+            state = run.states[request]
+            if not _advance(pool.rules, worker, request, run.instances[instance].begun):
+                position += 1
+                continue
+            run.sums[0].decoded_tokens += _make_tokens(pool.rules, run.states, request)
+            if not math.isnan(state.emitted):
+                run.gaps[gap_bin(now - state.emitted)] += 1.0
+            state.emitted = now
+            _see_token(run, request, hands_on)
+            if state.generated >= state.output:
+                state.last = now
+                state.state = FINISHED
+                leave_running(pool.rules, worker, position)
+                run.sums[0].done += 1
+            elif hands_on:
+                unseat(worker, position)
+                _hand_on(run, request)
+            else:
+                position += 1
+
+
+@hot_loop
+def _see_token(run: RunState, request: int, hands_on: int) -> None:
     """Note when the client sees its first token: whoever reads the prompt for others sends none."""
-    tokens, wanted = run.states[request].generated, run.states[request].output
-    made = run.states[request].steps + 1 if client.iterations else tokens
-    chunk = made >= client.first_chunk or tokens >= wanted
-    seen = chunk and (tokens >= wanted or hands_on == 0)
-    if seen and math.isnan(run.states[request].first):
-        run.states[request].first = run.clock[NOW]
+    state, client = run.states[request], run.client[0]
+    made = state.steps + 1 if client.iterations else state.generated
+    chunk = made >= client.first_chunk or state.generated >= state.output
+    seen = chunk and (state.generated >= state.output or hands_on == 0)
+    if seen and math.isnan(state.first):
+        state.first = run.sums[0].now
 
 
 @hot_loop
-def _advance(rules: Rules, worker: Worker, run: RunState, request: int, begun: float) -> bool:
+def _advance(rules: RuleRecord, worker: Worker, request: int, begun: float) -> bool:
     """Count what an iteration computed of a request; say whether it makes tokens."""
-    states = worker.states
-    planned = int(states[request].plan)
+    state = worker.states[request]
+    planned = int(state.plan)
     if planned == 0:
         return False
-    if math.isnan(run.states[request].scheduled):
-        run.states[request].scheduled = begun
-    before = int(states[request].computed)
-    states[request].computed += planned
-    if rules.unit and before < worker.states[request].prompt:
+    if math.isnan(state.scheduled):
+        state.scheduled = begun
+    before = int(state.computed)
+    state.computed += planned
+    if rules.unit and before < state.prompt:
         given_up = name_units(
             worker.cache,
             request,
             before // rules.unit,
-            int(states[request].computed) // rules.unit,
+            int(state.computed) // rules.unit,
             rules.merges,
         )
         worker.counters[FREE] += given_up * (rules.unit // rules.block)
-    if states[request].computed < worker.states[request].prompt + states[request].generated:
+    if state.computed < state.prompt + state.generated:
         return False
-    worker.counters[UNREAD] -= states[request].unread
-    states[request].unread = 0
+    worker.counters[UNREAD] -= state.unread
+    state.unread = 0
     return True
 
 
 @hot_loop
-def _hand_on(fleet: Fleet, run: RunState, request: int) -> None:
+def _hand_on(run: RunState, request: int) -> None:
     """Choose who decodes a request, and have its cache sent there when there is room."""
-    first = fleet.first.workers
-    target = _least_loaded(run, first, first + fleet.second.workers)
+    fleet = run.fleet[0]
+    first = int(fleet.first.workers)
+    target = _least_loaded(run, first, int(first + fleet.second.workers))
     run.states[request].target = target
     run.states[request].state = MOVING
-    run.states[request].handed = run.clock[NOW]
-    push_last(_worker(fleet, run, target), AWAITS, request)
+    run.states[request].handed = run.sums[0].now
+    push_last(_worker(run, target), AWAITS, request)
 
 
 @hot_loop
-def _count_gap(run: RunState, request: int, now: float) -> None:
-    """Count the time since a request's token before."""
-    if not math.isnan(run.states[request].emitted):
-        run.gaps[gap_bin(now - run.states[request].emitted)] += 1.0
-    run.states[request].emitted = now
-
-
-@hot_loop
-def _make_tokens(rules: Rules, states: States, totals: Floats, request: int) -> None:
-    """Add the tokens that a request got from an iteration: one, or those accepted of drafts."""
+def _make_tokens(rules: RuleRecord, states: States, request: int) -> int:
+    """Add the tokens that a request got from an iteration, and return how many."""
+    state = states[request]
     new = 1
-    if states[request].generated > 0:
+    if state.generated > 0:
         # Drafts are accepted in the mean: whole tokens of the running sum.
-        steps = states[request].steps
-        new = int((steps + 1) * rules.accepted) - int(steps * rules.accepted)
-        states[request].steps += 1
-    new = min(new, states[request].output - states[request].generated)
-    states[request].generated += new
-    states[request].computed += new - 1
-    totals[7] += new
+        new = int((state.steps + 1) * rules.accepted) - int(state.steps * rules.accepted)
+        state.steps += 1
+    new = min(new, state.output - state.generated)
+    state.generated += new
+    state.computed += new - 1
+    return int(new)
 
 
 @hot_loop
-def _batch(rules: Rules, worker: Worker) -> Batch:
+def _batch(rules: RuleRecord, worker: Worker) -> Batch:
     """Sum what the plan computes."""
-    states = worker.states
     decodes, chunks = 0, 0
     context, tokens, pairs = 0.0, 0.0, 0.0
     for position in range(worker.counters[RUNS]):
-        request = worker.running[position]
-        planned = states[request].plan
+        state = worker.states[worker.running[position]]
+        planned, past = state.plan, state.computed
         if planned == 0:
             continue
-        past = states[request].computed
-        if planned == 1 and past >= states[request].prompt:
+        if planned == 1 and past >= state.prompt:
             decodes += 1
             context += past + 1.0
         else:
@@ -676,6 +702,6 @@ def _batch(rules: Rules, worker: Worker) -> Batch:
 
 
 def close(run: RunState) -> None:
-    """Sum what workers counted into the totals."""
-    run.totals[1] = float(run.counters[:, PREEMPTIONS].sum())
-    run.totals[5] = float(run.counters[:, PEAK].max())
+    """Sum what workers counted."""
+    run.sums["preemptions"] = run.counters[:, PREEMPTIONS].sum()
+    run.sums["peak_blocks"] = run.counters[:, PEAK].max()

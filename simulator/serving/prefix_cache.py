@@ -7,40 +7,37 @@ request frees its blocks from the last to the first, so that prefixes live longe
 Blocks of outputs have no name here, since traces do not tell them, but they take their turn.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from simulator.support.arrays import Longs
+import numpy as np
+
+from simulator.support.arrays import Longs, records
 from simulator.support.compiled import hot_loop
 
 ABSENT = -1
 """References of a unit that is not cached."""
 
 
-class PrefixCache(NamedTuple):
-    """The cache of one worker, and the units of all prompts.
+ENTRY = records("unit shared")
+"""A unit of a prompt, and 1 while its request holds the cached copy."""
+NODE = records("references before after loose")
+"""What may be free: a unit, or the blocks of a request that have no name.
 
-    Parameters
-    ----------
-    offset, units
-        Units of each request's prompt, CSR.
-    shared
-        By entry of ``units``: 1 while its request holds the cached copy.
-    references
-        By unit: how many requests hold it; :data:`ABSENT`.
-    before, after
-        The queue of what is free, a ring over nodes: units, then requests (for their nameless
-        blocks), then the end of the ring.
-    loose
-        By request: nameless blocks of its node.
-    """
+``references`` are how many requests hold a unit, or :data:`ABSENT`; ``loose`` is how many nameless
+blocks of a request are free. ``before`` and ``after`` are its neighbours in the queue of what is
+free, a ring over units, then requests, then the end of the ring.
+"""
+Entries = Annotated[Any, ENTRY]
+Nodes = Annotated[Any, NODE]
+NodeRows = Annotated[np.ndarray[tuple[int, int], Any], NODE]
+
+
+class PrefixCache(NamedTuple):
+    """The cache of one worker, ``nodes``, and the units of all prompts, CSR."""
 
     offset: Longs
-    units: Longs
-    shared: Longs
-    references: Longs
-    before: Longs
-    after: Longs
-    loose: Longs
+    entries: Entries
+    nodes: Nodes
 
 
 @hot_loop
@@ -48,7 +45,7 @@ def cached_units(cache: PrefixCache, request: int) -> int:
     """Count the units at the begin of a prompt that are cached."""
     first, last = cache.offset[request], cache.offset[request + 1]
     for entry in range(first, last):
-        if cache.references[cache.units[entry]] == ABSENT:
+        if cache.nodes[cache.entries[entry].unit].references == ABSENT:
             return int(entry - first)
     return int(last - first)
 
@@ -58,7 +55,7 @@ def unheld_units(cache: PrefixCache, request: int, count: int) -> int:
     """Count those of a prompt's first units that nobody holds: they take free blocks again."""
     unheld = 0
     for entry in range(cache.offset[request], cache.offset[request] + count):
-        unheld += int(cache.references[cache.units[entry]] == 0)
+        unheld += int(cache.nodes[cache.entries[entry].unit].references == 0)
     return unheld
 
 
@@ -67,12 +64,12 @@ def hold_units(cache: PrefixCache, request: int, count: int) -> int:
     """Hold a prompt's first units; return how many were free."""
     revived = 0
     for entry in range(cache.offset[request], cache.offset[request] + count):
-        unit = cache.units[entry]
-        if cache.references[unit] == 0:
+        unit = cache.entries[entry].unit
+        if cache.nodes[unit].references == 0:
             _unlink(cache, unit)
             revived += 1
-        cache.references[unit] += 1
-        cache.shared[entry] = 1
+        cache.nodes[unit].references += 1
+        cache.entries[entry].shared = 1
     return revived
 
 
@@ -86,15 +83,15 @@ def name_units(cache: PrefixCache, request: int, first: int, last: int, merges: 
     given_up, begin = 0, cache.offset[request]
     last = min(last, cache.offset[request + 1] - begin)
     for entry in range(begin + first, begin + last):
-        unit = cache.units[entry]
-        if cache.shared[entry]:
+        unit = cache.entries[entry].unit
+        if cache.entries[entry].shared:
             continue
-        if cache.references[unit] == ABSENT:
-            cache.references[unit] = 1
-            cache.shared[entry] = 1
-        elif merges and cache.references[unit] > 0:
-            cache.references[unit] += 1
-            cache.shared[entry] = 1
+        if cache.nodes[unit].references == ABSENT:
+            cache.nodes[unit].references = 1
+            cache.entries[entry].shared = 1
+        elif merges and cache.nodes[unit].references > 0:
+            cache.nodes[unit].references += 1
+            cache.entries[entry].shared = 1
             given_up += 1
     return given_up
 
@@ -106,20 +103,20 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
     Returns how many units it claims, and how many of them nobody holds any more.
     """
     if loose > 0:
-        node = cache.references.shape[0] + request
-        if cache.loose[request] > 0:
+        node = _units(cache) + request
+        if cache.nodes[node].loose > 0:
             _unlink(cache, node)
-        cache.loose[request] += loose
+        cache.nodes[node].loose += loose
         _append(cache, node)
     claims, freed = 0, 0
     for entry in range(cache.offset[request + 1] - 1, cache.offset[request] - 1, -1):
-        if not cache.shared[entry]:
+        if not cache.entries[entry].shared:
             continue
-        cache.shared[entry] = 0
+        cache.entries[entry].shared = 0
         claims += 1
-        unit = cache.units[entry]
-        cache.references[unit] -= 1
-        if cache.references[unit] == 0:
+        unit = cache.entries[entry].unit
+        cache.nodes[unit].references -= 1
+        if cache.nodes[unit].references == 0:
             _append(cache, unit)
             freed += 1
     return claims, freed
@@ -128,32 +125,37 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
 @hot_loop
 def evict(cache: PrefixCache, blocks: int, unit_blocks: int) -> int:
     """Take at least so many blocks from the front of what is free; return how many it was."""
-    evicted, end = 0, cache.after.shape[0] - 1
-    while evicted < blocks and cache.after[end] != end:
-        node = cache.after[end]
-        request = node - cache.references.shape[0]
-        if request < 0:
+    evicted, end, units = 0, cache.nodes.shape[0] - 1, _units(cache)
+    while evicted < blocks and cache.nodes[end].after != end:
+        node = cache.nodes[end].after
+        if node < units:
             _unlink(cache, node)
-            cache.references[node] = ABSENT
+            cache.nodes[node].references = ABSENT
             evicted += unit_blocks
             continue
-        part = min(cache.loose[request], blocks - evicted)
-        cache.loose[request] -= part
+        part = min(cache.nodes[node].loose, blocks - evicted)
+        cache.nodes[node].loose -= part
         evicted += part
-        if cache.loose[request] == 0:
+        if cache.nodes[node].loose == 0:
             _unlink(cache, node)
     return evicted
 
 
 @hot_loop
+def _units(cache: PrefixCache) -> int:
+    """Count the units of all prompts: their nodes come first, then a node for each request."""
+    return int(cache.nodes.shape[0] - cache.offset.shape[0])
+
+
+@hot_loop
 def _append(cache: PrefixCache, node: int) -> None:
-    end = cache.after.shape[0] - 1
-    last = cache.before[end]
-    cache.after[last], cache.before[node] = node, last
-    cache.after[node], cache.before[end] = end, node
+    end = cache.nodes.shape[0] - 1
+    last = cache.nodes[end].before
+    cache.nodes[last].after, cache.nodes[node].before = node, last
+    cache.nodes[node].after, cache.nodes[end].before = end, node
 
 
 @hot_loop
 def _unlink(cache: PrefixCache, node: int) -> None:
-    before, after = cache.before[node], cache.after[node]
-    cache.after[before], cache.before[after] = after, before
+    before, after = cache.nodes[node].before, cache.nodes[node].after
+    cache.nodes[before].after, cache.nodes[after].before = after, before

@@ -15,7 +15,7 @@ from simulator.serving.prefix_cache import (
     release_units,
     unheld_units,
 )
-from simulator.support.arrays import Floats, Longs, records
+from simulator.support.arrays import Floats, Longs, numbers_of, records
 from simulator.support.compiled import hot_loop
 
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
@@ -93,6 +93,11 @@ class Rules(NamedTuple):
     merges: int
     padded: int
     pads_chunks: int
+
+
+RULES = numbers_of(Rules)
+RuleRecord = Annotated[Rules, RULES]
+"""The same as one record, which compiled functions hand on by its address."""
 
 
 class Columns(NamedTuple):
@@ -214,7 +219,7 @@ def _wait_before(worker: Worker, request: int, priority: int) -> None:
 
 
 @hot_loop
-def leave_running(rules: Rules, worker: Worker, position: int) -> None:
+def leave_running(rules: RuleRecord, worker: Worker, position: int) -> None:
     """Take a request out of those running, in order, and free its blocks."""
     unseat(worker, position)
     free_blocks(rules, worker, int(worker.running[worker.counters[RUNS]]))
@@ -233,7 +238,7 @@ def unseat(worker: Worker, position: int) -> None:
 
 
 @hot_loop
-def free_blocks(rules: Rules, worker: Worker, request: int) -> None:
+def free_blocks(rules: RuleRecord, worker: Worker, request: int) -> None:
     """Free a request's blocks; of those that others hold, its claim."""
     counters, states = worker.counters, worker.states
     blocks = states[request].blocks
@@ -242,7 +247,7 @@ def free_blocks(rules: Rules, worker: Worker, request: int) -> None:
         unit_blocks = rules.unit // rules.block
         shared = 0
         for entry in range(worker.cache.offset[request], worker.cache.offset[request + 1]):
-            shared += worker.cache.shared[entry]
+            shared += worker.cache.entries[entry].shared
         loose = int(blocks - shared * unit_blocks)
         _, freed = release_units(worker.cache, request, loose)
         blocks = loose + freed * unit_blocks
@@ -257,7 +262,7 @@ def _needed(tokens: int, block: int) -> int:
 
 
 @hot_loop
-def hold_blocks(rules: Rules, worker: Worker, before: int, tokens: int) -> int:
+def hold_blocks(rules: RuleRecord, worker: Worker, before: int, tokens: int) -> int:
     """Take the blocks of ``tokens`` but those it has; return how many, -1 if there are less."""
     counters = worker.counters
     more = max(0, _needed(tokens, rules.block) - before)
@@ -271,7 +276,7 @@ def hold_blocks(rules: Rules, worker: Worker, before: int, tokens: int) -> int:
 
 
 @hot_loop
-def _hold(rules: Rules, worker: Worker, request: int, tokens: int) -> bool:
+def _hold(rules: RuleRecord, worker: Worker, request: int, tokens: int) -> bool:
     """Hold the blocks of a request's first ``tokens``; False if there are not as many."""
     more = hold_blocks(rules, worker, int(worker.states[request].blocks), tokens)
     if more < 0:
@@ -289,7 +294,7 @@ def _missing(worker: Worker, request: int) -> int:
 
 
 @hot_loop
-def plan_batch(rules: Rules, worker: Worker) -> None:
+def plan_batch(rules: RuleRecord, worker: Worker) -> None:
     """Write the next batch into ``plan``, by the scheduler of the rules."""
     counters = worker.counters
     for position in range(counters[RUNS]):
@@ -313,7 +318,7 @@ def plan_batch(rules: Rules, worker: Worker) -> None:
 
 
 @hot_loop
-def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
+def _run_in_order(rules: RuleRecord, worker: Worker) -> tuple[int, bool]:
     """Serve those running in order of admission (vLLM v1); preempt the least urgent for blocks.
 
     Returns what is left of the budget, and whether any was preempted.
@@ -336,7 +341,7 @@ def _run_in_order(rules: Rules, worker: Worker) -> tuple[int, bool]:
 
 
 @hot_loop
-def _preempt(rules: Rules, worker: Worker) -> tuple[int, int]:
+def _preempt(rules: RuleRecord, worker: Worker) -> tuple[int, int]:
     """Take the least urgent request, the latest of them, out of those running.
 
     It is computed anew later. Returns where it was, and how many tokens it was to compute.
@@ -355,7 +360,7 @@ def _preempt(rules: Rules, worker: Worker) -> tuple[int, int]:
 
 
 @hot_loop
-def _decode_all(rules: Rules, worker: Worker, left: int) -> int:
+def _decode_all(rules: RuleRecord, worker: Worker, left: int) -> int:
     """Give every request that has read its prompt one token; preempt the latest if blocks lack.
 
     Returns what is left of the budget.
@@ -379,7 +384,7 @@ def _decode_all(rules: Rules, worker: Worker, left: int) -> int:
 
 
 @hot_loop
-def _run_all(rules: Rules, worker: Worker) -> None:
+def _run_all(rules: RuleRecord, worker: Worker) -> None:
     """Go on with a batch that was formed before: all its prompts have been read."""
     left = rules.tokens
     for position in range(worker.counters[RUNS]):
@@ -392,7 +397,7 @@ def _run_all(rules: Rules, worker: Worker) -> None:
 
 
 @hot_loop
-def _admit_prompts(rules: Rules, worker: Worker, left: int) -> bool:
+def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
     """Go on with prompts that are half read, then admit from the queue, in order.
 
     The first that does not fit ends it. Returns whether any prompt is read in this iteration.
@@ -433,13 +438,13 @@ def _seats_taken(worker: Worker) -> int:
 
 
 @hot_loop
-def _computed(rules: Rules, units: int, sequence: int) -> int:
+def _computed(rules: RuleRecord, units: int, sequence: int) -> int:
     """Tokens that cached units spare: all but a last block, of which one token must be computed."""
     return min(units * rules.unit, (sequence - 1) // rules.block * rules.block)
 
 
 @hot_loop
-def _shared_blocks(rules: Rules, worker: Worker, request: int, units: int) -> int:
+def _shared_blocks(rules: RuleRecord, worker: Worker, request: int, units: int) -> int:
     """Blocks of a prompt's first units that others hold, so that they need not be free."""
     if units == 0:
         return 0
@@ -448,7 +453,7 @@ def _shared_blocks(rules: Rules, worker: Worker, request: int, units: int) -> in
 
 
 @hot_loop
-def _take_cached(rules: Rules, worker: Worker, request: int, units: int) -> None:
+def _take_cached(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
     """Hold the cached begin of a prompt."""
     unit_blocks = rules.unit // rules.block
     revived = hold_units(worker.cache, request, units) * unit_blocks
@@ -475,7 +480,7 @@ def _read_on(worker: Worker, left: int) -> int:
 
 
 @hot_loop
-def missing_tokens(rules: Rules, worker: Worker, request: int) -> int:
+def missing_tokens(rules: RuleRecord, worker: Worker, request: int) -> int:
     """Tokens of a request that comes which the worker would have to compute."""
     prompt = int(worker.states[request].prompt)
     if not rules.unit:
@@ -484,7 +489,7 @@ def missing_tokens(rules: Rules, worker: Worker, request: int) -> int:
 
 
 @hot_loop
-def _reserved(rules: Rules, sequence: int, computed: int, output: int) -> int:
+def _reserved(rules: RuleRecord, sequence: int, computed: int, output: int) -> int:
     """Blocks that must be free to admit a request."""
     if rules.reserve == 0:
         return _needed(computed, rules.block)
@@ -494,7 +499,7 @@ def _reserved(rules: Rules, sequence: int, computed: int, output: int) -> int:
 
 
 @hot_loop
-def _promised(rules: Rules, worker: Worker) -> int:
+def _promised(rules: RuleRecord, worker: Worker) -> int:
     """Blocks that those running may still take, where they are reserved for all their output."""
     if rules.reserve != 2:
         return 0

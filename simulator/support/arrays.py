@@ -26,6 +26,39 @@ def records(whole: str, real: str = "") -> np.dtype[np.void]:
     return np.dtype(columns + [(name, np.float64) for name in real.split()])
 
 
+def numbers_of(kind: type[tuple[Any, ...]]) -> np.dtype[np.void]:
+    """Make the type of records of the numbers in a named tuple, and of those in its named tuples.
+
+    Its arrays are left out.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> class Span(NamedTuple):
+    ...     begin: float
+    ...     rank: int
+    >>> numbers_of(Span).names
+    ('begin', 'rank')
+    """
+    fields: list[tuple[str, Any]] = []
+    for name, annotation in kind.__annotations__.items():
+        if annotation in (int, float):
+            fields.append((name, np.int64 if annotation is int else np.float64))
+        elif hasattr(annotation, "_fields") and (inner := numbers_of(annotation)).names:
+            fields.append((name, inner))
+    return np.dtype(fields)
+
+
+def record_of(numbers: tuple[Any, ...], kind: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return an array of one record of the numbers in a named tuple: :func:`numbers_of`."""
+    return np.array([_numbers_in(numbers, kind)], kind)
+
+
+def _numbers_in(numbers: tuple[Any, ...], kind: np.dtype[np.void]) -> tuple[Any, ...]:
+    values = ((getattr(numbers, name), kind[name]) for name in kind.names or ())
+    return tuple(_numbers_in(value, part) if part.names else value for value, part in values)
+
+
 def offsets(lengths: Iterable[int] | NDArray[Any]) -> Longs:
     """Where each row begins, given how many entries the rows have; and where the last one ends.
 

@@ -137,6 +137,11 @@ def _type(annotation: Any) -> "Type":
         return number
     if get_origin(annotation) is tuple:
         return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
+    if get_origin(annotation) is Annotated and hasattr(get_args(annotation)[0], "_fields"):
+        from numba import from_dtype
+
+        record: types.Type = from_dtype(get_args(annotation)[1])
+        return record
     if fields := getattr(annotation, "_fields", ()):
         parts = [_type(annotation.__annotations__[field]) for field in fields]
         whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]

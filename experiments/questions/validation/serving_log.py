@@ -138,7 +138,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         where,
         Settings(),
         f"{log.deployment.model.name} on {where.name}",
-        int(runs.totals[1]),
+        int(runs.totals["preemptions"]),
         log.deployment.blocks,
         inputs=Inputs(files=(path / "meta.json", path / "requests.jsonl")),
     )

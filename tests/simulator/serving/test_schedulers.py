@@ -65,8 +65,8 @@ def columns(arrival: list[float], prompt: list[int], output: list[int]) -> Colum
 def run(requests: Columns, by: Rules, surface: IterationSurface, client: Client = OPEN):
     pool = Pool(1, 1, by, surface, NO_HOST)
     fleet = Fleet(pool, pool._replace(workers=0), LEAST_LOAD)
-    state = run_state(requests, fleet)
-    reason = serve_requests(fleet, client, state, np.inf, 2**40)
+    state = run_state(requests, fleet, client)
+    reason = serve_requests(state, fleet.surfaces, np.inf, 2**40)
     assert reason in (SERVED, STUCK)
     close(state)
     return state
@@ -110,20 +110,20 @@ def test_tokens_memory_and_time_are_conserved(load, scheduler, blocks):
     reserve = 2 if scheduler == "static" else 1
     by = rules(scheduler, tokens=256, sequences=8, blocks=blocks, reserve=reserve)
     state = run(requests, by, constant_surface(per_token=0.01))
-    served, totals = state.states, state.totals
-    assert totals[8] == 0
+    served, totals = state.states, state.sums[0]
+    assert totals["stuck"] == 0
     assert (state.states["generated"] == requests.output).all()
-    assert totals[7] == requests.output.sum()
+    assert totals["decoded_tokens"] == requests.output.sum()
     assert state.counters[0, FREE] == blocks
-    assert totals[5] <= blocks
+    assert totals["peak_blocks"] <= blocks
     assert (state.states["blocks"] == 0).all()
     assert (served["scheduled"] >= served["arrived"] - 1e-9).all()
     assert (served["first"] > served["scheduled"]).all()
     assert (served["last"] >= served["first"]).all()
     # Work conservation: the device works whenever anything is there, so it ends with the last.
-    assert totals[6] == pytest.approx(served["last"].max())
-    busy = totals[2] + totals[3]
-    assert busy <= totals[6] + 1e-9
+    assert totals["end"] == pytest.approx(served["last"].max())
+    busy = totals["decode_time"] + totals["prefill_time"]
+    assert busy <= totals["end"] + 1e-9
 
 
 @given(loads, st.sampled_from(["vllm", "sglang", "trtllm", "orca", "sarathi"]))
@@ -140,7 +140,7 @@ def test_littles_law_holds_in_a_closed_loop(concurrency, rounds, scheduler):
     count = concurrency * rounds
     requests = columns([0.0] * count, [10] * count, [5] * count)
     state = run(requests, rules(scheduler), constant_surface(), Client(concurrency, 1, 1, 0))
-    inside = (state.states["last"] - state.states["arrived"]).sum() / state.totals[6]
+    inside = (state.states["last"] - state.states["arrived"]).sum() / state.sums["end"][0]
     assert inside <= concurrency + 1e-9
 
 
@@ -149,7 +149,7 @@ def test_the_latest_is_preempted_and_computed_anew():
     requests = columns([0.0, 0.0], [8, 8], [8, 8])
     by = rules("vllm", block=4, blocks=6, reserve=0)
     state = run(requests, by, constant_surface())
-    assert state.totals[1] >= 1
+    assert state.sums["preemptions"][0] >= 1
     assert state.states["last"][0] < state.states["last"][1]
     assert (state.states["generated"] == 8).all()
 
@@ -166,9 +166,9 @@ def test_prefill_first_makes_decodes_stand_still():
 
 def test_drafts_divide_the_number_of_iterations():
     requests = columns([0.0], [4], [101])
-    plain = run(requests, rules("vllm"), constant_surface()).totals[0]
+    plain = run(requests, rules("vllm"), constant_surface()).sums["iterations"][0]
     by = rules("vllm", drafts=3)._replace(accepted=2.5)
-    drafted = run(requests, by, constant_surface()).totals[0]
+    drafted = run(requests, by, constant_surface()).sums["iterations"][0]
     assert (plain, drafted) == (101, 41)
 
 
@@ -184,7 +184,7 @@ def test_an_interval_is_of_tokens_or_of_iterations():
 
 def test_what_never_fits_is_reported_not_awaited():
     state = run(columns([0.0], [1000], [10]), rules("vllm", blocks=10), constant_surface())
-    assert state.totals[8] == 1
+    assert state.sums["stuck"][0] == 1
 
 
 def test_a_surface_is_linear_between_its_points_and_goes_on_beyond():
@@ -249,7 +249,7 @@ def test_the_least_urgent_is_preempted():
     """Blocks for one to the end: the urgent, which came later, keeps its own."""
     load = columns([0.0, 0.1], [64, 64], [64, 64])._replace(priority=np.array([1, 0]))
     state = run(load, rules("vllm", blocks=10), constant_surface())
-    assert state.totals[1] >= 1
+    assert state.sums["preemptions"][0] >= 1
     assert state.states["last"][1] < state.states["last"][0]
     usual = run(load._replace(priority=None), rules("vllm", blocks=10), constant_surface())
     assert usual.states["last"][0] < usual.states["last"][1]

@@ -1,15 +1,15 @@
 """Laws of several workers: prefix caches, routers, ranks that step together, caches handed on."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.serving.loop import (
-    NOW,
     ROUTERS,
     SEND,
-    SENDS,
     SERVED,
     STUCK,
     Client,
@@ -69,23 +69,25 @@ def run(  # noqa: PLR0913 - what a run may have
     router: str = "least-load",
     names: list[list[int]] | None = None,
     delay: float = 0.0,
-    down: np.ndarray | None = None,
+    down: Sequence[tuple[int, int, float]] = (),
 ):
     """Serve; what one pool hands on to another is there ``delay`` s later, or in a moment."""
     fleet = Fleet(first, second or first._replace(workers=0), ROUTERS[router])
-    state = run_state(requests, fleet, None if names is None else prefixes(names), down)
+    state = run_state(
+        requests, fleet, Client(0, 1, 1, 0), None if names is None else prefixes(names), down
+    )
     coming: list[tuple[float, int]] = []
     while True:
         until = coming[0][0] if coming else np.inf
-        reason = serve_requests(fleet, Client(0, 1, 1, 0), state, until, 2**40)
+        reason = serve_requests(state, fleet.surfaces, until, 2**40)
         if reason in (SERVED, STUCK):
             break
         if reason == SEND:
-            sent = state.sends[: state.tally[SENDS]].tolist()
-            coming = sorted(coming + [(state.clock[NOW] + delay, request) for request in sent])
-            state.tally[SENDS] = 0
-        while coming and coming[0][0] <= state.clock[NOW]:
-            deliver(fleet, state, coming.pop(0)[1])
+            sent = state.sends[: state.sums["sends"][0]].tolist()
+            coming = sorted(coming + [(state.sums["now"][0] + delay, request) for request in sent])
+            state.sums["sends"][0] = 0
+        while coming and coming[0][0] <= state.sums["now"][0]:
+            deliver(state, coming.pop(0)[1])
     close(state)
     return state
 
@@ -132,19 +134,20 @@ def test_blocks_and_tokens_are_conserved_with_caches(load, scheduler, router, wo
         per_token=0.01,
     )
     state = run(requests, by, router=router, names=[[numbers[n] for n in row] for row in names])
-    assert not state.totals[8]
+    assert not state.sums["stuck"][0]
     assert (state.states["generated"] == requests.output).all()
     assert (state.counters[:, FREE] == blocks).all()
     assert (state.states["blocks"] == 0).all()
-    assert state.totals[5] <= blocks
+    assert state.sums["peak_blocks"][0] <= blocks
     assert (state.states["found"] < requests.prompt).all()
-    assert np.isin(state.caches.references, (-1, 0)).all()
-    kept = (state.caches.references == 0).sum(axis=1) * (UNIT // 4) + state.caches.loose.sum(axis=1)
+    nodes = state.caches.nodes
+    assert np.isin(nodes["references"], (-1, 0)).all()
+    kept = ((nodes["references"] == 0) * (UNIT // 4) + nodes["loose"]).sum(axis=1)
     assert (state.counters[:, KEPT] == kept).all()
     assert (kept <= blocks).all()
-    if not state.totals[1]:
+    if not state.sums["preemptions"][0]:
         computed = requests.prompt.sum() + (requests.output - 1).sum()
-        assert state.totals[4] == computed - state.states["found"].sum()
+        assert state.sums["computed_tokens"][0] == computed - state.states["found"].sum()
 
 
 @given(families)
@@ -202,7 +205,7 @@ def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
     requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
     by = pool(2, scheduler=SCHEDULERS[scheduler], unit=0, blocks=blocks, tokens=64)
     state = run(requests, by, second=by._replace(workers=1), delay=0.25)
-    assert not state.totals[8]
+    assert not state.sums["stuck"][0]
     assert (state.states["generated"] == requests.output).all()
     assert (state.counters[:, FREE] == blocks).all()
     several = requests.output > 1
@@ -226,12 +229,9 @@ def test_what_ranks_do_together_takes_the_tokens_of_all():
     assert ends == pytest.approx([1.0 + 2.0, 1.0 + 2.0, 1.0 + 2.0, 1.0 + 4.0])
 
 
-def outages(*rows: tuple[float, int, float]) -> np.ndarray:
+def outages(*rows: tuple[float, int, float]) -> list[tuple[int, int, float]]:
     """Make a table of instances that are down from a time to another."""
-    switches = [(begin, who, 1.0) for begin, who, _ in rows] + [
-        (end, who, 0.0) for _, who, end in rows
-    ]
-    return np.array(sorted(switches), dtype=float).reshape(-1, 3)
+    return [(who, 1, begin) for begin, who, _ in rows] + [(who, 0, end) for _, who, end in rows]
 
 
 @pytest.mark.parametrize(("workers", "end"), [(1, 13.0), (2, 3.5)])
@@ -239,7 +239,7 @@ def test_what_an_instance_had_begun_begins_anew_elsewhere_or_when_it_is_back(wor
     """Three iterations of 1 s; its instance fails after half of one and is back after 10 s."""
     state = run(columns([0.0], [8], [3]), pool(workers, unit=0), down=outages((0.5, 0, 10.0)))
     assert state.states["last"][0] == pytest.approx(end)
-    assert state.totals[9] == 1
+    assert state.sums["restarted"][0] == 1
 
 
 @given(
@@ -265,7 +265,7 @@ def test_no_request_and_no_block_is_lost_with_instances_that_fail(
         down=outages(*first.values()),
     )
     assert (state.states["generated"] == requests.output).all()
-    assert state.totals[7] == requests.output.sum()
+    assert state.sums["decoded_tokens"][0] == requests.output.sum()
     assert (state.states["blocks"] == 0).all()
     assert (state.counters[:, FREE] == 60).all()
     for begin, who, end in first.values():

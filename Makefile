@@ -6,6 +6,8 @@ LIVE := .venv-live
 BIN := $(VENV)/bin
 DEMO := sweep traces/live/ddp-cpu-2 --cluster traces/live/net250.yaml \
   --resource scale_out.bandwidth --factors 0.5,1,2,4,8
+# Of make atlas: where the site is written.
+ATLAS := site/atlas
 PACKAGES := simulator topologies collectives traces experiments
 
 PYTHONS := python3.13 python3.12 python3.11 python3
@@ -78,7 +80,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tests test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
+.PHONY: help setup demo atlas test tests test-all page-test exhaustive bounds fuzz faults mutants determinism sbom check bench validate validate-live newest newest-setup newest-tests docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -118,6 +120,9 @@ $(BROWSED): $(READY)
 
 demo: $(INSTALLED)  ## run the main job on a sample that ships with the project
 	$(BIN)/twofold $(DEMO)
+
+atlas: $(INSTALLED)  ## a site in ATLAS=site/atlas: twelve models on twelve clusters, a page for each pair
+	$(BIN)/twofold atlas experiments/studies/samples/atlas.yaml -o $(ATLAS) --workers 2
 
 check: $(READY)  ## format, lint, types, layers
 	$(call stage,format,$(BIN)/ruff format --check --quiet .)

@@ -18,9 +18,9 @@ from simulator.support.errors import SettingsError
 QUESTIONS = tuple(
     word
     for line in (
-        "bill cache calibrate calibrate_logs calibrate_steps clusters collective collective_calls",
-        "collective_compare compare convert curve diff explain generate inspect memory metrics",
-        "package plugins replay report share",
+        "atlas bill cache calibrate calibrate_logs calibrate_steps clusters collective",
+        "collective_calls collective_compare compare convert curve diff explain generate inspect",
+        "memory metrics package plugins replay report share",
         "serving serving_rate serving_sweep study sweep topology utility validate validate_serving",
         "validate_ratios validate_serving_log validate_steps what_if",
     )
@@ -38,6 +38,7 @@ OTHERS = tuple(
 )
 WITHOUT_SETTINGS = {"calibrate_logs", "clusters", "collective", "inspect", "plugins", "topology"}
 WITHOUT_SETTINGS |= {
+    "atlas",
     "bill",
     "cache",
     "calibrate_steps",

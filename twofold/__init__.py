@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from experiments.questions.validation.steps import validate_steps as validate_steps
     from experiments.scenario.scenario import Scenario as Scenario
     from experiments.settings import Settings as Settings
+    from experiments.studies.atlas.atlas import atlas as atlas
     from experiments.studies.cache import cache as cache
     from experiments.studies.report import report as report
     from experiments.studies.study import study as study
@@ -109,6 +110,7 @@ _PLACES = {
     "metrics": f"{_QUESTIONS}.metrics:metrics",
     "share": f"{_QUESTIONS}.share:share",
     "study": "experiments.studies.study:study",
+    "atlas": "experiments.studies.atlas.atlas:atlas",
     "report": "experiments.studies.report:report",
     "cache": "experiments.studies.cache:cache",
     "calibrate": f"{_QUESTIONS}.calibration.calibrate:calibrate",
@@ -185,6 +187,7 @@ __all__ = [
     "Workload",
     "WorkloadBuilder",
     "__version__",
+    "atlas",
     "baseline",
     "bill",
     "cache",

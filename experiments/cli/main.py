@@ -56,7 +56,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "sharing": ("share",),
         "generation": ("generate",),
         "serving": ("serving",),
-        "studies": ("study",),
+        "studies": ("study", "atlas"),
     },
     "Networks": {
         "networks": ("clusters", "collective", "topology", "calibrate"),

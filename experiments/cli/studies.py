@@ -1,13 +1,15 @@
-"""Design-space exploration."""
+"""Design-space exploration, and the site that is made of a study of models and clusters."""
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from experiments.cli.options import Html, Output, OutputOption, refuse_given
-from experiments.cli.show import check_html, say, show
+from experiments.cli.show import WORDS, check_html, say, show
 from simulator.support.limits import KEEPS
 
 _PAGE = "Points in detail"
@@ -127,3 +129,74 @@ def _show_kept(
             directory, points=points, details=details, folder=folder, watch=watch, note=say
         )
     show(report, output, html=html)
+
+
+def _names(value: str | None) -> list[str]:
+    return [name.strip() for name in (value or "").split(",") if name.strip()]
+
+
+def _sizes(value: str | None) -> list[int]:
+    sizes = _names(value)
+    if wrong := [size for size in sizes if not (size.isdecimal() and int(size))]:
+        raise typer.BadParameter(f"{wrong[0]!r}: write numbers of GPUs such as 64,512.")
+    return [*map(int, sizes)]
+
+
+def atlas(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="A study file whose space has plan.model, cluster and plan.gpus; or give these.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where the site is written, or resumed."
+        ),
+    ],
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="Models of the catalogue, or cards.", show_default=False
+        ),
+    ] = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="Clusters of the catalogue, or files.", show_default=False
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N,…", help="Sizes of the job.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that simulate; the answer does not depend on it.")
+    ] = 1,
+) -> None:
+    """Write a site of utilities, steps and bills: models x clusters x sizes, a page each.
+
+    Its overview, index.html, opens without a server. For each cell the best of
+    several plans is taken; one that does not fit into memory says so.
+    """
+    from experiments.output.progress import watching
+    from experiments.studies.atlas.atlas import atlas as ask
+    from experiments.studies.atlas.atlas import declare_grid, write_overview
+
+    grid = {"--models": models, "--clusters": clusters, "--gpus": gpus}
+    given = [name for name, value in grid.items() if value is not None]
+    if file is not None and given:
+        raise typer.BadParameter(f"{given[0]} has no effect for a file, which declares the grid.")
+    if file is None and (missing := [name for name in grid if name not in given]):
+        raise typer.BadParameter(f"name a study file, or give {', '.join(missing)} too.")
+    if file is None:
+        file = declare_grid(_names(models), _names(clusters), _sizes(gpus), output)
+    with watching("points") as watch:
+        report = ask(file, output, workers=workers, cache=KEEPS.get(), watch=watch, note=say)
+    report = replace(report, command=shlex.join(("twofold", *WORDS.get())))
+    path = write_overview(report)
+    show(report, Output.TABLE)
+    say(f"wrote {path}")

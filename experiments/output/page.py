@@ -46,18 +46,16 @@ from simulator.analysis.critical_path import critical_path
 from simulator.support.errors import OutputError, pip_install
 from simulator.support.quantities import format_quantity
 
-SCRIPTS = (
-    "base",
-    "timeline",
-    "network",
-    "charts",
-    "points",
-    "front",
-    "coordinates",
-    "panel",
-    "study",
-)
-"""Our scripts, in the order in which they stand; the last ones need those before."""
+SCRIPTS: dict[str, tuple[str, ...]] = {
+    "timeline": ("timeline",),
+    "network": ("network",),
+    "chart": ("charts",),
+    "atlas": ("atlas",),
+    "study": (
+        *("timeline", "network", "charts", "points", "front", "coordinates", "panel", "study"),
+    ),
+}
+"""By kind of view the scripts that draw it, after ``base``: each needs those before."""
 ENDINGS = (".html", ".htm")
 """Endings by which browsers know a page."""
 _FOLDER = Path(__file__).with_name("pages")
@@ -69,8 +67,10 @@ _LABELLED = 9.0
 """Parts of a bar that have room for their names (%)."""
 
 
-def page(document: Document, head: Mapping[str, Any]) -> str:
+def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
     """Return the page of a document; ``head`` is what its answer begins with.
+
+    ``up`` is the address of the overview of a site that it is a page of, "" of one by itself.
 
     Raises
     ------
@@ -91,7 +91,8 @@ def page(document: Document, head: Mapping[str, Any]) -> str:
     views = [block for block in maybe if isinstance(block, View)]
     charts = any(view.kind == "chart" for view in views)
     library = plotly() if charts else None
-    scripts = [asset(f"{name}.js") for name in SCRIPTS]
+    needed = dict.fromkeys(["base", *(name for view in views for name in SCRIPTS[view.kind])])
+    scripts = [asset(f"{name}.js") for name in needed]
     scripts.append("twofold.start();")
     theme = asset("theme.js")
     hashed = [theme, *scripts, *([library.decode()] if library else [])]
@@ -102,6 +103,7 @@ def page(document: Document, head: Mapping[str, Any]) -> str:
         .render(
             document=document,
             head=head,
+            up=up,
             sections=shown,
             hashes=[_sha256(text) for text in hashed],
             theme=_ours(theme),

@@ -1,5 +1,7 @@
 """Small studies for tests: a recorded sample, or a plan, over a few dimensions."""
 
+import yaml
+
 from helpers.places import SAMPLES
 
 TRACE = str(SAMPLES / "gpu-dp2-tp4")
@@ -25,3 +27,23 @@ def links(steps=6, **fields):
         "confirm": "none",
         **fields,
     }
+
+
+def cells(folder, models, clusters, **space):
+    """The file of an atlas of small steps on 8 GPUs, in ``folder`` with its plan."""
+    (folder / "plan.yaml").write_text(PLAN.replace("{tp: 2, dp: 2}", "{tp: 1}"))
+    fields = {
+        "name": "few",
+        "workloads": [{"plan": "plan.yaml"}],
+        "space": {
+            "plan.model": [*models],
+            "cluster": [*clusters],
+            "plan.gpus": [8],
+            "plan.tp": [1, 8],
+            **space,
+        },
+        "confirm": "none",
+    }
+    path = folder / "few.yaml"
+    path.write_text(yaml.safe_dump(fields, sort_keys=False))
+    return path

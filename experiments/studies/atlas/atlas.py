@@ -1,0 +1,302 @@
+"""An atlas: utilities, steps and bills of models on clusters at sizes, as a site in one folder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from math import lcm
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from experiments.evaluate.workers import ask_all
+from experiments.files import writing
+from experiments.output.document import Document
+from experiments.output.page import page
+from experiments.provenance import Head
+from experiments.question import question
+from experiments.questions.generate import plan_on
+from experiments.report import Report, Rows
+from experiments.settings import Watch
+from experiments.studies.atlas.cells import (
+    CELLS,
+    CLUSTER,
+    INDEX,
+    MODEL,
+    PLANS,
+    SIZE,
+    Cell,
+    CellRow,
+    answered,
+    cells_of,
+)
+from experiments.studies.declaration import Declaration, declare, read_study
+from experiments.studies.study import read_workloads, study
+from simulator.support.errors import OutputError, StudyError
+from simulator.support.input_files import read_text
+from topologies import load_cluster
+from traces.generate.model import load_model
+from traces.generate.parallelism import Parallelism
+from traces.generate.plan import plan_text
+from traces.generate.run import Training
+
+STUDY, DECLARED, PLAN, ANSWER = "study", "atlas.yaml", "plan.yaml", "atlas.json"
+"""Of a site besides its pages: the study's directory, its file and plan if options declare them,
+and the answer for programs."""
+_OWN = {INDEX, CELLS, PLANS, STUDY, DECLARED, PLAN, ANSWER}
+_DEGREES = (1, 8)
+"""Tensor and pipeline degrees that are tried for each cell of a grid that options declare."""
+_SEQUENCE = 4096
+_BATCH = 2
+"""Tokens of a sequence, and sequences for each accelerator of the largest job, of such a grid."""
+
+
+class AtlasAnswer(Head):
+    """An atlas: its cells in the order of the grid; ``points`` counts the plans that were tried."""
+
+    name: str
+    description: str
+    points: int
+    cells: list[CellRow]
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AtlasReport(Report):
+    """Cells of an atlas in the order of the grid; its pages are in ``directory``."""
+
+    schema: ClassVar[str] = "twofold/atlas/1"
+
+    study: Declaration
+    points: int
+    cells: tuple[CellRow, ...]
+    directory: Path
+
+    def answer(self) -> AtlasAnswer:
+        """Return the JSON answer."""
+        return {
+            **self.head(None, self.study.settings),
+            "name": self.study.file.name,
+            "description": self.study.file.description,
+            "points": self.points,
+            "cells": list(self.cells),
+            "directory": str(self.directory),
+        }
+
+    def table(self) -> Rows:
+        """Return the CSV answer: a row for each cell."""
+        shown = [field.name for field in fields(CellRow) if field.name not in ("savings", "trust")]
+        return shown, self.cells
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.studies.atlas import document  # numbers need none of it
+
+        return document.atlas(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        refused = sum(bool(cell.refused) for cell in self.cells)
+        return f"{self.study.file.name}: {len(self.cells):,} cells, {refused:,} without a number"
+
+
+def atlas(
+    study_file: Mapping[str, Any] | Path | str,
+    directory: Path | str,
+    *,
+    workers: int = 1,
+    cache: bool = True,
+    watch: Watch = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
+) -> AtlasReport:
+    """Make a site of a study whose space has models, clusters and sizes: a page for each cell.
+
+    The study answers all plans of the grid; of those of a cell the best in its first objective is
+    asked what twice of each resource buys, as ``utility`` asks it. What an interrupted run made is
+    kept, and the same call goes on with it.
+
+    Parameters
+    ----------
+    study_file
+        The path of a study file, or its fields as a mapping: one plan as its workload, a grid with
+        ``plan.model``, ``cluster`` and ``plan.gpus`` (each may have one value), and other fields of
+        the plan, of which the best is taken.
+    directory
+        Where the site is written: new, empty, or this atlas'.
+    workers, cache, watch, note
+        As for :func:`experiments.studies.study.study`.
+
+    Returns
+    -------
+    AtlasReport
+        Its cells; the overview is ``index.html`` of the directory.
+
+    Raises
+    ------
+    StudyError
+        If the study is no such grid, the directory holds another one, or no plan can be.
+    TwofoldError
+        If a plan, model or cluster cannot be read, or the directory cannot be written.
+    """
+    report = _asked(study_file, directory, workers=workers, cache=cache, watch=watch, note=note)
+    write_overview(report)
+    return report
+
+
+@question("atlas")
+def _asked(
+    study_file: Mapping[str, Any] | Path | str,
+    directory: Path | str,
+    *,
+    workers: int,
+    cache: bool,
+    watch: Watch,
+    note: Callable[[str], None],
+) -> AtlasReport:
+    """Answer all cells and write their pages, but not the overview, which says how it was asked."""
+    declared = declare(study_file) if isinstance(study_file, Mapping) else read_study(study_file)
+    _check_grid(declared)
+    folder = Path(directory)
+    _prepare(folder)
+    outcome = study(
+        study_file, folder / STUDY, workers=workers, cache=cache, watch=watch, note=note
+    )
+    results = outcome.explored.results
+    cells = list(cells_of(declared, read_workloads(declared)[0], results))
+    rows = _answered(cells, folder, workers, watch)
+    return AtlasReport(declared, len(results), tuple(rows), folder, inputs=outcome.inputs)
+
+
+def write_overview(report: AtlasReport) -> Path:
+    """Write the overview and the answer for programs into the site; return the former's path.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    answer = report.answer()
+    text = page(report.document(), {name: answer[name] for name in Head.__annotations__})  # type: ignore[literal-required]
+    path = report.directory / INDEX
+    for file, content in ((report.directory / ANSWER, report.to_json()), (path, text)):
+        with writing(file) as stream:
+            stream.write(content.encode("utf-8", "replace"))
+    return path
+
+
+def _answered(cells: Sequence[Cell], folder: Path, workers: int, watch: Watch) -> list[CellRow]:
+    ask = partial(answered, folder=folder)
+    if workers > 1:
+        return ask_all(cells, ask, workers, watch, "cells")
+    progress = watch(f"{len(cells)} cells")
+    rows = []
+    for cell in cells:
+        rows.append(ask(cell))
+        if progress is not None:
+            progress(len(rows), len(cells))
+    return rows
+
+
+def _check_grid(declared: Declaration) -> None:
+    """Refuse a study that no site of cells can be made of.
+
+    Raises
+    ------
+    StudyError
+        With the field that is wrong.
+    """
+    file = declared.file
+    if len(file.workloads) != 1 or file.workloads[0].plan is None:
+        raise declared.wrong(("workloads",), "an atlas has one workload, a plan")
+    if file.search.method != "grid":
+        raise declared.wrong(("search", "method"), "an atlas answers every cell: method grid")
+    for name in file.settings:
+        if name != "engine":
+            raise declared.wrong(("settings", name), "the pages of an atlas have no settings")
+    _check_space(declared)
+
+
+def _check_space(declared: Declaration) -> None:
+    names = [dimension.name for dimension in declared.dimensions]
+    for name in (MODEL, CLUSTER, SIZE):
+        if name not in names:
+            raise declared.wrong(("space",), f"an atlas needs {name}, if only with one value")
+    for dimension in declared.dimensions:
+        if dimension.kind not in ("plan", "cluster"):
+            raise declared.wrong(
+                ("space", dimension.name),
+                f"an atlas varies plans and clusters; write {dimension.name} into cluster files",
+            )
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folders of a site.
+
+    Raises
+    ------
+    OutputError
+        If the folder holds something else, or cannot be made.
+    """
+    try:
+        others = {path.name for path in folder.iterdir()} - _OWN if folder.is_dir() else set()
+        if others:
+            name = min(others)
+            raise OutputError(f"{folder}: holds {name} and is no atlas: name a new folder")
+        for name in (CELLS, PLANS):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: no site can be made there: {error.strerror}") from error
+
+
+def declare_grid(
+    models: Sequence[str], clusters: Sequence[str], sizes: Sequence[int], directory: Path
+) -> Path:
+    """Write the study of a grid into a site's folder: training in bf16, as Megatron runs it.
+
+    Tensor and pipeline degrees of 1 and 8 are tried for each cell, with optimizer states divided
+    among replicas (ZeRO 1). All steps have as many tokens: two sequences of 4,096 for each
+    accelerator of the largest size.
+
+    Returns
+    -------
+    Path
+        Of the study's file.
+
+    Raises
+    ------
+    TwofoldError
+        If a model or cluster cannot be read, or the folder holds another grid.
+    """
+    for name, given in (("models", models), ("clusters", clusters), ("gpus", sizes)):
+        if not given:
+            raise StudyError(f"{name}: name one at least")
+    for model in models:
+        load_model(model)
+    machines = [load_cluster(cluster) for cluster in clusters]
+    batch = _BATCH * lcm(*sizes)
+    run = Training(micro_batch=1, global_batch=batch, sequence=_SEQUENCE, framework="megatron")
+    plan = plan_on(machines[0], model=models[0], parallelism=Parallelism(zero=1), run=run)
+    content = {
+        "name": "atlas",
+        "workloads": [{"plan": PLAN}],
+        "space": {
+            MODEL: [*models],
+            CLUSTER: [*clusters],
+            SIZE: [*sizes],
+            "plan.tp": [*_DEGREES],
+            "plan.pp": [*_DEGREES],
+        },
+        "confirm": "none",
+    }
+    texts = {
+        DECLARED: yaml.safe_dump(content, sort_keys=False, allow_unicode=True),
+        PLAN: plan_text(plan),
+    }
+    _prepare(directory)
+    for name, text in texts.items():
+        path = directory / name
+        if path.exists() and read_text(path, StudyError) != text:
+            raise StudyError(f"{directory}: {name} is of another atlas: name a new folder")
+        with writing(path) as stream:
+            stream.write(text.encode())
+    return directory / DECLARED

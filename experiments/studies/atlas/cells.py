@@ -1,0 +1,311 @@
+"""Cells of an atlas: the best plan for a model on a cluster at a size, its answer and its page.
+
+A cell's numbers are those that ``twofold utility`` prints of its plan, which lies beside its page.
+"""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from experiments.files import writing
+from experiments.output.document import TrustAnswer
+from experiments.output.page import page
+from experiments.points.utility import UtilityReport, utility
+from experiments.provenance import Head, graphs, hashed, identity, version
+from experiments.questions.bill import BillReport, bill
+from experiments.studies.atlas import document
+from experiments.studies.declaration import Declaration
+from experiments.studies.placed import Base, Site, digest, whole_identity
+from experiments.studies.results import Results
+from experiments.studies.sites import Sites
+from simulator.support.errors import TwofoldError
+from simulator.support.quantities import format_quantity
+from topologies import Cluster, load_cluster
+from traces.generate.plan import GenerationPlan, plan_text
+from traces.generate.what_fits import alternatives
+
+MODEL, CLUSTER, SIZE = "plan.model", "cluster", "plan.gpus"
+"""Dimensions that a cell is one value of each of; of all others the best is taken."""
+INDEX, CELLS, PLANS = "index.html", "cells", "plans"
+"""Of a site: the overview, and the folders of pages and of plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A plan that was tried for a cell: what the study varies of it, its step (s), or why not."""
+
+    plan: str
+    step: float | None
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A model on a cluster at a size: the plans that were tried, and the best of them.
+
+    ``where`` is what commands call the cluster, ``tokens`` are those of a step. ``best`` is None
+    where no plan can be: then ``refused`` says why, and ``fitting`` what would fit into memory.
+    """
+
+    name: str
+    model: str
+    cluster: str
+    where: str
+    ranks: int
+    tried: tuple[Tried, ...]
+    best: GenerationPlan | None = None
+    tokens: int | None = None
+    refused: str = ""
+    fitting: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What reproduces the cell, in the folder of the site."""
+        return shlex.join(("twofold", "utility", f"{PLANS}/{self.name}.yaml", "-c", self.where))
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What twice of a resource saves (% of the step), None where it cannot matter."""
+
+    resource: str
+    saves_pct: float | None
+    interval_pct: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """A cell as the overview has it: its plan, step, savings (the most first) and bill.
+
+    ``refused`` says why there is no number, "" where there is one. ``cost_usd`` and ``power_w`` are
+    None where a part has no published price or power.
+    """
+
+    model: str
+    cluster: str
+    ranks: int
+    page: str
+    plan: str
+    refused: str
+    step_s: float | None
+    tokens_per_s: float | None
+    savings: list[Saving]
+    cost_usd: float | None
+    power_w: float | None
+    headline: str
+    trust: TrustAnswer | None
+    command: str
+
+
+class _Kept(msgspec.Struct):
+    """A cell's row beside its page, and the hash of all that both depend on."""
+
+    key: str
+    row: CellRow
+
+
+def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Iterator[Cell]:
+    """Choose the best plan of each cell, by the study's first objective.
+
+    Parameters
+    ----------
+    study, bases
+        What was declared, and its one workload.
+    results
+        All points of its grid.
+
+    Yields
+    ------
+    Cell
+        In the order of the study's dimensions.
+    """
+    sites = Sites(study, bases)
+    goal = study.goals[0]
+    worth = goal.sign * results.column(goal.column)
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for number in range(len(results)):
+        values = results.values(number)
+        key = str(values[MODEL]), str(values[CLUSTER]), int(values[SIZE])
+        groups.setdefault(key, []).append(number)
+    names: Counter[str] = Counter()
+    for (model, cluster, ranks), numbers in groups.items():
+        name = _file_name(model, cluster, ranks)
+        names[name] += 1
+        name += f"-{names[name]}" * (names[name] > 1)
+        tried = tuple(_tried(study, results, number) for number in numbers)
+        about = name, model, cluster, study.path(cluster), ranks, tried
+        feasible = [number for number in numbers if not results.refused[number]]
+        if not feasible:
+            refused, fitting = _refusal(sites, results, numbers)
+            yield Cell(*about, refused=refused, fitting=fitting)
+            continue
+        best = feasible[int(np.argmin(worth[feasible]))]
+        site = sites.placed(0, results.values(best)).site
+        yield Cell(*about, best=site.plan, tokens=site.tokens)
+
+
+def _file_name(model: str, cluster: str, ranks: int) -> str:
+    """Return what names the cell's files: letters, digits and hyphens, whatever it is called."""
+    words = f"{Path(model).stem if _is_path(model) else model} {Path(cluster).name} {ranks}"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:100]
+
+
+def _is_path(model: str) -> bool:
+    return model.endswith((".yaml", ".yml", ".json"))
+
+
+def _tried(study: Declaration, results: Results, number: int) -> Tried:
+    values = results.values(number)
+    own = (
+        f"{dimension.name.partition('.')[2]} {dimension.say(values[dimension.name])}"
+        for dimension in study.dimensions
+        if dimension.name not in (MODEL, CLUSTER, SIZE)
+    )
+    refused = results.refused[number]
+    step = None if refused else results.steps(number)[0]
+    return Tried(", ".join(own) or "as the study's plan", step, refused)
+
+
+def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+    """Say why no plan of a cell can be, and what would fit where memory is the reason."""
+    tight: list[tuple[float, float, Site]] = []
+    for number in numbers:
+        try:
+            site = sites.placed(0, results.values(number)).site
+        except TwofoldError:  # its own reason is among the results
+            continue
+        if site.memory is not None and site.memory_room is not None:
+            tight.append((site.memory, site.memory_room, site))
+    tight = [entry for entry in tight if entry[0] > entry[1]]
+    if not tight:
+        reasons = Counter(results.refused[number] for number in numbers)
+        return reasons.most_common(1)[0][0], ()
+    needed, room, site = min(tight, key=lambda entry: entry[0] / entry[1])
+    sizes = [format_quantity(size, "B") for size in (needed, room)]
+    refused = f"does not fit into memory: a rank of {site.plan} needs {sizes[0]}, it has {sizes[1]}"
+    return refused, () if site.plan is None else tuple(map(str, alternatives(site.plan)))
+
+
+def answered(cell: Cell, folder: Path) -> CellRow:
+    """Answer a cell and write its page, unless a run before this one did so.
+
+    Raises
+    ------
+    OutputError
+        If a file of the site cannot be written.
+    """
+    kept = folder / CELLS / f"{cell.name}.json"
+    cluster = load_cluster(cell.where)
+    key = digest(
+        [
+            whole_identity(),
+            identity(cluster)["sha256"],
+            None if cell.best is None else plan_text(cell.best),
+            [cell.name, cell.where, cell.refused, [*cell.fitting], cell.tokens],
+            [[entry.plan, entry.step, entry.refused] for entry in cell.tried],
+        ]
+    )
+    before = _kept_row(kept, key)
+    if before is not None and kept.with_suffix(".html").is_file():
+        return before
+    row, text = _made(cell, cluster, folder)
+    with writing(kept.with_suffix(".html")) as stream:
+        stream.write(text.encode("utf-8", "replace"))
+    with writing(kept) as stream:
+        stream.write(msgspec.json.encode(_Kept(key, row)))
+    return row
+
+
+def _kept_row(path: Path, key: str) -> CellRow | None:
+    """Return the row of a run before, if it was made of the same; what is broken is made anew."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return kept.row if kept.key == key else None
+
+
+def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
+    """Make a cell's row and page; of one whose plan cannot be asked, with the reason."""
+    parts = _bill(cell, cluster)
+    if cell.best is None:
+        return _refused(cell, cluster, parts, cell.refused)
+    path = folder / PLANS / f"{cell.name}.yaml"
+    with writing(path) as stream:
+        stream.write(plan_text(cell.best).encode())
+    try:
+        report = utility(path, cluster)
+    except TwofoldError as error:
+        return _refused(cell, cluster, parts, str(error))
+    shown = document.cell(cell, report, parts)
+    totals = None if parts is None else parts.totals()
+    step = report.base.timeline.makespan
+    row = CellRow(
+        *(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html", str(cell.best)),
+        refused="",
+        step_s=step,
+        tokens_per_s=None if cell.tokens is None else cell.tokens / step,
+        savings=_savings(report),
+        cost_usd=totals and totals["cost_usd"],
+        power_w=totals and totals["active_w"],
+        headline=shown.headline,
+        trust=None if shown.trust is None else shown.trust.answer(),
+        command=cell.command,
+    )
+    head: Head = {
+        **report.head(cluster, report.base.settings),
+        "command": cell.command,
+        "inputs": hashed([path]) + hashed(graphs(cluster).files),
+    }
+    head["inputs"][0]["path"] = f"{PLANS}/{path.name}"
+    return row, page(shown, head, up=f"../{INDEX}")
+
+
+def _savings(report: UtilityReport) -> list[Saving]:
+    return [Saving(row.resource, row.utility_pct, row.interval_pct) for row in report.utilities]
+
+
+def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:
+    """Return the bill of the job's part of the cluster; None where the job does not fit on it."""
+    try:
+        return bill(cluster, ranks=cell.ranks)
+    except TwofoldError:
+        return None
+
+
+def _refused(
+    cell: Cell, cluster: Cluster, parts: BillReport | None, reason: str
+) -> tuple[CellRow, str]:
+    """Make the row and the page of a cell without a number."""
+    shown = document.refused_cell(cell, reason, parts)
+    head: Head = {
+        "schema": "twofold/utility/1",
+        "version": version(),
+        "headline": shown.headline,
+        "cause": "",
+        "trust": None,
+        "command": "",
+        "settings": {},
+        "cluster": identity(cluster),
+        "inputs": [],
+    }
+    totals = None if parts is None else parts.totals()
+    row = CellRow(
+        *(cell.model, cell.cluster, cell.ranks, f"{CELLS}/{cell.name}.html", ""),
+        refused=reason,
+        step_s=None,
+        tokens_per_s=None,
+        savings=[],
+        cost_usd=totals and totals["cost_usd"],
+        power_w=totals and totals["active_w"],
+        headline=shown.headline,
+        trust=None,
+        command="",
+    )
+    return row, page(shown, head, up=f"../{INDEX}")

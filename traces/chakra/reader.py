@@ -236,7 +236,10 @@ def _measured(
     """Put what was measured on one clock, as every trace that has starts."""
     from traces.matching.assemble import align, assemble  # most Chakra files have no starts
 
-    graphs = [measured_graph(nodes, *times) for nodes, times in zip(job.ranked, spans, strict=True)]
+    graphs = [
+        measured_graph(nodes, *times).linked()
+        for nodes, times in zip(job.ranked, spans, strict=True)
+    ]
     calls = job.calls.calls
     epochs = [nodes.epoch * 1000 for nodes in job.ranked]
     clock = align(graphs, epochs, calls)

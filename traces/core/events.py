@@ -196,9 +196,9 @@ class PythonCalls:
     waits: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class RankTrace:
-    """What one rank's file says.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RankHead:
+    """What one rank's file says besides its events.
 
     Attributes
     ----------
@@ -209,25 +209,12 @@ class RankTrace:
         and the device, "" where it does not.
     epoch
         When the times of the events begin (ns since 1970, or on a clock that all ranks share).
-    host, device
-        Events of host threads, columns ``(host events,)``, and of streams, ``(device events,)``;
-        times in s since ``epoch``.
-    syncs, steps
-        What waited for what as CUPTI recorded it, and the annotated steps; sorted by start.
-    comms
-        What the file says about communication calls; ``comm`` of an event is an index into these.
+    steps
+        The annotated steps, sorted by start (s since ``epoch``).
     groups
         Communicators by the name that calls give them.
-    names, threads, streams
-        What the indices in the columns stand for.
     unused
         Events by category that carry nothing a replay needs.
-    accelerator
-        What the rank ran on, "" where the file does not record it.
-    links
-        Samples of counters of NVLink, sent and received.
-    modules
-        What names parts of the program besides annotations; None where nothing does.
     host_name
         The machine that the rank ran on, "" where nothing says it.
     """
@@ -238,21 +225,50 @@ class RankTrace:
     world_size: int | None
     backend: str
     epoch: int
+    steps: tuple[ProfilerStep, ...]
+    groups: Mapping[str, ProcessGroup]
+    unused: Mapping[str, int]
+    accelerator: str = ""
+    host_name: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RankTrace(RankHead):
+    """What one rank's file says.
+
+    Attributes
+    ----------
+    host, device
+        Events of host threads, columns ``(host events,)``, and of streams, ``(device events,)``;
+        times in s since ``epoch``.
+    syncs
+        What waited for what as CUPTI recorded it, sorted by start.
+    comms
+        What the file says about communication calls; ``comm`` of an event is an index into these.
+    names, threads, streams
+        What the indices in the columns stand for.
+    links
+        Samples of counters of NVLink, sent and received.
+    modules
+        What names parts of the program besides annotations; None where nothing does.
+    python
+        Long calls of Python functions; None where they were not recorded.
+    """
+
     host: HostEvents
     device: DeviceEvents
     syncs: tuple[SyncEvent, ...]
     comms: tuple[CommRecord, ...]
-    steps: tuple[ProfilerStep, ...]
-    groups: Mapping[str, ProcessGroup]
     names: tuple[str, ...]
     threads: tuple[str, ...]
     streams: tuple[str, ...]
-    unused: Mapping[str, int]
-    accelerator: str = ""
     links: tuple[LinkSamples, ...] = ()
     modules: ModuleEvents | None = None
     python: PythonCalls | None = None
-    host_name: str = ""
+
+    def head(self) -> RankHead:
+        """Return it without its events."""
+        return RankHead(**{part.name: getattr(self, part.name) for part in fields(RankHead)})
 
 
 EXECUTION_TRACE = "an execution trace (PyTorch or Chakra), not a profiler trace"
@@ -268,8 +284,8 @@ class Skipped:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """The ranks that were recorded of a job.
+class JobHead:
+    """The ranks that were recorded of a job, without their events.
 
     Attributes
     ----------
@@ -286,12 +302,19 @@ class Job:
         ranks that were not recorded.
     """
 
-    ranks: tuple[RankTrace, ...]
+    ranks: tuple[RankHead, ...]
     job_ranks: int
     job_ranks_source: str
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Job(JobHead):
+    """The ranks that were recorded of a job, with all of their events."""
+
+    ranks: tuple[RankTrace, ...]
 
 
 _FIELDS = tuple(column.name for column in fields(CommRecord))

@@ -7,12 +7,15 @@ name its kind.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Ints, Longs
 from simulator.workload import What
-from traces.core.loaded import Gap
+from traces.core.columns import ValueIndex
+from traces.core.loaded import Gap, worst
 
 _KINDS = tuple(
     (re.compile(pattern), kind)
@@ -100,6 +103,7 @@ class LocalCall:
         return _ENDS.get(self.direction, What.COLLECTIVE) if has_peer else What.COLLECTIVE
 
 
+@lru_cache(maxsize=1 << 12)
 def kind_of(words: str) -> str | None:
     """Name the kind in a trace's own words; None if they name none.
 
@@ -174,10 +178,82 @@ class RankGraph:
         """Start ``op`` no earlier than ``lag`` after the end of each source."""
         self.edges += [(source, op, lag) for source in sources]
 
+    def linked(self) -> "LinkedRank":
+        """Return what matching takes of it, its ops and edges as columns."""
+        lanes, names, modules = ValueIndex[str](), ValueIndex[str](), ValueIndex[str]()
+        source, target, lag = zip(*self.edges, strict=True) if self.edges else ((), (), ())
+        ops = self.ops
+        return LinkedRank(
+            rank=self.rank,
+            start=self.start,
+            what=np.array([op.what for op in ops], dtype=np.uint8),
+            lane=lanes.column([op.lane for op in ops]),
+            name=names.column([op.name for op in ops]),
+            module=modules.column([op.module for op in ops]),
+            starts=np.array([op.start for op in ops], dtype=np.float64),
+            ends=np.array([op.end for op in ops], dtype=np.float64),
+            ready=np.array([-np.inf if op.ready is None else op.ready for op in ops], np.float64),
+            begun=np.array([op.start if op.begun is None else op.begun for op in ops], np.float64),
+            lanes=tuple(lanes.index),
+            names=tuple(names.index),
+            modules=tuple(modules.index),
+            source=np.array(source, dtype=np.int64),
+            target=np.array(target, dtype=np.int64),
+            lag=np.array(lag, dtype=np.float64),
+            collectives=self.collectives,
+            explained=self.explained,
+            gaps=worst(self.gaps),
+            notes=tuple(self.notes),
+            left_out=len(self.left_out),
+            by_host=frozenset(self.by_host),
+            posted=self.posted,
+            workers=self.workers,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkedRank:
+    """A rank's graph when nothing is added to it any more: its ops and edges are columns.
+
+    Those of ops have the shape ``(ops,)``: ``lane``, ``name`` and ``module`` are indices into
+    ``lanes``, ``names`` and ``modules``, times are seconds since the trace's epoch. ``ready`` is
+    -inf of an op that waits for no time, ``begun`` its start where its own work began there. The
+    edge from ``source[e]`` to ``target[e]`` has a ``lag`` (s). ``gaps`` are the longest, and
+    ``left_out`` counts host threads. The rest is as :class:`RankGraph` has it.
+    """
+
+    rank: int
+    start: float
+    what: NDArray[np.uint8]
+    lane: Ints
+    name: Ints
+    module: Ints
+    starts: Floats
+    ends: Floats
+    ready: Floats
+    begun: Floats
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+    source: Longs
+    target: Longs
+    lag: Floats
+    collectives: dict[int, LocalCall]
+    explained: Mapping[str, int]
+    gaps: tuple[Gap, ...]
+    notes: tuple[str, ...]
+    left_out: int
+    by_host: frozenset[int]
+    posted: Mapping[int, bool]
+    workers: Mapping[int, tuple[int, float]]
+
+    def __len__(self) -> int:
+        return len(self.what)
+
     @property
     def end(self) -> float:
-        """When the last op ended, as measured."""
-        return max((op.end for op in self.ops), default=self.start)
+        """When the last op ended, as measured (s)."""
+        return float(self.ends.max()) if len(self) else self.start
 
 
 _LONGEST = 1e-3

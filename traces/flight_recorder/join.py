@@ -7,13 +7,16 @@ which makes copies of them possible where their pattern is irregular, and how ma
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from simulator.support.errors import TraceError
-from traces.core.events import Job, ProcessGroup, Skipped
+from traces.core.events import JobHead, ProcessGroup, Skipped
 from traces.flight_recorder.dump import Dump, read_dump
 
+_Job = TypeVar("_Job", bound=JobHead)
 
-def with_dumps(job: Job, files: Sequence[Path]) -> Job:
+
+def with_dumps(job: _Job, files: Sequence[Path]) -> _Job:
     """Give a job the groups that dumps beside its files list.
 
     A dump that is damaged or of another job does no harm: it stays skipped, with the reason.
@@ -50,7 +53,7 @@ def _listed(dumps: Sequence[Dump]) -> list[ProcessGroup]:
     return list({(group.label, group.ranks): group for group in every}.values())
 
 
-def _check_same_job(job: Job, dump: Dump) -> None:
+def _check_same_job(job: JobHead, dump: Dump) -> None:
     """Refuse a dump whose groups contradict what the rank's own file lists.
 
     Raises
@@ -70,7 +73,7 @@ def _check_same_job(job: Job, dump: Dump) -> None:
             )
 
 
-def _skipped(job: Job, used: Sequence[Path], refused: dict[Path, str]) -> tuple[Skipped, ...]:
+def _skipped(job: JobHead, used: Sequence[Path], refused: dict[Path, str]) -> tuple[Skipped, ...]:
     return tuple(
         replace(skip, reason=refused.get(skip.file, skip.reason))
         for skip in job.skipped

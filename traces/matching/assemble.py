@@ -7,7 +7,7 @@ before it has moved, and a wait for the send ends. In which order messages move
 :mod:`traces.matching.connections` says.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from simulator.support.arrays import Floats
 from simulator.workload import Edges, What, Workload
 from traces.core.columns import ValueIndex
 from traces.core.files import uncollected
-from traces.core.rank_graph import LocalOp, RankGraph
+from traces.core.rank_graph import LinkedRank
 from traces.matching.clocks import MessageEnds, offsets
 from traces.matching.connections import Posted, in_order
 from traces.matching.match import MatchedCall
@@ -36,15 +36,23 @@ class End(NamedTuple):
     rank_index: int
     op: int
 
-    def local(self, graphs: Sequence[RankGraph]) -> LocalOp:
-        """Return the op."""
-        return graphs[self.rank_index].ops[self.op]
+    def what(self, graphs: Sequence[LinkedRank]) -> int:
+        """Return what the op is, a :class:`~simulator.workload.What`."""
+        return int(graphs[self.rank_index].what[self.op])
 
-    def posted(self, graphs: Sequence[RankGraph]) -> bool:
+    def start(self, graphs: Sequence[LinkedRank]) -> float:
+        """When the op began, by its rank's clock (s)."""
+        return float(graphs[self.rank_index].starts[self.op])
+
+    def end(self, graphs: Sequence[LinkedRank]) -> float:
+        """When the op ended, by its rank's clock (s)."""
+        return float(graphs[self.rank_index].ends[self.op])
+
+    def posted(self, graphs: Sequence[LinkedRank]) -> bool:
         """Whether its event opens where it is posted and closes where it has been waited for."""
         return self.op in graphs[self.rank_index].posted
 
-    def waited(self, graphs: Sequence[RankGraph]) -> bool:
+    def waited(self, graphs: Sequence[LinkedRank]) -> bool:
         """Whether its end is seen: its rank was kept waiting for it, or it is no posted one."""
         return graphs[self.rank_index].posted.get(self.op, True)
 
@@ -57,17 +65,17 @@ class Message:
     receiver: End
 
     @staticmethod
-    def of(graphs: Sequence[RankGraph], call: MatchedCall) -> "Message | None":
+    def of(graphs: Sequence[LinkedRank], call: MatchedCall) -> "Message | None":
         """Return the message that a call is; None if it is none, or an end was not recorded."""
         ends = [End(rank_index, op) for rank_index, op in call.ops.items()]
-        by_role = {end.local(graphs).what: end for end in ends}
+        by_role = {end.what(graphs): end for end in ends}
         if by_role.keys() != {What.SEND, What.RECEIVE}:
             return None
         return Message(by_role[What.SEND], by_role[What.RECEIVE])
 
 
 def message_ends(
-    graphs: Sequence[RankGraph], shift: Floats, calls: Sequence[MatchedCall]
+    graphs: Sequence[LinkedRank], shift: Floats, calls: Sequence[MatchedCall]
 ) -> Iterator[MessageEnds]:
     """Yield when messages were sent and received, by the clocks of their ends (s).
 
@@ -80,43 +88,43 @@ def message_ends(
         if message is None or not message.receiver.waited(graphs):
             continue
         sender, receiver = message.sender, message.receiver
-        sent = sender.local(graphs)
         yield MessageEnds(
             sender.rank_index,
             receiver.rank_index,
-            (sent.start if sender.posted(graphs) else sent.end) + float(shift[sender.rank_index]),
-            receiver.local(graphs).end + float(shift[receiver.rank_index]),
+            (sender.start(graphs) if sender.posted(graphs) else sender.end(graphs))
+            + float(shift[sender.rank_index]),
+            receiver.end(graphs) + float(shift[receiver.rank_index]),
             at_most=sender.posted(graphs) or call.eager,
         )
 
 
-def by_hosts(graphs: Sequence[RankGraph], call: MatchedCall) -> bool:
+def by_hosts(graphs: Sequence[LinkedRank], call: MatchedCall) -> bool:
     """Whether hosts carry a call out themselves (gloo)."""
     return any(op in graphs[rank_index].by_host for rank_index, op in call.ops.items())
 
 
 def call_ends(
-    graphs: Sequence[RankGraph], shift: Floats, call: MatchedCall
+    graphs: Sequence[LinkedRank], shift: Floats, call: MatchedCall
 ) -> Iterator[MessageEnds]:
     """Take a call that hosts carry out as messages between its first member and each other (s).
 
     Nobody has what it waits for before all have begun; but the ends of ranks that come late differ
     by as much as half of what the call moves, and are no measure of clocks.
     """
-    (first, op), *others = call.ops.items()
-    first_op = graphs[first].ops[op]
-    for rank_index, number in others:
-        other_op = graphs[rank_index].ops[number]
-        first_shift, other_shift = float(shift[first]), float(shift[rank_index])
-        yield MessageEnds(
-            first, rank_index, first_op.start + first_shift, other_op.end + other_shift
-        )
-        yield MessageEnds(
-            rank_index, first, other_op.start + other_shift, first_op.end + first_shift
-        )
+    first, *others = (End(rank_index, op) for rank_index, op in call.ops.items())
+    for member in others:
+        for sender, receiver in ((first, member), (member, first)):
+            yield MessageEnds(
+                sender.rank_index,
+                receiver.rank_index,
+                sender.start(graphs) + float(shift[sender.rank_index]),
+                receiver.end(graphs) + float(shift[receiver.rank_index]),
+            )
 
 
-def received(graphs: Sequence[RankGraph], call: MatchedCall, ends: Sequence[float]) -> float | None:
+def received(
+    graphs: Sequence[LinkedRank], call: MatchedCall, ends: Sequence[float]
+) -> float | None:
     """Return when a posted message was received (s); None if no wait for it was recorded.
 
     ``ends`` are when its members' events closed, in the order of ``call.ops``.
@@ -125,7 +133,7 @@ def received(graphs: Sequence[RankGraph], call: MatchedCall, ends: Sequence[floa
         (
             closed
             for (rank_index, op), closed in zip(call.ops.items(), ends, strict=True)
-            if graphs[rank_index].ops[op].what != What.SEND and End(rank_index, op).waited(graphs)
+            if graphs[rank_index].what[op] != What.SEND and End(rank_index, op).waited(graphs)
         ),
         None,
     )
@@ -140,7 +148,7 @@ class EdgeColumns(NamedTuple):
 
 
 def handed_over(
-    graphs: Sequence[RankGraph],
+    graphs: Sequence[LinkedRank],
     calls: Sequence[MatchedCall],
     first: NDArray[np.int64],
     shift: Floats,
@@ -179,13 +187,11 @@ def _both(message: Message) -> tuple[End, End]:
     return message.sender, message.receiver
 
 
-def _kept_waiting(graphs: Sequence[RankGraph], shift: Floats, message: Message) -> bool:
+def _kept_waiting(graphs: Sequence[LinkedRank], shift: Floats, message: Message) -> bool:
     if not all(end.waited(graphs) for end in _both(message)):
         return False
-    starts, ends = (
-        [getattr(end.local(graphs), what) + shift[end.rank_index] for end in _both(message)]
-        for what in ("start", "end")
-    )
+    starts = [end.start(graphs) + shift[end.rank_index] for end in _both(message)]
+    ends = [end.end(graphs) + shift[end.rank_index] for end in _both(message)]
     moved_from, (written, arrived) = max(starts), ends
     return bool(written - moved_from > _MOSTLY * (arrived - moved_from))
 
@@ -206,7 +212,7 @@ class JobClock:
 
 
 def align(
-    graphs: Sequence[RankGraph], epochs: Sequence[int], calls: Sequence[MatchedCall]
+    graphs: Sequence[LinkedRank], epochs: Sequence[int], calls: Sequence[MatchedCall]
 ) -> JobClock:
     """Put all ranks on one clock; ``epochs`` are the traces' (ns)."""
     first = min(epochs)
@@ -220,7 +226,7 @@ def align(
         # A row per call: when each rank ended it, NaN for a rank that is not in it.
         row = np.full(len(graphs), np.nan)
         for rank_index, op in call.ops.items():
-            row[rank_index] = graphs[rank_index].ops[op].end + shift[rank_index]
+            row[rank_index] = graphs[rank_index].ends[op] + shift[rank_index]
         if len(call.ops) > 1 and call.kind in _END_TOGETHER:
             ends.append(row)
     ahead = offsets(ends, messages, len(graphs))
@@ -232,7 +238,7 @@ def align(
 
 @uncollected()
 def assemble(
-    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], clock: JobClock, job_ranks: int
+    graphs: Sequence[LinkedRank], calls: Sequence[MatchedCall], clock: JobClock, job_ranks: int
 ) -> Workload:
     """Make one workload of all ranks."""
     ops = _Ops.of(graphs, clock)
@@ -254,20 +260,22 @@ def assemble(
                 shares=call.shares,
             )
         )
-    names, lanes = ValueIndex[str](), ValueIndex[str]()
-    every = [op for graph in graphs for op in graph.ops]
-    module, modules = _modules(every)
+    lane, lanes = _joined((graph.lane, graph.lanes) for graph in graphs)
+    name, names = _joined((graph.name, graph.names) for graph in graphs)
+    module, modules = _modules(graphs)
     # What carried out all calls, "" where it is not recorded
     carriers = {
-        graph.ops[op].name.partition(":")[0] if op in graph.by_host or op in graph.posted else ""
+        graph.names[graph.name[op]].partition(":")[0]
+        if op in graph.by_host or op in graph.posted
+        else ""
         for graph in graphs
         for op in graph.collectives
     }
     return Workload(
         what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
-        lane=lanes.column([op.lane for op in every]),
-        name=names.column([op.name for op in every]),
+        lane=lane,
+        name=name,
         call=ops.call,
         duration=np.maximum(0.0, ops.end - ops.over),
         ready=ops.ready,
@@ -276,8 +284,8 @@ def assemble(
         edges=_edges(graphs, calls, ops.first, clock.shift, queued),
         calls=Calls.of(rows),
         groups=tuple(groups),
-        names=tuple(names.index),
-        lanes=tuple(lanes.index),
+        names=names,
+        lanes=lanes,
         job_ranks=job_ranks,
         module=module,
         modules=modules,
@@ -286,7 +294,7 @@ def assemble(
 
 
 def _in_order(
-    graphs: Sequence[RankGraph], calls: Sequence[MatchedCall], ops: "_Ops"
+    graphs: Sequence[LinkedRank], calls: Sequence[MatchedCall], ops: "_Ops"
 ) -> list[tuple[int, int]]:
     """Find which posted messages waited for others; return edges between ops of all ranks.
 
@@ -322,13 +330,22 @@ _MODELLED = "gloo"
 """The library that the names of its works identify, and has a model of its own."""
 
 
-def _modules(ops: Sequence[LocalOp]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
-    """Column and table of the modules that ops belong to; none where no op's is known."""
+def _joined(
+    columns: Iterable[tuple[NDArray[np.int32], tuple[str, ...]]], *first: str
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Put columns of indices behind one another, of one table that begins with ``first``."""
     table = ValueIndex[str]()
-    table("")  # which becomes -1
-    column = table.column([op.module for op in ops]) - np.int32(1)
-    modules = tuple(table.index)[1:]
-    return (column, modules) if modules else (None, ())
+    table.many(first)
+    joined = [np.empty(0, dtype=np.int32)]
+    for column, values in columns:
+        joined.append(table.column(values)[column] if len(column) else column)
+    return np.concatenate(joined), tuple(table.index)
+
+
+def _modules(graphs: Sequence[LinkedRank]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
+    """Column and table of the modules that ops belong to; none where no op's is known."""
+    column, (_, *modules) = _joined(((graph.module, graph.modules) for graph in graphs), "")
+    return (column - np.int32(1), tuple(modules)) if modules else (None, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -348,21 +365,18 @@ class _Ops:
     call: NDArray[np.int32]
 
     @staticmethod
-    def of(graphs: Sequence[RankGraph], clock: JobClock) -> "_Ops":
+    def of(graphs: Sequence[LinkedRank], clock: JobClock) -> "_Ops":
         """Collect them, of no call yet."""
-        first = np.cumsum([0, *(len(graph.ops) for graph in graphs)], dtype=np.int64)
+        first = np.cumsum([0, *map(len, graphs)], dtype=np.int64)
         shift = np.repeat(clock.shift, np.diff(first))
-        every = [op for graph in graphs for op in graph.ops]
-        start = np.array([op.start for op in every], dtype=np.float64) + shift
-        end = np.array([op.end for op in every], dtype=np.float64) + shift
-        ready_since_epoch = [-np.inf if op.ready is None else op.ready for op in every]
-        ready = np.maximum(0.0, np.array(ready_since_epoch, dtype=np.float64) + shift)
-        begun = [op.start if op.begun is None else op.begun for op in every]
-        over = np.array(begun, dtype=np.float64) + shift
-        what = np.array([op.what for op in every], dtype=np.uint8)
+        start = np.concatenate([graph.starts for graph in graphs]) + shift
+        end = np.concatenate([graph.ends for graph in graphs]) + shift
+        ready = np.maximum(0.0, np.concatenate([graph.ready for graph in graphs]) + shift)
+        over = np.concatenate([graph.begun for graph in graphs]) + shift
+        what = np.concatenate([graph.what for graph in graphs])
         return _Ops(first, what, start, end, ready, over, np.full(len(start), -1, np.int32))
 
-    def join(self, index: int, call: MatchedCall, graphs: Sequence[RankGraph]) -> float:
+    def join(self, index: int, call: MatchedCall, graphs: Sequence[LinkedRank]) -> float:
         """Join a call's members; returns how long it moved after the last arrived (s).
 
         A call of devices is over when the first member ends; what the others need after that is
@@ -399,7 +413,7 @@ class _Ops:
         return max(0.0, float(ends.max()) - arrived)
 
     def _join_posted(
-        self, call: MatchedCall, members: NDArray[np.int64], graphs: Sequence[RankGraph]
+        self, call: MatchedCall, members: NDArray[np.int64], graphs: Sequence[LinkedRank]
     ) -> float:
         arrived, ends = float(self.start[members].max()), self.end[members]
         over = received(graphs, call, ends.tolist())
@@ -423,18 +437,19 @@ class _Ops:
 
 
 def _edges(
-    graphs: Sequence[RankGraph],
+    graphs: Sequence[LinkedRank],
     calls: Sequence[MatchedCall],
     first: NDArray[np.int64],
     shift: Floats,
     queued: Sequence[tuple[int, int]],
 ) -> Edges:
-    edges = [edge for graph in graphs for edge in graph.edges]
-    source, target, lag = zip(*edges, strict=True) if edges else ((), (), ())
     # Edges are numbered within a rank: moved by where the rank's ops begin.
-    base = np.repeat(first[:-1], [len(graph.edges) for graph in graphs])
-    from_op, to_op = (np.array(column, dtype=np.int64) + base for column in (source, target))
-    columns = EdgeColumns(from_op, to_op, np.array(lag, dtype=np.float64))
+    base = np.repeat(first[:-1], [len(graph.source) for graph in graphs])
+    columns = EdgeColumns(
+        np.concatenate([graph.source for graph in graphs]) + base,
+        np.concatenate([graph.target for graph in graphs]) + base,
+        np.concatenate([graph.lag for graph in graphs]),
+    )
     columns = handed_over(graphs, calls, first, shift, columns)
     more = np.array(queued, dtype=np.int64).reshape(-1, 2)
     return Edges.of(

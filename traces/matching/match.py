@@ -19,7 +19,7 @@ from simulator.shares import Shares
 from simulator.support.arrays import Floats
 from simulator.support.errors import TraceError
 from simulator.workload import What, by_appearance
-from traces.core.rank_graph import LocalCall, RankGraph
+from traces.core.rank_graph import LinkedRank, LocalCall
 from traces.matching.pair_bytes import PairBytes, pair_bytes
 
 Index = NDArray[np.int64]
@@ -42,14 +42,16 @@ class RankCalls:
     start: Floats
 
 
-def calls_of_graph(graph: RankGraph) -> RankCalls:
+def calls_of_graph(graph: LinkedRank) -> RankCalls:
     """Return the calls of a rank in the order in which they were queued.
 
     Two workers may begin what they took from a queue in either order.
     """
+    starts = graph.starts
 
     def queued(op: int) -> tuple[float, int]:
-        return graph.workers.get(op, (0, graph.ops[op].start))[1], op
+        worker = graph.workers.get(op)
+        return float(starts[op]) if worker is None else worker[1], op
 
     ops = sorted(graph.collectives, key=queued)
     return RankCalls(
@@ -57,7 +59,7 @@ def calls_of_graph(graph: RankGraph) -> RankCalls:
         different=[graph.collectives[op] for op in ops],
         which=np.arange(len(ops)),
         op=np.array(ops, dtype=np.int64),
-        start=np.array([graph.ops[op].start for op in ops], dtype=np.float64),
+        start=starts[np.array(ops, dtype=np.int64)],
     )
 
 

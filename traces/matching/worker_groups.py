@@ -23,7 +23,7 @@ from math import comb
 import numpy as np
 
 from simulator.support.arrays import Floats
-from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, LocalCall
 
 _WORKERS = 2
 """Worker threads of a group: ``Options::threads`` of PyTorch's ProcessGroupGloo, 2 in
@@ -54,7 +54,7 @@ class _Option:
 class _Search:
     """Tries ranks one after the other; keeps the assignment whose calls end most together."""
 
-    graphs: Sequence[RankGraph]
+    graphs: Sequence[LinkedRank]
     options: Sequence[Sequence[_Option]]
     best: tuple[int, float] = (sys.maxsize, 0.0)
     found: list[_Option] = field(default_factory=list)
@@ -91,7 +91,7 @@ class _Search:
         for name in chosen[-1].ops:
             if later.isdisjoint(name[0]):
                 ends = [
-                    [graph.ops[op].end for op in option.ops[name]]
+                    graph.ends[list(option.ops[name])]
                     for graph, option in zip(self.graphs, chosen, strict=False)
                     if name in option.ops
                 ]
@@ -99,7 +99,7 @@ class _Search:
         return total
 
 
-def tell_groups(graphs: Sequence[RankGraph]) -> list[str]:
+def tell_groups(graphs: Sequence[LinkedRank]) -> list[str]:
     """Give calls of unknown group that of the worker which carried them out; return what to say.
 
     Nothing is changed where the trace does not record it.
@@ -118,7 +118,7 @@ def tell_groups(graphs: Sequence[RankGraph]) -> list[str]:
     return [f"{named} ops of collectives without a group: that of the worker thread is taken"]
 
 
-def _unknown(graph: RankGraph) -> list[int]:
+def _unknown(graph: LinkedRank) -> list[int]:
     """Ops of a rank whose group is wanted, in the order in which they were queued."""
     ops = [
         op
@@ -128,7 +128,7 @@ def _unknown(graph: RankGraph) -> list[int]:
     return sorted(ops, key=lambda op: (graph.workers[op][1], op))
 
 
-def _options(graph: RankGraph) -> Iterator[_Option]:
+def _options(graph: LinkedRank) -> Iterator[_Option]:
     """Assign workers to groups in all ways that keep the order in which they were made."""
     ops = _unknown(graph)
     workers = range(1 + max(graph.workers[op][0] for op in ops))

@@ -23,14 +23,14 @@ from simulator.calls import KINDS, Group
 from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.workload import Workload
-from traces.core.events import Job
+from traces.core.events import JobHead
 
 _PIPELINE = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)", re.IGNORECASE)
 _NAMELESS = ("", "undefined")
 """Labels of groups that the program gave none; the second is PyTorch's word for it."""
 
 
-def listed_groups(job: Job) -> tuple[Group, ...]:
+def listed_groups(job: JobHead) -> tuple[Group, ...]:
     """Collect the groups that are listed with all their ranks."""
     of_ranks = (group for trace in job.ranks for group in trace.groups.values())
     groups = (

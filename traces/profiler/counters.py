@@ -4,12 +4,12 @@ Thread blocks of kernels, bytes of copies, samples of NVLink, and the shares of 
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from traces.core.events import Floats, Job, RankTrace
+from traces.core.events import Floats, RankTrace
 from traces.core.loaded import Counters
 from traces.core.rank_graph import kind_of
 from traces.profiler.window import Window
@@ -24,24 +24,40 @@ _SENT, _RECEIVED = re.compile(r"NVLink TX\b"), re.compile(r"NVLink RX\b")
 _COPY = re.compile(r"memcpy", re.IGNORECASE)
 
 
-def counters(job: Job, windows: Sequence[Window]) -> Counters:
-    """Count over the steps of all ranks together.
+Pair = tuple[Floats, Floats]
 
-    Parameters
-    ----------
-    job
-        What its ranks recorded.
-    windows
-        The step of each rank.
 
-    Returns
-    -------
-    Counters
-        NaN where no rank recorded what a number is counted from.
+@dataclass(frozen=True, slots=True, eq=False)
+class RankCounts:
+    """What was counted of one rank's step.
+
+    ``kernels`` are blocks per multiprocessor and times (s), ``copies`` bytes and times (s), of
+    those that record them. ``sent`` and ``received`` are mean shares of the links, NaN where they
+    were not sampled; ``tokens`` what the group's members receive of this rank, by group.
     """
-    ranks = list(zip(job.ranks, windows, strict=True))
-    blocks, lasting = _pooled(_grids(rank, window) for rank, window in ranks)
-    moved, copying = _pooled(_copies(rank, window) for rank, window in ranks)
+
+    kernels: Pair
+    copies: Pair
+    sent: float
+    received: float
+    tokens: Mapping[tuple[int, ...], Floats]
+
+
+def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
+    """Count over the step of one rank."""
+    return RankCounts(
+        kernels=_grids(rank, window),
+        copies=_copies(rank, window),
+        sent=_links(rank, window, _SENT),
+        received=_links(rank, window, _RECEIVED),
+        tokens=_tokens(rank, window),
+    )
+
+
+def counters(ranks: Sequence[RankCounts]) -> Counters:
+    """Join what was counted of ranks: NaN where none recorded what a number is counted from."""
+    blocks, lasting = _pooled(rank.kernels for rank in ranks)
+    moved, copying = _pooled(rank.copies for rank in ranks)
     long = (blocks > _COVERED) & (lasting > _LONG)
     return Counters(
         sm_coverage=_share(np.minimum(1.0, blocks) * lasting, lasting),
@@ -49,13 +65,10 @@ def counters(job: Job, windows: Sequence[Window]) -> Counters:
         memory_bound=_share(lasting[blocks < _UNCOVERED], lasting),
         copied=float(moved.sum()) if len(moved) else np.nan,
         copying=float(copying.sum()) if len(moved) else np.nan,
-        link_sent=_links(ranks, _SENT),
-        link_received=_links(ranks, _RECEIVED),
+        link_sent=_mean([rank.sent for rank in ranks]),
+        link_received=_mean([rank.received for rank in ranks]),
         busiest_receiver=_busiest_receiver(ranks),
     )
-
-
-Pair = tuple[Floats, Floats]
 
 
 def _pooled(pairs: Iterable[Pair]) -> Pair:
@@ -82,34 +95,43 @@ def _copies(rank: RankTrace, window: Window) -> Pair:
     return device.moved[rows], device.end[rows] - device.start[rows]
 
 
-def _links(ranks: Iterable[tuple[RankTrace, Window]], name: re.Pattern[str]) -> float:
-    """Mean share of the links that devices used in the step; a device's counters add up."""
-    means = []
-    for rank, window in ranks:
-        shares_of_links = [
-            samples.share[(samples.time >= window.start) & (samples.time < window.end)]
-            for samples in rank.links
-            if name.match(samples.name)
-        ]
-        busy_shares = [float(share.mean()) for share in shares_of_links if len(share)]
-        if busy_shares:
-            means.append(sum(busy_shares))
-    return float(np.mean(means)) if means else float("nan")
+def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
+    """Mean share of the links that a device used in the step: its counters add up."""
+    shares_of_links = [
+        samples.share[(samples.time >= window.start) & (samples.time < window.end)]
+        for samples in rank.links
+        if name.match(samples.name)
+    ]
+    busy_shares = [float(share.mean()) for share in shares_of_links if len(share)]
+    return sum(busy_shares) if busy_shares else float("nan")
 
 
-def _busiest_receiver(ranks: Iterable[tuple[RankTrace, Window]]) -> float:
+def _mean(shares: Sequence[float]) -> float:
+    sampled = [share for share in shares if not np.isnan(share)]
+    return float(np.mean(sampled)) if sampled else float("nan")
+
+
+def _tokens(rank: RankTrace, window: Window) -> Mapping[tuple[int, ...], Floats]:
+    """Sum what a rank says that it sends to each member of its groups in all-to-alls."""
+    sent: dict[tuple[int, ...], Floats] = {}
+    numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
+    for number in sorted({number for number in numbers if number >= 0}):
+        record = rank.comms[number]
+        if kind_of(record.collective) == "all_to_all" and record.in_split:
+            group = record.group_ranks or tuple(range(len(record.in_split)))
+            sent[group] = sent.get(group, np.zeros(1)) + np.array(record.in_split, np.float64)
+    return sent
+
+
+def _busiest_receiver(ranks: Iterable[RankCounts]) -> float:
     """Greatest over mean of what ranks receive, by what the recorded ranks say that they send.
 
     Where experts are spread over ranks that is how unevenly tokens are routed to them.
     """
-    received: dict[tuple[int, ...], Floats] = defaultdict(lambda: np.zeros(1))
-    for rank, window in ranks:
-        numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
-        for number in sorted({number for number in numbers if number >= 0}):
-            record = rank.comms[number]
-            if kind_of(record.collective) == "all_to_all" and record.in_split:
-                group = record.group_ranks or tuple(range(len(record.in_split)))
-                received[group] = received[group] + np.array(record.in_split, dtype=np.float64)
+    received: dict[tuple[int, ...], Floats] = {}
+    for rank in ranks:
+        for group, sent in rank.tokens.items():
+            received[group] = received.get(group, np.zeros(1)) + sent
     busiest = [
         float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
     ]

@@ -5,27 +5,27 @@ Each rank's trace becomes its part of the graph; what the ranks do together join
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.analysis.phases import Phase
 from simulator.engine.next_step import with_advance
 from simulator.support.errors import TraceError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import Job, RankTrace
+from traces.core.events import Job, JobHead, RankTrace
 from traces.core.files import uncollected
 from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
-from traces.core.rank_graph import UNKNOWN_GROUP, RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
 from traces.matching.worker_groups import tell_groups
 from traces.missing_ranks.replicate import listed_groups, replicate
 from traces.profiler.comms import Enclosing
-from traces.profiler.counters import counters
+from traces.profiler.counters import RankCounts, counters, rank_counts
 from traces.profiler.device import add_device_ops, split_messages, split_written
 from traces.profiler.host import (
     add_host_ops,
@@ -50,13 +50,14 @@ from traces.profiler.host_waits import (
     spin_waits,
 )
 from traces.profiler.modules import name_modules
-from traces.profiler.phases import rank_phases
+from traces.profiler.phases import rank_phases, shifted
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import (
     Window,
     choose_step,
     pair,
+    period,
     repeats_of,
     step_window,
     typical_latency,
@@ -100,6 +101,63 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     return graph
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RankStep:
+    """A step of one rank, linked: all that it takes to join it with those of other ranks.
+
+    Attributes
+    ----------
+    graph
+        Its ops, edges and calls, by the rank's own clock.
+    step
+        The number of the step, or ``all``.
+    kernels, launches_paired, in_flight
+        Kernels of the step, those whose launch is in the trace, and device ops that were launched
+        before the recording began.
+    counts, phases
+        What was counted besides times, and what marks prefill and decode, by the rank's own clock.
+    names
+        Of its kernels, or of its operators where it has none; empty where it has calls, by which
+        ranks of one run are recognised.
+    lasted
+        What :func:`~traces.profiler.window.period` says.
+    """
+
+    graph: LinkedRank
+    step: str
+    kernels: int
+    launches_paired: int
+    in_flight: int
+    counts: RankCounts
+    phases: tuple[Phase, ...]
+    names: frozenset[str]
+    lasted: float | None
+
+
+def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> RankStep:
+    """Link one step of a rank, a number or ``all``.
+
+    Raises
+    ------
+    TraceError
+        If an event of it cannot be used; says what to do.
+    """
+    window = step_window(trace, step)
+    graph = rank_graph(trace, window, kernels).linked()
+    launched = np.setdiff1d(window.device, window.unlaunched)
+    return RankStep(
+        graph=graph,
+        step=window.step,
+        kernels=int((~trace.device.copy[window.device]).sum()),
+        launches_paired=int((~trace.device.copy[launched]).sum()),
+        in_flight=window.in_flight,
+        counts=rank_counts(trace, window),
+        phases=tuple(rank_phases(trace, window)),
+        names=frozenset() if graph.collectives else _names_of_step(trace, window),
+        lasted=period(trace, step),
+    )
+
+
 def link_job(
     path: Path | str, job: Job, step: str = MEDIAN, options: Options | None = None
 ) -> Loaded:
@@ -126,44 +184,51 @@ def link_job(
     TraceError
         If the job has no such step, or its ranks cannot be matched; says what to do.
     """
-    chosen = choose_step(job.ranks, step)
-    windows = [step_window(rank, chosen) for rank in job.ranks]
     options = options or Options()
-    kernels = KERNELS if options.kernels is None else load_kernel_rules(options.kernels)
-    graphs = [
-        rank_graph(rank, window, kernels) for rank, window in zip(job.ranks, windows, strict=True)
-    ]
+    chosen, kernels = choose_step(job.ranks, step), kernel_rules(options)
+    return joined(path, job, [rank_step(rank, chosen, kernels) for rank in job.ranks], options)
+
+
+def kernel_rules(options: Options) -> KernelRules:
+    """Return the rules that recognise kernels which communicate."""
+    return KERNELS if options.kernels is None else load_kernel_rules(options.kernels)
+
+
+def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: Options) -> Loaded:
+    """Join the steps of the ranks of a job, in the order of ``job.ranks``; as :func:`link_job`."""
+    graphs = [step.graph for step in steps]
     group_notes = tell_groups(graphs)
     matching = match([calls_of_graph(graph) for graph in graphs], job.job_ranks)
     matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)
     _check_together(job, graphs, clock)
     if not matching.calls:
-        _check_alike(job, windows)
+        _check_alike(job, steps)
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
-    repeats = repeats_of(job.ranks, chosen)
+    repeats = repeats_of(job.ranks, steps[0].step, [step.lasted for step in steps])
     workload = with_advance(replace(workload, repeats=repeats))
     if options.replicate:
         workload = replicate(workload, listed_groups(job))
-    ends = {g.rank: g.end + float(s) for g, s in zip(graphs, clock.shift, strict=True)}
+    shifts = [float(shift) for shift in clock.shift]
+    ends = {graph.rank: graph.end + shift for graph, shift in zip(graphs, shifts, strict=True)}
     return Loaded(
         trace=str(path),
         workload=workload,
         coverage=_with_notes(
-            _coverage(job, windows, graphs, matching, clock), (*_carrier(workload), *workload.notes)
+            _coverage(job, steps, matching, clock), (*_carrier(workload), *workload.notes)
         ),
         measured_step=max(ends.values()) if repeats is None else repeats.period,
         measured_begin={
-            g.rank: g.start + float(s) for g, s in zip(graphs, clock.shift, strict=True)
+            graph.rank: graph.start + shift for graph, shift in zip(graphs, shifts, strict=True)
         },
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
         hosts={rank.rank: rank.host_name for rank in job.ranks if rank.host_name},
-        counters=counters(job, windows),
+        counters=counters([step.counts for step in steps]),
         phases=tuple(
-            phase
-            for rank, window, shift in zip(job.ranks, windows, clock.shift, strict=True)
-            for phase in rank_phases(rank, window, pair(rank, window), float(shift))
+            shifted(phase, shift)
+            for step, shift in zip(steps, shifts, strict=True)
+            for phase in step.phases
         ),
     )
 
@@ -173,7 +238,7 @@ _APART, _TIMES_APART = 60.0, 10.0
 machines are off by less, and ranks wait for each other."""
 
 
-def _check_together(job: Job, graphs: Sequence[RankGraph], clock: JobClock) -> None:
+def _check_together(job: JobHead, graphs: Sequence[LinkedRank], clock: JobClock) -> None:
     """Refuse ranks whose steps are far apart in time: they were not recorded together.
 
     Clocks that are off do not matter where ranks have calls in common, by which they are aligned.
@@ -195,14 +260,13 @@ _IN_COMMON = 0.1
 devices have at most 4 % (serving and training, published recordings); replicas have all."""
 
 
-def _check_alike(job: Job, windows: Sequence[Window]) -> None:
+def _check_alike(job: JobHead, steps: Sequence[RankStep]) -> None:
     """Refuse ranks of different programs, where no call is there to tell it.
 
     Of ranks that launch nothing the operators are compared.
     """
     (first, names), *others = [
-        (rank, _names_of_step(rank, window))
-        for rank, window in zip(job.ranks, windows, strict=True)
+        (rank, step.names) for rank, step in zip(job.ranks, steps, strict=True)
     ]
     for rank, own in others:
         devices = {first.accelerator, rank.accelerator} - {""}
@@ -241,23 +305,20 @@ def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:
 
 
 def _coverage(
-    job: Job,
-    windows: Sequence[Window],
-    graphs: Sequence[RankGraph],
-    matching: Matching,
-    clock: JobClock,
+    job: JobHead, steps: Sequence[RankStep], matching: Matching, clock: JobClock
 ) -> Coverage:
+    graphs = [step.graph for step in steps]
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
-    unused[_IN_FLIGHT] = sum(window.in_flight for window in windows)
-    steps = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
+    unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
+    numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     return Coverage(
-        step=windows[0].step,
-        steps=tuple(steps),
+        step=steps[0].step,
+        steps=tuple(numbers),
         ranks=tuple(rank.rank for rank in job.ranks),
         ranks_in_job=job.job_ranks,
-        kernels=_kernels(job, [window.device for window in windows]),
-        launches_paired=_kernels(job, [np.setdiff1d(w.device, w.unlaunched) for w in windows]),
+        kernels=sum(step.kernels for step in steps),
+        launches_paired=sum(step.launches_paired for step in steps),
         collectives=len(matching.calls),
         collectives_matched=sum(1 for call in matching.calls if _complete(call, job)),
         sizes_known=sum(1 for call in matching.calls if not np.isnan(call.size)),
@@ -272,21 +333,14 @@ def _coverage(
     )
 
 
-def _kernels(job: Job, rows: Sequence[NDArray[np.int64]]) -> int:
-    return sum(
-        int((~r.device.copy[kernel_rows]).sum())
-        for r, kernel_rows in zip(job.ranks, rows, strict=True)
-    )
-
-
-def _complete(call: MatchedCall, job: Job) -> bool:
+def _complete(call: MatchedCall, job: JobHead) -> bool:
     recorded = sum(1 for rank in job.ranks if rank.rank in call.ranks)
     return call.label != UNKNOWN_GROUP and len(call.ops) == recorded
 
 
-def _notes(graphs: Sequence[RankGraph], matching: Matching, job: Job) -> list[str]:
+def _notes(graphs: Sequence[LinkedRank], matching: Matching, job: JobHead) -> list[str]:
     notes = [note for graph in graphs for note in graph.notes]
-    idle = sum(len(graph.left_out) for graph in graphs)
+    idle = sum(graph.left_out for graph in graphs)
     if idle:
         notes.append(f"{idle} host threads that neither launch nor wait are left out")
     if matching.assumed_groups:

@@ -11,13 +11,14 @@ requests: ``[Executor] _forward_step 7: 1 ctx reqs, 32 gen reqs`` of its PyTorch
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from simulator.analysis.phases import DECODE, MIXED, PREFILL, Phase
 from traces.core.events import HostKind, RankTrace
 from traces.profiler.streams import IN_FLIGHT
-from traces.profiler.window import Launches, Window
+from traces.profiler.window import Launches, Window, pair
 
 _WORDS = {
     PREFILL: re.compile(r"(?<![a-z])prefill(?![a-z])", re.IGNORECASE),
@@ -44,6 +45,7 @@ _OF_MODE = {
 """SGLang's ``ForwardMode`` (srt/model_executor/forward_batch_info.py): of others no token comes."""
 
 
+@lru_cache(maxsize=1 << 12)
 def phase_of(name: str) -> str | None:
     """Return the phase that a range's name marks; None if none, or several words do.
 
@@ -65,21 +67,24 @@ def phase_of(name: str) -> str | None:
     return marked[0] if len(marked) == 1 else None
 
 
-def rank_phases(
-    trace: RankTrace, window: Window, launches: Launches, shift: float
-) -> Iterator[Phase]:
-    """Yield the marked ranges of a rank's step; ``shift`` (s) puts them on the job's clock."""
+def rank_phases(trace: RankTrace, window: Window) -> Iterator[Phase]:
+    """Yield the marked ranges of a rank's step, by its own clock."""
     marked = ((index, phase_of(name)) for index, name in enumerate(trace.names))
     marks = {index: name for index, name in marked if name is not None}
     host = trace.host
     rows = window.host[host.kind[window.host] == HostKind.ANNOTATION]
-    for row in rows[np.isin(host.name[rows], list(marks))].tolist():
+    rows = rows[np.isin(host.name[rows], list(marks))]
+    launches = pair(trace, window) if len(rows) else None
+    for row in rows.tolist():
         thread, name = trace.threads[host.thread[row]], marks[int(host.name[row])]
-        span = float(host.start[row]), float(host.end[row])
-        phase = _with_device(trace, launches, Phase(name, trace.rank, thread, *span))
-        yield replace(
-            phase, start=phase.start + shift, end=phase.end + shift, done=phase.done + shift
-        )
+        phase = Phase(name, trace.rank, thread, float(host.start[row]), float(host.end[row]))
+        yield phase if launches is None else _with_device(trace, launches, phase)
+
+
+def shifted(phase: Phase, shift: float) -> Phase:
+    """Return a phase on the job's clock, which ``shift`` (s) puts it on."""
+    start, end, done = phase.start + shift, phase.end + shift, phase.done + shift
+    return replace(phase, start=start, end=end, done=done)
 
 
 def _with_device(trace: RankTrace, launches: Launches, phase: Phase) -> Phase:

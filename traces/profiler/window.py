@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from simulator.support.errors import TraceError
 from simulator.support.quantities import whole_of
 from simulator.workload import Repeats
-from traces.core.events import DeviceEvents, HostKind, ProfilerStep, RankTrace, launch_rows
+from traces.core.events import (
+    DeviceEvents,
+    HostKind,
+    ProfilerStep,
+    RankHead,
+    RankTrace,
+    launch_rows,
+)
 from traces.core.loaded import ALL, CONTRADICTED, EXPLAINED, MEDIAN
 
 
@@ -33,7 +40,7 @@ class Window:
     in_flight: int = 0
 
 
-def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
+def choose_step(ranks: Sequence[RankHead], step: str) -> str:
     """Resolve ``median`` to a step's number; a number and ``all`` must exist on every rank.
 
     The median is taken over the steps' longest duration on any rank, without the first step if
@@ -65,7 +72,7 @@ def choose_step(ranks: Sequence[RankTrace], step: str) -> str:
     return str(_median(ranks, sorted(common)))
 
 
-def _named(ranks: Sequence[RankTrace], step: str) -> str:
+def _named(ranks: Sequence[RankHead], step: str) -> str:
     for rank in ranks:
         if whole_of(step) not in _numbers(rank):
             has = ", ".join(str(number) for number in sorted(_numbers(rank))) or "none"
@@ -73,11 +80,11 @@ def _named(ranks: Sequence[RankTrace], step: str) -> str:
     return step
 
 
-def _numbers(rank: RankTrace) -> frozenset[int]:
+def _numbers(rank: RankHead) -> frozenset[int]:
     return frozenset(step.number for step in rank.steps)
 
 
-def _median(ranks: Sequence[RankTrace], numbers: list[int]) -> int:
+def _median(ranks: Sequence[RankHead], numbers: list[int]) -> int:
     if len(numbers) > 2:
         numbers = numbers[1:]
     longest = {
@@ -90,8 +97,12 @@ def _median(ranks: Sequence[RankTrace], numbers: list[int]) -> int:
     return by_time[len(by_time) // 2]
 
 
-def repeats_of(ranks: Sequence[RankTrace], step: str) -> Repeats | None:
+def repeats_of(
+    ranks: Sequence[RankHead], step: str, lasted: Sequence[float | None]
+) -> Repeats | None:
     """Say how a step follows another like it; None of a trace with none in a row, and of ``all``.
+
+    ``lasted`` is what :func:`period` says of each rank.
 
     The pause is the median over all ranks and pairs of steps that follow each other. The period is
     from the end of the step before to that of the step, on host and device, in the mean over ranks:
@@ -109,12 +120,18 @@ def repeats_of(ranks: Sequence[RankTrace], step: str) -> Repeats | None:
     if not pauses:
         return None
     pause, number = max(0.0, float(np.median(pauses))), int(step)
-    if all(number - 1 in _numbers(rank) for rank in ranks):
-        lasted = [_end_of_all(rank, number) - _end_of_all(rank, number - 1) for rank in ranks]
-    else:
+    periods = [length for length in lasted if length is not None]
+    if len(periods) < len(ranks):
         spans = (_numbered_step(rank, number) for rank in ranks)
-        lasted = [span.end - span.start + pause for span in spans]
-    return Repeats(pause=pause, period=max(0.0, float(np.mean(lasted))))
+        periods = [span.end - span.start + pause for span in spans]
+    return Repeats(pause=pause, period=max(0.0, float(np.mean(periods))))
+
+
+def period(rank: RankTrace, step: str) -> float | None:
+    """From the end of the step before to that of a step (s); None where it is not recorded."""
+    if step == ALL or int(step) - 1 not in _numbers(rank):
+        return None
+    return _end_of_all(rank, int(step)) - _end_of_all(rank, int(step) - 1)
 
 
 def _end_of_all(rank: RankTrace, number: int) -> float:
@@ -123,7 +140,7 @@ def _end_of_all(rank: RankTrace, number: int) -> float:
     return float(rank.device.end[window.device].max(initial=window.end))
 
 
-def _numbered_step(rank: RankTrace, number: int) -> ProfilerStep:
+def _numbered_step(rank: RankHead, number: int) -> ProfilerStep:
     return next(step for step in rank.steps if step.number == number)
 
 

@@ -22,6 +22,7 @@ from traces.core.events import (
     CommRecord,
     HostKind,
     Job,
+    JobHead,
     Longs,
     RankTrace,
     launch_rows,
@@ -67,7 +68,7 @@ class JoinedRank:
     comms: CommLinks
 
 
-def has_execution_traces(job: Job) -> bool:
+def has_execution_traces(job: JobHead) -> bool:
     """Whether Execution Traces lie beside the files that were read, and were not used."""
     return any(skip.reason == EXECUTION_TRACE for skip in job.skipped)
 

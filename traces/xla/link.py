@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.support.errors import TraceError, WorkloadError
 from traces.core.loaded import Coverage, Loaded
-from traces.core.rank_graph import UNKNOWN_GROUP, RankGraph
+from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank
 from traces.matching.assemble import align, assemble
 from traces.matching.match import Matching, calls_of_graph, match
 from traces.xla.device_graph import device_graph
@@ -35,7 +35,9 @@ def link_recordings(
     job_ranks = _job_ranks(recordings, choice)
     parts = sorted(choice.parts, key=lambda part: part.device.rank)
     parts = [part for part in parts if part.ops]
-    graphs = [device_graph(part, str(files[part.device.rank].file), job_ranks) for part in parts]
+    graphs = [
+        device_graph(part, str(files[part.device.rank].file), job_ranks).linked() for part in parts
+    ]
     matching = match([calls_of_graph(graph) for graph in graphs], job_ranks)
     aligned = () if len(recordings) == 1 and recordings[0].one_clock else matching.calls
     clock = align(graphs, [files[graph.rank].epoch for graph in graphs], aligned)
@@ -89,7 +91,7 @@ def _job_ranks(recordings: Sequence[XlaRecording], choice: StepChoice) -> int:
 def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
     recordings: Sequence[XlaRecording],
     choice: StepChoice,
-    graphs: Sequence[RankGraph],
+    graphs: Sequence[LinkedRank],
     matching: Matching,
     offset: dict[int, float],
     skipped: Sequence[tuple[str, str]],
@@ -132,7 +134,7 @@ def _launched(choice: StepChoice) -> int:
 def _notes(
     recordings: Sequence[XlaRecording],
     choice: StepChoice,
-    graphs: Sequence[RankGraph],
+    graphs: Sequence[LinkedRank],
     matching: Matching,
     job_ranks: int,
 ) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def of_ranks(there, wishes, gap=1.0):
         for begin, (_, call) in zip(start.tolist(), own, strict=True):
             graph.add(LocalOp(What.COLLECTIVE, "nccl", call.kind, begin, begin))
         graph.collectives = {number: call for number, (_, call) in enumerate(own)}
-        graphs.append(graph)
+        graphs.append(graph.linked())
     return alike, graphs
 
 

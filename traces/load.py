@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
-from traces.core.events import Job
+from traces.core.events import Job, JobHead
 from traces.core.files import (
     is_execution_trace,
     is_flight_recorder,
@@ -204,15 +204,48 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _open_kineto(path: Path, options: Options) -> OpenTrace:
+    from traces.linked_files import LinkedFiles, is_large
+
+    if not is_large(path):
+        return _open_whole(path, options)
+    from simulator.support.workers import cores
+
+    files = LinkedFiles(path, options, options.workers or cores(), _with_dumps)
+    whole: list[OpenTrace] = []
+
+    def link(step: str) -> Loaded:
+        if not whole:
+            try:
+                loaded = files.link(step)
+                if not (options.executions or _lacks(loaded)) or not files.has_execution_traces:
+                    return loaded
+            except TraceError:
+                if not files.has_execution_traces:
+                    raise
+            whole.append(_open_whole(path, options))
+        return whole[0](step)
+
+    return link
+
+
+def _open_whole(path: Path, options: Options) -> OpenTrace:
+    """Read a job with all of its events, of which any step can be linked."""
     from traces.kineto.directory import read_job
 
-    job = read_job(path, sample=options.replicate)
-    dumps = [skip.file for skip in job.skipped if format_of(skip.file) == "flight_recorder"]
-    if dumps:
-        from traces.flight_recorder.join import with_dumps
+    return _open_job(path, _with_dumps(read_job(path, sample=options.replicate)), options)
 
-        job = with_dumps(job, dumps)
-    return _open_job(path, job, options)
+
+_Job = TypeVar("_Job", bound=JobHead)
+
+
+def _with_dumps(job: _Job) -> _Job:
+    """Add what dumps of the flight recorder beside the files of a job know of it."""
+    dumps = [skip.file for skip in job.skipped if format_of(skip.file) == "flight_recorder"]
+    if not dumps:
+        return job
+    from traces.flight_recorder.join import with_dumps
+
+    return with_dumps(job, dumps)
 
 
 def _open_nsys(path: Path, options: Options) -> OpenTrace:

@@ -1,6 +1,5 @@
 """Compile all hot loops ahead, and modules, so that answers do not wait for it."""
 
-import os
 import sys
 from compileall import compile_dir
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,8 +10,8 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
-from experiments.evaluate.workers import process_context
 from simulator.support.compiled import LOOPS, HotLoop, signature
+from simulator.support.workers import cores, process_context
 
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 
@@ -35,12 +34,12 @@ def warm() -> int:
     # What others call is compiled with what calls it, for the types that gives it.
     outer = [number for number, loop in enumerate(loops) if id(loop) not in called]
     outer.sort(key=lambda number: -_instructions(loops[number], set()))
-    cores = min(_cores(), len(outer))
-    if cores == 1:
+    processes = min(cores(), len(outer))
+    if processes == 1:
         for number in outer:
             _compile(number)
         return len(loops)
-    with ProcessPoolExecutor(cores, process_context(), initializer=_silent) as pool:
+    with ProcessPoolExecutor(processes, process_context(), initializer=_silent) as pool:
         compiling = [pool.submit(_compile, number) for number in outer]
         for done, compiled in enumerate(as_completed(compiling), 1):
             compiled.result()
@@ -70,12 +69,6 @@ def _compile(number: int) -> None:
 def _silent() -> None:
     """Leave progress to the parent: every process would count on its own."""
     sys.stderr = StringIO()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _instructions(loop: HotLoop[..., Any], seen: set[int]) -> int:

@@ -92,7 +92,7 @@ def map_scenarios(
         except KeyboardInterrupt:
             raise Interrupted(answers) from None
         return answers
-    from experiments.evaluate.workers import ask_all  # one process does without
+    from simulator.support.workers import ask_all  # one process does without
 
     return ask_all([scenario for _, scenario in scenarios], ask, workers, watch)
 
@@ -113,7 +113,7 @@ def map_rows(
     if workers < 1:
         raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
     if workers > 1 and len(rows) > 1:
-        from experiments.evaluate.workers import ask_all  # one process does without
+        from simulator.support.workers import ask_all  # one process does without
 
         return ask_all(rows, predict, workers, watch, named)
     progress = watch(f"{len(rows)} {named}")

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice
 
-from experiments.evaluate.workers import worker_pool
 from experiments.studies.answers import Answerer
 from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run
 from simulator.support.errors import StudyError, pip_install
+from simulator.support.workers import worker_pool
 
 Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
 """Given workloads, what answers chunks until the context ends."""

@@ -13,6 +13,7 @@ import sys
 import traceback
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 from simulator.support.errors import LimitError, SettingsError, shown
 
@@ -169,6 +170,30 @@ def allow_for_job() -> None:
     if _guarded:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         _guarded[0] = max(_guarded[0], machine // 2)
+        _set_limit()
+
+
+class Budget(NamedTuple):
+    """What a process may take, for another that does part of its work.
+
+    ``guarded`` is what the memory of this process is kept to now (B); None where it is not.
+    """
+
+    limits: Limits
+    guarded: int | None
+
+
+def budget() -> Budget:
+    """Return what this process may take."""
+    return Budget(limits(), _guarded[0] if _guarded else None)
+
+
+def keep_to(given: Budget) -> None:
+    """Keep this process to the budget of the one that it works for."""
+    LIMITS.set(given.limits)
+    if given.guarded is not None:
+        guard_memory()
+        _guarded[:] = [given.guarded]
         _set_limit()
 
 

@@ -170,11 +170,15 @@ class Options:
         (:mod:`traces.missing_ranks.replicate`).
     executions
         Read Execution Traces beside the files also where these lack nothing.
+    workers
+        Processes that read the files of a large job; None: as many as there are cores. What is read
+        does not depend on it.
     """
 
     kernels: Path | None = None
     replicate: bool = False
     executions: bool = False
+    workers: int | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 
 says so; so does one for ranks above the highest, which look the same as a sample.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from simulator.support.errors import TraceError
-from traces.core.events import Job, RankTrace, Skipped, unknown_rank
+from traces.core.events import Job, JobHead, RankHead, RankTrace, Skipped, unknown_rank
 from traces.kineto.merged import LABELLED
 from traces.kineto.reader import (
     ASSUMED,
@@ -21,6 +23,22 @@ from traces.kineto.reader import (
     read_document,
     read_ranks,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRank:
+    """A rank of a file that was read, and what of its events tells whether files are of one job.
+
+    ``largest_group`` is how many ranks, at least, a job has that makes its calls; ``ended`` when
+    its last event had (ns, as ``epoch`` counts).
+    """
+
+    head: RankHead
+    largest_group: int
+    ended: int
+
+
+_Read = TypeVar("_Read", bound=ReadRank)
 
 
 def read_job(path: Path, *, sample: bool = False) -> Job:
@@ -34,57 +52,45 @@ def read_job(path: Path, *, sample: bool = False) -> Job:
     TraceError
         A file cannot be read or is broken, there is none, or the files are not of one run.
     """
-    skipped: tuple[Skipped, ...] = ()
-    if path.is_dir():
-        ranks, skipped = _directory(path)
-    else:
-        ranks = tuple(read_ranks(path, alone=True))
-    ranks = tuple(sorted(ranks, key=lambda trace: trace.rank))
-    _check_one_run(ranks)
-    job_ranks, source = _job_ranks(ranks)
-    missing = _missing(path, ranks, job_ranks, sample=sample)
-    notes = (*missing, *_steps(ranks), *_clocks(ranks))
-    return Job(ranks, job_ranks, source, skipped, notes)
+    traces: dict[RankHead, RankTrace] = {}
+
+    def read() -> Iterator[Sequence[ReadRank] | Skipped]:
+        files = map(read_file, files_in(path)) if path.is_dir() else [read_ranks(path, alone=True)]
+        for ranks in files:
+            if isinstance(ranks, Skipped):
+                yield ranks
+                continue
+            traces.update((trace, trace) for trace in ranks)
+            yield [ReadRank(trace, largest_group(trace), end_of(trace)) for trace in ranks]
+
+    job = job_of(path, *ranks_of(path, read()), sample=sample)
+    held = tuple(traces[head] for head in job.ranks)
+    return Job(held, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
 
 
-def _directory(path: Path) -> tuple[tuple[RankTrace, ...], tuple[Skipped, ...]]:
+def files_in(path: Path) -> list[Path]:
+    """List what is in a directory, in the order in which it is read.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read.
+    """
     try:
-        files = sorted(path.iterdir())
+        return sorted(path.iterdir())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(f"{path}: cannot be read: {reason}") from error
-    ranks: list[RankTrace] = []
-    skipped: list[Skipped] = []
-    for file in files:
-        read = _read(file)
-        if isinstance(read, Skipped):
-            skipped.append(read)
-            continue
-        ranks += read
-        guessed = [trace.file for trace in ranks if trace.rank_source == ASSUMED]
-        if guessed and len(ranks) > 1:
-            raise unknown_rank(guessed[0])
-    ranks = list(_without_copies(ranks, skipped))
-    if not ranks:
-        raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
-    return tuple(ranks), tuple(skipped)
 
 
-def _without_copies(ranks: Sequence[RankTrace], skipped: list[Skipped]) -> Iterator[RankTrace]:
-    """Leave out merged files whose ranks have files of their own, as SGLang leaves both."""
-    own = {trace.rank for trace in ranks if trace.rank_source != LABELLED}
-    merged: dict[Path, set[int]] = {}
-    for trace in ranks:
-        if trace.rank_source == LABELLED:
-            merged.setdefault(trace.file, set()).add(trace.rank)
-    copies = {file for file, held in merged.items() if held <= own}
-    skipped += [
-        Skipped(file, "ranks that have files of their own, merged") for file in sorted(copies)
-    ]
-    yield from (trace for trace in ranks if trace.file not in copies)
+def read_file(file: Path) -> list[RankTrace] | Skipped:
+    """Read a file of a directory, or say why it is none of a rank.
 
-
-def _read(file: Path) -> list[RankTrace] | Skipped:
+    Raises
+    ------
+    TraceError
+        If it is broken, or not what its name promises.
+    """
     if not file.is_file():
         return Skipped(file, "not a file; sub-directories are not searched")
     try:
@@ -98,6 +104,79 @@ def _read(file: Path) -> list[RankTrace] | Skipped:
     return rank_traces(document, alone=True)
 
 
+def ranks_of(
+    path: Path, reads: Iterable[Sequence[_Read] | Skipped]
+) -> tuple[list[_Read], tuple[Skipped, ...]]:
+    """Collect the ranks of files in their order, sorted, and the files that are of none.
+
+    Raises
+    ------
+    TraceError
+        If there is no rank, or one of several files does not tell its own.
+    """
+    ranks: list[_Read] = []
+    skipped: list[Skipped] = []
+    for read in reads:
+        if isinstance(read, Skipped):
+            skipped.append(read)
+            continue
+        ranks += read
+        guessed = [rank.head.file for rank in ranks if rank.head.rank_source == ASSUMED]
+        if guessed and len(ranks) > 1:
+            raise unknown_rank(guessed[0])
+    ranks = list(_without_copies(ranks, skipped))
+    if not ranks:
+        raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
+    return sorted(ranks, key=lambda rank: rank.head.rank), tuple(skipped)
+
+
+def job_of(
+    path: Path, ranks: Sequence[ReadRank], skipped: tuple[Skipped, ...], *, sample: bool
+) -> JobHead:
+    """Make a job of the ranks that were read, sorted.
+
+    Raises
+    ------
+    TraceError
+        If they are not of one run.
+    """
+    heads = tuple(rank.head for rank in ranks)
+    _check_one_run(heads)
+    job_ranks, source = _job_ranks(ranks)
+    missing = _missing(path, heads, job_ranks, sample=sample)
+    notes = (*missing, *_steps(heads), *_clocks(ranks))
+    return JobHead(heads, job_ranks, source, skipped, notes)
+
+
+def largest_group(trace: RankTrace) -> int:
+    """Count the ranks that a job has at least, by what a rank's calls say of their groups."""
+    largest = 0
+    for record in trace.comms:
+        largest = max(largest, record.group_size or 0, *(r + 1 for r in record.group_ranks or ()))
+    return largest
+
+
+def end_of(trace: RankTrace) -> int:
+    """When the last event of a rank had ended (ns, as its ``epoch`` counts)."""
+    ends = [float(events.end.max()) for events in (trace.host, trace.device) if len(events)]
+    return trace.epoch + round(max(ends) * 1e9)
+
+
+def _without_copies(ranks: Sequence[_Read], skipped: list[Skipped]) -> Iterator[_Read]:
+    """Leave out merged files whose ranks have files of their own, as SGLang leaves both."""
+    heads = [rank.head for rank in ranks]
+    own = {head.rank for head in heads if head.rank_source != LABELLED}
+    merged: dict[Path, set[int]] = {}
+    for head in heads:
+        if head.rank_source == LABELLED:
+            merged.setdefault(head.file, set()).add(head.rank)
+    copies = {file for file, held in merged.items() if held <= own}
+    skipped += [
+        Skipped(file, "ranks that have files of their own, merged") for file in sorted(copies)
+    ]
+    yield from (rank for rank in ranks if rank.head.file not in copies)
+
+
 def _reasons(skipped: Sequence[Skipped]) -> str:
     """Say what was in a directory without traces, shortly."""
     if not skipped:
@@ -106,7 +185,7 @@ def _reasons(skipped: Sequence[Skipped]) -> str:
     return f" ({len(skipped)} skipped; {'; '.join(shown)})"
 
 
-def _check_one_run(ranks: Sequence[RankTrace]) -> None:
+def _check_one_run(ranks: Sequence[RankHead]) -> None:
     for earlier, later in pairwise(ranks):
         if earlier.rank == later.rank:
             raise TraceError(
@@ -126,26 +205,23 @@ def _check_one_run(ranks: Sequence[RankTrace]) -> None:
                 )
 
 
-def _job_ranks(ranks: Sequence[RankTrace]) -> tuple[int, str]:
-    highest = ranks[-1].rank + 1
-    world = next((trace.world_size for trace in ranks if trace.world_size is not None), None)
+def _job_ranks(ranks: Sequence[ReadRank]) -> tuple[int, str]:
+    last = ranks[-1].head
+    highest = last.rank + 1
+    worlds = (rank.head.world_size for rank in ranks)
+    world = next((world for world in worlds if world is not None), None)
     if world is not None:
         if highest > world:
-            raise TraceError(f"{ranks[-1].file}: rank {highest - 1} in a world of {world} ranks")
+            raise TraceError(f"{last.file}: rank {highest - 1} in a world of {world} ranks")
         return world, "distributedInfo.world_size"
-    largest = 0
-    for trace in ranks:
-        for record in trace.comms:
-            largest = max(
-                largest, record.group_size or 0, *(r + 1 for r in record.group_ranks or ())
-            )
+    largest = max(rank.largest_group for rank in ranks)
     if largest > highest:
         return largest, "the largest communicator"
     return highest, "the highest rank of the files"
 
 
 def _missing(
-    path: Path, ranks: Sequence[RankTrace], job_ranks: int, *, sample: bool
+    path: Path, ranks: Sequence[RankHead], job_ranks: int, *, sample: bool
 ) -> Iterator[str]:
     present = [trace.rank for trace in ranks]
     most_are_there = len(present) > 1 and 2 * len(present) > present[-1] + 1
@@ -159,7 +235,7 @@ def _missing(
         yield f"{len(present)} of {job_ranks} ranks were recorded: {_listed(present)}"
 
 
-def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
+def _steps(ranks: Sequence[RankHead]) -> Iterator[str]:
     steps = {trace: {step.number for step in trace.steps} for trace in ranks}
     stepped = [trace for trace in ranks if steps[trace]]
     for trace in stepped[1:]:
@@ -173,22 +249,18 @@ def _steps(ranks: Sequence[RankTrace]) -> Iterator[str]:
         yield f"the ranks recorded different steps ({'; '.join(each)})"
 
 
-def _clocks(ranks: Sequence[RankTrace]) -> Iterator[str]:
+def _clocks(ranks: Sequence[ReadRank]) -> Iterator[str]:
     """Clocks of hosts may differ, so that files of different times are noted, not refused."""
-    latest = max(ranks, key=lambda trace: trace.epoch)
-    earliest = min(ranks, key=_end)
-    gap = (latest.epoch - _end(earliest)) / 1e9
+    latest = max(ranks, key=lambda rank: rank.head.epoch).head
+    earliest = min(ranks, key=lambda rank: rank.ended)
+    gap = (latest.epoch - earliest.ended) / 1e9
     if gap > 0:
         seconds = f"{gap:,.0f}" if gap >= 100 else f"{gap:.3g}"
         yield (
-            f"rank {latest.rank} begins {seconds} s after rank {earliest.rank} has ended: files of "
-            "different runs, or of hosts whose clocks differ; check that they belong together"
+            f"rank {latest.rank} begins {seconds} s after rank {earliest.head.rank} has ended: "
+            "files of different runs, or of hosts whose clocks differ; check that they belong "
+            "together"
         )
-
-
-def _end(trace: RankTrace) -> int:
-    ends = [float(events.end.max()) for events in (trace.host, trace.device) if len(events)]
-    return trace.epoch + round(max(ends) * 1e9)
 
 
 def _listed(numbers: Sequence[int]) -> str:

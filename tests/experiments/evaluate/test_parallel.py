@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from experiments.baseline import Settings
-from experiments.evaluate import workers as processes
 from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.points.sweep import sweep
 from experiments.scenario.resources import improve
@@ -21,6 +20,7 @@ from helpers.asked import deadlocked, killed
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
+from simulator.support import workers as processes
 from simulator.support.errors import DeadlockError, WhatIfError
 from simulator.workload import What
 from topologies import load_cluster

@@ -233,7 +233,7 @@ def test_a_limit_that_is_none(word):
 OWN = {
     "simulator/support/input_files.py",  # the door
     "simulator/support/limits.py",
-    "experiments/evaluate/workers.py",  # columns that this program wrote for its own workers
+    "simulator/support/workers.py",  # columns that this program wrote for its own workers
     "experiments/files.py",  # outputs
     "experiments/studies/dask_cluster.py",
     "experiments/studies/store.py",
@@ -282,7 +282,7 @@ def test_no_reader_goes_round_the_door():
 
 PICKLES = {
     "simulator/support/compiled.py": "names an exception",
-    "experiments/evaluate/workers.py": "between processes of this program",
+    "simulator/support/workers.py": "between processes of this program",
     "experiments/studies/dask_cluster.py": "between processes that the user started",
 }
 

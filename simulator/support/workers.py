@@ -1,4 +1,4 @@
-"""The processes of one machine that answer one question: scenarios, steps, chunks of a study.
+"""The processes of one machine that share one task: scenarios, chunks of a study, files of a job.
 
 What they share is pickled once, and its columns not at all: these lie in one file that every
 process maps, so a column that several scenarios share is in memory once. A column can be
@@ -20,32 +20,45 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from simulator.support.errors import Interrupted, WhatIfError
+from simulator.support.limits import Budget, budget, keep_to
 
-if TYPE_CHECKING:
-    from experiments.settings import Watch
-
+Watch = Callable[[str], Callable[[int, int], None] | None]
+"""Called with what is about to be asked; returns what is called with how many of how many are done,
+or None."""
 Answer = TypeVar("Answer")
 Case = TypeVar("Case")
+_CLOCK = ("simulator.engine.flow",)
+"""What simulating needs."""
 _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
 
+def cores() -> int:
+    """Count the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
-def worker_pool(shared: object, workers: int) -> "Iterator[Callable[..., Future[Any]]]":
+def worker_pool(
+    shared: object, workers: int, imports: Sequence[str] = _CLOCK
+) -> "Iterator[Callable[..., Future[Any]]]":
     """Start processes that all have a copy of ``shared``, and end them with the context.
 
     What is yielded submits a function and its arguments; a process calls it with its copy of
-    ``shared`` before them. The processes start with the first submission.
+    ``shared`` before them. The processes start with the first submission; modules that they need,
+    ``imports``, are imported once for all of them if they are the first of this process.
 
     Raises
     ------
     BrokenProcessPool
         If a worker was killed.
     """
-    context = process_context()
+    context = process_context(imports)
     parent, parent_end = context.Pipe(duplex=False)  # nobody writes: it ends when this process does
     before = set(multiprocessing.active_children())
     pool: ProcessPoolExecutor | None = None
@@ -56,7 +69,7 @@ def worker_pool(shared: object, workers: int) -> "Iterator[Callable[..., Future[
             if pool is None:
                 path = Path(folder) / "columns"
                 graph, columns = _written(shared, path)
-                begin = graph, path, columns, parent
+                begin = graph, path, columns, parent, budget()
                 pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=begin)
             return pool.submit(_call, function, *arguments)
 
@@ -77,12 +90,14 @@ def ask_all(
     cases: Sequence[Case],
     ask: Callable[[Case], Answer],
     workers: int,
-    watch: "Watch",
+    watch: Watch,
     named: str = "scenarios",
+    imports: Sequence[str] = _CLOCK,
 ) -> list[Answer]:
     """Ask every case the same, ``workers`` at a time; answers in order.
 
-    A case is anything that can be pickled; ``named`` is what progress calls them.
+    A case is anything that can be pickled; ``named`` is what progress calls them, and ``imports``
+    are modules that answering needs.
 
     Raises
     ------
@@ -93,7 +108,7 @@ def ask_all(
     """
     progress = watch(f"{len(cases)} {named} in {workers} processes")
     try:
-        with worker_pool(cases, min(workers, len(cases))) as submit:
+        with worker_pool(cases, min(workers, len(cases)), imports) as submit:
             futures = [submit(_ask, ask, index) for index in range(len(cases))]
             answers = []
             try:
@@ -114,12 +129,12 @@ def _ask(cases: Sequence[Case], ask: Callable[[Case], Answer], index: int) -> An
     return ask(cases[index])
 
 
-def process_context() -> BaseContext:
+def process_context(imports: Sequence[str] = _CLOCK) -> BaseContext:
     """Return how processes are started: copies of a clean one, which imports once for all."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "simulator.engine.flow"])
+    context.set_forkserver_preload([__name__, *imports])
     return context
 
 
@@ -150,8 +165,11 @@ _mapped: dict[str, Any] = {}
 """What a worker process was given when it began; nothing in any other process."""
 
 
-def _begin(graph: bytes, path: Path, places: list[_Column], parent: Connection) -> None:
+def _begin(
+    graph: bytes, path: Path, places: list[_Column], parent: Connection, memory: Budget
+) -> None:
     """Begin a worker; an interrupt is the parent's to handle, and no worker outlives its parent."""
+    keep_to(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _attach(graph, path, places)

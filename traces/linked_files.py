@@ -1,0 +1,171 @@
+"""Large jobs: every file is read, linked and let go by itself, several at a time.
+
+A profile takes many times the memory of what a replay needs of it. So of a large directory each
+file is a task: it is read, the steps that are likely to be asked about are linked, and only their
+columns are kept. In memory are the files under way and the linked steps. A step that was not
+expected has the files read once more.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from simulator.support.errors import TraceError
+from simulator.support.input_files import PACKED, beginning
+from simulator.support.limits import allow_for
+from traces.core.comm_kernels import KernelRules
+from traces.core.events import EXECUTION_TRACE, JobHead, RankHead, RankTrace, Skipped
+from traces.core.loaded import ALL, MEDIAN, Loaded, Options
+from traces.core.typical import MOST_STEPS
+from traces.kineto.directory import (
+    ReadRank,
+    end_of,
+    files_in,
+    job_of,
+    largest_group,
+    ranks_of,
+    read_file,
+)
+from traces.profiler.link import RankStep, joined, kernel_rules, rank_step
+from traces.profiler.window import choose_step
+
+LARGE = 64e6
+"""Bytes of a directory's files, unpacked, from which on its ranks are read apart. A core reads some
+40 MB/s: with less, starting processes takes as long as they save."""
+_SHRINKS = 12
+"""A packed profile is about so many times as long: those at hand are 10 to 16 times."""
+
+
+def is_large(path: Path, least: float = LARGE) -> bool:
+    """Whether a directory has several files and so many bytes that they are read apart."""
+    if not path.is_dir():
+        return False
+    files = [file for file in files_in(path) if file.is_file()]
+    return len(files) > 1 and sum(map(_unpacked, files)) >= least
+
+
+def _unpacked(file: Path) -> float:
+    is_packed = beginning(file, 8).startswith(PACKED)
+    return file.stat().st_size * (_SHRINKS if is_packed else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedFileRank(ReadRank):
+    """A rank of a file, and the steps of it that were linked, or what makes that impossible."""
+
+    steps: dict[str, RankStep | TraceError]
+
+
+class LinkedFiles:
+    """The files of a directory, ``workers`` of them at a time: from a step to a workload.
+
+    ``completed`` adds to the job what files say that are of no rank.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        workers: int,
+        completed: Callable[[JobHead], JobHead] = lambda job: job,
+    ) -> None:
+        self._path = path
+        self._options = options
+        self._workers = workers
+        self._completed = completed
+        self._ranks: list[LinkedFileRank] = []
+        self._job: JobHead | None = None
+
+    @property
+    def has_execution_traces(self) -> bool:
+        """Whether Execution Traces lie beside the files that were read, and were not used."""
+        skipped = () if self._job is None else self._job.skipped
+        return any(skip.reason == EXECUTION_TRACE for skip in skipped)
+
+    def link(self, step: str) -> Loaded:
+        """Make a workload of a step, as :func:`traces.profiler.link.link_job` does."""
+        job = self._read(step) if self._job is None else self._job
+        chosen = choose_step(job.ranks, step)
+        lacking = {rank.head.file for rank in self._ranks if chosen not in rank.steps}
+        if lacking:
+            self._read_again(sorted(lacking), chosen)
+        steps = []
+        for rank in self._ranks:
+            linked = rank.steps[chosen]
+            if isinstance(linked, TraceError):
+                raise linked
+            steps.append(linked)
+        return joined(self._path, job, steps, self._options)
+
+    def _read(self, step: str) -> JobHead:
+        reads = self._apart(files_in(self._path), step)
+        self._ranks, skipped = ranks_of(self._path, reads)
+        job = job_of(self._path, self._ranks, skipped, sample=self._options.replicate)
+        self._job = self._completed(job)
+        return self._job
+
+    def _read_again(self, files: Sequence[Path], step: str) -> None:
+        reads = self._apart(files, step)
+        again = {
+            (rank.head.file, rank.head.rank): rank
+            for ranks in reads
+            if not isinstance(ranks, Skipped)
+            for rank in ranks
+        }
+        for rank in self._ranks:
+            if step not in rank.steps:
+                newer = again.get((rank.head.file, rank.head.rank))
+                if newer is None or step not in newer.steps:
+                    raise TraceError(f"{rank.head.file}: was changed while it was read: ask again")
+                rank.steps.update(newer.steps)
+
+    def _apart(self, files: Sequence[Path], step: str) -> list[list[LinkedFileRank] | Skipped]:
+        task = partial(_read_and_link, step=step, kernels=kernel_rules(self._options))
+        if self._workers == 1 or len(files) < 2:
+            return [task(file) for file in files]
+        from simulator.support.workers import ask_all  # one process does without
+
+        for file in files:
+            allow_for(file.stat().st_size)  # the columns of its steps
+        return ask_all(files, task, self._workers, lambda _: None, "files", (__name__,))
+
+
+def _read_and_link(file: Path, step: str, kernels: KernelRules) -> list[LinkedFileRank] | Skipped:
+    """Read a file, and link the steps that a question about a step of the job may come to."""
+    traces = read_file(file)
+    if isinstance(traces, Skipped):
+        return traces
+    return [
+        LinkedFileRank(
+            trace.head(),
+            largest_group(trace),
+            end_of(trace),
+            {number: _linked(trace, number, kernels) for number in _expected(trace, step)},
+        )
+        for trace in traces
+    ]
+
+
+def _linked(trace: RankTrace, step: str, kernels: KernelRules) -> RankStep | TraceError:
+    try:
+        return rank_step(trace, step, kernels)
+    except TraceError as error:
+        return error
+
+
+def _expected(rank: RankHead, step: str) -> list[str]:
+    """List the steps of a rank to link when a step of its job is asked for, which it may not have.
+
+    The step in the middle is known when all ranks are; those beside it are asked for, too, to make
+    it typical, to calibrate, and for intervals.
+    """
+    numbers = [profiled.number for profiled in rank.steps]
+    if step == ALL or not numbers:
+        return [ALL]
+    if step != MEDIAN:
+        return [step] if step in map(str, numbers) else []
+    middle = choose_step([rank], MEDIAN)
+    numbers = sorted(set(numbers))
+    first = numbers[1:] if len(numbers) == 3 else numbers
+    return list(dict.fromkeys([middle, *map(str, first[:MOST_STEPS])]))

@@ -131,7 +131,8 @@ class Settings:
         Force algorithms, as :func:`collectives.libraries.planners.parse_rule` reads them:
         ``all_reduce[1MiB..]@tp=ring``.
     workers : int
-        Processes that simulate what-ifs; answers do not depend on it.
+        Processes that simulate what-ifs, and that read the files of a large trace: by default one
+        simulates, and as many read as there are cores. Answers do not depend on it.
     what_ifs : sequence of str
         Change the step before anything is asked of it, as
         :func:`experiments.scenario.language.parse_change` reads them: ``rank 3 compute x1.2``.
@@ -185,7 +186,9 @@ class Settings:
         """How the trace is read."""
         from traces.core.loaded import Options
 
-        return Options(self.kernels, self.replicate)
+        return Options(
+            self.kernels, self.replicate, workers=self.workers if self.workers > 1 else None
+        )
 
     def record(self) -> "SettingsRecord":
         """Return every setting for JSON."""

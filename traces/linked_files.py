@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import PACKED, beginning
+from simulator.support.input_files import PACKED, open_file
 from simulator.support.limits import allow_for
 from traces.core.comm_kernels import KernelRules
-from traces.core.events import EXECUTION_TRACE, JobHead, RankHead, RankTrace, Skipped
+from traces.core.events import JobHead, RankHead, RankTrace, Skipped
 from traces.core.loaded import ALL, MEDIAN, Loaded, Options
 from traces.core.typical import MOST_STEPS
 from traces.kineto.directory import (
@@ -46,7 +46,8 @@ def is_large(path: Path, least: float = LARGE) -> bool:
 
 
 def _unpacked(file: Path) -> float:
-    is_packed = beginning(file, 8).startswith(PACKED)
+    with open_file(file) as opened:
+        is_packed = opened.read(max(map(len, PACKED))).startswith(PACKED)
     return file.stat().st_size * (_SHRINKS if is_packed else 1)
 
 
@@ -75,17 +76,12 @@ class LinkedFiles:
         self._workers = workers
         self._completed = completed
         self._ranks: list[LinkedFileRank] = []
-        self._job: JobHead | None = None
-
-    @property
-    def has_execution_traces(self) -> bool:
-        """Whether Execution Traces lie beside the files that were read, and were not used."""
-        skipped = () if self._job is None else self._job.skipped
-        return any(skip.reason == EXECUTION_TRACE for skip in skipped)
+        self.job: JobHead | None = None
+        """What was read; None before a step was asked for."""
 
     def link(self, step: str) -> Loaded:
         """Make a workload of a step, as :func:`traces.profiler.link.link_job` does."""
-        job = self._read(step) if self._job is None else self._job
+        job = self._read(step) if self.job is None else self.job
         chosen = choose_step(job.ranks, step)
         lacking = {rank.head.file for rank in self._ranks if chosen not in rank.steps}
         if lacking:
@@ -102,8 +98,8 @@ class LinkedFiles:
         reads = self._apart(files_in(self._path), step)
         self._ranks, skipped = ranks_of(self._path, reads)
         job = job_of(self._path, self._ranks, skipped, sample=self._options.replicate)
-        self._job = self._completed(job)
-        return self._job
+        self.job = self._completed(job)
+        return self.job
 
     def _read_again(self, files: Sequence[Path], step: str) -> None:
         reads = self._apart(files, step)

@@ -217,10 +217,12 @@ def _open_kineto(path: Path, options: Options) -> OpenTrace:
         if not whole:
             try:
                 loaded = files.link(step)
-                if not (options.executions or _lacks(loaded)) or not files.has_execution_traces:
+                if files.job is None or not (
+                    files.job.has_execution_traces and (options.executions or _lacks(loaded))
+                ):
                     return loaded
             except TraceError:
-                if not files.has_execution_traces:
+                if files.job is None or not files.job.has_execution_traces:
                     raise
             whole.append(_open_whole(path, options))
         return whole[0](step)
@@ -267,7 +269,7 @@ def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
     ``options.executions`` asks for it: they take as long to read as all the rest.
     """
     from traces.profiler.link import link_job
-    from traces.pytorch_et.join import has_execution_traces, with_execution_traces
+    from traces.pytorch_et.join import with_execution_traces
 
     if options.executions:
         job = with_execution_traces(job)
@@ -278,9 +280,9 @@ def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
         try:
             loaded = link_job(path, job, step, options)
         except TraceError:
-            if not has_execution_traces(job):
+            if not job.has_execution_traces:
                 raise
-        if loaded is None or (_lacks(loaded) and has_execution_traces(job)):
+        if loaded is None or (_lacks(loaded) and job.has_execution_traces):
             job = with_execution_traces(job)
             loaded = link_job(path, job, step, options)
         return loaded

@@ -450,7 +450,10 @@ Fold = Annotated[
 Workers = Annotated[
     int,
     typer.Option(
-        min=1, rich_help_panel=_SIMULATION, help="Processes that simulate what-ifs; for large jobs."
+        min=1,
+        rich_help_panel=_SIMULATION,
+        help="Processes that simulate what-ifs, and read large traces (which all cores do by"
+        " default).",
     ),
 ]
 

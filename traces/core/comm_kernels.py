@@ -192,6 +192,9 @@ class KernelRules:
     own: int = 0
     """How many of them, from the first, are a user's: these look at the beginning of a name."""
     _patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
+    _known: dict[str, KernelRule | None] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         patterns = []
@@ -219,7 +222,13 @@ class KernelRules:
         >>> KERNELS.rule("triton_poi_fused_add_all_reduce_4") is None
         True
         """
-        name, short = kernel[:_LONGEST_NAME], kernel[:_SHORT_NAME]
+        name = kernel[:_LONGEST_NAME]
+        if name not in self._known:  # ranks of a job have the same kernels
+            self._known[name] = self._first(name)
+        return self._known[name]
+
+    def _first(self, name: str) -> KernelRule | None:
+        short = name[:_SHORT_NAME]
         for number, (rule, pattern) in enumerate(zip(self.rules, self._patterns, strict=True)):
             if pattern.search(short if number < self.own else name):
                 return rule

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -309,6 +310,11 @@ class JobHead:
     notes: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
 
+    @property
+    def has_execution_traces(self) -> bool:
+        """Whether Execution Traces lie beside the files that were read, and were not used."""
+        return any(skip.reason == EXECUTION_TRACE for skip in self.skipped)
+
 
 @dataclass(frozen=True, eq=False)
 class Job(JobHead):
@@ -342,6 +348,19 @@ def launch_rows(trace: RankTrace) -> NDArray[np.int64]:
     correlations = trace.host.correlation[host]
     at = np.minimum(np.searchsorted(correlations, trace.device.correlation), len(correlations) - 1)
     return np.where(correlations[at] == trace.device.correlation, host[at], -1)
+
+
+@lru_cache(maxsize=1 << 15)
+def _is_in(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None
+
+
+def names_with(trace: RankTrace, pattern: re.Pattern[str]) -> list[int]:
+    """Find the names of a trace, by their numbers, that a pattern is found in.
+
+    The ranks of a job have the same names, long ones for the most part: each is searched once.
+    """
+    return [number for number, name in enumerate(trace.names) if _is_in(pattern, name)]
 
 
 NAMED = re.compile(r"rank[-_. =]?(\d{1,7})(?!\d)", re.IGNORECASE)

@@ -49,7 +49,7 @@ from traces.kineto.schema import (
     KinetoEvent,
     LooseNumber,
     SyncArgs,
-    decode_event,
+    decode_batch,
     decode_sync,
     durations_ns,
     identifier,
@@ -357,8 +357,7 @@ class EventReading:
         host: PickedEvents = []
         device: PickedEvents = []
         unused = []
-        for raw in raws:
-            event = decode_event(raw)
+        for event, raw in zip(decode_batch(raws), raws, strict=True):
             use = self._uses[event.cat] if event.ph == "X" else _UNUSED
             if use == _MTIA:
                 named = self._mtia.use(event, raw)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.core.events import Floats, RankTrace
+from traces.core.events import Floats, RankTrace, names_with
 from traces.core.loaded import Counters
 from traces.core.rank_graph import kind_of
 from traces.profiler.window import Window
@@ -90,7 +90,7 @@ def _grids(rank: RankTrace, window: Window) -> Pair:
 def _copies(rank: RankTrace, window: Window) -> Pair:
     """Bytes and time (s) of the copies that record them."""
     device, rows = rank.device, window.device
-    copies = [number for number, name in enumerate(rank.names) if _COPY.search(name)]
+    copies = names_with(rank, _COPY)
     rows = rows[device.copy[rows] & (device.moved[rows] > 0) & np.isin(device.name[rows], copies)]
     return device.moved[rows], device.end[rows] - device.start[rows]
 

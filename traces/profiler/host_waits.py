@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.core.events import Floats, HostKind, Longs, RankTrace
+from traces.core.events import Floats, HostKind, Longs, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.device import DeviceOps
 from traces.profiler.stream_waits import STAMPS, calls_by_correlation
@@ -51,7 +51,7 @@ def device_waits(
     launched = dict(zip(launches.host.tolist(), launches.device.tolist(), strict=True))
     last: dict[int, int] = {}
     host = trace.host
-    may_wait = [number for number, name in enumerate(trace.names) if _WAITS.search(name)]
+    may_wait = names_with(trace, _WAITS)
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
     rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], may_wait)]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])
@@ -180,7 +180,7 @@ _ASKS = re.compile(r"(Event|Stream)Query")
 def _loops(trace: RankTrace, window: Window) -> Iterator[_Loop]:
     """Find runs of queries without another runtime call between them."""
     host = trace.host
-    asks = [number for number, name in enumerate(trace.names) if _ASKS.search(name)]
+    asks = names_with(trace, _ASKS)
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
     if not np.isin(host.name[rows], asks).any():
         return
@@ -549,8 +549,8 @@ def _at_work(trace: RankTrace, rows: Longs, begins: Floats) -> NDArray[np.bool_]
     host = trace.host
     starts, ends = host.start[rows], host.end[rows]
     latest = np.maximum.accumulate(ends)
-    may_wait = np.array([bool(_MAY_WAIT.search(name)) for name in trace.names])
-    wait = (host.comm[rows] >= 0) | may_wait[host.name[rows]]
+    may_wait = np.isin(host.name[rows], names_with(trace, _MAY_WAIT))
+    wait = (host.comm[rows] >= 0) | may_wait
     # Prefix sums: waits[b] - waits[a] counts the waits among events a to b - 1.
     waits = np.concatenate([[0], np.cumsum(wait)])
     is_busy = np.zeros(len(begins), dtype=bool)

@@ -22,7 +22,7 @@ from itertools import groupby
 import numpy as np
 
 from simulator.workload import What
-from traces.core.events import HostKind, RankTrace
+from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import DeviceOps
@@ -61,7 +61,7 @@ def stream_calls(
     for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True):
         launched_by.setdefault(launch, []).append(ops.op_of[device])
     rows = window.host[host.kind[window.host] == HostKind.RUNTIME]
-    matching_names = [number for number, name in enumerate(trace.names) if _MATTERS.search(name)]
+    matching_names = names_with(trace, _MATTERS)
     rows = rows[np.isin(rows, launches.host) | np.isin(host.name[rows], matching_names)]
     rows = rows[np.lexsort((rows, host.end[rows], host.start[rows]))]
     columns = (rows, host.thread[rows], host.name[rows], host.start[rows], host.end[rows])

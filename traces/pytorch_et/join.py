@@ -22,7 +22,6 @@ from traces.core.events import (
     CommRecord,
     HostKind,
     Job,
-    JobHead,
     Longs,
     RankTrace,
     launch_rows,
@@ -66,11 +65,6 @@ class JoinedRank:
     kernels_linked: int
     unlinked_kernels: dict[str, int]
     comms: CommLinks
-
-
-def has_execution_traces(job: JobHead) -> bool:
-    """Whether Execution Traces lie beside the files that were read, and were not used."""
-    return any(skip.reason == EXECUTION_TRACE for skip in job.skipped)
 
 
 def with_execution_traces(job: Job) -> Job:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -38,7 +39,7 @@ from experiments.scenario.model_check import EngineCheck, engine_check
 from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
-from experiments.settings import SettingsOptions, Watch, settings_of
+from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
 from simulator.support.errors import ClusterError, SettingsError, TwofoldError
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
@@ -48,12 +49,14 @@ from topologies.cluster.bare import unspecified
 from topologies.cluster.catalog import clusters_with
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
+from traces.core.typical import TYPICAL, like_steps
 from traces.load import OpenTrace
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from experiments.costing.percentile import DrawnStep
     from experiments.scenario.change import Changed
 
     Made = tuple[Changed, ...]
@@ -73,7 +76,8 @@ class Baseline:
     ``read`` reads other steps of the trace. ``slow_down`` is None where kernels do not slow down,
     ``unprofiled`` where it was not given how long the step takes when nobody records it; else
     ``loaded`` has the step without its stalls, and that time as the measured one. ``by_hosts`` says
-    that the nodes of the settings are those whose names the recording has.
+    that the nodes of the settings are those whose names the recording has. ``drawn`` is the step at
+    the percentile that was asked for: it is ``recorded``, and ``loaded`` has it.
     """
 
     loaded: Loaded
@@ -88,6 +92,7 @@ class Baseline:
     slow_down: SlowDown | None = None
     unprofiled: Unprofiled | None = None
     by_hosts: bool = False
+    drawn: "DrawnStep | None" = None
 
     def on(self, cluster: Cluster) -> Scenario:
         """Return the step that is asked about on another cluster, with the same what-ifs."""
@@ -409,7 +414,8 @@ def replayed(
     read: OpenTrace, cluster: Cluster, settings: Settings, watch: Watch = lambda _: None
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
-    loaded = read(settings.step)
+    percentile = percentile_of(settings.step)
+    loaded = read(settings.step if percentile is None else TYPICAL)
     asked_nodes = settings.nodes
     loaded, settings = _on_hosts(loaded, cluster, settings)
     cluster = with_nodes(cluster, settings.nodes)
@@ -419,6 +425,10 @@ def replayed(
     unprofiled = None
     if settings.step_time:
         loaded, recorded, unprofiled = _unprofiled(loaded, recorded, settings, read)
+    drawn = None
+    if percentile is not None:
+        drawn = _drawn(loaded, recorded, percentile, read, watch)
+        loaded, recorded = _in_place_of(loaded, drawn), drawn.scenario
     scenario = with_slow_down(recorded, kernel_slope)
     if kernel_slope is None:
         scenario = beside_exchanges(scenario, loaded.generated_by)
@@ -428,6 +438,7 @@ def replayed(
         slow_down=kernel_slope,
         unprofiled=unprofiled,
         by_hosts=settings.nodes != asked_nodes,
+        drawn=drawn,
     )
     if not settings.what_ifs:
         return base
@@ -473,6 +484,34 @@ def _unprofiled(
     scenario, unprofiled = without_stalls(recorded, step, others)
     loaded = replace(loaded, workload=scenario.workload, measured_step=step)
     return loaded, scenario, unprofiled
+
+
+def _drawn(
+    typical: Loaded, recorded: Scenario, percentile: float, read: OpenTrace, watch: Watch
+) -> "DrawnStep":
+    """Draw the step at a percentile.
+
+    Raises
+    ------
+    TraceError
+        If the trace does not show how steps scatter.
+    """
+    from experiments.costing.percentile import at_percentile  # most steps are as recorded
+
+    steps = like_steps(read, typical)
+    return at_percentile(recorded, typical.measured_step, steps, percentile, watch)
+
+
+def _in_place_of(typical: Loaded, drawn: "DrawnStep") -> Loaded:
+    """Return a drawn step, of which nothing was measured, as one that was read."""
+    coverage = replace(
+        typical.coverage,
+        step=f"p{drawn.percentile:g}",
+        typical_of=(),
+        notes=(*typical.coverage.notes, drawn.note),
+    )
+    workload = drawn.scenario.workload
+    return replace(typical, workload=workload, measured_step=nan, coverage=coverage)
 
 
 def costed(

@@ -1,5 +1,6 @@
 """How to simulate: the settings that every question shares, checked one by one."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
@@ -85,9 +86,21 @@ def _nearest(value: str, choices: Iterable[str]) -> str:
 
 
 def _step(value: str) -> str:
-    if not (value.isdecimal() or value in _NAMED_STEPS):
-        raise ValueError("accepted: the number of a step, typical, median or all")
+    if not (value.isdecimal() or value in _NAMED_STEPS or percentile_of(value)):
+        raise ValueError("accepted: the number of a step, typical, median, all, or p95")
     return value
+
+
+def percentile_of(step: str) -> float | None:
+    """Return which percentile a step is, ``p95``; None of any other name.
+
+    Examples
+    --------
+    >>> percentile_of("p99.9"), percentile_of("p100"), percentile_of("median")
+    (99.9, None, None)
+    """
+    found = re.fullmatch(r"p(\d{1,2}(?:\.\d{1,3})?)", step)
+    return float(found[1]) or None if found else None
 
 
 def _step_time(value: str) -> str:
@@ -124,7 +137,8 @@ class Settings:
         Where the costs of collectives are from.
     step : str
         ``typical``: a recorded step with as much work as steps have in the median; a
-        ``ProfilerStep`` number: that step as it was; ``median``: the one in the middle; ``all``.
+        ``ProfilerStep`` number: that step as it was; ``median``: the one in the middle; ``all``;
+        ``p95``: one that 5 % of steps are longer than (:mod:`experiments.costing.percentile`).
     nodes : int, optional
         Spread the ranks evenly over that many nodes; by default nodes are filled in order.
     algorithms : sequence of str

@@ -117,8 +117,9 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
-    if value not in ("typical", "median", "all") and not value.isdecimal():
-        raise typer.BadParameter(f"{value!r} is no step number, nor 'typical', 'median' or 'all'.")
+    is_percentile = value.startswith("p") and value[1:].replace(".", "", 1).isdecimal()
+    if not (value in ("typical", "median", "all") or value.isdecimal() or is_percentile):
+        raise typer.BadParameter(f"{value!r} is no step: a number, typical, median, all or p95.")
     return value
 
 
@@ -352,9 +353,9 @@ Step = Annotated[
     str,
     typer.Option(
         callback=_step,
-        autocompletion=completed(lambda: ("typical", "median", "all")),
+        autocompletion=completed(lambda: ("typical", "median", "p95", "all")),
         rich_help_panel=_SIMULATION,
-        help="A step's number, the one with 'typical' or 'median' lengths, or 'all'.",
+        help="A step's number, the one with 'typical' or 'median' lengths, 'p95', or 'all'.",
     ),
 ]
 StepB = Annotated[

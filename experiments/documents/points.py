@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.documents.step import about, cause, details, stats, step_sections, trust
+from experiments.documents.step import about, cause, details, stats, step_sections, the_step, trust
 from experiments.output.document import (
     Axis,
     Block,
@@ -91,7 +91,7 @@ def _next(*commands: str) -> tuple[str, ...]:
 
 def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> str:
     """Name what saves most, then the most of what it is not: of the network, or of the ranks."""
-    step = f"the {say_step(report.base.timeline.makespan)} step"
+    step = the_step(report.base)
     if not answered:
         return f"None of these resources affects {step}."
     worst = min(answered, key=lambda row: row.gain_pct)
@@ -292,7 +292,7 @@ def sweep(report: "SweepReport") -> Document:
 
 def _sweep_headline(report: "SweepReport") -> str:
     """Say what the ends of the range make of the step."""
-    step = f"the {say_step(report.base.timeline.makespan)} step"
+    step = the_step(report.base)
     if report.note:
         name = say_resource(report.resource)
         return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
@@ -400,7 +400,7 @@ def curve(report: "CurveReport") -> Document:
 
 def _curve_headline(report: "CurveReport") -> str:
     name, share = say_resource(report.resource), f"{report.threshold_pct:g} %"
-    step = f"the {say_step(report.base.timeline.makespan)} step"
+    step = the_step(report.base)
     if report.note:
         return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
     doubling = f"Doubling the {name}"
@@ -623,7 +623,7 @@ def what_ifs(report: "WhatIfReport") -> Document:
 def _what_if_headline(report: "WhatIfReport") -> str:
     """Name the change that matters most, and of several how many save and cost."""
     points = report.points
-    step = f"the {say_step(report.base.timeline.makespan)} step"
+    step = the_step(report.base)
     best = max(points, key=lambda point: point.gain_pct)
     if best.gain_pct <= 0 or say_gain(best.gain_pct, best.interval_pct).startswith("<"):
         worst = min(points, key=lambda point: point.gain_pct)

@@ -14,7 +14,7 @@ from experiments.output.document import (
     Timeline,
     Trust,
 )
-from experiments.output.words import percent, plural, say_resource, say_time
+from experiments.output.words import percent, plural, say_resource, say_step, say_time
 from experiments.priors.doubts import MUCH, CommunicationError, shares_said
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
@@ -125,7 +125,20 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     return Trust(text, "fair" if is_fair else "good")
 
 
+def the_step(base: "Baseline") -> str:
+    """Call the step that is asked about by its length."""
+    length = say_step(base.timeline.makespan)
+    return (
+        f"the {length} step"
+        if base.drawn is None
+        else f"the {length} p{base.drawn.percentile:g} step"
+    )
+
+
 def _say_replay(base: "Baseline") -> str:
+    if base.drawn is not None:
+        error = f"{round(100 * base.drawn.typical_error, 1) + 0.0:+.1f} %"
+        return f"drawn from {base.drawn.recorded} recorded steps; replay of the typical one {error}"
     if base.error is not None:
         return f"replay {round(100 * base.error, 1) + 0.0:+.1f} %"
     prior = base.step_prior

@@ -14,6 +14,7 @@ from experiments.documents.step import (
     path_section,
     stats,
     step_sections,
+    the_step,
     timeline_section,
     trust,
     where,
@@ -141,8 +142,7 @@ def explain(report: "ExplainReport") -> Document:
         named = "of the step before" if top.name == STEP_BEFORE else top.name
         name = shortened(f"{top.what} {named}".strip(), 2 * _NAME)
         headline = (
-            f"The largest part of the {say_step(base.timeline.makespan)} step is {name}:"
-            f" {share:.0f} % of the critical path."
+            f"The largest part of {the_step(base)} is {name}: {share:.0f} % of the critical path."
         )
     parts = [(f"{part.what} {part.name}".strip(), part.seconds) for part in report.parts]
     whole = Section(

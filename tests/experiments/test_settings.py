@@ -37,7 +37,10 @@ def test_what_is_clear_is_understood():
         ({"nodes": 0}, "nodes: 0: write greater than or equal to 1"),
         ({"nodes": 2.5}, "nodes: 2.5: write a valid integer"),
         ({"nodes": [2]}, "nodes: [2]: "),
-        ({"step": "last"}, "step: 'last': accepted: the number of a step, typical, median or all"),
+        (
+            {"step": "last"},
+            "step: 'last': accepted: the number of a step, typical, median, all, or p95",
+        ),
         ({"step": True}, "step: True: "),
         ({"engine": "analytical"}, "engine: 'analytical': did you mean analytic?"),
         ({"engine": "x"}, "engine: 'x': accepted: flow, simpy, analytic"),

@@ -96,6 +96,79 @@ _DIFFERENT = "step {} makes other calls than step {}: it is left out of the typi
 _OUTLIER = "step {} took {}, the median step {}: it is left out of the typical step"
 
 
+def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]:
+    """Read the steps that a typical one stands for.
+
+    Raises
+    ------
+    TraceError
+        If it stands for none but itself.
+    """
+    numbers = typical.coverage.typical_of
+    if not numbers:
+        raise TraceError(
+            f"{typical.trace}: how steps scatter is not known: that takes {_FEWEST} recorded steps "
+            f"that make the same calls, and it has {len(typical.coverage.steps)}; record more steps"
+        )
+    return [step.workload for step in _readable(read, [str(number) for number in numbers])]
+
+
+def work_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.float64]:
+    """Say how much longer the work of each rank is in other steps.
+
+    Parameters
+    ----------
+    workload
+        A typical step.
+    steps
+        Those that it stands for.
+
+    Returns
+    -------
+    ndarray
+        By part (host at work, compute, copies), rank as in ``workload.ranks``, and step; 1 where a
+        rank has no such work. Shape ``(3, ranks, steps)``.
+    """
+    ranks = workload.ranks
+
+    def totals(step: Workload) -> NDArray[np.float64]:
+        position = np.searchsorted(ranks, step.rank)
+        of_parts = (np.where(part, step.duration, 0.0) for part in _work(step))
+        return np.array([np.bincount(position, part, len(ranks)) for part in of_parts])
+
+    usual = totals(workload)[..., None]
+    of_steps = np.stack([totals(step) for step in steps], axis=-1)
+    return np.divide(of_steps, usual, out=np.ones_like(of_steps), where=usual > 0)
+
+
+def call_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.float64]:
+    """Say how much longer the transfers of each call's kind took in other steps.
+
+    Returns
+    -------
+    ndarray
+        By call and step; 1 of a kind of which no transfer was measured. Shape ``(calls, steps)``.
+    """
+    kinds, kind = np.unique(workload.calls.kind, return_inverse=True)
+
+    def totals(step: Workload) -> NDArray[np.float64]:
+        calls = step.calls
+        return np.array([np.nansum(calls.transfer[calls.kind == name]) for name in kinds])
+
+    usual = totals(workload)[:, None]
+    of_steps = np.stack([totals(step) for step in steps], axis=-1)
+    known = (usual > 0) & (of_steps > 0)
+    return np.asarray(np.divide(of_steps, usual, out=np.ones_like(of_steps), where=known)[kind])
+
+
+def with_work(workload: Workload, ratios: NDArray[np.float64]) -> Workload:
+    """Multiply the work of each rank; ``ratios`` are by part and rank, shape ``(3, ranks)``."""
+    duration, position = workload.duration.copy(), np.searchsorted(workload.ranks, workload.rank)
+    for part, of_ranks in zip(_work(workload), ratios, strict=True):
+        duration[part] *= of_ranks[position[part]]
+    return workload.lasting(duration)
+
+
 def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loaded]:
     """Read steps; one that cannot be read does not count for what is typical."""
     steps = []

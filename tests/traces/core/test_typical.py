@@ -12,7 +12,7 @@ from simulator.calls import CallRow
 from simulator.support.errors import TraceError
 from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import MEDIAN, Coverage, Loaded
-from traces.core.typical import typical_step, with_usual_work
+from traces.core.typical import call_ratios, typical_step, with_usual_work, with_work, work_ratios
 from traces.load import load
 
 LIVE = ROOT / "traces" / "live"
@@ -185,3 +185,18 @@ def test_the_error_of_a_baseline_is_against_the_median():
     steps = sorted(one.loaded.measured_step for one in recorded)
     assert base.loaded.measured_step == steps[1]
     assert "step 6 took 911.1 ms" in base.loaded.coverage.notes[-1]
+
+
+def test_how_ranks_and_calls_scatter_is_by_part_rank_and_step():
+    usual, slow = step(2.0, 4.0), step(3.0, 4.0, transfer=1.5)
+    ratios = work_ratios(usual, [usual, slow])
+    assert ratios.shape == (3, 2, 2)
+    np.testing.assert_allclose(ratios[..., 0], 1)
+    np.testing.assert_allclose(ratios[..., 1], [[1.5, 1.5], [1, 1], [1, 1]])
+    np.testing.assert_allclose(call_ratios(usual, [usual, slow]), [[1, 1.5]])
+    np.testing.assert_array_equal(with_work(usual, ratios[..., 1]).duration, slow.duration)
+
+
+def test_calls_of_which_no_transfer_was_measured_do_not_scatter():
+    unknown = step(2.0, 4.0, transfer=np.nan)
+    assert call_ratios(unknown, [step(2.0, 4.0)]).tolist() == [[1.0]]

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-from experiments.evaluate.workers import ask_all
 from experiments.files import writing
 from experiments.output.document import Document
 from experiments.output.page import page
@@ -34,6 +33,7 @@ from experiments.studies.declaration import Declaration, declare, read_study
 from experiments.studies.study import read_workloads, study
 from simulator.support.errors import OutputError, StudyError
 from simulator.support.input_files import read_text
+from simulator.support.workers import ask_all
 from topologies import load_cluster
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism

@@ -496,10 +496,11 @@ def _drawn(
     TraceError
         If the trace does not show how steps scatter.
     """
-    from experiments.costing.percentile import at_percentile  # most steps are as recorded
+    from experiments.costing.percentile import DRAWS, at_percentile  # most steps are as recorded
 
     steps = like_steps(read, typical)
-    return at_percentile(recorded, typical.measured_step, steps, percentile, watch)
+    progress = watch(f"{DRAWS} steps")
+    return at_percentile(recorded, typical.measured_step, steps, percentile, progress)
 
 
 def _in_place_of(typical: Loaded, drawn: "DrawnStep") -> Loaded:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.scenario.scenario import Scenario
-from experiments.settings import Watch
+from simulator.engine.simulate import Progress
 from simulator.support.arrays import Floats
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
@@ -60,7 +60,7 @@ def at_percentile(
     measured: float,
     steps: Sequence[Workload],
     percentile: float,
-    watch: Watch = lambda _: None,
+    progress: Progress | None = None,
 ) -> DrawnStep:
     """Draw steps, simulate them, and return the one at a percentile.
 
@@ -74,6 +74,8 @@ def at_percentile(
         The recorded steps that it stands for.
     percentile
         Of the step time, above 0 and below 100.
+    progress
+        Called with how many steps of how many have been simulated.
 
     Raises
     ------
@@ -92,7 +94,6 @@ def at_percentile(
         factor = workload.calls.factor * calls[:, of_network[draw]]
         return replace(typical, workload=workload.with_calls(factor=factor))
 
-    progress = watch(f"{DRAWS} steps")
     makespans = np.empty(DRAWS)
     for draw in range(DRAWS):
         makespans[draw] = drawn(draw).run().makespan

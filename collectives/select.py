@@ -105,7 +105,7 @@ BY_RINGS: dict[str, Callable[[int], Ranks]] = {
 }
 """Several rings at once, for the kinds a ring serves: functions from n to the rings' orders."""
 
-BY_GRID: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+BY_GRID: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_reduce": {"torus": torus.all_reduce, "torus_rotating": torus.rotating_all_reduce},
     "all_gather": {"torus": torus.all_gather, "torus_rotating": torus.rotating_all_gather},
     "reduce_scatter": {
@@ -258,14 +258,13 @@ def _shaped(
     if name in BY_RINGS:
         order = by_domain(positions, where)
         return replace(ON_RINGS[kind](order[BY_RINGS[name](len(positions))]), algorithm=name)
-    shape = torus.torus_shape(positions, topology)
-    if shape is None:
+    grids = torus.torus_grids(positions, topology)
+    if grids is None:
         raise ScheduleError(
             f"{kind}: {name} needs a torus of two or more dimensions, which the links between "
             f"these {len(positions)} ranks of {topology.name} do not form"
         )
-    grid_of_ranks = np.argsort(positions).astype(np.int32).reshape(shape)
-    return BY_GRID[kind][name](grid_of_ranks)
+    return BY_GRID[kind][name](*grids)
 
 
 def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) -> str:
@@ -277,7 +276,7 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     if kind in ON_A_MESH and ring.is_mesh(positions, topology):
         return ON_A_MESH[kind]
     alone = len(positions) == len(topology.nodes)
-    if kind in BY_GRID and alone and torus.torus_shape(positions, topology) is not None:
+    if kind in BY_GRID and alone and torus.torus_grids(positions, topology) is not None:
         return _GRID
     return next(iter(ALGORITHMS[kind]))
 

@@ -6,6 +6,10 @@ the buffer is cut into a share per dimension and direction, each begins with ano
 all links are in use at once: Sack and Gropp, "Collective algorithms for multiported torus
 networks", ACM Trans. Parallel Comput. 1 (2015), doi 10.1145/2686882.
 
+A *twisted* torus closes its short dimensions half a long one further, so that a ring along any
+dimension is as long as the longest. Each share begins with another of these; what is left are rows
+that close by a longer way.
+
 One ring through a grid of chips that uses a cable for every hop is a Hamiltonian cycle. Ranks of a
 slice are numbered row by row, so a ring in the order of their numbers jumps at the end of each row,
 over links that other hops need; going to and fro it never leaves its neighbours.
@@ -26,17 +30,17 @@ from simulator.topology import Topology
 Ranks = NDArray[np.int32]
 
 
-def all_reduce(grid: Ranks) -> Schedule:
+def all_reduce(grid: Ranks, *_: Ranks) -> Schedule:
     """Reduce-scatter dimension after dimension, all-gather back: 2 Σ (d - 1) steps."""
     return _plain(hierarchical.all_reduce(*grid.shape), grid)
 
 
-def reduce_scatter(grid: Ranks) -> Schedule:
+def reduce_scatter(grid: Ranks, *_: Ranks) -> Schedule:
     """First dimension first; chunk i ends at rank ``grid.ravel()[i]``: Σ (d - 1) steps."""
     return _plain(hierarchical.reduce_scatter(*grid.shape), grid)
 
 
-def all_gather(grid: Ranks) -> Schedule:
+def all_gather(grid: Ranks, *_: Ranks) -> Schedule:
     """Last dimension first, the reduce-scatter backwards: Σ (d - 1) steps."""
     return _plain(hierarchical.all_gather(*grid.shape), grid)
 
@@ -45,39 +49,44 @@ def _plain(schedule: Schedule, grid: Ranks) -> Schedule:
     return replace(placed(schedule, grid.ravel()), algorithm="torus")
 
 
-def rotating_all_reduce(grid: Ranks) -> Schedule:
-    """Rotating reduce-scatter, then all-gather: on a cube ``2(n-1)/n · S/(2D)`` per link."""
-    steps = _stages("reduce_scatter", grid) + _stages("all_gather", grid)
-    return _rotating("all_reduce", grid, steps)
+def rotating_all_reduce(*grids: Ranks) -> Schedule:
+    """Rotating reduce-scatter, then all-gather: on a cube ``2(n-1)/n · S/(2D)`` per link.
+
+    ``grids`` is one array, along whose axes the shares go in turn, or one for each share.
+    """
+    steps = _stages("reduce_scatter", grids) + _stages("all_gather", grids)
+    return _rotating("all_reduce", grids, steps)
 
 
-def rotating_reduce_scatter(grid: Ranks) -> Schedule:
+def rotating_reduce_scatter(*grids: Ranks) -> Schedule:
     """All dimensions, both ways, at once: D stages of as many steps as the longest has hops."""
-    return _rotating("reduce_scatter", grid, _stages("reduce_scatter", grid))
+    return _rotating("reduce_scatter", grids, _stages("reduce_scatter", grids))
 
 
-def rotating_all_gather(grid: Ranks) -> Schedule:
+def rotating_all_gather(*grids: Ranks) -> Schedule:
     """All dimensions, both ways, at once; owners as :func:`rotating_owners` says."""
-    return _rotating("all_gather", grid, _stages("all_gather", grid))
+    return _rotating("all_gather", grids, _stages("all_gather", grids))
 
 
-def rotating_owners(grid: Ranks) -> Ranks:
+def rotating_owners(*grids: Ranks) -> Ranks:
     """Owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
-    return np.concatenate([order for _, order in _shares(grid)])
+    return np.concatenate([order for _, order in _shares(grids)])
 
 
-def _rotating(kind: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
-    parts = grid.size * len(_shares(grid))
-    return Schedule(kind, "torus_rotating", grid.size, chunks=parts, parts=parts, steps=steps)
+def _rotating(kind: str, grids: Sequence[Ranks], steps: tuple[Step, ...]) -> Schedule:
+    ranks = grids[0].size
+    parts = ranks * len(_shares(grids))
+    return Schedule(kind, "torus_rotating", ranks, chunks=parts, parts=parts, steps=steps)
 
 
-def _stages(half: str, grid: Ranks) -> tuple[Step, ...]:
+def _stages(half: str, grids: Sequence[Ranks]) -> tuple[Step, ...]:
     """Every share's stages side by side."""
-    if not grid.size:
-        raise ScheduleError(f"rotating {half} needs ranks, not a torus of {grid.shape}")
+    ranks = grids[0].size
+    if not ranks:
+        raise ScheduleError(f"rotating {half} needs ranks, not a torus of {grids[0].shape}")
     moved = []
-    for number, (shape, order) in enumerate(_shares(grid)):
-        first = np.int32(number * grid.size)
+    for number, (shape, order) in enumerate(_shares(grids)):
+        first = np.int32(number * ranks)
         moved.append(
             [
                 replace(
@@ -95,18 +104,17 @@ def _stages(half: str, grid: Ranks) -> tuple[Step, ...]:
 _HALVES = {"reduce_scatter": hierarchical.reduce_scatter, "all_gather": hierarchical.all_gather}
 
 
-def _shares(grid: Ranks) -> list[tuple[tuple[int, ...], Ranks]]:
+def _shares(grids: Sequence[Ranks]) -> list[tuple[tuple[int, ...], Ranks]]:
     """Per share: the lengths in the order in which it visits them, and its ranks in that order.
 
     Dimensions of one rank are none.
     """
-    grid = grid.squeeze() if grid.size > 1 else grid.reshape(1)
-    axes = list(range(grid.ndim))
-    shares = []
-    for first in axes:
-        turned = grid.transpose(axes[first:] + axes[:first])
-        shares += [(turned.shape, part.ravel()) for part in (turned, np.flip(turned))]
-    return shares
+    turned = list(grids)
+    if len(grids) == 1:
+        grid = grids[0].squeeze() if grids[0].size > 1 else grids[0].reshape(1)
+        axes = list(range(grid.ndim))
+        turned = [grid.transpose(axes[first:] + axes[:first]) for first in axes]
+    return [(grid.shape, part.ravel()) for grid in turned for part in (grid, np.flip(grid))]
 
 
 def _side_by_side(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -144,6 +152,55 @@ def torus_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
         if len(shape) > 1 and np.array_equal(_torus_links(shape), inside):
             return shape
     return None
+
+
+def torus_grids(positions: Ranks, topology: Topology) -> tuple[Ranks, ...] | None:
+    """Arrange a group as the torus that its links form, for the schedules of this module.
+
+    Returns
+    -------
+    tuple or None
+        Group ranks in an array, a ring along each of its axes; of a twisted torus an array for
+        each dimension, which has the ring along that dimension as its first axis. None where the
+        links form neither.
+    """
+    order = np.argsort(positions).astype(np.int32)
+    shape = torus_shape(positions, topology)
+    if shape is not None:
+        return (order.reshape(shape),)
+    inside = np.sort(_links_inside(positions, topology))
+    for shape in _shapes(len(positions), inside, closed=False):
+        if len(shape) > 1 and set(shape) == {min(shape), 2 * min(shape)}:
+            forward = [_twisted_next(shape, axis) for axis in range(len(shape))]
+            links = [np.arange(len(order)) * len(order) + after for after in forward]
+            back = [after * len(order) + np.arange(len(order)) for after in forward]
+            if np.array_equal(np.unique(links + back), inside):
+                turns = [forward[axis:] + forward[:axis] for axis in range(len(shape))]
+                return tuple(order[_walked(steps)] for steps in turns)
+    return None
+
+
+def _twisted_next(shape: tuple[int, ...], axis: int) -> NDArray[np.int64]:
+    """Next place of each along an axis; past the end of a short one, half a long one further."""
+    places = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
+    after = np.roll(places, -1, axis)
+    short = min(shape)
+    if shape[axis] == short:
+        last = (slice(None),) * axis + (slice(-1, None),)
+        long = [at for at, length in enumerate(shape) if length > short]
+        after[last] = np.roll(after[last], [-short] * len(long), long)
+    return after.ravel()
+
+
+def _walked(steps: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Array of all places: along each axis a step more, until these come back to what is there."""
+    places = np.zeros((), dtype=np.int64)
+    for step in steps:
+        rows = [places]
+        while not np.isin(after := step[rows[-1]], places).any():
+            rows.append(after)
+        places = np.stack(rows, axis=-1)
+    return places
 
 
 def hamiltonian_cycle(positions: Ranks, topology: Topology) -> Ranks | None:

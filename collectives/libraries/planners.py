@@ -160,10 +160,9 @@ def on_slice(call: Call, graph: Topology) -> list[Schedule]:
     if order is not None:
         both = select.ON_RINGS[call.kind](np.stack([order, order[::-1]]))
         schedules.append(replace(both, algorithm="bidirectional"))
-    shape = torus.torus_shape(positions, graph)
-    if shape is not None:
-        at = np.argsort(positions).astype(np.int32).reshape(shape)
-        schedules += [build(at) for build in select.BY_GRID[call.kind].values()]
+    grids = torus.torus_grids(positions, graph)
+    if grids is not None:
+        schedules += [build(*grids) for build in select.BY_GRID[call.kind].values()]
     return schedules
 
 

@@ -45,6 +45,14 @@ def test_valiant_carries_half_of_the_capacity_of_a_torus_whatever_the_traffic(le
         assert found.of_capacity == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.parametrize(("shape", "measured"), [("4x4x8", 1.63), ("4x8x8", 1.31)])
+def test_twisting_a_slice_of_tpu_v4_helps_its_all_to_alls_as_measured(shape, measured):
+    """N. Jouppi et al., "TPU v4" (ISCA 2023), section 2.8; links alone gain 1.75 and 1.39."""
+    twisted, plain = (rate(f"{family}:{shape}@spray", "uniform") for family in FAMILIES)
+    assert twisted / plain == pytest.approx(measured, rel=0.08)
+
+
+FAMILIES = ("twisted_torus", "torus")
 KIM = "dragonfly:33x8x4x4"
 """1,056 ranks: p = h = 4, a = 8, the size that Kim et al. (ISCA 2008) simulate."""
 

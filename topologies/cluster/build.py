@@ -181,7 +181,9 @@ def _domain_links(cluster: Cluster, placement: Placement) -> Iterator[Link]:
         return
     role = scale_up.role
     for number, members in placement.domains(cluster).items():
-        domain = Domain(members, f"scale_up:{number}", scale_up.shape, scale_up.wrap_multiple)
+        domain = Domain(
+            members, f"scale_up:{number}", scale_up.shape, scale_up.wrap_multiple, scale_up.twisted
+        )
         yield from cables(
             role.ends(domain),
             bandwidth=scale_up.link_bandwidth,

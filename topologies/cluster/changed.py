@@ -365,6 +365,7 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "scale_out.flows": lambda text: {"scale_out.flows": _count_of(text)},
     "scale_out.transport": lambda text: {"scale_out.transport": text.lower()},
     "scale_out.host_bandwidth": lambda text: {"scale_out.host_bandwidth": text},
+    "scale_up.twisted": lambda text: {"scale_up.twisted": _switch_of(text)},
     "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _level_of(text)},
     "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _switch_of(text) else {},
     "NCCL_COLLNET_ENABLE": lambda text: {"library.sharp": _switch_of(text)},
@@ -376,8 +377,8 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
         "scale_out.host_bandwidth": f"{1.5 * _count_of(text)} GB/s",
     },
 }
-"""Settings of a library and of how it reaches its NICs, by the field of a cluster file and by
-NCCL's variable: from what one is set to, to fields of the file."""
+"""Settings of a library, of how it reaches its NICs, and of a slice, by the field of a cluster file
+and by NCCL's variable: from what one is set to, to fields of the file."""
 
 
 def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:

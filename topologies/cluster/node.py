@@ -232,7 +232,9 @@ class ScaleUp(ClusterPart):
     ``link`` names the technology; ``in_network_reduction`` says that the switch can add (NVLS).
     ``wrap_multiple`` is for a torus whose wrap-around is switched (TPU v4, v5p): a slice all of
     whose lengths are multiples of it closes in every dimension, and no other slice in any. Without
-    it a slice closes in the dimensions where it spans the torus.
+    it a slice closes in the dimensions where it spans the torus. With ``twisted`` the switches
+    twist slices of lengths ``k`` and ``2k`` that they close, such as 4x4x8 (``twisted_torus`` of
+    :mod:`topologies.families.grid`).
     """
 
     topology: ScaleUpTopology
@@ -243,6 +245,7 @@ class ScaleUp(ClusterPart):
     efficiency: Fraction = 1.0
     dimensions: Dimensions | None = None
     wrap_multiple: Count | None = None
+    twisted: StrictBool = False
     link: LinkTechnology | None = None
     in_network_reduction: StrictBool = False
 
@@ -257,6 +260,8 @@ class ScaleUp(ClusterPart):
             raise ValueError(f"size {self.size} is not the product of {self.dimensions}")
         if self.wrap_multiple is not None and self.topology != "torus":
             raise ValueError("wrap_multiple applies only to a torus")
+        if self.twisted and self.wrap_multiple is None:
+            raise ValueError("twisted needs switches that close slices: give wrap_multiple")
         if self.in_network_reduction and not self.role.switched:
             raise ValueError("in_network_reduction needs a switch")
         return self

@@ -69,14 +69,15 @@ class Domain(NamedTuple):
     """A scale-up domain as a job uses it.
 
     ``members`` are its ranks in order, ``switch`` the node that its switch would be, ``lengths``
-    those of the whole grid (its size where the family has no dimensions). ``wrap_multiple`` is
-    that of :class:`topologies.cluster.node.ScaleUp`.
+    those of the whole grid (its size where the family has no dimensions). ``wrap_multiple`` and
+    ``twisted`` are those of :class:`topologies.cluster.node.ScaleUp`.
     """
 
     members: Sequence[int]
     switch: Node
     lengths: tuple[int, ...]
     wrap_multiple: int | None
+    twisted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

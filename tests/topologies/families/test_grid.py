@@ -1,6 +1,6 @@
 """Torus, mesh, twisted torus and hypercube: their closed forms, and their dimension order."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import prod
 
 import networkx as nx
@@ -23,6 +23,7 @@ from topologies import (
     torus,
     twisted_torus,
 )
+from topologies.families.grid import slice_ends, slice_shape
 
 some_dimensions = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
@@ -85,6 +86,48 @@ def test_bisection_bandwidth_of_a_twisted_torus_is_twice_that_of_the_plain_one()
     assert bisection_bandwidth(network) == pytest.approx(8 * B)
     assert bisection_bandwidth(torus((2, 4), **CABLE)) == pytest.approx(4 * B)
     assert closed_form(network) == pytest.approx(8 * B)
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+def test_a_twisted_torus_of_three_dimensions_has_its_closed_forms(k):
+    for dimensions in ((k, k, 2 * k), (k, 2 * k, 2 * k)):
+        network = twisted_torus(dimensions, **CABLE)
+        assert len(network) == 6 * network.ranks
+        assert diameter(network) == 3 * k // 2
+        plain = closed_form(torus(dimensions, **CABLE))
+        assert closed_form(network) == (None if k % 2 else pytest.approx(2 * plain))
+
+
+def test_no_cut_of_a_small_twisted_torus_is_less_than_whole_planes():
+    """All halves of 2x2x4; of 2x4x4 by the second eigenvalue (M. Fiedler 1973): n lambda / 4."""
+    network = twisted_torus((2, 2, 4), **CABLE)
+    halves = np.array([[0, *rest] for rest in combinations(range(1, 16), 7)])
+    inside = np.zeros((len(halves), 16), dtype=bool)
+    np.put_along_axis(inside, halves, values=True, axis=1)
+    crossing = inside[:, network.source] & ~inside[:, network.target]
+    assert crossing.sum(axis=1).min() * B == pytest.approx(closed_form(network))
+    network = twisted_torus((2, 4, 4), **CABLE)
+    laplacian = np.zeros((32, 32))
+    np.add.at(laplacian, (network.source, network.target), -1.0)
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    second = np.linalg.eigvalsh(laplacian)[1]
+    assert 32 * second / 4 * B == pytest.approx(closed_form(network))
+
+
+def test_a_slice_is_twisted_only_where_switches_close_lengths_of_k_and_2k():
+    def ends(count, **options):
+        return slice_ends((16, 16, 16), count, closes=True, multiple=4, **options)
+
+    for count in (32, 64, 192, 512):
+        assert ends(count, twisted=True) == ends(count)
+    for count in (128, 256, 1024, 2048):
+        shape = slice_shape((16, 16, 16), count)
+        links = twisted_torus(shape, **CABLE)
+        assert len(ends(count, twisted=True)) == len(links) // 2
+        assert set(ends(count, twisted=True)) <= set(
+            zip(links.source.tolist(), links.target.tolist(), strict=True)
+        )
+        assert sorted(ends(count)) != sorted(ends(count, twisted=True))
 
 
 @pytest.mark.parametrize("dimensions", [(4, 8), (8, 4), (2, 2, 4), (3, 6, 6), (4, 4, 8)])

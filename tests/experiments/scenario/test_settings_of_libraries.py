@@ -133,7 +133,9 @@ def test_settings_need_a_cluster_that_has_the_table():
         with_setting(load_cluster("a100-mesh-4"), "scale_out.transport", "sockets")
     with pytest.raises(WhatIfError, match=r"settings are library\.p2p"):
         with_setting(load_cluster("hgx-h100"), "NCCL_MAGIC", "1")
-    assert all(name.startswith(("library.", "scale_out.", "scale_up.", "NCCL_")) for name in SETTINGS)
+    assert all(
+        name.startswith(("library.", "scale_out.", "scale_up.", "NCCL_")) for name in SETTINGS
+    )
 
 
 def test_collective_takes_changes_of_the_cluster_and_nothing_else():

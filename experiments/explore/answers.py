@@ -11,8 +11,10 @@ from experiments.scenario.scenario import Scenario
 from simulator.analysis.attribution import PathPart, exposed_by_resource, path_parts
 from simulator.analysis.critical_path import UNKNOWN_CALLS, Segment
 from simulator.analysis.metrics import exposed_communication
+from simulator.support.errors import TwofoldError
 from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
+from topologies.cluster.bill import bill_of
 
 if TYPE_CHECKING:
     from experiments.points.report import Point
@@ -74,10 +76,12 @@ class Answer:
     """All that follows a slider.
 
     ``gain_pct`` is against ``base_step_s``, the step before anything was set, by the same engine.
+    ``cause`` says in a sentence what the critical path is mostly spent on, ``price`` what the job's
+    part of the cluster costs, "" where the price of a part is not known.
     ``address`` holds the state, ``command`` and ``python`` ask the same elsewhere. ``path`` is the
     critical path by what it was spent on, ``causes`` its largest parts by name. ``difference_pct``
-    is how much longer the step is than without contention, where links are shared. ``took_ms`` is
-    how long it took to answer.
+    is how much longer the step is than without contention, ``analytic_step_s``, where links are
+    shared. ``took_ms`` is how long it took to answer.
     """
 
     address: str
@@ -87,6 +91,8 @@ class Answer:
     base_step_s: float
     base_step: str
     gain_pct: float
+    cause: str
+    price: str
     exposed_s: float
     exposed: str
     exposed_pct: float
@@ -102,6 +108,7 @@ class Answer:
     python: str
     difference_pct: float | None = None
     analytic_step: str = ""
+    analytic_step_s: float | None = None
     check: str = ""
     took_ms: float = 0.0
 
@@ -141,6 +148,25 @@ def bought(bare_slider: Slider, row: "Point") -> Slider:
 def say_time(seconds: float | None) -> str:
     """Write a time as tables do; "" for none."""
     return "" if seconds is None else format_quantity(seconds, "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Step time (s) over factors of the resource of a slider, the others as they are set."""
+
+    resource: str
+    factors: tuple[float, ...]
+    step_s: tuple[float, ...]
+
+
+def say_price(scenario: Scenario) -> str:
+    """Say what the job's part of the cluster costs; "" where the price of a part is not known."""
+    try:
+        return format_quantity(
+            bill_of(scenario.cluster, scenario.ranks, scenario.nodes).cost, "USD"
+        )
+    except TwofoldError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def application(session: "Session", token: str, stopping: threading.Event | None
         Route("/api/moving/{windows:int}", handlers.moving),
         Route("/api/resting/{windows:int}", handlers.resting),
         Route("/api/ranks", handlers.ranks),
+        Route("/api/curves", handlers.curves),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
@@ -167,6 +168,13 @@ class _Asked:
             lambda stop: self._session.resting(
                 parse_state(request.url.query), windows, until(stop)
             ),
+        )
+
+    async def curves(self, request: Request) -> Response:
+        return await self._answered(
+            request,
+            self._moving,
+            lambda stop: self._session.curves(parse_state(request.url.query), until(stop)),
         )
 
     async def ranks(self, request: Request) -> Response:

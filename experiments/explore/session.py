@@ -12,25 +12,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from experiments.baseline import Baseline, baseline, by_engine
+from experiments.documents.step import cause
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.parallel import outcome
 from experiments.explore.answers import (
     Answer,
     Composition,
+    Curve,
     Note,
     Slider,
     bought,
     composition,
+    say_price,
     say_time,
     slider,
 )
 from experiments.explore.choices import Choices, choices
-from experiments.explore.state import State, command, python, settings_with, without_view
+from experiments.explore.state import State, command, is_number, python, settings_with, without_view
 from experiments.explore.strips import strips
 from experiments.output.slices import Ranks, ranks_drawn
 from experiments.points.utility import utilities
@@ -48,6 +52,8 @@ ANALYTIC = "analytic"
 _GROUNDS, _SIMULATED = 8, 4
 """Networks, and simulated states, that are kept: going back to one is at once."""
 
+FACTORS = tuple(2 ** (octave / 3) for octave in range(-9, 10))
+"""Where the curve behind a slider is traced: three points an octave, as far as a slider goes."""
 _SLICES = 60_000
 """Slices of all ops as they are drawn, about."""
 
@@ -98,6 +104,8 @@ class _Simulated:
     sliders: tuple[Slider, ...]
     made: tuple[Changed, ...]
     parts: Composition
+    cause: str
+    price: str
     check: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -180,7 +188,9 @@ class Session:
         with self._moving.lock:
             without = self._moved(state, watch).timeline.makespan
         longer = 100 * (answer.step_s - without) / without if without else 0.0
-        return replace(answer, difference_pct=longer, analytic_step=say_time(without))
+        return replace(
+            answer, difference_pct=longer, analytic_step=say_time(without), analytic_step_s=without
+        )
 
     def ranks(self, state: State, watch: Watch = lambda _: None) -> Ranks:
         """Draw all ops of a state where sliders rest, measured above simulated.
@@ -200,6 +210,24 @@ class Session:
         with self._moving.lock:
             ground = self._ground(self._moving, state, watch)
             return choices(ground.scenario, ground.tried, watch)
+
+    def curves(self, state: State, watch: Watch = lambda _: None) -> tuple[Curve, ...]:
+        """Trace the step over each slider that is a number, the others as they are set.
+
+        By the analytic engine, at a fixed number of factors; none where kernels slow down.
+        Parameters and errors as :meth:`moving`.
+        """
+        with self._moving.lock:
+            ground, done = self._ground(self._moving, state, watch), self._moved(state, watch)
+            if ground.design is None:
+                return ()
+            names = [
+                one.resource for one in done.sliders if is_number(one.resource) and not one.note
+            ]
+            others = {name: _slid(ground, state.without(name))[0] for name in names}
+            changes = [others[name] | better(name, factor) for name in names for factor in FACTORS]
+            steps = iter(ground.design.steps(changes).tolist())
+        return tuple(Curve(name, FACTORS, tuple(islice(steps, len(FACTORS)))) for name in names)
 
     def _ground(self, side: _Side, state: State, watch: Watch) -> _Ground:
         texts = state.structure()
@@ -263,6 +291,8 @@ class Session:
             base_step_s=before,
             base_step=say_time(before),
             gain_pct=utility_pct(before, step),
+            cause=done.cause,
+            price=done.price,
             exposed_s=done.parts.exposed_s,
             exposed=say_time(done.parts.exposed_s),
             exposed_pct=100 * done.parts.exposed_s / step if step else 0.0,
@@ -375,7 +405,16 @@ def _simulated(
     changes: tuple[Changed, ...],
 ) -> _Simulated:
     path = tuple(critical_path(timeline))
-    return _Simulated(scenario, timeline, path, sliders, changes, composition(timeline, path))
+    return _Simulated(
+        scenario,
+        timeline,
+        path,
+        sliders,
+        changes,
+        composition(timeline, path),
+        cause(timeline, path),
+        say_price(scenario),
+    )
 
 
 def _key(state: State) -> tuple[object, ...]:

@@ -103,6 +103,11 @@ class State:
         """Return what is set as what-ifs, in the order in which they apply."""
         return (*self.structure(), *(_slid(name, factor) for name, factor in self._numbers()))
 
+    def without(self, resource: str) -> "State":
+        """Return the same with one slider as it was."""
+        factors = tuple((name, factor) for name, factor in self.factors if name != resource)
+        return replace(self, factors=factors)
+
     def structure(self) -> tuple[str, ...]:
         """Return those that change the network's links or the step's ops, not only numbers."""
         return (

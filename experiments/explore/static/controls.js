@@ -20,7 +20,9 @@ twofold.controls = (() => {
       const number = make("input", { type: "text", inputmode: "decimal", class: "times", "aria-label": `${resource}: factor` });
       const value = make("span", { class: "slider-value" });
       const note = make("small", { class: "slider-note" });
-      const made = { resource, range, number, value, note, dragged: false, whole: false, element: null };
+      const curve = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      for (const [name, value] of [["viewBox", "0 0 100 100"], ["preserveAspectRatio", "none"], ["class", "slider-curve"], ["aria-hidden", "true"]]) curve.setAttribute(name, value);
+      const made = { resource, range, number, value, note, curve, dragged: false, whole: false, element: null };
       const factor = () => (made.whole ? 2 ** Math.round(Number(range.value)) : rounded(2 ** Number(range.value)));
       range.addEventListener("input", () => { made.dragged = true; turned(resource, factor(), false); });
       range.addEventListener("change", () => { made.dragged = false; turned(resource, factor(), true); });
@@ -41,7 +43,7 @@ twofold.controls = (() => {
         if (known) turned(resource, given, true);
       });
       made.element = make("div", { class: "slider", "data-resource": resource },
-        make("div", { class: "slider-head" }, make("label", { for: id }, twofold.figures.words(resource)), value), range, make("span", { class: "times-box" }, "×", number), note);
+        make("div", { class: "slider-head" }, make("label", { for: id }, twofold.figures.words(resource)), value), make("div", { class: "slider-track" }, curve, range), make("span", { class: "times-box" }, "×", number), note);
       known.set(resource, made);
       return made;
     };
@@ -71,7 +73,21 @@ twofold.controls = (() => {
     };
     // What is set is shown at once, whatever the server makes of it.
     const follow = (state) => { for (const made of known.values()) set(made, state.factors[made.resource] ?? 1); };
-    return { update, follow };
+    // The step over each factor, as high as the track at twice the step that is set.
+    const curves = (traced, answer) => {
+      const step = answer.analytic_step_s ?? answer.step_s;
+      const of = new Map(traced.map((one) => [one.resource, one]));
+      for (const made of known.values()) {
+        const one = of.get(made.resource);
+        made.curve.replaceChildren();
+        if (!one || !step) continue;
+        const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+        const place = (factor, seconds) => `${(50 * (Math.log2(factor) / REACH + 1)).toFixed(2)},${(100 - 50 * Math.min(2, seconds / step)).toFixed(2)}`;
+        line.setAttribute("points", one.factors.map((factor, number) => place(factor, one.step_s[number])).join(" "));
+        made.curve.append(line);
+      }
+    };
+    return { update, follow, curves };
   };
 
   // --- fields ----------------------------------------------------------------------------------

@@ -14,8 +14,8 @@
   let state = words.empty();
   let odd = [];
   let about = null, answer = null, network = "";
-  let asking = null, again = false, resting = null, choosing = null, timer = null, held = false;
-  let strips = null, turning = null, ranks = null;
+  let asking = null, again = false, resting = null, choosing = null, tracing = null, timer = null, held = false;
+  let strips = null, turning = null, pins = null, ranks = null;
 
   const query = () => {
     const own = words.write(state);
@@ -53,6 +53,7 @@
     figures.touched(answer);
     turning.update(answer, state);
     strips.update(answer.timeline);
+    pins.follow(answer);
     document.documentElement.dataset.engine = answer.engine;
     document.documentElement.dataset.address = answer.address;
     at("footer").textContent = `${about.version ? `twofold ${about.version} · ` : ""}answered in ${answer.took_ms.toFixed(1)} ms by ${answer.engine}`;
@@ -72,6 +73,7 @@
     clearTimeout(timer);
     resting?.abort();
     choosing?.abort();
+    tracing?.abort();
     if (asking) {
       again = true;
       if (!held) supersede(asking);
@@ -85,6 +87,7 @@
       } while (again);
       timer = setTimeout(rest, held ? HELD : REST);
       choose();
+      trace();
     } catch (error) {
       refuse(`no answer: ${error.message}; does twofold explore still run?`);
     } finally {
@@ -135,6 +138,13 @@
     network = key;
     whenLeft(() => controls.network(found, state, changed));
   };
+  // The curve behind each slider: of what is set now, unless something else is by then.
+  const trace = async () => {
+    tracing?.abort();
+    const { signal } = tracing = new AbortController();
+    const found = await ask("curves", signal).catch((error) => ({ error: error.message }));
+    if (!signal.aborted && !found.error) turning.curves(found, answer);
+  };
   const fields = () => controls.network({ clusters: [], topologies: {}, routings: [], algorithms: {} }, state, changed);
   // Draw fields anew when nobody writes in one.
   let leaving = null;
@@ -149,7 +159,7 @@
 
   // --- what is turned --------------------------------------------------------------------------
   const keep = () => {
-    const found = query();
+    const found = [query(), pins.address()].filter(Boolean).join("&");
     const now = location.search.replace(/^\?/, "");
     if (found !== now) history.pushState(null, "", found ? `?${found}` : location.pathname);
   };
@@ -166,12 +176,23 @@
   };
   const double = (resource) => turned(resource, Number(((state.factors[resource] ?? 1) * 2).toPrecision(6)), true);
   const take = () => {
-    ({ found: state, odd } = words.read(location.search));
+    const read = words.read(location.search);
+    ({ found: state, odd } = read);
+    pins.take(read.pins);
     network = "";
     controls.whatIfs(state, changed);
     fields();
     turning.follow(state);
     move();
+  };
+
+  // --- A and B -----------------------------------------------------------------------------------
+  const go = (text) => {
+    ({ found: state } = words.read(text));
+    network = "";
+    controls.whatIfs(state, changed);
+    fields();
+    changed();
   };
 
   // --- all ops, when they are asked for ---------------------------------------------------------
@@ -220,6 +241,8 @@
     document.body.append(make("datalist", { id: "octaves" }, ...[-3, -2, -1, 0, 1, 2, 3].map((one) => make("option", { value: one }))));
     strips = twofold.strips(at("strips"), (first) => { state.firstRank = first; changed(); });
     turning = controls.sliders(turned);
+    pins = twofold.pins({ ask: (text) => ask(`${about.rests ? "resting" : "moving"}/${strips.windows()}`, undefined, text), go, changed: keep });
+    for (const name of words.PINS) at(`pin-${name}`).addEventListener("click", () => { pins.pin(name, query()); keep(); });
     twofold.drawn.push(strips);
     at("copy-command").addEventListener("click", () => answer && copy(answer.command, "commands that answer the same"));
     at("copy-python").addEventListener("click", () => answer && copy(answer.python, "Python that answers the same"));

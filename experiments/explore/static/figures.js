@@ -21,6 +21,9 @@ twofold.figures = (() => {
     at("engine").textContent = answer.engine === "analytic" ? "analytic: without contention" : answer.check || answer.engine;
     at("exposed").textContent = `${answer.exposed} · ${answer.exposed_pct.toFixed(2)} %`;
     at("exposed").title = answer.exposed_by.map((one) => `${one.name} ${one.time}`).join(", ");
+    at("cause").textContent = answer.cause;
+    at("price-row").hidden = !answer.price;
+    at("price").textContent = answer.price;
     document.title = `${answer.step} · twofold explore`;
   };
 

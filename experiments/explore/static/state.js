@@ -5,12 +5,15 @@ twofold.state = (() => {
   const WORDS = ["cluster", "topology", "routing", "algorithm", "what-if", "first-rank"];
   const empty = () => ({ cluster: "", topologies: [], routing: "", algorithms: [], whatIfs: [], factors: {}, firstRank: 0 });
 
-  // Read what stands behind the "?"; a value that is none is left to the server, which says so.
+  // Read what stands behind the "?"; a value that is none is left to the server, which says so. The
+  // settings that are pinned as A and B are addresses within the address.
+  const PINS = ["a", "b"];
   const read = (search) => {
     const found = empty();
-    const odd = [];
+    const odd = [], pins = {};
     for (const [name, value] of new URLSearchParams(search)) {
-      if (name === "cluster" || name === "routing") found[name] = value;
+      if (PINS.includes(name)) pins[name] = value;
+      else if (name === "cluster" || name === "routing") found[name] = value;
       else if (name === "topology") found.topologies.push(value);
       else if (name === "algorithm") found.algorithms.push(value);
       else if (name === "what-if") found.whatIfs.push(value);
@@ -18,7 +21,7 @@ twofold.state = (() => {
       else if (!WORDS.includes(name) && !(name in found.factors) && Number(value) > 0) found.factors[name] = Number(value);
       else odd.push([name, value]);
     }
-    return { found, odd };
+    return { found, odd, pins };
   };
 
   const write = (state) => {
@@ -50,5 +53,5 @@ twofold.state = (() => {
     const others = state.algorithms.filter((one) => !one.startsWith(`${kind}=`));
     state.algorithms = name ? [...others, `${kind}=${name}`] : others;
   };
-  return { empty, read, write, topology, setTopology, algorithm, setAlgorithm };
+  return { PINS, empty, read, write, topology, setTopology, algorithm, setAlgorithm };
 })();

@@ -36,7 +36,7 @@ def page(session):
 
 def wrong(tab):
     """Errors of a tab, but for what it had done with itself because something newer was set."""
-    own = ("api/resting", "api/moving", "api/choices")
+    own = ("api/resting", "api/moving", "api/choices", "api/curves")
     return [
         one for one in tab.errors if not (one.startswith("failed:") and any(map(one.count, own)))
     ]
@@ -321,6 +321,64 @@ def test_two_tabs_do_not_disturb_each_other(chromium, page, session):
             assert wrong(tab) == []
 
 
+def test_a_and_b_stay_beside_what_is_set_with_their_timelines(chromium, page, session):
+    with opened(chromium, page.address) as tab:
+        settle(tab.page)
+        tab.page.locator("#pin-a").click()
+        write(tab.page, "compute", 2)
+        settle_changed(tab.page, "compute=2")
+        first, second = (session.resting(parse_state(text)) for text in ("", "compute=2"))
+        shorter = 100 * (1 - second.step_s / first.step_s)
+        sentence = f"takes {second.step}, {shorter:.2f} % shorter than A."
+        assert tab.page.inner_text("#pins-sentence") == f"Now {sentence}"
+        tab.page.locator("#pin-b").click()
+        tab.page.wait_for_selector("[data-pin=b] .pin-about b")
+        assert tab.page.inner_text("#pins-sentence") == f"B {sentence}"
+        assert "compute x1/2" in tab.page.inner_text("[data-pin=b]")
+        assert first.cause in tab.page.inner_text("[data-pin=a]")
+        assert second.price in tab.page.inner_text("[data-pin=b]")
+        heights = [
+            one.bounding_box()["height"] for one in tab.page.locator(".pin-timeline canvas").all()
+        ]
+        assert len(heights) == 2
+        assert min(heights) > 100
+        tab.page.reload()
+        settle(tab.page)
+        tab.page.wait_for_selector("[data-pin=b] .pin-about b")
+        assert tab.page.inner_text("#pins-sentence") == f"B {sentence}"
+        tab.page.locator("[data-pin=a] button", has_text="Set").click()
+        tab.page.wait_for_selector("html:not([data-address*=compute])", timeout=20_000)
+        settle(tab.page)
+        assert tab.page.inner_text("#step") == first.step
+        tab.page.locator("[data-pin=a] [aria-label='unpin A']").click()
+        tab.page.locator("[data-pin=b] [aria-label='unpin B']").click()
+        assert tab.page.locator("#pins-card").is_hidden()
+        assert tab.page.evaluate("location.search") == ""
+        assert wrong(tab) == []
+
+
+def test_a_pin_that_cannot_be_says_why(chromium, page):
+    with opened(chromium, f"{page.address}?a=compute%3Dfast") as tab:
+        settle(tab.page)
+        tab.page.wait_for_selector("[data-pin=a] .refused")
+        assert "'fast' is no number" in tab.page.inner_text("[data-pin=a]")
+        assert wrong(tab) == []
+
+
+def test_each_slider_has_the_curve_of_the_step_behind_it(chromium, page, session):
+    with opened(chromium, f"{page.address}?compute=2") as tab:
+        settle(tab.page)
+        tab.page.wait_for_selector("[data-resource=host] polyline")
+        curves = {one.resource: one for one in session.curves(parse_state("compute=2"))}
+        step = session.moving(parse_state("compute=2")).step_s
+        for resource, curve in curves.items():
+            line = tab.page.locator(f"[data-resource='{resource}'] polyline")
+            heights = [float(one.split(",")[1]) for one in line.get_attribute("points").split()]
+            wanted = [100 - 50 * min(2, seconds / step) for seconds in curve.step_s]
+            assert heights == pytest.approx(wanted, abs=0.01)
+        assert wrong(tab) == []
+
+
 def test_every_op_is_drawn_when_it_is_asked_for(chromium, page):
     with opened(chromium, page.address) as tab:
         settle(tab.page)
@@ -353,9 +411,11 @@ def test_a_server_that_is_gone_is_one_line(chromium, session):
     ],
 )
 def test_it_fits_and_can_be_read(chromium, page, name, width, scheme):
-    address = f"{page.address}?compute=1.5&scale_out.bandwidth=0.5&what-if=rank+3+compute+x1.2"
+    settings = "compute=1.5&scale_out.bandwidth=0.5&what-if=rank+3+compute+x1.2"
+    address = f"{page.address}?{settings}&a=&b=scale_out.bandwidth%3D2%26what-if%3Doverlap+none"
     with opened(chromium, address, width=width, scheme=scheme) as tab:
         settle(tab.page)
+        tab.page.wait_for_selector("[data-pin=b] .pin-about b")
         fits(tab.page, width)
         background, text = (
             tab.page.evaluate(f"getComputedStyle(document.body).{one}")

@@ -368,3 +368,21 @@ def test_a_session_needs_no_server():
         [sys.executable, "-c", told], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert not {"starlette", "uvicorn", "anyio", "matplotlib"} & set(done.stdout.split())
+
+
+def test_the_curve_behind_a_slider_is_what_the_slider_answers(session):
+    state = parse_state("compute=2&scale_out.latency=3")
+    curves = {curve.resource: curve for curve in session.curves(state)}
+    assert "scale_up.size" not in curves  # it comes in whole numbers
+    for resource, at in (("compute", 0), ("compute", 12), ("scale_up.bandwidth", 4)):
+        others = state.without(resource).factors
+        factor = curves[resource].factors[at]
+        answer = session.moving(replace(state, factors=(*others, (resource, factor))))
+        assert curves[resource].step_s[at] == pytest.approx(answer.step_s, rel=1e-9)
+
+
+def test_an_answer_has_its_cause_in_a_sentence_and_its_price(session):
+    recorded, faster = (session.moving(parse_state(text)) for text in ("", "scale_out.bandwidth=2"))
+    assert recorded.cause.startswith("The GPUs are busy: kernels are")
+    assert recorded.price.endswith("USD")
+    assert faster.price != recorded.price

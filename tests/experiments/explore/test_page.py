@@ -342,10 +342,15 @@ def test_a_and_b_stay_beside_what_is_set_with_their_timelines(chromium, page, se
         ]
         assert len(heights) == 2
         assert min(heights) > 100
-        tab.page.reload()
+        assert wrong(tab) == []
+
+
+def test_a_pin_is_gone_back_to_and_taken_away(chromium, page, session):
+    first = session.resting(parse_state(""))
+    with opened(chromium, f"{page.address}?compute=2&a=&b=compute%3D2") as tab:
         settle(tab.page)
         tab.page.wait_for_selector("[data-pin=b] .pin-about b")
-        assert tab.page.inner_text("#pins-sentence") == f"B {sentence}"
+        assert "% shorter than A." in tab.page.inner_text("#pins-sentence")
         tab.page.locator("[data-pin=a] button", has_text="Set").click()
         tab.page.wait_for_selector("html:not([data-address*=compute])", timeout=20_000)
         settle(tab.page)

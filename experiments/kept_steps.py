@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from simulator.support.errors import OutputError
 from simulator.support.input_files import open_file
-from simulator.support.limits import KEEPS
+from simulator.support.limits import KEEPS, cores
 from traces.card.package import input_files, open_package
 from traces.core.loaded import Loaded, Options
 from traces.load import OpenTrace
@@ -32,7 +31,8 @@ _FILE = "steps.sqlite"
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 _TABLES = """
-CREATE TABLE IF NOT EXISTS steps (key BLOB PRIMARY KEY, data BLOB NOT NULL, used INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS uses (key BLOB PRIMARY KEY, used INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS digests (
     file TEXT PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL
 );
@@ -133,11 +133,10 @@ class StepStore:
     def step(self, key: bytes) -> bytes | None:
         """Return a step that was kept, None where there is none."""
         with _reported(self._file):
-            row = self._base.execute("SELECT data FROM steps WHERE key = ?", (key,)).fetchone()
+            row = self._base.execute("SELECT data FROM kept WHERE key = ?", (key,)).fetchone()
             if row is None or not isinstance(row[0], bytes):
                 return None
-            used = (int(time.time()), key)
-            self._base.execute("UPDATE steps SET used = ? WHERE key = ?", used)
+            self._note_use(key)
             return row[0]
 
     def keep(self, key: bytes, data: bytes) -> None:
@@ -145,9 +144,14 @@ class StepStore:
         with _reported(self._file):
             if len(data) > self._limit() / 2:
                 return
-            row = (key, data, int(time.time()))
-            self._base.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?)", row)
+            self._note_use(key)
+            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))
         self.trim()
+
+    def _note_use(self, key: bytes) -> None:
+        # In a table of its own: SQLite would write the megabytes of a step again beside it.
+        row = (key, int(time.time()))
+        self._base.execute("INSERT OR REPLACE INTO uses VALUES (?, ?)", row)
 
     def digest(self, file: str, stamp: str) -> str | None:
         """Return the SHA-256 of a file with this stamp, where it was hashed before."""
@@ -166,7 +170,7 @@ class StepStore:
     def usage(self) -> tuple[int, int]:
         """Return how many steps there are, and the bytes on disk."""
         with _reported(self._file):
-            (steps,) = self._base.execute("SELECT count(*) FROM steps").fetchone()
+            (steps,) = self._base.execute("SELECT count(*) FROM kept").fetchone()
             return int(steps), self._bytes()
 
     def trim(self, limit: float | None = None) -> int:
@@ -185,13 +189,14 @@ class StepStore:
             excess = size - 0.8 * most
             keys = []
             for key, length in self._base.execute(
-                "SELECT key, length(data) FROM steps ORDER BY used, key"
+                "SELECT key, length(data) FROM kept LEFT JOIN uses USING (key) ORDER BY used, key"
             ).fetchall():
                 if excess <= 0:
                     break
                 keys.append((key,))
                 excess -= length
-            self._base.executemany("DELETE FROM steps WHERE key = ?", keys)
+            self._base.executemany("DELETE FROM kept WHERE key = ?", keys)
+            self._base.execute("DELETE FROM uses WHERE key NOT IN (SELECT key FROM kept)")
             self._base.execute("DELETE FROM digests")
             self._base.execute("VACUUM")
             return len(keys)
@@ -265,34 +270,78 @@ def _keep(cache: StepStore, key: bytes, loaded: Loaded) -> None:
 
 def _key(cache: StepStore, trace: str, files: Sequence[Path], options: Options, step: str) -> bytes:
     parts = [_program(), trace, repr(options), step]
-    for file in files:
-        parts += [str(file), _digest(cache, file)]
+    for file, digest in zip(files, _digests(cache, files), strict=True):
+        parts += [str(file), digest]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
 
 
-def _digest(cache: StepStore, file: Path) -> str:
-    """Hash a file, unless it was hashed before and nothing of it has changed since."""
-    status = file.stat()
-    stamps = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
-    stamp = " ".join(map(str, stamps))
-    path = str(file.resolve())
-    digest = cache.digest(path, stamp)
-    if digest is None:
-        with open_file(file) as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED:
-            cache.keep_digest(path, stamp, digest)
-    return digest
+def digests_of(files: Sequence[Path]) -> list[str]:
+    """Return the SHA-256 of files, in their order, by what is kept of it where they are large.
+
+    Raises
+    ------
+    OSError
+        If one cannot be read.
+    """
+    size = sum(file.stat().st_size for file in files)
+    folder = _trusted_folder() if KEEPS.get() and size >= _SMALL else None
+    try:
+        if folder is not None:
+            with closing(StepStore(folder)) as cache:
+                return _digests(cache, files)
+    except OutputError:
+        pass  # the cache cannot be used
+    return _digests(None, files)
+
+
+def _digests(cache: StepStore | None, files: Sequence[Path]) -> list[str]:
+    """Hash files, unless they were hashed before and nothing of them has changed since.
+
+    What stands for the content are length, inode, device and both times: of these nobody can set
+    the time of the last change of the inode, so that a file with other bytes is hashed anew,
+    whatever its length and its date. Several are hashed at a time: a gigabyte takes a second.
+    """
+    statuses = [file.stat() for file in files]
+    stamps = [
+        f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino} {s.st_dev}" for s in statuses
+    ]
+    paths = [str(file.resolve()) for file in files]
+    digests = {
+        path: digest
+        for path, stamp in zip(paths, stamps, strict=True)
+        if cache is not None and (digest := cache.digest(path, stamp)) is not None
+    }
+    missing = [number for number, path in enumerate(paths) if path not in digests]
+    if missing:
+        from concurrent.futures import ThreadPoolExecutor  # what is kept needs none
+
+        with ThreadPoolExecutor(min(4, cores())) as pool:
+            hashed = pool.map(
+                _hashed,
+                [files[number] for number in missing],
+                [stamps[number] for number in missing],
+            )
+            digests.update(zip([paths[number] for number in missing], hashed, strict=True))
+    now = time.time()
+    for number in missing:
+        settled = max(statuses[number].st_mtime, statuses[number].st_ctime)
+        if cache is not None and now - settled > _SETTLED:
+            cache.keep_digest(paths[number], stamps[number], digests[paths[number]])
+    return [digests[path] for path in paths]
+
+
+@lru_cache(maxsize=1 << 14)
+def _hashed(file: Path, stamp: str) -> str:
+    """Hash a file; one that has kept its ``stamp`` is not read again by this process."""
+    del stamp
+    with open_file(file) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _program() -> str:
-    """Name the program that reads: its version, and its readers as they lie on disk."""
-    try:
-        name = version("twofold")
-    except PackageNotFoundError:
-        name = ""
-    digest = hashlib.sha256(name.encode())
+    """Name the program that reads: its readers as they lie on disk."""
+    digest = hashlib.sha256()
     above = Path(__file__).parents[1]
     for root in _ROOTS:
         for folder, folders, files in os.walk(above / root):

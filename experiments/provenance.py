@@ -5,10 +5,9 @@ Answers are made of what JSON has types for.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +16,7 @@ from typing_extensions import TypedDict
 
 from experiments.output.document import TrustAnswer
 from experiments.output.encoding import jsonable as jsonable
-from simulator.support.errors import OutputError, TraceError
-from simulator.support.input_files import open_file
+from simulator.support.errors import TraceError
 
 if TYPE_CHECKING:
     from topologies.cluster.schema import Cluster
@@ -124,31 +122,23 @@ def hashed(files: Sequence[Path]) -> list[InputFile]:
     TraceError
         If one is no longer there.
     """
-    from concurrent.futures import ThreadPoolExecutor  # tables hash nothing
+    if not files:
+        return []
+    from experiments.kept_steps import digests_of  # which knows of traces
 
     paths = list(dict.fromkeys(files))
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(_hashed, paths))
-
-
-def _hashed(path: Path) -> InputFile:
     try:
-        status = path.stat()
-        digest = _digest(path, status.st_size, status.st_mtime_ns)
+        sizes = [path.stat().st_size for path in paths]
+        digests = digests_of(paths)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TraceError(
-            f"{path}: was read, and cannot be read again for its SHA-256: {reason}"
+            f"{error.filename}: was read, and cannot be read again for its SHA-256: {reason}"
         ) from error
-    return {"path": str(path), "bytes": status.st_size, "sha256": digest}
-
-
-@lru_cache(maxsize=1 << 14)
-def _digest(path: Path, size: int, changed_ns: int) -> str:
-    """Hash a file; one that has kept its size and time is not read again."""
-    del size, changed_ns
-    with open_file(path, OutputError) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [
+        {"path": str(path), "bytes": size, "sha256": digest}
+        for path, size, digest in zip(paths, sizes, digests, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
+from simulator.support.limits import cores
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from traces.core.events import Job, JobHead
 from traces.core.files import (
@@ -208,8 +209,6 @@ def _open_kineto(path: Path, options: Options) -> OpenTrace:
 
     if not is_large(path):
         return _open_whole(path, options)
-    from simulator.support.workers import cores
-
     files = LinkedFiles(path, options, options.workers or cores(), _with_dumps)
     whole: list[OpenTrace] = []
 

@@ -11,7 +11,8 @@ from pkgutil import walk_packages
 from typing import Any
 
 from simulator.support.compiled import LOOPS, HotLoop, signature
-from simulator.support.workers import cores, process_context
+from simulator.support.limits import cores
+from simulator.support.workers import process_context
 
 PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 

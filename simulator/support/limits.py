@@ -173,6 +173,13 @@ def allow_for_job() -> None:
         _set_limit()
 
 
+def cores() -> int:
+    """Count the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Budget(NamedTuple):
     """What a process may take, for another that does part of its work.
 

@@ -36,13 +36,6 @@ _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
 
-def cores() -> int:
-    """Count the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @contextmanager
 def worker_pool(
     shared: object, workers: int, imports: Sequence[str] = _CLOCK

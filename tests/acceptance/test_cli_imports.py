@@ -1,5 +1,6 @@
 """What a command does not need it does not import: it would wait for it. Modules, never times."""
 
+import gzip
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -8,6 +9,7 @@ from pkgutil import iter_modules
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.house import PACKAGES
 from experiments import documents, points, questions, studies
 from experiments.cli.main import COMMANDS, app
 from experiments.points.report import PointsReport
@@ -39,6 +41,8 @@ OTHER_READERS = tuple(
         *("nsys", "pytorch_et", "rocm", "xla"),
     )
 )
+OWN_MODULES, OTHER_MODULES = 198, 700
+"""What a question about a step that was kept may import: each takes a third of a millisecond."""
 OTHER_FILES = {"traces.card.card", "collectives.files.schedule_file", "collectives.files.msccl"}
 
 
@@ -88,6 +92,24 @@ def test_the_catalogue_is_listed_without_what_simulates():
 def test_one_process_imports_nothing_of_many(job):
     modules = imported("utility", job, "-c", "hgx-h100", "-o", "json")
     assert modules & (PARALLEL | DRAWN | TABLES | SHOWN) == set()
+
+
+def test_a_second_question_imports_no_reader_and_keeps_to_its_budget(tmp_path, monkeypatch):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for file in (ROOT / SAMPLE).iterdir():
+        text = gzip.decompress(file.read_bytes())
+        (folder / file.stem).write_bytes(text + b" " * 1_000_000)  # large enough to be kept
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path / "cache"))
+    words = ("utility", folder, "-c", "dgx-a100", "-o", "json")
+    imported(*words)
+    modules = imported(*words)
+    assert modules & (DRAWN | SHOWN | PARSED | PARALLEL | OTHER_FILES) == set()
+    readers = (*OTHER_READERS, "traces.profiler.", "traces.matching.", "traces.linked_files")
+    assert {name for name in modules if name.startswith(readers)} == set()
+    own = {name for name in modules if name.partition(".")[0] in PACKAGES}
+    assert len(own) <= OWN_MODULES
+    assert len(modules - own) <= OTHER_MODULES
 
 
 def test_help_imports_nothing_that_answers():

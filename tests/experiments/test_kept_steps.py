@@ -1,7 +1,10 @@
 """Steps are read once: kept as they are, found by content, and never in the way."""
 
+import hashlib
 import json
+import os
 import sqlite3
+import time
 from contextlib import closing
 
 import numpy as np
@@ -10,7 +13,7 @@ from typer.testing import CliRunner
 
 from experiments.baseline import baseline
 from experiments.cli.main import app
-from experiments.kept_steps import StepStore, open_kept
+from experiments.kept_steps import StepStore, digests_of, open_kept
 from experiments.studies.cache import cache
 from helpers.rocm_files import two_steps, write_rpd
 from simulator.support.limits import KEEPS
@@ -78,12 +81,12 @@ def test_a_file_that_was_changed_is_read_anew(folder, tmp_path):
 
 def _all_bytes(folder):
     with closing(sqlite3.connect(folder / "steps.sqlite")) as database:
-        return database.execute("select data from steps").fetchone()[0]
+        return database.execute("select data from kept").fetchone()[0]
 
 
 def _replace(folder, data):
     with closing(sqlite3.connect(folder / "steps.sqlite")) as database, database:
-        database.execute("update steps set data = ?", (data,))
+        database.execute("update kept set data = ?", (data,))
 
 
 FOREIGN = {
@@ -139,6 +142,32 @@ def test_small_traces_and_those_that_nobody_wants_kept_are_read_anew(folder):
     assert not read(SAMPLES[0])[1]
     KEEPS.reset(token)
     assert read(SAMPLES[0])[1]
+
+
+def test_what_a_large_file_was_hashed_to_is_kept_until_it_changes(folder, tmp_path):
+    file = tmp_path / "large"
+    file.write_bytes(bytes(9_000_000))
+    long_ago = file.stat().st_mtime - 3600
+    first = digests_of([file])
+    with closing(StepStore(folder)) as store:
+        assert _digests_kept(store) == []  # it may be written to again within this tick of a clock
+    _wait_until_settled(file)
+    assert digests_of([file]) == first == [hashlib.sha256(bytes(9_000_000)).hexdigest()]
+    with closing(StepStore(folder)) as store:
+        assert _digests_kept(store) == first
+    with file.open("r+b") as opened:
+        opened.write(b"x")  # as long as it was
+    os.utime(file, (long_ago, long_ago))
+    assert digests_of([file]) != first
+
+
+def _digests_kept(store):
+    return [row[0] for row in store._base.execute("SELECT sha256 FROM digests")]
+
+
+def _wait_until_settled(file):
+    """Files count as settled two seconds after the last change."""
+    time.sleep(max(0.0, file.stat().st_ctime + 2.1 - time.time()))
 
 
 def test_values_that_no_record_has_are_not_kept():

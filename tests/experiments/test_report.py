@@ -181,7 +181,7 @@ def test_an_input_that_has_changed_is_hashed_again(tmp_path):
 
 
 def test_a_tables_files_are_not_hashed(monkeypatch):
-    monkeypatch.setattr("experiments.provenance._hashed", lambda _: pytest.fail("hashed"))
+    monkeypatch.setattr("experiments.kept_steps._hashed", lambda *_: pytest.fail("hashed"))
     done = CliRunner().invoke(app, ["replay", TRACE, "-c", CLUSTER, "--engine", "analytic"])
     assert done.exit_code == 0, done.output
 

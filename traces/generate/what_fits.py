@@ -79,25 +79,22 @@ def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     p = plan.parallelism
     where = f"stage {stage.stage} of {p.pp}: " if p.pp > 1 else ""
     needed, size = (format_quantity(number, "B") for number in (stage.total, memory.size))
-    rows = [
-        f"  {name.replace('_', ' '):<12} {format_quantity(size, 'B'):>10}"
-        for name, size in stage.parts.items()
+    largest = sorted(stage.parts.items(), key=lambda part: -part[1])[:_PARTS_NAMED]
+    filling = ", ".join(
+        f"{format_quantity(size, 'B')} of {name.replace('_', ' ')}"
+        for name, size in largest
         if size
-    ]
-    fitting = list(alternatives(plan))
-    advice = [f"  {change}" for change in fitting] or ["  no change that was tried fits"]
-    raise WorkloadError(
-        "\n".join(
-            [
-                f"{plan}: does not fit into memory: {where}a rank needs {needed}, its accelerator "
-                f"has {size}",
-                *rows,
-                "what would fit:",
-                *advice,
-                remedy,
-            ]
-        )
     )
+    fitting = ", or ".join(map(str, islice(alternatives(plan), _ADVISED)))
+    advice = f"would fit: {fitting}" if fitting else "no change that was tried fits"
+    raise WorkloadError(
+        f"{plan}: does not fit into memory: {where}a rank needs {needed}, its accelerator has "
+        f"{size} (most of it {filling}); {advice}; {remedy}"
+    )
+
+
+_PARTS_NAMED, _ADVISED = 3, 2
+"""Parts of memory, and changes, that an error of one line names; ``--memory`` has them all."""
 
 
 def fits(plan: GenerationPlan) -> bool:

@@ -189,12 +189,16 @@ def embedding_block(batch: InferencePass) -> ModelBlock:
 
 def layer_block(batch: InferencePass, index: int) -> ModelBlock:
     """Return one layer: attention or a gated delta net, and a network or experts."""
-    delta = batch.model.delta_at(index)
-    attention = _delta(batch, delta) if delta is not None else _attention(batch, index)
     experts = batch.model.experts_at(index)
     network = _network(batch) if experts is None else _experts(batch, experts)
     parameters = layer_parameters(batch.model, index)
-    return ModelBlock((attention, *network), parameters, is_layer=True)
+    return ModelBlock((attention_part(batch, index), *network), parameters, is_layer=True)
+
+
+def attention_part(batch: InferencePass, index: int) -> LayerPart:
+    """Return attention of one layer, or its gated delta net."""
+    delta = batch.model.delta_at(index)
+    return _delta(batch, delta) if delta is not None else _attention(batch, index)
 
 
 def head_block(batch: InferencePass) -> ModelBlock:

@@ -1,6 +1,7 @@
 """Times of inference passes: one pass kernel by kernel, and the surface of all of an instance."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,12 +12,14 @@ from traces.generate.inference import (
     SCORES,
     InferencePass,
     Segment,
+    attention_part,
     embedding_block,
     head_block,
     layer_block,
 )
 from traces.generate.kernel_times import ExpertGemms, KernelTimes, Streaming
-from traces.generate.layers import Exchange, ModelBlock
+from traces.generate.layers import Exchange, LayerPart, ModelBlock
+from traces.generate.model import Model
 
 ExchangeTime = Callable[[Exchange], float]
 """Time (s) of a collective on an idle network."""
@@ -55,16 +58,24 @@ class PassClock:
 
     def block(self, block: ModelBlock, *, scores: bool | None = None) -> float:
         """Time of a block (s); of attention's kernels alone, or of all but those."""
+        return sum(self.part(part, scores=scores) for part in block.parts)
+
+    def part(self, part: LayerPart, *, scores: bool | None = None) -> float:
+        """Time of a part of a block (s), as :meth:`block` counts it."""
         time = 0.0
-        for part in block.parts:
-            for kernel in part.kernels:
-                if scores is None or scores == (kernel.name == SCORES):
-                    shape = kernel.forward.shape
-                    assert shape is not None  # noqa: S101 - every kernel of a pass has one
-                    time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
-            if not scores:
-                time += sum(self._exchange(each) for each in (*part.before, *part.after))
+        for kernel in part.kernels:
+            if scores is None or scores == (kernel.name == SCORES):
+                shape = kernel.forward.shape
+                assert shape is not None  # noqa: S101 - every kernel of a pass has one
+                time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
+        if not scores:
+            time += sum(self._exchange(each) for each in (*part.before, *part.after))
         return time
+
+    def look_up(self, parts: Iterable[LayerPart]) -> None:
+        """Look up the kernels of many parts at once, which takes a fraction of one after another."""
+        kernels = (kernel for part in parts for kernel in part.kernels)
+        self.kernels.times(kernel.forward.shape or Streaming(1.0) for kernel in kernels)
 
     def shared(self, block: ModelBlock) -> float:
         """Time of what data-parallel ranks do together (s): experts and their exchanges."""
@@ -122,10 +133,14 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
         The largest batch.
     """
     every = _token_points(limits)
-    tokens, eager = _by_tokens([_alone(clock, batch, tokens) for tokens in every], every, limits)
+    passes = [_without_head(batch, tokens) for tokens in every]
+    clock.look_up(part for blocks in passes for block, _ in blocks for part in block.parts)
+    # Without attention's scores, which the tables below have.
+    alone = [sum(n * clock.block(block, scores=False) for block, n in blocks) for blocks in passes]
+    tokens, eager = _by_tokens(alone, every, limits)
     shared = shared_eager = np.zeros(0)
     if batch.parallelism.dp > 1:
-        together = [_together(clock, batch, tokens) for tokens in every]
+        together = [sum(n * clock.shared(block) for block, n in blocks[1:]) for blocks in passes]
         shared, shared_eager = _by_tokens(together, every, limits)
     heads = _grid(limits.sequences)
     by_head = [
@@ -172,17 +187,10 @@ def _grid(most: int) -> Floats:
     return np.asarray(2.0 ** (np.arange(count) / STEPS))
 
 
-def _alone(clock: PassClock, batch: InferencePass, tokens: float) -> float:
-    """Time of a pass without attention's scores and without the head (s)."""
+def _without_head(batch: InferencePass, tokens: float) -> list[tuple[ModelBlock, int]]:
+    """Blocks of a pass of so many tokens, the embedding first, and how often each is passed."""
     decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
-    blocks = [(embedding_block(decodes), 1), *_layers(decodes)]
-    return float(sum(count * clock.block(block, scores=False) for block, count in blocks))
-
-
-def _together(clock: PassClock, batch: InferencePass, tokens: float) -> float:
-    """Time of what data-parallel ranks do together in a pass (s)."""
-    decodes = replace(batch, segments=(Segment(tokens, 1, 1),), tokens=tokens)
-    return float(sum(count * clock.shared(block) for block, count in _layers(decodes)))
+    return [(embedding_block(decodes), 1), *_layers(decodes)]
 
 
 def _decode(count: float, size: float) -> Segment:
@@ -204,35 +212,31 @@ def _attention(
     windowed: bool | None = None,
 ) -> Matrix:
     """Return times of attention's scores over all layers, or those with (without) a window (s)."""
-    blocks: list[list[tuple[ModelBlock, int]]] = []
+    layers = _layers_of(batch.model, windowed=windowed)
+    cells: list[list[tuple[LayerPart, int]]] = []
     for count in counts:
         for size in sizes:
             part = segment(float(count), float(size))
             given = replace(batch, segments=(part,), tokens=part.sequences * part.new_tokens)
-            blocks.append(_layers_of(given, windowed=windowed))
-    clock.kernels.times(
-        kernel.forward.shape or Streaming(1.0)
-        for layers in blocks
-        for block, _ in layers
-        for part_of in block.parts
-        for kernel in part_of.kernels
-        if kernel.name == SCORES
+            cells.append([(attention_part(given, layer), alike) for layer, alike in layers])
+    clock.look_up(
+        replace(part, kernels=tuple(kernel for kernel in part.kernels if kernel.name == SCORES))
+        for cell in cells
+        for part, _ in cell
     )
-    times = [
-        sum(count * clock.block(block, scores=True) for block, count in layers) for layers in blocks
-    ]
+    times = [sum(alike * clock.part(part, scores=True) for part, alike in cell) for cell in cells]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
 
 
-def _layers_of(batch: InferencePass, *, windowed: bool | None) -> list[tuple[ModelBlock, int]]:
-    model = batch.model
-    counts: dict[tuple[object, ...], list[int]] = {}
+def _layers_of(model: Model, *, windowed: bool | None) -> list[tuple[int, int]]:
+    """Layers whose attention differs, those with (without) a window, and how many are like each."""
+    first: dict[tuple[object, ...], int] = {}
+    alike: Counter[int] = Counter()
     for index in range(model.layers):
-        is_windowed = model.window_at(index) is not None or model.delta_at(index) is not None
-        if windowed is None or windowed == is_windowed:
-            kind = (model.window_at(index), model.delta_at(index))
-            counts.setdefault(kind, []).append(index)
-    return [(layer_block(batch, layers[0]), len(layers)) for layers in counts.values()]
+        kind = (model.window_at(index), model.delta_at(index))
+        if windowed is None or windowed == (kind != (None, None)):
+            alike[first.setdefault(kind, index)] += 1
+    return list(alike.items())
 
 
 def padded(sizes: Sequence[int], tokens: int) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.serving_clients import Slo
     from experiments.priors.serving import ServingPrior
     from experiments.questions.serving import Gain, ServingReport
-    from experiments.questions.serving_rate import ServingRateReport
+    from experiments.questions.serving_rate import LoadCurve, ServingRateReport
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
     from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
@@ -172,6 +172,8 @@ def _attributed(report: "ServingReport") -> Table:
     return Table(columns, rows, foot="saved of the mean request, by part")
 
 
+_DRAWN = 1000
+"""Requests of a distribution that are drawn, about."""
 _BARS = 400
 """Iterations that are drawn: the first."""
 
@@ -220,7 +222,7 @@ def _where(report: "ServingReport") -> Section:
 
 def rate(report: "ServingRateReport") -> Document:
     """Say which rate meets the SLO, how latency grows with it, and what a resource would buy."""
-    half = report.half_width
+    half, curve = report.half_width, report.curve
     interval = "" if half is None else f" ± {half:.2g}"
     rows = [
         Row(
@@ -231,7 +233,7 @@ def rate(report: "ServingRateReport") -> Document:
                 percent(100 * point.met),
             )
         )
-        for point in report.curve
+        for point in curve.points
     ]
     columns = (
         *(">rate", ">mean\nTTFT", ">p99\nTTFT", ">mean\nTPOT", ">p99\nTPOT"),
@@ -239,7 +241,7 @@ def rate(report: "ServingRateReport") -> Document:
     )
     sections = [
         Section("curve", "Latency by rate", [Table(columns, rows)], wide=True),
-        Section("figure", "Latency by rate", [_curve(report)], wide=True, terminal=False),
+        curve_section(curve),
     ]
     if report.utilities:
         gains = [
@@ -263,7 +265,7 @@ def rate(report: "ServingRateReport") -> Document:
     return Document(
         title=f"Capacity: {report.model} on {report.cluster.name}",
         headline=f"{report.rate:.4g}{interval} requests/s meet the SLO; it saturates at"
-        f" {report.saturation:.4g}/s, and the knee is at {report.knee.rate_per_s:.4g}/s.",
+        f" {curve.saturation:.4g}/s, and the knee is at {curve.knee.rate_per_s:.4g}/s.",
         cause=cause,
         trust=prior_trust(report.prior),
         facts={"engine": report.engine_text, "SLO": _say_slo(report.slo)},
@@ -354,13 +356,18 @@ def _say_slo(slo: "Slo") -> str:
     return f"99 % of requests: {', '.join(limits)}"
 
 
-def _curve(report: "ServingRateReport") -> Chart:
-    rates = [point.rate_per_s for point in report.curve]
+def curve_section(curve: "LoadCurve") -> Section:
+    """Draw how latency grows with the rate."""
+    return Section("figure", "Latency by rate", [_curve(curve)], wide=True, terminal=False)
+
+
+def _curve(curve: "LoadCurve") -> Chart:
+    rates = [point.rate_per_s for point in curve.points]
     series = [
         Series(
             "line",
             rates,
-            [getattr(point, name) for point in report.curve],
+            [getattr(point, name) for point in curve.points],
             name=label,
             colour=colour,
         )
@@ -370,7 +377,7 @@ def _curve(report: "ServingRateReport") -> Chart:
             ("e2e_mean", "mean end to end", "orange"),
         )
     ]
-    knee = report.knee
+    knee = curve.knee
     series.append(
         Series(
             "points",
@@ -391,16 +398,13 @@ def _curve(report: "ServingRateReport") -> Chart:
 
 
 def _cdf(report: "ServingReport") -> Chart:
-    series = [
-        Series(
-            "line",
-            [float(value) for value in values],
-            [100 * (index + 1) / len(values) for index in range(len(values))],
-            name=name,
-            colour=colour,
-        )
-        for (name, values), colour in zip(report.curves.items(), ("blue", "orange"), strict=False)
-    ]
+    series = []
+    for (name, values), colour in zip(report.curves.items(), ("blue", "orange"), strict=False):
+        # From the last, so that the greatest is there.
+        drawn = range(len(values) - 1, -1, -(1 + len(values) // _DRAWN))[::-1]
+        shares = [100 * (index + 1) / len(values) for index in drawn]
+        times = [float(values[index]) for index in drawn]
+        series.append(Series("line", times, shares, name=name, colour=colour))
     x, y = Axis("s", kind="log"), Axis("requests, %", zero=True)
     return Chart("latency-cdf", "Requests by their TTFT and TPOT", series, x=x, y=y)
 

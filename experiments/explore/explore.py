@@ -35,8 +35,14 @@ def serving(
         raise OutputError(
             f"explore needs a web server: {pip_install('starlette', 'uvicorn')} ({error})"
         ) from error
+    from experiments.evaluate.serving_plan import is_serving_plan
+
     where = listening(port)  # refused before minutes are spent on reading
     try:
+        if is_serving_plan(trace):
+            from experiments.explore.serving import open_deployment  # steps need none of it
+
+            return Serving(open_deployment(trace, cluster, settings, watch), where)
         return Serving(open_session(trace, cluster, settings, watch), where)
     except BaseException:
         where.close()
@@ -103,7 +109,7 @@ def explore(
     ----------
     trace, cluster
         As :func:`experiments.baseline.baseline` takes them, by their names: what the page lets one
-        copy says them.
+        copy says them. For a trace the file of a deployment may stand, which serves its load.
     port
         Of 127.0.0.1; 0 is any that is free.
     browser

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
@@ -27,17 +27,19 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from experiments.explore.choices import about
-from experiments.explore.state import parse_state
+from experiments.explore.session import Session
 from experiments.output import pages
 from experiments.output.columns import packed
+from experiments.output.page import plotly
 from experiments.provenance import version
 from simulator.support.errors import OutputError, TwofoldError
 
 if TYPE_CHECKING:
-    from experiments.explore.session import Session
+    from experiments.explore.serving import ServingSession
     from experiments.settings import Watch
     from simulator.engine.simulate import Progress
+
+    Explored = Session | ServingSession
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -61,30 +63,35 @@ _DONE = 499
 """Status for who went away; nobody reads it."""
 
 
-def application(session: "Session", token: str, stopping: threading.Event | None = None) -> ASGIApp:
+def application(
+    session: "Explored", token: str, stopping: threading.Event | None = None
+) -> ASGIApp:
     """Make the application: the page, its files, and what it asks for.
 
     What is being answered when ``stopping`` is set is had done with.
     """
-    handlers = _Asked(session, stopping or threading.Event())
-    routes = [
-        Route("/", _page),
+    stopping = stopping or threading.Event()
+    handlers = _Asked(session, stopping)
+    routes: list[Route | Mount] = [
+        Route("/", handlers.page),
         Route("/api/about", handlers.about),
-        Route("/api/choices", handlers.choices),
         Route("/api/moving/{windows:int}", handlers.moving),
         Route("/api/resting/{windows:int}", handlers.resting),
-        Route("/api/ranks", handlers.ranks),
-        Route("/api/curves", handlers.curves),
+        Route("/static/plotly.js", _plotly),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
+    if isinstance(session, Session):
+        of_step = _AskedOfStep(session, stopping)
+        for name in ("choices", "ranks", "curves"):
+            routes.append(Route(f"/api/{name}", getattr(of_step, name)))
     app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
     return _Guarded(app, token)
 
 
-async def _page(request: Request) -> Response:
+async def _plotly(request: Request) -> Response:
     del request
-    return FileResponse(_STATIC / "index.html", media_type="text/html")
+    return Response(plotly(), media_type="text/javascript")
 
 
 async def _to_page(request: Request) -> Response:
@@ -134,30 +141,29 @@ class _Guarded:
 
 
 class _Asked:
-    """What the page asks a session; moves and rests each one at a time, in threads."""
+    """What a page asks a session; moves and rests each one at a time, in threads."""
 
-    def __init__(self, session: "Session", stopping: threading.Event) -> None:
+    def __init__(self, session: "Explored", stopping: threading.Event) -> None:
         self._session, self._stopping = session, stopping
         self._moving, self._resting = CapacityLimiter(1), CapacityLimiter(1)
 
+    async def page(self, request: Request) -> Response:
+        del request
+        return FileResponse(_STATIC / self._session.page, media_type="text/html")
+
     async def about(self, request: Request) -> Response:
         del request
-        session = self._session
-        return _json(about(session.base, rests=session.rests, version=version()))
+        return _json(self._session.about(version()))
 
-    async def choices(self, request: Request) -> Response:
-        return await self._answered(
-            request,
-            self._moving,
-            lambda stop: self._session.choices(parse_state(request.url.query), until(stop)),
-        )
+    def _parsed(self, request: Request) -> Any:
+        return self._session.parse(request.url.query)
 
     async def moving(self, request: Request) -> Response:
         windows = request.path_params["windows"]
         return await self._answered(
             request,
             self._moving,
-            lambda stop: self._session.moving(parse_state(request.url.query), windows, until(stop)),
+            lambda stop: self._session.moving(self._parsed(request), windows, until(stop)),
         )
 
     async def resting(self, request: Request) -> Response:
@@ -165,24 +171,8 @@ class _Asked:
         return await self._answered(
             request,
             self._resting,
-            lambda stop: self._session.resting(
-                parse_state(request.url.query), windows, until(stop)
-            ),
+            lambda stop: self._session.resting(self._parsed(request), windows, until(stop)),
         )
-
-    async def curves(self, request: Request) -> Response:
-        return await self._answered(
-            request,
-            self._moving,
-            lambda stop: self._session.curves(parse_state(request.url.query), until(stop)),
-        )
-
-    async def ranks(self, request: Request) -> Response:
-        def draw(stop: Callable[[], bool]) -> object:
-            drawn = self._session.ranks(parse_state(request.url.query), until(stop))
-            return {"about": drawn.about, "slices": packed(drawn.slices)}
-
-        return await self._answered(request, self._resting, draw)
 
     async def _answered(
         self,
@@ -216,6 +206,35 @@ class _Asked:
                 return await _in_thread(work, self._stopping)
         finally:
             watcher.cancel()
+
+
+class _AskedOfStep(_Asked):
+    """What only the page of a step asks."""
+
+    def __init__(self, session: Session, stopping: threading.Event) -> None:
+        super().__init__(session, stopping)
+        self._step = session
+
+    async def choices(self, request: Request) -> Response:
+        return await self._answered(
+            request,
+            self._moving,
+            lambda stop: self._step.choices(self._step.parse(request.url.query), until(stop)),
+        )
+
+    async def ranks(self, request: Request) -> Response:
+        def draw(stop: Callable[[], bool]) -> object:
+            drawn = self._step.ranks(self._step.parse(request.url.query), until(stop))
+            return {"about": drawn.about, "slices": packed(drawn.slices)}
+
+        return await self._answered(request, self._resting, draw)
+
+    async def curves(self, request: Request) -> Response:
+        return await self._answered(
+            request,
+            self._moving,
+            lambda stop: self._step.curves(self._step.parse(request.url.query), until(stop)),
+        )
 
 
 async def _in_thread(work: Callable[[], Response], stopping: threading.Event) -> Response:
@@ -278,7 +297,7 @@ class Serving:
         If the port cannot be listened on.
     """
 
-    def __init__(self, session: "Session", port: int | socket.socket = 0) -> None:
+    def __init__(self, session: "Explored", port: int | socket.socket = 0) -> None:
         self.token = secrets.token_urlsafe(16)
         self._socket = port if isinstance(port, socket.socket) else listening(port)
         self.port: int = self._socket.getsockname()[1]

@@ -33,8 +33,16 @@ from experiments.explore.answers import (
     say_time,
     slider,
 )
-from experiments.explore.choices import Choices, choices
-from experiments.explore.state import State, command, is_number, python, settings_with, without_view
+from experiments.explore.choices import About, Choices, about, choices
+from experiments.explore.state import (
+    State,
+    command,
+    is_number,
+    parse_state,
+    python,
+    settings_with,
+    without_view,
+)
 from experiments.explore.strips import strips
 from experiments.output.slices import Ranks, ranks_drawn
 from experiments.points.utility import utilities
@@ -140,11 +148,21 @@ class Session:
     ('analytic', '20.22 ms', '25.83 %')
     """
 
+    page = "index.html"
+
     def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:
         self.trace, self.cluster, self.base = trace, cluster, base
         self._moving = _Side(by_engine(base, ANALYTIC))
         self._resting = None if base.settings.engine == ANALYTIC else _Side(base)
         self._readable = _readable(trace, cluster, base.settings)
+
+    def parse(self, address: str) -> State:
+        """Read what stands behind the ``?`` of the page's address: :func:`parse_state`."""
+        return parse_state(address)
+
+    def about(self, version: str) -> About:
+        """Say what is explored."""
+        return about(self.base, rests=self.rests, version=version)
 
     @property
     def rests(self) -> bool:

@@ -82,10 +82,7 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
         about = "How the step was simulated, how much of the trace was used, and what is assumed."
         trust = Section("trust", "Error and coverage", [FactList(document.details)], about)
         sections.insert(min(len(sections), 2), trust)
-    shown = [
-        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_silent(block)])
-        for one in sections
-    ]
+    shown = _shown_sections(sections)
     blocks: list[Any] = [block for section in shown for block in section.blocks]
     maybe = (block.view if isinstance(block, _Network) else block for block in blocks)
     views = [block for block in maybe if isinstance(block, View)]
@@ -125,6 +122,25 @@ def page(document: Document, head: Mapping[str, Any], *, up: str = "") -> str:
             },
         )
     )
+
+
+def fragment(document: Document) -> tuple[str, list[dict[str, Any]]]:
+    """Return the cards of a document as HTML, and what its charts are drawn of, for a live page."""
+    sections = _shown_sections(document.sections)
+    views = [block for section in sections for block in section.blocks if isinstance(block, View)]
+    html = _environment().get_template("cards.html").render(document=document, sections=sections)
+    return html, [
+        {"at": view.anchor, "kind": view.kind, "spec": jsonable(view.spec)} for view in views
+    ]
+
+
+def _shown_sections(sections: Sequence[Section]) -> list[Section]:
+    """Return what a page shows of sections, as the templates have it."""
+    return [
+        replace(one, blocks=[_shown(block) for block in one.blocks if not _is_silent(block)])
+        for one in sections
+        if one.page
+    ]
 
 
 def check_page(path: Path) -> None:

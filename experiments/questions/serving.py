@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -88,6 +88,25 @@ class ServingUtility:
     goodput_pct: Gain | None
     note: str = ""
     saved_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class Before(NamedTuple):
+    """What instances were before a resource of theirs was multiplied.
+
+    ``host`` is what the times of their engine's host are divided by.
+    """
+
+    instances: Instances
+    host: float = 1.0
+
+
+class _Runs(NamedTuple):
+    """Runs that utilities are seen against, with their figures (:func:`figures_of`)."""
+
+    runs: Sequence[InstanceRun]
+    slo: Slo | None
+    figures: Mapping[str, Floats]
+    before: Before
 
 
 class ServingAnswer(Head):
@@ -201,6 +220,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     resources: Sequence[str] | None = None,
     factor: float = 2.0,
     watch: Watch = lambda _: None,
+    before: Before | None = None,
 ) -> ServingReport:
     """Serve a load by instances, and again with a multiple of each resource.
 
@@ -220,6 +240,8 @@ def serving(  # noqa: PLR0913 - the options of the command
         By what.
     watch
         Called with what is about to be simulated; returns where its progress goes.
+    before
+        What the instances were before a resource was multiplied, where they are not as they are.
 
     Raises
     ------
@@ -236,16 +258,19 @@ def serving(  # noqa: PLR0913 - the options of the command
     names = resources_of(deployment) if resources is None else list(resources)
     check_runs(tokens_of(load), wanted * (len(names) + 1))
     progress = watch(f"{len(names) + 1} points")
-    base = runs_of(instances, instances, load, wanted)
+    before = before or Before(instances)
+    base = runs_of(before.instances, instances, load, wanted, host=before.host)
     count = len(base)
     if progress is not None:
         progress(1, len(names) + 1)
-    before = figures_of(base, slo)
+    figures = figures_of(base, slo)
     utilities = []
     doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
-            utilities.append(_utility(instances, load, resource, factor, (base, slo, before)))
+            utilities.append(
+                _utility(instances, load, resource, factor, _Runs(base, slo, figures, before))
+            )
         except KeyboardInterrupt:
             doubts.append(f"interrupted: {number} of {len(names)} resources are answered")
             break
@@ -264,8 +289,8 @@ def serving(  # noqa: PLR0913 - the options of the command
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         tuple(_of_priority(base[0], each) for each in _several(base[0].priority)),
         _parts(base),
-        float(np.mean(before["goodput"])) if slo is not None else None,
-        float(np.mean(before["fraction"])) if slo is not None else 0.0,
+        float(np.mean(figures["goodput"])) if slo is not None else None,
+        float(np.mean(figures["fraction"])) if slo is not None else 0.0,
         float(np.mean([len(run.ttft) for run in base])) / span,
         token_rate(base) / instances.ranks,
         int(sum(run.totals["preemptions"] for run in base)),
@@ -431,17 +456,13 @@ def with_more(deployment: Deployment, resource: str, factor: float) -> Deploymen
 
 
 def _utility(
-    instances: Instances,
-    load: Load,
-    resource: str,
-    factor: float,
-    baseline: tuple[Sequence[InstanceRun], Slo | None, Mapping[str, Floats]],
+    instances: Instances, load: Load, resource: str, factor: float, baseline: _Runs
 ) -> ServingUtility:
-    base, slo, before = baseline
+    base, slo, before, unchanged = baseline
     try:
         better = with_more_of(instances, resource, factor)
-        host = factor if resource == HOST else 1.0
-        runs = runs_of(instances, better, load, len(base), host=host)
+        host = unchanged.host * (factor if resource == HOST else 1.0)
+        runs = runs_of(unchanged.instances, better, load, len(base), host=host)
         if runs[-1].unserved:
             raise KeyboardInterrupt
         now = _parts(runs)

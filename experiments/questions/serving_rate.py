@@ -23,6 +23,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.serving import (
     HOST,
+    Before,
     Gain,
     gain_of,
     half_width,
@@ -67,6 +68,18 @@ class RatePoint:
     met: float
 
 
+class LoadCurve(NamedTuple):
+    """Rates (1/s) around that of saturation, at which all are served that are there at once."""
+
+    saturation: float
+    points: tuple[RatePoint, ...]
+
+    @property
+    def knee(self) -> RatePoint:
+        """The point of most power, rate over mean latency (Kleinrock, ICC 1979)."""
+        return max(self.points, key=lambda point: point.throughput_per_s / point.e2e_mean)
+
+
 @dataclass(frozen=True, slots=True)
 class RateUtility:
     """What a multiple of a resource buys of the rate at the SLO (%), and its half width."""
@@ -101,17 +114,11 @@ class ServingRateReport(Report):
     engine_text: str
     rate: float
     half_width: float | None
-    saturation: float
-    curve: tuple[RatePoint, ...]
+    curve: LoadCurve
     utilities: tuple[RateUtility, ...]
     seeds: int
     factor: float
     prior: ServingPrior
-
-    @property
-    def knee(self) -> RatePoint:
-        """The point of most power, rate over mean latency (Kleinrock, ICC 1979)."""
-        return max(self.curve, key=lambda point: point.throughput_per_s / point.e2e_mean)
 
     def answer(self) -> "ServingRateAnswer":
         """Return the JSON answer."""
@@ -119,9 +126,9 @@ class ServingRateReport(Report):
             **self.head(self.cluster, self.settings),
             "rate_per_s": self.rate,
             "rate_half_width": self.half_width,
-            "saturation_per_s": self.saturation,
-            "knee_per_s": self.knee.rate_per_s,
-            "curve": list(self.curve),
+            "saturation_per_s": self.curve.saturation,
+            "knee_per_s": self.curve.knee.rate_per_s,
+            "curve": list(self.curve.points),
             "utilities": list(self.utilities),
             "seeds": self.seeds,
         }
@@ -138,7 +145,7 @@ class ServingRateReport(Report):
 
     def table(self) -> Rows:
         """Return the CSV answer: a row per point of the curve."""
-        return RatePoint, self.curve
+        return RatePoint, self.curve.points
 
 
 class _Question(NamedTuple):
@@ -146,7 +153,7 @@ class _Question(NamedTuple):
 
     tables: Sequence[Requests]
     slo: Slo
-    base: Instances
+    before: Before
 
 
 @question("serving_rate")
@@ -196,13 +203,13 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     check_runs(tokens_of(load), _LOOKS * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
     _check(instances, tables)
-    goal = _Question(tables, slo, instances)
+    goal = _Question(tables, slo, Before(instances))
     progress = watch(f"{len(names) + 2} points")
-    saturation = float(np.mean([_saturation(instances, table) for table in tables]))
+    saturation = _saturation(instances, goal)
     rates = _rates(instances, goal, saturation)
     if progress is not None:
         progress(1, len(names) + 2)
-    curve = tuple(_point(instances, goal, share * saturation) for share in _CURVE)
+    curve = _curve(instances, goal, saturation)
     utilities = []
     for number, resource in enumerate(names):
         utilities.append(_utility(instances, goal, resource, factor, rates))
@@ -216,12 +223,32 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
         say_engine(instances),
         float(rates.mean()),
         half_width(rates),
-        saturation,
         curve,
         tuple(sorted(utilities, key=lambda row: -(row.rate_pct or (-1e9, None))[0])),
         len(tables),
         factor,
         serving_prior(instances.deployment.engine.name),
+    )
+
+
+def load_curve(
+    instances: Instances, tables: Sequence[Requests], slo: Slo, before: Before
+) -> LoadCurve:
+    """Return what requests see at rates around that of saturation, as the mean over tables.
+
+    Raises
+    ------
+    WhatIfError
+        If all requests of a table arrive at once.
+    """
+    _check(instances, tables)
+    goal = _Question(tables, slo, before)
+    return _curve(instances, goal, _saturation(instances, goal))
+
+
+def _curve(instances: Instances, goal: _Question, saturation: float) -> LoadCurve:
+    return LoadCurve(
+        saturation, tuple(_point(instances, goal, share * saturation) for share in _CURVE)
     )
 
 
@@ -238,18 +265,22 @@ def _at(
     instances: Instances, table: Requests, rate: float, goal: _Question, host: float
 ) -> InstanceRun:
     """Serve a table at another rate."""
+    before = goal.before
     run = serve(
-        instances, table.faster(rate / table.rate), base=goal.base, host=host_of(goal.base, host)
+        instances,
+        table.faster(rate / table.rate),
+        base=before.instances,
+        host=host_of(before.instances, before.host * host),
     )
     if run.unserved:
         raise KeyboardInterrupt
     return run
 
 
-def _saturation(instances: Instances, table: Requests) -> float:
+def _saturation(instances: Instances, goal: _Question) -> float:
     """Return the requests per second that are served where all are there from the begin."""
-    run = serve(instances, table.faster(1e12))
-    return len(table) / float(run.totals["end"])
+    runs = [_at(instances, table, table.rate * 1e12, goal, 1.0) for table in goal.tables]
+    return float(np.mean([len(run.ttft) / float(run.totals["end"]) for run in runs]))
 
 
 def _rates(instances: Instances, goal: _Question, guess: float, host: float = 1.0) -> Floats:

@@ -15,6 +15,7 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.serving import (
     HOST,
+    Before,
     figures_of,
     half_width,
     of_pools,
@@ -35,17 +36,15 @@ from topologies import Cluster, load_cluster
 from traces.requests.generators import parse_rate
 from traces.requests.table import Requests
 
+DEGREE = "tp"
+
 
 class Served(NamedTuple):
-    """Who serves what at a point; ``host`` divides the times of the engine's host.
-
-    ``base`` is what the instances were before a resource was multiplied.
-    """
+    """Who serves what at a point, and what they were before a resource was multiplied."""
 
     instances: Instances
     load: Load
-    base: Instances
-    host: float = 1.0
+    before: Before
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +179,11 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
 def _point(
     instances: Instances, load: Load, changed: tuple[str, str], slo: Slo | None, seeds: int
 ) -> ServingPoint:
-    varied, value = changed
-    apply = _VARIED.get(varied)
+    value = changed[1]
     try:
-        if apply is not None:
-            served = apply(instances, load, value)
-        else:
-            factor = _number(varied, value)
-            check_factor(factor)
-            more = with_more_of(instances, varied, factor)
-            served = Served(more, load, instances, factor if varied == HOST else 1.0)
-        runs = runs_of(served.base, served.instances, served.load, seeds, host=served.host)
+        served = at_point(Served(instances, load, Before(instances)), *changed)
+        before = served.before
+        runs = runs_of(before.instances, served.instances, served.load, seeds, host=before.host)
     except TwofoldError as error:
         return ServingPoint(value, refused=" ".join(str(error).split()))
     if runs[-1].unserved:
@@ -210,6 +203,25 @@ def _point(
     )
 
 
+def at_point(served: Served, varied: str, value: str) -> Served:
+    """Return who serves what at a value of what is varied, as :func:`serving_sweep` names both.
+
+    Raises
+    ------
+    TwofoldError
+        If there is no such value.
+    """
+    apply = _VARIED.get(varied)
+    if apply is not None:
+        return apply(served, value)
+    factor = _number(varied, value)
+    check_factor(factor)
+    before = served.before
+    if varied == HOST:
+        before = before._replace(host=before.host * factor)
+    return Served(with_more_of(served.instances, varied, factor), served.load, before)
+
+
 def _number(varied: str, value: str) -> float:
     number = number_of(value.strip())
     if not 0 < number < float("inf"):
@@ -224,8 +236,8 @@ def _count(varied: str, value: str) -> int:
     return int(number)
 
 
-def _at_rate(instances: Instances, load: Load, value: str) -> Served:
-    rate = parse_rate(value)
+def _at_rate(served: Served, value: str) -> Served:
+    rate, load = parse_rate(value), served.load
     if isinstance(load, Closed):
         raise WhatIfError("a closed loop has no rate: vary its concurrency")
 
@@ -233,47 +245,51 @@ def _at_rate(instances: Instances, load: Load, value: str) -> Served:
         return table.faster(rate / table.rate)
 
     if isinstance(load, Requests):
-        return Served(instances, faster(load), instances)
+        return served._replace(load=faster(load))
     given = load
-    return Served(instances, lambda seed: faster(given(seed)), instances)
+    return served._replace(load=lambda seed: faster(given(seed)))
 
 
-def _at_concurrency(instances: Instances, load: Load, value: str) -> Served:
-    if not isinstance(load, Closed):
+def _at_concurrency(served: Served, value: str) -> Served:
+    if not isinstance(served.load, Closed):
         raise WhatIfError("only a closed loop has a concurrency: vary the rate")
-    return Served(instances, load._replace(concurrency=_count("concurrency", value)), instances)
+    return served._replace(load=served.load._replace(concurrency=_count("concurrency", value)))
 
 
-def _on_cluster(instances: Instances, load: Load, value: str) -> Served:
-    moved = of_pools(instances, lambda pool: replace(pool, cluster=load_cluster(value)))
-    return Served(moved, load, moved)
+def _other(served: Served, instances: Instances) -> Served:
+    """Return the same load on other instances, of which nothing is multiplied."""
+    return Served(instances, served.load, Before(instances))
 
 
-def _at_degree(instances: Instances, load: Load, value: str) -> Served:
+def _on_cluster(served: Served, value: str) -> Served:
+    return _other(
+        served, of_pools(served.instances, lambda pool: replace(pool, cluster=load_cluster(value)))
+    )
+
+
+def _at_degree(served: Served, value: str) -> Served:
     def divided(pool: Deployment) -> Deployment:
         p, parts = pool.parallelism, pool.precisions
         checked = deployment_of(
             pool.model,
             pool.cluster,
-            degrees=(_count("tp", value), p.dp, p.ep),
+            degrees=(_count(DEGREE, value), p.dp, p.ep),
             recipes=(parts.network, parts.experts, parts.cache),
             engine_name=pool.engine.name,
         )
         return replace(pool, parallelism=checked.parallelism)
 
-    changed = of_pools(instances, divided)
-    return Served(changed, load, changed)
+    return _other(served, of_pools(served.instances, divided))
 
 
-def _of_count(instances: Instances, load: Load, value: str) -> Served:
-    changed = replace(instances, count=_count("instances", value))
-    return Served(changed, load, changed)
+def _of_count(served: Served, value: str) -> Served:
+    return _other(served, replace(served.instances, count=_count("instances", value)))
 
 
-_VARIED: Mapping[str, Callable[[Instances, Load, str], Served]] = {
+_VARIED: Mapping[str, Callable[[Served, str], Served]] = {
     "rate": _at_rate,
     "concurrency": _at_concurrency,
     "cluster": _on_cluster,
-    "tp": _at_degree,
+    DEGREE: _at_degree,
     "instances": _of_count,
 }

@@ -73,7 +73,7 @@ class PassClock:
         return time
 
     def look_up(self, parts: Iterable[LayerPart]) -> None:
-        """Look up the kernels of many parts at once, which takes a fraction of one after another."""
+        """Look up the kernels of many parts at once: a fraction of the time of one by one."""
         kernels = (kernel for part in parts for kernel in part.kernels)
         self.kernels.times(kernel.forward.shape or Streaming(1.0) for kernel in kernels)
 

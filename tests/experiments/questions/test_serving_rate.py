@@ -31,7 +31,7 @@ def test_the_slo_is_met_just_below_the_rate_and_missed_just_above():
         answer = serving(EIGHT, table, slo=SLO, resources=[])
         assert (answer.goodput_fraction >= ATTAINED) == met
     assert report.half_width is None
-    assert report.rate < 1.1 * report.saturation
+    assert report.rate < 1.1 * report.curve.saturation
 
 
 def test_twice_the_instances_serve_twice_the_rate_or_more():
@@ -47,7 +47,7 @@ def test_twice_the_instances_serve_twice_the_rate_or_more():
     )
     # Taken by turns, arrivals at each are more even than Poisson's: a little more than twice.
     assert 1.9 < two.rate / one.rate < 2.6
-    assert 1.8 < two.saturation / one.saturation < 2.1
+    assert 1.8 < two.curve.saturation / one.curve.saturation < 2.1
 
 
 def test_more_memory_bandwidth_raises_the_rate_and_the_curve_rises():
@@ -55,9 +55,9 @@ def test_more_memory_bandwidth_raises_the_rate_and_the_curve_rises():
     (utility,) = report.utilities
     assert utility.rate_pct is not None
     assert utility.rate_pct[0] > 0
-    means = [point.e2e_mean for point in report.curve]
+    means = [point.e2e_mean for point in report.curve.points]
     assert means == sorted(means)
-    assert report.knee in report.curve
+    assert report.curve.knee in report.curve.points
 
 
 def test_an_slo_that_nobody_meets_is_refused():

@@ -83,8 +83,11 @@ def application(
     ]
     if isinstance(session, Session):
         of_step = _AskedOfStep(session, stopping)
-        for name in ("choices", "ranks", "curves"):
-            routes.append(Route(f"/api/{name}", getattr(of_step, name)))
+        routes += [
+            Route("/api/choices", of_step.choices),
+            Route("/api/ranks", of_step.ranks),
+            Route("/api/curves", of_step.curves),
+        ]
     app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
     return _Guarded(app, token)
 

@@ -27,6 +27,7 @@ _SIDE = re.compile(r"(.*):(?:out|in)")
 _NIC = re.compile(r"nic:(\d{1,18})\.(\d{1,18})(?:-(\d{1,18}))?")
 _ONE_NIC = re.compile(r"nic(\d{1,18})\.(\d{1,18})")
 _DOMAIN = re.compile(r"scale_up(\d{1,18})")
+_PLANE = re.compile(r"plane(\d{1,18})")
 _RANK = re.compile(r"rank(\d{1,18})")
 _SHOWN = 8
 
@@ -209,13 +210,18 @@ class Parts:
         return inside
 
     def switch(self, name: str) -> Mask:
-        """Nodes of the graph that are a switch of this name.
+        """Nodes of the graph that are a switch of this name; of ``plane1`` all that stand there.
 
         Raises
         ------
         TopologyError
             If no part is called so, or it is a rank or a NIC.
         """
+        plane = _PLANE.fullmatch(_letters(name))
+        if plane is not None:
+            inside = np.array([part.endswith(f".p{plane[1]}") for part in self.names])[self.part]
+            if inside.any():
+                return inside
         vertices = self.vertices(name)
         if vertices[: self.network.ranks].any() or _NIC.fullmatch(self._name(name)):
             raise TopologyError(f"{self._name(name)} is not a switch; name its link or NIC")

@@ -1,9 +1,10 @@
 """What-ifs on single parts of the network, from words: ``link leaf0-spine1 down``.
 
 ``PART EFFECT``, of which a part is ``link A-B`` (``A->B`` for one direction), ``nic I of node N``,
-``node N``, ``switch NAME``, or a share by lot, ``P% of [TIER] links|nics|switches|nodes``; an
-effect is ``down``, ``xF`` or ``bandwidth xF``, ``latency xF``, the last two also of one tier's
-links alone: ``node 5 scale_out.latency x10``. A lot may end in ``seed S``.
+``node N``, ``plane N``, ``switch NAME``, or a share by lot, ``P% of [TIER]
+links|nics|switches|nodes``; an effect is ``down``, ``xF`` or ``bandwidth xF``, ``latency xF``, the
+last two also of one tier's links alone: ``node 5 scale_out.latency x10``. A lot may end in
+``seed S``.
 """
 
 import re
@@ -128,6 +129,12 @@ def _switch(named: Sequence[Word]) -> SwitchNamed:
     return SwitchNamed(" ".join(word.text for word in named[1:]))
 
 
+def _plane(named: Sequence[Word]) -> SwitchNamed:
+    if len(named) != 2:
+        raise WhatIfError("write one plane by its number, as in 'plane 1 down'")
+    return SwitchNamed(f"plane{_number(named[1], 'plane')}")
+
+
 def _node(named: Sequence[Word]) -> NodeNamed:
     if len(named) != 2:
         raise WhatIfError(f"write one node by its number; {_WRITE}")
@@ -151,5 +158,6 @@ _READ: dict[str, Callable[[Sequence[Word]], Part]] = {
     "link": _link,
     "nic": _nic,
     "node": _node,
+    "plane": _plane,
     "switch": _switch,
 }

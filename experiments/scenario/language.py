@@ -84,7 +84,7 @@ GRAMMAR = (
     "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, transport NAME, p2p LEVEL, "
     "SETTING = VALUE, "
     "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
-    "node N, node N, switch NAME, P% of [TIER] links; joined by 'and'"
+    "node N, node N, plane N, switch NAME, P% of [TIER] links; joined by 'and'"
 )
 """All of it in one line."""
 

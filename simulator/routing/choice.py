@@ -36,7 +36,8 @@ class Rule(NamedTuple):
     ``choice`` holds at nodes that are ``ruled``; elsewhere the hash of ``seed`` chooses.
     ``capacity`` is what each link can carry. ``place`` and ``switch`` number the ports at which
     messages leave the fabric, by link: the port on its switch and the switch among those that have
-    any; a switch has at most ``ports``.
+    any; a switch has at most ``ports``. ``senders`` are sides of NICs with several ports, where
+    ``flow`` of a message takes the port of its number; -1 is a single flow, which is hashed.
     """
 
     choice: int
@@ -46,6 +47,8 @@ class Rule(NamedTuple):
     place: Longs
     switch: Longs
     ports: int
+    senders: Mask
+    flow: int = -1
 
 
 class Port(NamedTuple):
@@ -93,7 +96,10 @@ def follow(node: int, goal: int, ends: Ends, port: Port, walk: Walk) -> None:
     while node != goal:
         link = state.via[node]  # right where a single link comes nearer
         if state.ways[node] > 1:
-            if single or not walk.rule.ruled[node]:
+            if walk.rule.flow >= 0 and walk.rule.senders[node]:
+                ways = count_nearer(node, state.metric, graph)
+                link = nearer(node, walk.rule.flow % ways, state.metric, graph)
+            elif single or not walk.rule.ruled[node]:
                 link = choose_link(node, ends, state.metric, graph)
             else:
                 ways = count_nearer(node, state.metric, graph)

@@ -99,7 +99,15 @@ def rule_of(network: Topology, hub: Mask) -> Rule:
         place=place,
         switch=switch,
         ports=ports,
+        senders=_senders(network, hub),
     )
+
+
+def _senders(network: Topology, hub: Mask) -> Mask:
+    """Mark hubs that no hub leads to: the sending sides of NICs with several ports."""
+    senders = hub.copy()
+    senders[network.target[hub[network.source]]] = False
+    return senders
 
 
 def _ruled(network: Topology, routing: Routing) -> Mask:
@@ -186,7 +194,8 @@ def _hub_switches(network: Topology) -> Mask:
     """Mark the switches to search from; which they are decides about speed, not about metrics.
 
     They have several links in and out, so the ends of a NIC are none, and join more than the
-    ranks of one small domain: a search may as well pass through its switch.
+    ranks of one small domain: a search may as well pass through its switch. A NIC with several
+    ports is one, whose choice among them is the fabric's.
     """
     nodes = len(network.nodes)
     rank = np.arange(nodes) < network.ranks
@@ -196,6 +205,12 @@ def _hub_switches(network: Topology) -> Mask:
     to_ranks = np.bincount(network.source[rank[network.target]], minlength=nodes)
     domain = (out == to_ranks) & (into == from_ranks) & (out <= _SMALL_DOMAIN)
     hub: Mask = ~rank & ~domain & (out > 1) & (into > 1)
+    if network.routing.resource:
+        # Sides of NICs: several links of the fabric lead from one to hubs, or from hubs to it.
+        own = of_resource(network, network.routing)
+        sends = np.bincount(network.source[own & hub[network.target]], minlength=nodes)
+        receives = np.bincount(network.target[own & hub[network.source]], minlength=nodes)
+        hub |= ~rank & (((sends == out) & (out > 1)) | ((receives == into) & (into > 1)))
     return hub
 
 
@@ -238,7 +253,8 @@ def found_paths(
         return _follow(network, source, target)
     choice = BY_CAPACITY if by_capacity else CHOICES[network.routing.policy]
     rule = survey_of(network).rule
-    rule = rule._replace(choice=choice, seed=rule.seed + flow * _NEXT_FLOW)
+    number = flow if network.routing.flows > 1 else -1
+    rule = rule._replace(choice=choice, seed=rule.seed + flow * _NEXT_FLOW, flow=number)
     if network.doors is not None:
         return _by_doors(network, network.doors, (source, target), rule)
     return _search(network, source, target, rule)

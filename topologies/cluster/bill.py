@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from simulator.support.errors import ClusterError
 from simulator.topology import Link
-from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, ScaleOut
+from topologies.cluster.fabrics import DragonflyFabric, GraphFabric, PlanedFabric, ScaleOut
 from topologies.cluster.graphs import fabric_graph, is_switched
 from topologies.cluster.placement import place
 from topologies.cluster.prices import NETWORK_PARTS, PARTS, PieceFigures, figures_of_piece, usual
@@ -274,12 +274,14 @@ def _node_lines(cluster: Cluster, kind: Cluster, nodes: int) -> Iterator[BillLin
 
 def _network_figures(cluster: Cluster, fabric: ScaleOut) -> dict[str, PieceFigures]:
     """Figures of a NIC, a port and a cable; usual ones in proportion to the bandwidth."""
-    table, times = usual(), fabric.bandwidth / usual().per
+    table, ports = usual(), 1
+    if isinstance(fabric, PlanedFabric):
+        ports = fabric.ports_of_nic
     return {
         part: figures_of_piece(
             (getattr(cluster.prices, part), getattr(cluster.power, part)),
             getattr(table, part),
-            times,
+            fabric.bandwidth / (1 if part == "nic" else ports) / table.per,
         )
         for part in NETWORK_PARTS
     }
@@ -334,6 +336,8 @@ def _ends(link: Link) -> set[str]:
 def _cables(fabric: ScaleOut, link: Link, *, at_nic: bool) -> int:
     """Cables that a link stands for: as many as have its bandwidth."""
     each = fabric.bandwidth
+    if isinstance(fabric, PlanedFabric):
+        each /= fabric.ports_of_nic
     if isinstance(fabric, DragonflyFabric) and not at_nic:
         within = _group(link.source) == _group(link.target)
         stated = fabric.local_bandwidth if within else fabric.global_bandwidth

@@ -35,7 +35,7 @@ import numpy as np
 from simulator.policy import Routing
 from simulator.support.limits import limits
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
-from topologies.cluster.fabrics import Graph, RailFabric, SwitchFabric
+from topologies.cluster.fabrics import Graph, PlanedFabric, RailFabric, ScaleOut, SwitchFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.node import WIRED, PciePaths, ScaleUp
 from topologies.cluster.placement import Placement, place
@@ -411,9 +411,14 @@ def with_doors(
         ),
         out=out,
         into=into,
-        by_target=isinstance(cluster.scale_out, RailFabric) and _uses_pxn(cluster),
+        by_target=_has_rails(cluster.scale_out) and _uses_pxn(cluster),
     )
     return replace(network, doors=doors)
+
+
+def _has_rails(fabric: ScaleOut | None) -> bool:
+    """Whether a message may have to leave by the NIC that is on its receiver's rail, or plane."""
+    return isinstance(fabric, RailFabric) or (isinstance(fabric, PlanedFabric) and fabric.is_parted)
 
 
 def _uses_pxn(cluster: Cluster) -> bool:

@@ -362,6 +362,8 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "library.pxn": lambda text: {"library.pxn": _switch_of(text)},
     "library.sharp": lambda text: {"library.sharp": _switch_of(text)},
     "library.version": lambda text: {"library.version": text},
+    "scale_out.planes": lambda text: {"scale_out.planes": _count_of(text)},
+    "scale_out.nic_ports": lambda text: {"scale_out.nic_ports": _count_of(text)},
     "scale_out.flows": lambda text: {"scale_out.flows": _count_of(text)},
     "scale_out.transport": lambda text: {"scale_out.transport": text.lower()},
     "scale_out.host_bandwidth": lambda text: {"scale_out.host_bandwidth": text},

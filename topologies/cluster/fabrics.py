@@ -228,13 +228,78 @@ def _no_valiant(fabric: F) -> F:
     return fabric
 
 
+_MOST_PLANES = 64
+"""More than anybody builds: MPFT has 8."""
+
+
+class PlanedFabric(_Routed):
+    """What trees of switches have besides: planes, each a fabric of its own.
+
+    A NIC has ``nic_ports``, one in every plane by default, over which its bandwidth is divided:
+    port ``j`` of NIC ``i`` of a node is in plane ``(i * nic_ports + j) % planes``. So two ports in
+    two planes are Alibaba's HPN (K. Qian et al., SIGCOMM 2024, doi 10.1145/3651890.3672265), and
+    one port in eight planes, NIC ``i`` in plane ``i``, DeepSeek's multi-plane fat tree (C. Zhao et
+    al., arXiv 2505.09343), where a message changes its plane inside a node only.
+
+    Unless ``routing`` says otherwise a message is striped over the planes of its NIC (``spray``).
+    Under ``ecmp`` each of its ``flows`` takes one: a queue pair a plane.
+    """
+
+    planes: Annotated[Count, Field(le=_MOST_PLANES)] = 1
+    nic_ports: Count | None = None
+
+    @property
+    def ports_of_nic(self) -> int:
+        """Ports of a NIC."""
+        return self.planes if self.nic_ports is None else self.nic_ports
+
+    @property
+    def policy(self) -> str:
+        """The ``routing`` that is given; spray where NICs have several ports, else the usual."""
+        if self.routing is None and self.ports_of_nic > 1:
+            return "spray"
+        return super().policy
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether NICs of a node do not reach each other: each has ports in some planes only."""
+        return self.ports_of_nic < self.planes
+
+    @model_validator(mode="after")
+    def _ports_fit_planes(self) -> Self:
+        if self.planes > 1 and self.host_bandwidth is not None:
+            raise ValueError("host_bandwidth is of NICs with one port: leave out planes")
+        if self.ports_of_nic > 1 and self.policy in ("static", "d_mod_k"):
+            raise ValueError(
+                f"routing {self.policy} chooses among switches, not among the ports of a NIC: with"
+                " several write spray or ecmp"
+            )
+        if self.planes % self.ports_of_nic:
+            raise ValueError(
+                f"planes {self.planes} is not a multiple of nic_ports {self.ports_of_nic}"
+            )
+        if self.nics_per_node * self.ports_of_nic % self.planes:
+            raise ValueError(
+                f"{self.nics_per_node} NICs of {self.ports_of_nic} ports do not fill"
+                f" {self.planes} planes alike"
+            )
+        return self
+
+    def in_plane(self) -> Self:
+        """Return the fabric of one plane, with a NIC for each port that a node has there."""
+        nics = self.nics_per_node * self.ports_of_nic // self.planes
+        port = self.bandwidth / self.ports_of_nic
+        changes = {"planes": 1, "nic_ports": None, "nics_per_node": nics, "bandwidth": port}
+        return self.model_copy(update=changes)
+
+
 class SwitchFabric(_Nics):
     """A fabric that never blocks, drawn as one switch."""
 
     topology: Literal["switch"]
 
 
-class LeafSpineFabric(_Routed):
+class LeafSpineFabric(PlanedFabric):
     """Leaves of ``nodes_per_leaf`` nodes with all their NICs, each joined to every spine.
 
     ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
@@ -249,7 +314,7 @@ class LeafSpineFabric(_Routed):
     _trees_have_no_detours = model_validator(mode="after")(_no_valiant)
 
 
-class RailFabric(_Routed):
+class RailFabric(PlanedFabric):
     """Rail-optimised: NIC ``i`` of every node of a pod is plugged into rail switch ``i`` of it.
 
     Every rail switch is joined to every spine, so that a message crosses a spine only between
@@ -273,7 +338,7 @@ class RailFabric(_Routed):
         return None if self.spines else self.nodes_per_pod
 
 
-class FatTreeFabric(_Routed):
+class FatTreeFabric(PlanedFabric):
     """Three levels of switches of ``ports`` ports (k), with room for ``k**3 / 4`` NICs.
 
     NICs fill the edge switches in order. ``oversubscription`` divides the bandwidth of the cables
@@ -295,8 +360,8 @@ class FatTreeFabric(_Routed):
 
     @property
     def room(self) -> int:
-        """Nodes that the ports of all edge switches hold."""
-        return self.ports**3 // 4 // self.nics_per_node
+        """Nodes that the ports of all edge switches hold, in each plane."""
+        return self.ports**3 // 4 // self.in_plane().nics_per_node
 
 
 class TorusFabric(_Routed):

@@ -19,6 +19,7 @@ from topologies.cluster.fabrics import (
     FatTreeFabric,
     GraphFabric,
     LeafSpineFabric,
+    PlanedFabric,
     RailFabric,
     ScaleOut,
     SwitchFabric,
@@ -112,6 +113,9 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
     Link
         Of the resource ``scale_out``.
     """
+    if isinstance(fabric, PlanedFabric) and fabric.planes > 1:
+        yield from _planes(fabric, nics, nodes)
+        return
     plug, inner = _LINKS[type(fabric)]
     plugs: dict[str, None] = {}
     for nic in nics:
@@ -127,6 +131,41 @@ def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[
         yield Link(out, switch, nic.count * bandwidth, latency, SCALE_OUT)
         yield Link(switch, into, nic.count * bandwidth, latency, SCALE_OUT)
     yield from inner(fabric, list(plugs), nodes)
+
+
+def in_plane(name: str, plane: int) -> str:
+    """Return what a switch is called that stands in a plane.
+
+    Examples
+    --------
+    >>> in_plane("leaf:3", 1)
+    'leaf:3.p1'
+    """
+    return f"{name}.p{plane}"
+
+
+def _planes(fabric: PlanedFabric, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
+    """Draw each plane as a fabric of its own, whose switches are called after it."""
+    each = fabric.ports_of_nic
+    ports: list[list[tuple[Nic, Nic]]] = [[] for _ in range(fabric.planes)]
+    for nic in nics:
+        sort = nic.sort.in_plane() if isinstance(nic.sort, PlanedFabric) else nic.sort
+        numbers = range(nic.first * each, (nic.first + nic.count) * each)
+        for plane, mine in enumerate(ports):
+            here = [port // fabric.planes for port in numbers if port % fabric.planes == plane]
+            if here:
+                mine.append((nic, Nic(nic.node, here[0], len(here), sort)))
+    for plane, mine in enumerate(ports):
+        ends = {
+            side: whole_side
+            for whole, port in mine
+            for side, whole_side in ((port.out, whole.out), (port.into, whole.into))
+        }
+        for link in fabric_links(fabric.in_plane(), [port for _, port in mine], nodes):
+            source, target = (
+                ends.get(str(end), in_plane(str(end), plane)) for end in (link.source, link.target)
+            )
+            yield replace(link, source=source, target=target)
 
 
 def fabric_routing(fabric: ScaleOut, network: Topology) -> Routing:

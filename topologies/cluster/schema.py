@@ -18,6 +18,7 @@ from topologies.cluster.fabrics import (
     GraphFabric,
     HowKnown,
     Latency,
+    PlanedFabric,
     RailFabric,
     ScaleOut,
 )
@@ -238,10 +239,13 @@ class Cluster(ClusterPart):
                 " a node: leave it out"
             )
         rails = self.scale_out.room if isinstance(self.scale_out, RailFabric) else None
-        if rails is not None and (alone or self.scale_up.size < self.ranks_per_node):
+        parted = isinstance(self.scale_out, PlanedFabric) and self.scale_out.is_parted
+        if (rails is not None or parted) and (alone or self.scale_up.size < self.ranks_per_node):
+            without = "planes: no NIC joins them" if parted else "spines 0: without spines"
             raise ValueError(
-                "scale_out.spines 0: without spines, messages between rails can only go through a"
-                " node's scale-up domain; this needs one domain per node and library.pxn true"
+                f"scale_out.{without}: messages between {'planes' if parted else 'rails'} can only"
+                " go through a node's scale-up domain; this needs one domain per node and"
+                " library.pxn true"
             )
         return self
 

@@ -249,6 +249,27 @@ def _groups(network: Topology, numbers: Sequence[int]) -> Places:
     return positions
 
 
+def _halves(network: Topology, numbers: Sequence[int]) -> Places:
+    """Put a Slim Fly's halves on top of each other, the columns of each on small circles.
+
+    Cables inside a half join routers of one column; all others join the two halves.
+    """
+    order, each = numbers
+    positions: Places = {}
+    for router in range(2 * order * order):
+        column, place = divmod(router, order)
+        half, left = divmod(column, order)
+        middle = (left - (order - 1) / 2, 0.5 * order * (0.5 - half))
+        turn = (place + 0.5) / order
+        inner = _polar(turn, 0.25)
+        positions[f"router:0.{router}"] = (middle[0] + inner[0], middle[1] + inner[1])
+        for slot in range(each):
+            spread = (slot - (each - 1) / 2) / (2 * order * max(each, 2))
+            outer = _polar(turn + spread, 0.4)
+            positions[router * each + slot] = (middle[0] + outer[0], middle[1] + outer[1])
+    return positions
+
+
 def _polar(turn: float, radius: float) -> tuple[float, float]:
     """Clockwise from the top."""
     angle = 2 * math.pi * turn
@@ -302,4 +323,5 @@ _LAYOUTS: dict[str, Callable[[Topology, Sequence[int]], Places]] = {
     **dict.fromkeys(_GRIDS, _grid),
     "hypercube": _cube,
     "dragonfly": _groups,
+    "slim_fly": _halves,
 }

@@ -29,6 +29,8 @@ SPECS = [
     "rail:4x4x2",
     "dragonfly:5x4x2",
     "dragonfly:1x1x3x0",
+    "slim_fly:5x2",
+    "slim_fly:7x1",
 ]
 
 

@@ -144,7 +144,9 @@ def in_plane(name: str, plane: int) -> str:
     return f"{name}.p{plane}"
 
 
-def _planes(fabric: PlanedFabric, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
+def _planes(
+    fabric: LeafSpineFabric | RailFabric | FatTreeFabric, nics: Sequence[Nic], nodes: int
+) -> Iterator[Link]:
     """Draw each plane as a fabric of its own, whose switches are called after it."""
     each = fabric.ports_of_nic
     ports: list[list[tuple[Nic, Nic]]] = [[] for _ in range(fabric.planes)]

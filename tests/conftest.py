@@ -4,6 +4,7 @@ A law is tried on 20 cases unless it says how many; with ``HYPOTHESIS_PROFILE=th
 ones each time (``make exhaustive``).
 """
 
+import gc
 import os
 import random
 import signal
@@ -13,11 +14,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from helpers import costs
+from helpers.readings import traces_are_read_once as traces_are_read_once
 
 _ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("twofold", max_examples=20, derandomize=True, **_ALWAYS)
 settings.register_profile("thorough", max_examples=300, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "twofold"))
+
+_ALLOCATIONS = 100_000
+"""After so many more the collector looks for cycles: at Python's 700, a fifth of the time."""
 
 
 @pytest.fixture
@@ -30,6 +35,12 @@ def interruptible():
 
 def pytest_configure(config):
     config.pluginmanager.register(costs)
+    gc.set_threshold(_ALLOCATIONS)
+
+
+def pytest_collection_finish():
+    """Spare the collector what stays to the end: thousands of tests, and modules."""
+    gc.freeze()
 
 
 def pytest_addoption(parser):

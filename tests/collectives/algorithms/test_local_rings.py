@@ -1,6 +1,7 @@
 """Rings inside wired nodes: that they are rings, which links they take, and their busbw."""
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -22,10 +23,17 @@ from topologies.readers.from_nccl import from_nccl
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
 
-def drawn(tmp_path, name):
-    path = tmp_path / f"{name}.xml"
-    path.write_text(BOXES[name]())
-    return from_nccl(path)
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Clusters of node drawings by name, each read once."""
+
+    @cache
+    def read(name):
+        path = tmp_path_factory.mktemp("drawn") / f"{name}.xml"
+        path.write_text(BOXES[name]())
+        return from_nccl(path)
+
+    return read
 
 
 def mi250x():
@@ -48,8 +56,8 @@ def seconds(cluster, kind, size, ranks):
 
 @pytest.mark.parametrize("name", BOXES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_collective_does_what_it_claims(tmp_path, name, kind):
-    cluster = drawn(tmp_path, name)
+def test_every_collective_does_what_it_claims(drawn, name, kind):
+    cluster = drawn(name)
     for ranks in {3, cluster.ranks_per_node, 2 * cluster.ranks_per_node}:
         if ranks <= cluster.capacity:
             found, _ = planned(cluster, kind, 2.0**26, ranks)
@@ -96,15 +104,15 @@ def test_across_nodes_the_narrowest_part_of_the_tree_is_full():
     assert busbw == pytest.approx(2 * 31.5e9, rel=0.02)
 
 
-def test_bridged_pairs_are_neighbours(tmp_path):
-    network = build(drawn(tmp_path, "bridged"), 4)
+def test_bridged_pairs_are_neighbours(drawn):
+    network = build(drawn("bridged"), 4)
     order, back = local_rings(np.array([0, 2, 1, 3], dtype=np.int32), network).tolist()
     assert order == [0, 2, 1, 3]  # positions 0, 1, 2, 3: pairs beside each other
     assert back == order[::-1]
 
 
-def test_a_tree_is_gone_through_branch_by_branch(tmp_path):
-    network = build(drawn(tmp_path, "l40s"), 8)
+def test_a_tree_is_gone_through_branch_by_branch(drawn):
+    network = build(drawn("l40s"), 8)
     mixed = np.array([0, 4, 1, 5, 2, 6, 3, 7], dtype=np.int32)
     (order,) = local_rings(mixed, network).tolist()
     assert mixed[order].tolist() == list(range(8))
@@ -112,26 +120,26 @@ def test_a_tree_is_gone_through_branch_by_branch(tmp_path):
 
 @pytest.mark.parametrize(("box", "entry"), [("dgx_a100", "dgx-a100"), ("mi300x", "mi300x-8")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_box_of_the_catalogue_drawn_is_as_fast(tmp_path, box, entry, kind):
+def test_a_box_of_the_catalogue_drawn_is_as_fast(drawn, box, entry, kind):
     """Where PCIe limits nothing the graph and the star must agree."""
-    star, graph = load_cluster(entry), drawn(tmp_path, box)
+    star, graph = load_cluster(entry), drawn(box)
     for size in (2.0**16, 2.0**28):
         there, here = (seconds(one, kind, size, 8) for one in (star, graph))
         assert here == pytest.approx(there, rel=1e-9)
 
 
-def test_two_nodes_drawn_are_as_fast_as_in_the_catalogue(tmp_path):
-    star, graph = load_cluster("dgx-a100"), drawn(tmp_path, "dgx_a100")
+def test_two_nodes_drawn_are_as_fast_as_in_the_catalogue(drawn):
+    star, graph = load_cluster("dgx-a100"), drawn("dgx_a100")
     there, here = (seconds(one, "all_reduce", 2.0**28, 16) for one in (star, graph))
     assert here == pytest.approx(there, rel=0.01)
 
 
-def test_pcie_between_sockets_limits_a_ring(tmp_path):
+def test_pcie_between_sockets_limits_a_ring(drawn):
     """Each way between the sockets one hop of the ring: 22 GB/s of Sapphire Rapids (NCCL).
 
     Of that a ring moves the part through host memory: GPUs so far apart have no peer access.
     """
-    cluster, size = drawn(tmp_path, "l40s"), 2.0**32
+    cluster, size = drawn("l40s"), 2.0**32
     busbw = size / seconds(cluster, "all_reduce", size, 8) * 2 * 7 / 8
     between = 22e9 / 0.75 * cluster.pcie.paths.shared_memory
     assert busbw == pytest.approx(between, rel=0.02)

@@ -13,7 +13,7 @@ from collectives.libraries import nccl
 from collectives.libraries.nccl_constants import tuning
 from helpers.calls import call_of
 from helpers.topologies import scaled
-from helpers.tries import tries
+from helpers.tries import THOROUGH, tries
 from simulator.costing.link_load import cost, lay
 from simulator.support.errors import ScheduleError
 from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
@@ -21,7 +21,7 @@ from simulator.topology import SCALE_OUT, SCALE_UP, Link, topology
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 WIRE = {"ampere": 234e9, "hopper": 370.8e9}
-SIZES = np.geomspace(64, 16 * GIB, 120)
+SIZES = np.geomspace(64, 16 * GIB, 120 if THOROUGH else 40)
 
 
 def switches(local, nodes, *, wire=WIRE["hopper"], nic=48e9):
@@ -53,9 +53,14 @@ SHAPES = [(2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (1, 5), (4, 16)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", [*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier"])
-@pytest.mark.parametrize("in_network", [False, True])
-def test_a_larger_message_never_takes_less(kind, shape, in_network):
+@pytest.mark.parametrize(
+    ("kind", "in_network"),
+    [
+        *((kind, True) for kind in (*KINDS, "broadcast", "reduce", "gather", "scatter", "barrier")),
+        ("all_reduce", False),  # of the others a switch that adds changes nothing
+    ],
+)
+def test_a_larger_message_never_takes_less(kind, in_network, shape):
     network, there = switches(*shape), machine(*shape, in_network=in_network)
     times = [seconds(kind, size, network, there) for size in SIZES]
     assert np.all(np.diff(times) >= -1e-15 * np.array(times[1:]))
@@ -112,7 +117,7 @@ def test_a_better_network_never_slows_a_call_down(kind, shape):
         for resource in network.resources
         for what, factor in (("bandwidth", 2.0), ("latency", 0.5))
     ]
-    for size in SIZES[::4]:
+    for size in SIZES[::3]:
         before = seconds(kind, size, network, there)
         for other in better:
             assert seconds(kind, size, other, there) <= before * (1 + 1e-12)

@@ -12,7 +12,7 @@ from collectives.machine import Machine
 from helpers.calls import call_of, stacked
 from helpers.strategies import SCHEDULES, networks
 from helpers.topologies import scaled
-from helpers.tries import tries
+from helpers.tries import THOROUGH, tries
 from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay, lay_in_step
 from simulator.costing.stacked_networks import OneNetwork
@@ -78,7 +78,7 @@ def changed(draw, network):
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
-@tries(25)
+@tries(25, least=8)
 @given(data=st.data())
 def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
@@ -93,7 +93,7 @@ def test_a_library_costs_what_its_planner_says_on_each(name, ranks, nodes, data)
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), [JOBS[2], JOBS[6], JOBS[8]])
-@tries(25)
+@tries(25, least=8)
 @given(data=st.data())
 def test_forced_algorithms_too(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
@@ -123,7 +123,7 @@ by_tier = st.dictionaries(st.sampled_from([SCALE_UP, SCALE_OUT, "pcie"]), multip
 
 
 @pytest.mark.parametrize(("name", "ranks", "nodes"), JOBS)
-@tries(25)
+@tries(25, least=8)
 @given(data=st.data())
 def test_what_a_trace_showed_is_in_the_cost_of_what_was_chosen_without_it(name, ranks, nodes, data):
     network, machine = job(name, ranks, nodes)
@@ -163,7 +163,7 @@ def test_trees_give_way_to_rings_at_another_size_on_every_network(size):
     network, machine = job("hgx-h100", 32, 4)
     several = [
         scaled(scaled(network, SCALE_OUT, bandwidth=by), SCALE_UP, bandwidth=0.3)
-        for by in np.geomspace(0.01, 100, 60)
+        for by in np.geomspace(0.01, 100, 60 if THOROUGH else 20)
     ]
     call = call_of("all_reduce", range(32), size)
     bare = replace(machine, in_network=False)

@@ -141,6 +141,16 @@ CHANGES = (
     ("gloo", "scale_out.bandwidth"),
     ("plan", "scale_up.bandwidth"),
 )
+USUAL = {CHANGES[0], CHANGES[-1]}
+"""Changes that every command is asked of in ``make test``; of the others these are."""
+FEW = ("every utility", "compared file", "what-if of a value")
+CASES = [
+    pytest.param(
+        command, *change, marks=() if change in USUAL or command in FEW else pytest.mark.slow
+    )
+    for change in CHANGES
+    for command in COMMANDS
+]
 OPEN = ("scatter_pct", "prior_pct", "prediction_pct", "generated_pct", "kernels_pct")
 
 
@@ -149,8 +159,7 @@ def by_the_first():
     return {}
 
 
-@pytest.mark.parametrize(("trace", "resource"), CHANGES)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "trace", "resource"), CASES)
 def test_one_change_has_one_interval(command, trace, resource, plan, tmp_path, by_the_first):
     if (command, resource) == ("curve", "scale_up.size"):
         pytest.skip("a curve is of numbers of links")

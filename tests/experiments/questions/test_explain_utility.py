@@ -12,11 +12,20 @@ from helpers.places import SAMPLES
 from simulator.support.errors import WhatIfError
 
 GPU = SAMPLES / "gpu-dp2-tp4"
-RESOURCES = ("scale_up.bandwidth", "scale_out.bandwidth", "scale_up.size", "compute", "host")
+CASES = [
+    ("scale_up.bandwidth", "flow"),
+    ("scale_out.bandwidth", "analytic"),
+    ("scale_up.size", "flow"),
+    ("compute", "analytic"),
+    pytest.param("host", "flow", marks=pytest.mark.slow),
+    pytest.param("compute", "flow", marks=pytest.mark.slow),
+    pytest.param("host", "analytic", marks=pytest.mark.slow),
+    pytest.param("scale_up.size", "analytic", marks=pytest.mark.slow),
+]
+"""Links, graphs and ranks, on either engine."""
 
 
-@pytest.mark.parametrize("engine", ["flow", "analytic"])
-@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize(("resource", "engine"), CASES)
 def test_the_parts_add_up_to_what_utility_says(resource, engine):
     asked = {"nodes": 2, "engine": engine}
     report = tf.explain(GPU, "dgx-a100", utility=resource, factor=3, **asked)
@@ -29,8 +38,7 @@ def test_the_parts_add_up_to_what_utility_says(resource, engine):
         assert total == pytest.approx(whole.utility_pct, abs=1e-9), by
 
 
-@pytest.mark.parametrize("engine", ["flow", "analytic"])
-@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize(("resource", "engine"), CASES)
 def test_the_parts_add_up_on_a_job_of_copies(resource, engine):
     asked = {"nodes": 2, "engine": engine, "what_ifs": ("replicas x4",)}
     saved = tf.explain(GPU, "dgx-a100", utility=resource, **asked).record()["utility"]
@@ -63,16 +71,8 @@ def test_what_is_not_used_has_nothing_to_take_apart(tmp_path):
 
 
 def test_every_form_of_the_answer(tmp_path):
-    words = [
-        "explain",
-        str(GPU),
-        "-c",
-        "dgx-a100",
-        "--nodes",
-        "2",
-        "--utility",
-        "scaleout.bandwidth",
-    ]
+    words = ["explain", str(GPU), "-c", "dgx-a100", "--nodes", "2"]
+    words += ["--utility", "scaleout.bandwidth"]
     picture = tmp_path / "parts.png"
     table = CliRunner().invoke(app, [*words, "--figure", str(picture)])
     assert table.exit_code == 0, table.output

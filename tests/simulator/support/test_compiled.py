@@ -155,13 +155,12 @@ def test_what_is_kept_and_damaged_is_compiled_anew(tmp_path):
     """And kept in its place: the next damage is done to that, and the last is not found."""
     cache = tmp_path / "kept"
     run(tmp_path, NUMBA_CACHE_DIR=str(cache))
-    for ending in ("nbi", "nbc"):
-        for damage in (b"", b"no pickle", b"\x80\x05K\xff"):
-            (file,) = cache.rglob(f"*.{ending}")
-            file.write_bytes(damage)
-            assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), (ending, damage)
-            assert file.read_bytes() != damage
-        assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", "")
+    for ending, damage in (("nbi", b""), ("nbc", b"no pickle"), ("nbi", b"\x80\x05K\xff")):
+        (file,) = cache.rglob(f"*.{ending}")
+        file.write_bytes(damage)
+        assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), (ending, damage)
+        assert file.read_bytes() != damage
+    assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", "")
 
 
 def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):

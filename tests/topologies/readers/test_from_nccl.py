@@ -45,11 +45,11 @@ def dump(name):
     return from_nccl(path)
 
 
-@pytest.fixture(params=[*BOXES, *DUMPS])
-def cluster(request, tmp_path):
+@pytest.fixture(scope="module", params=[*BOXES, *DUMPS])
+def cluster(request, tmp_path_factory):
     if request.param in DUMPS:
         return dump(request.param)
-    return read(tmp_path, BOXES[request.param]())
+    return read(tmp_path_factory.mktemp("drawn"), BOXES[request.param]())
 
 
 def path_of(network, source, target):

@@ -144,6 +144,42 @@ class Constraint:
         return off if math.isfinite(off) and off > 0 else 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A number made of named numbers of a point: ``text`` as it was written, and its base unit."""
+
+    text: str
+    term: Term
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of what it is made of."""
+        return frozenset(self.term.names())
+
+    @property
+    def unit(self) -> str:
+        """Its base unit, "" of a number without one."""
+        return self.term.unit
+
+
+def parse_formula(text: str, unit_of: UnitOf) -> Formula:
+    """Read arithmetic of named figures; parameters and errors as :func:`parse_constraint`.
+
+    Examples
+    --------
+    >>> units = {"step_s": "s", "gpus": ""}
+    >>> score = parse_formula("0.7 * 30 ms / step_s + 0.3 * 64 / gpus", units.__getitem__)
+    >>> score.term.of({"step_s": 0.015, "gpus": 64.0}.__getitem__), sorted(score.names)
+    (1.7, ['gpus', 'step_s'])
+    """
+    if len(text) > _LONGEST:
+        raise StudyError(f"{len(text)} characters are more than {_LONGEST}")
+    formula = Formula(text, _Reader(text, unit_of).formula(list(_words(text))))
+    if not formula.names:
+        raise StudyError(f"{text!r} names nothing of a point")
+    return formula
+
+
 def parse_constraint(
     text: str, unit_of: UnitOf, fits: Mapping[str, tuple[str, str]] | None = None
 ) -> Constraint:
@@ -210,17 +246,24 @@ class _Reader:
 
     def constraint(self, words: "list[re.Match[str]]") -> Constraint:
         """Read a comparison, and nothing behind it."""
-        code = " ".join(word["sign"] or self._operand(word) for word in words)
-        try:
-            tree = ast.parse(code, mode="eval").body
-        except SyntaxError as error:
-            raise self._wrong(error.msg) from error
+        tree = self._tree(words)
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
             raise self._wrong(f"compare two things, by one of {', '.join(_COMPARE)}")
         sign = _COMPARISONS[type(tree.ops[0])]
         left, right = self._term(tree.left), self._term(tree.comparators[0])
         self._check_units(left, right, sign)
         return Constraint(self._text, left, sign, right)
+
+    def formula(self, words: "list[re.Match[str]]") -> Term:
+        """Read a sum, and nothing behind it."""
+        return self._term(self._tree(words))
+
+    def _tree(self, words: "list[re.Match[str]]") -> ast.expr:
+        code = " ".join(word["sign"] or self._operand(word) for word in words)
+        try:
+            return ast.parse(code, mode="eval").body
+        except SyntaxError as error:
+            raise self._wrong(error.msg) from error
 
     def _operand(self, word: "re.Match[str]") -> str:
         """Read a number or a name, and return the identifier that stands for it."""

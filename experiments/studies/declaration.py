@@ -5,6 +5,7 @@ line and column, and the field.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,13 @@ from pydantic_core import ErrorDetails
 
 from experiments.scenario.change import unit_of_value
 from experiments.settings import Settings
-from experiments.studies.constraints import Constraint, contradiction, parse_constraint
+from experiments.studies.constraints import (
+    Constraint,
+    UnitOf,
+    contradiction,
+    parse_constraint,
+    parse_formula,
+)
 from experiments.studies.dimensions import (
     SERVING,
     Dimension,
@@ -35,7 +42,7 @@ from experiments.studies.dimensions import (
     plan_fields,
 )
 from experiments.studies.figures import FIGURES, FITS, OF_REQUESTS, OF_STEPS
-from experiments.studies.robust import Goal, check_quantile
+from experiments.studies.robust import Goal, check_quantile, is_quantile
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
 from simulator.support.names import did_you_mean
@@ -184,24 +191,31 @@ _VALUE = WithJsonSchema(
 
 
 def _goal(raw: object) -> object:
-    """Check which way an objective is better, and of what quantile of its draws."""
+    """Check which way an objective is better; a formula is read once all names are known."""
     way, of = raw, None
     if isinstance(raw, dict):
         if len(raw) != 1:
-            raise ValueError(f"{raw!r}: write min, max, or a quantile such as {{min: p90}}")
+            raise ValueError(
+                f"{raw!r}: write min, max, a quantile such as {{min: p90}}, or a formula such as "
+                "{max: 0.7 * 30 ms / step_s + 0.3 * 64 / gpus}"
+            )
         ((way, of),) = raw.items()
-        check_quantile(of)
+        if not (isinstance(of, str) and set(of) & set(_SIGNS)):
+            check_quantile(of)
     if way not in ("min", "max"):
         raise ValueError(f"{way!r}: input should be 'min' or 'max'")
     return raw
 
 
 _WAYS = ("min", "max")
-_QUANTILE = {"type": "string", "pattern": "^(median|worst|p[1-9][0-9]?)$"}
+_SIGNS = "+-*/"
+"""One of them at least is in a formula, and none in a quantile."""
+_QUANTILE = {"type": "string", "pattern": "^(median|worst|p[1-9][0-9]?)$|[-+*/]"}
 _GOAL = WithJsonSchema(
     {
         "description": "min or max; of a quantile of what is drawn: {min: median}, {min: p90} "
-        "(any of p1 to p99), {min: worst}.",
+        "(any of p1 to p99), {min: worst}; of a formula, under a name of its own: "
+        "score: {max: 0.7 * 30 ms / step_s + 0.3 * 64 / gpus}.",
         "anyOf": [
             {"enum": [*_WAYS]},
             *(
@@ -294,11 +308,20 @@ class Declaration:
     @property
     def goals(self) -> tuple[Goal, ...]:
         """The objectives, in the order of the file."""
-        goals = []
+        goals, unit_of = [], _unit_of(self.dimensions)
         for name, raw in self.file.objectives.items():
             way, of = next(iter(raw.items())) if isinstance(raw, dict) else (raw, "")
-            goals.append(Goal(name, way, of))
+            if of and not is_quantile(of):
+                goals.append(Goal(name, way, formula=parse_formula(of, unit_of)))
+            else:
+                goals.append(Goal(name, way, of))
         return tuple(goals)
+
+    @property
+    def asked_names(self) -> frozenset[str]:
+        """Figures and dimensions that objectives and constraints are made of."""
+        of_constraints = (constraint.names for constraint in self.constraints)
+        return frozenset[str]().union(*of_constraints, *(goal.names for goal in self.goals))
 
     @property
     def ways(self) -> dict[str, str]:
@@ -457,25 +480,24 @@ def _confirming(file: StudyFile, settings: Settings) -> str | None:
     """Return the engine that simulates the front again: flow, where its step may differ."""
     if file.confirm is not None:
         return None if file.confirm == "none" else file.confirm
-    simulated = any(name in FIGURES and FIGURES[name].simulated for name in file.objectives)
+    words = {word for name, raw in file.objectives.items() for word in _names_in(name, raw)}
+    simulated = any(name in FIGURES and FIGURES[name].simulated for name in words)
     fronts = file.search.method not in ("bisect", "sensitivity")
     of_steps = all(entry.serving is None for entry in file.workloads)
     return "flow" if settings.engine == "analytic" and simulated and fronts and of_steps else None
+
+
+def _names_in(name: str, objective: Any) -> set[str]:
+    """Words of an objective that may be names of figures."""
+    of = next(iter(objective.values())) if isinstance(objective, dict) else ""
+    return {name, *re.findall(r"[A-Za-z_]\w*", of)}
 
 
 def _constraints(
     file: StudyFile, dimensions: Iterable[Dimension], wrong: Any
 ) -> tuple[Constraint, ...]:
     """Read what must hold, and refuse what no point can meet."""
-    units = units_of(dimensions)
-
-    def unit_of(name: str) -> str:
-        if name in units:
-            return units[name]
-        raise StudyError(
-            f"{name!r} is no figure; {did_you_mean(name, units)}there are {_few(units)}"
-        )
-
+    unit_of = _unit_of(dimensions)
     constraints = []
     for index, text in enumerate(file.constraints):
         try:
@@ -489,6 +511,20 @@ def _constraints(
                 ("constraints", index), f"no point meets both {left_unit!r} and {right_unit!r}"
             )
     return tuple(constraints)
+
+
+def _unit_of(dimensions: Iterable[Dimension]) -> UnitOf:
+    """Make what says the unit of a name, and raises StudyError of one that is no figure."""
+    units = units_of(dimensions)
+
+    def unit_of(name: str) -> str:
+        if name in units:
+            return units[name]
+        raise StudyError(
+            f"{name!r} is no figure; {did_you_mean(name, units)}there are {_few(units)}"
+        )
+
+    return unit_of
 
 
 def units_of(dimensions: Iterable[Dimension]) -> dict[str, str]:
@@ -523,8 +559,17 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
             dimension.name: dimension for dimension in declaration.dimensions if dimension.is_number
         },
     }
+    for name, raw in declaration.file.objectives.items():
+        if isinstance(raw, dict) and not is_quantile(formula := next(iter(raw.values()))):
+            _check_formula(declaration, name, formula, wrong)
+            if name in names or not name.isidentifier():
+                raise wrong(
+                    ("objectives", name), f"{name!r} is computed: give it a name of its own, score"
+                )
     for goal in declaration.goals:
         name = goal.name
+        if goal.formula is not None:
+            continue
         if goal.quantile and name not in OF_STEPS:
             drawn = ", ".join(OF_STEPS)
             raise wrong(
@@ -539,9 +584,18 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
             )
 
 
+def _check_formula(declaration: Declaration, name: str, formula: str, wrong: Any) -> None:
+    try:
+        parse_formula(formula, _unit_of(declaration.dimensions))
+    except StudyError as error:
+        raise wrong(("objectives", name), str(error)) from error
+
+
 def _check_known(declaration: Declaration, wrong: Any) -> None:
     """Refuse figures of what no workload has: tokens of a trace, memory and fields of a plan."""
-    keys_of: dict[str, Keys] = {name: ("objectives", name) for name in declaration.file.objectives}
+    keys_of: dict[str, Keys] = {
+        name: ("objectives", goal.name) for goal in declaration.goals for name in goal.names
+    }
     for index, constraint in enumerate(declaration.constraints):
         new = sorted(constraint.names - keys_of.keys())
         keys_of |= dict.fromkeys(new, ("constraints", index))

@@ -36,7 +36,9 @@ from simulator.support.quantities import format_quantity
 
 if TYPE_CHECKING:
     from experiments.studies.cache import CacheReport
+    from experiments.studies.constraints import Formula
     from experiments.studies.dimensions import Dimension
+    from experiments.studies.robust import Goal
     from experiments.studies.study import PointRow, StudyReport
 
 _SHOWN = 20
@@ -136,9 +138,20 @@ def _say(report: "StudyReport", name: str, row: "PointRow") -> str:
 
 def _value(report: "StudyReport", name: str, value: float) -> str:
     """Say a value of a figure, a quantile of one, or a dimension."""
+    unit = _unit_of_figure(report, name)
+    return _dimension(report, name).say(value) if unit is None else say_figure(value, unit)
+
+
+def _unit_of_figure(report: "StudyReport", name: str) -> str | None:
+    """Return the base unit of a figure, a quantile of one or a formula; None of a dimension."""
     if (figure := figure_of(name)) is not None:
-        return say_figure(value, figure.unit)
-    return _dimension(report, name).say(value)
+        return figure.unit
+    formula = _formula(report, name)
+    return None if formula is None else formula.unit
+
+
+def _formula(report: "StudyReport", name: str) -> "Formula | None":
+    return next((goal.formula for goal in report.study.goals if goal.name == name), None)
 
 
 def _dimension(report: "StudyReport", name: str) -> "Dimension":
@@ -296,9 +309,9 @@ def _chart(report: "StudyReport") -> Chart:
 
 def _axis(report: "StudyReport", name: str) -> str:
     """Return the title of an axis: an objective with its unit."""
-    figure = figure_of(name)
     units = {dimension.name: dimension.unit for dimension in report.study.dimensions}
-    unit = units.get(name, "") if figure is None else figure.unit
+    of_figure = _unit_of_figure(report, name)
+    unit = units.get(name, "") if of_figure is None else of_figure
     return f"{name} [{unit}]" if unit else name
 
 
@@ -412,7 +425,7 @@ def _question(report: "StudyReport") -> Section:
     file, explored, search = report.study.file, report.explored, report.study.file.search
     trials = f", {search.trials:,} trials, seed {search.seed}" if search.trials else ""
     facts: dict[str, str | Sequence[str]] = {
-        "objectives": [f"{name}: {goal}" for name, goal in report.study.ways.items()],
+        "objectives": [_say_goal(goal) for goal in report.study.goals],
         "constraints": list(file.constraints) or ["none"],
         "space": [
             f"{dimension.name}: {_levels(dimension)}" for dimension in report.study.dimensions
@@ -478,8 +491,8 @@ def _point_columns(report: "StudyReport") -> dict[str, Column]:
         columns[dimension.name] = _dimension_column(results, dimension, index)
     for name in results.figures:
         if name not in columns:
-            figure = figure_of(name)
-            columns[name] = Column(results.column(name), "" if figure is None else figure.unit)
+            unit = _unit_of_figure(report, name) or ""
+            columns[name] = Column(results.column(name), unit)
     if len(results.workloads) > 1:
         steps = np.array([results.steps(number) for number in range(len(results))])
         for index, name in enumerate(results.workloads):
@@ -502,6 +515,11 @@ def _dimension_column(results: Results, dimension: "Dimension", index: int) -> C
     return Column(coordinates, unit)
 
 
+def _say_goal(goal: "Goal") -> str:
+    formula = "" if goal.formula is None else f" of {goal.formula.text}"
+    return f"{goal.column}: {goal.way}{formula}"
+
+
 def _column_specs(
     report: "StudyReport", columns: Mapping[str, Column]
 ) -> list[dict[str, str | bool | None]]:
@@ -516,6 +534,8 @@ def _column_specs(
         figure = figure_of(name) if name in report.explored.results.figures else None
         if figure is not None and name not in dimensions:
             about = figure.about
+        elif (formula := _formula(report, name)) is not None:
+            about = formula.text
         goal: str | None = goals.get(name)
         spread = name in dimensions or name in goals or _varies(columns[name])
         specs.append(

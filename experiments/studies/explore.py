@@ -19,7 +19,7 @@ from experiments.studies.declaration import Declaration
 from experiments.studies.figures import FIGURES, FITS, Job, hypervolume, number_at, pareto
 from experiments.studies.placed import Answer, Base, Chunk, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
-from experiments.studies.robust import CHOSEN, Draws, drawn, kept, quantile
+from experiments.studies.robust import CHOSEN, Draws, Goal, drawn, kept, quantile
 from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store
@@ -131,7 +131,8 @@ class Explorer:
         self._robust = [goal for goal in self.study.goals if goal.quantile]
         self._draws = Draws()
         self._drawn = {goal.name: array("d") for goal in self._robust}
-        columns = (*self._figures, *(goal.column for goal in self._robust))
+        self._formulas = [goal for goal in self.study.goals if goal.formula is not None]
+        columns = (*self._figures, *(goal.column for goal in (*self._robust, *self._formulas)))
         self.results = Results(
             self.study.dimensions, tuple(base.name for base in self.bases), columns
         )
@@ -337,17 +338,21 @@ class Explorer:
             for job, figure in zip(point.jobs, job_answers, strict=True)
         ]
         refused, excess = self._judge(self._late, point.at, jobs)
-        return Row(
-            point.at, steps, of_dimensions | self._computed(jobs, FIGURES), refused, excess
-        ), jobs
+        figures = of_dimensions | self._computed(jobs, FIGURES)
+        for goal in self._formulas:
+            figures[goal.name] = value = _by_formula(goal, figures, jobs)
+            if not math.isfinite(value):
+                why = f"{goal.name} is no number here: it divides by 0"
+                return Row(point.at, steps, of_dimensions, why, _IMPOSSIBLE), None
+        return Row(point.at, steps, figures, refused, excess), jobs
 
     def _own(self, at: Coordinates) -> dict[str, float]:
         """Return the objectives that are dimensions."""
-        goals = self.study.file.objectives
+        goals = self.study.asked_names
         return {
             dimension.name: float(dimension.value(coordinate))
             for dimension, coordinate in zip(self.study.dimensions, at, strict=True)
-            if dimension.name in goals
+            if dimension.name in goals and dimension.is_number
         }
 
     def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:
@@ -362,8 +367,7 @@ class Explorer:
         return values
 
     def _wanted(self) -> set[str]:
-        names = {name for constraint in self.study.constraints for name in constraint.names}
-        return names | set(self.study.file.objectives)
+        return set(self.study.asked_names)
 
     def _answered(
         self,
@@ -454,6 +458,15 @@ class Explorer:
             step = row.figures.get("step_s", math.nan)
             longer = 100 * (step - before) / before if before else 0.0
             yield Confirmed(number, step, longer, row.refused)
+
+
+def _by_formula(goal: Goal, figures: Mapping[str, float], jobs: Sequence[Job]) -> float:
+    """Compute an objective from the figures of a point; NaN where it is no number."""
+
+    def look(name: str) -> float:
+        return figures[name] if name in figures else number_at(jobs, name)
+
+    return math.nan if goal.formula is None else goal.formula.term.of(look)
 
 
 def objectives_of(study: Declaration, results: Results) -> Floats:

@@ -17,6 +17,7 @@ from statistics import NormalDist
 import numpy as np
 
 from experiments.priors.errors import WITHIN_95
+from experiments.studies.constraints import Formula
 from experiments.studies.figures import FIGURES, Job
 from experiments.studies.placed import Move
 from simulator.support.arrays import Floats
@@ -34,11 +35,18 @@ class Goal:
     """An objective: a figure or a dimension, which way is better, and of what is drawn which part.
 
     ``quantile`` is ``median``, ``p90`` and the like, or ``worst``; "" takes the figure as it is.
+    ``formula`` is what it is computed by, where it is no figure and no dimension.
     """
 
     name: str
     way: str
     quantile: str = ""
+    formula: Formula | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Figures and dimensions that it is made of."""
+        return frozenset((self.name,)) if self.formula is None else self.formula.names
 
     @property
     def column(self) -> str:
@@ -49,6 +57,13 @@ class Goal:
     def sign(self) -> float:
         """Times which less is better."""
         return 1.0 if self.way == "min" else -1.0
+
+
+def is_quantile(text: object) -> bool:
+    """Whether a text names a quantile, and no formula."""
+    return isinstance(text, str) and (
+        text in ("median", "worst") or bool(_PERCENTILE.fullmatch(text))
+    )
 
 
 def check_quantile(text: object) -> str:
@@ -64,7 +79,7 @@ def check_quantile(text: object) -> str:
     >>> check_quantile("p90")
     'p90'
     """
-    if isinstance(text, str) and (text in ("median", "worst") or _PERCENTILE.fullmatch(text)):
+    if isinstance(text, str) and is_quantile(text):
         return text
     raise ValueError(f"{text!r} is no quantile: write median, p90 (any of p1 to p99) or worst")
 

@@ -39,6 +39,7 @@ def refused(*words, status=1):
     assert answer.exit_code == status, answer.output
     assert answer.stdout == ""
     (line,) = answer.stderr.splitlines()
+    assert "\N{SYMBOL FOR LINE FEED}" not in line
     assert line.startswith("error: ")
     assert "fault of twofold" not in line
     return line

@@ -280,7 +280,7 @@ def test_shipped_traces_are_replayed_where_they_were_recorded():
 
 def test_shipped_studies_can_be_read():
     names = [one.name for one in SAMPLES.iterdir() if one.name.endswith(".yaml")]
-    assert len(names) == 4  # and a plan
+    assert len(names) == 6  # plans and the atlas among them
     for name in ("links", "fabrics", "plans"):
         assert 700 <= declare(sample(name)).points <= 10_000
 

@@ -59,6 +59,30 @@ def test_factors_what_ifs_and_algorithms_are_those_of_other_questions():
         assert report.explored.results.values(number)["what_if"] == change
 
 
+def test_an_objective_may_be_computed_from_figures():
+    """As CCL-Search weighs a step against what it takes: w T0/T + (1 - w) N0/N."""
+    formula = "0.7 * 27 ms / step_s + 0.3 * 300 GB/s / scale_up.bandwidth"
+    report = study(links(steps=3, objectives={"score": {"max": formula}}))
+    step, bandwidth = column(report, "step_s"), column(report, "scale_up.bandwidth")
+    scores = 0.7 * 27e-3 / step + 0.3 * 300e9 / bandwidth
+    assert column(report, "score") == pytest.approx(scores, rel=1e-12)
+    assert list(report.explored.front) == [int(np.argmax(scores))]
+    assert f"{scores.max():.6g}" in report.document().headline
+    searched = study(
+        links(
+            objectives={"score": {"max": formula}},
+            search={"method": "random", "trials": 4, "seed": 1},
+        )
+    )
+    assert len(column(searched, "score")) == 4
+
+
+def test_a_point_where_a_formula_divides_by_nothing_is_refused():
+    objectives = {"score": {"min": "step_s / (scale_up.size - 8)"}}
+    report = study(links(space={"scale_up.size": [4, 8]}, objectives=objectives))
+    assert report.explored.results.refused == ["", "score is no number here: it divides by 0"]
+
+
 def test_clusters_and_topologies_are_those_of_compare():
     report = study(
         links(

@@ -405,7 +405,7 @@ def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
 
 
 def as_algorithm(loaded: object) -> Algorithm:
-    """Refuse what is no function.
+    """Refuse what is not a function.
 
     Raises
     ------

@@ -44,7 +44,9 @@ def check_apart(options: Mapping[str, object]) -> None:
     outputs = [path for name in WRITTEN for path in _paths(options.get(name))]
     for first, second in combinations(outputs, 2):
         if _same(first, second):
-            raise OutputError(f"{second}: would be written twice: give each output its own file")
+            raise OutputError(
+                f"{second}: two outputs would be written to it: give each its own file"
+            )
     existing = [path for path in outputs if _is_there(path)]
     inputs = [*_traces(options), *_named(options)] if existing else []
     for output in existing:
@@ -64,7 +66,7 @@ def check_not_read(output: Path, inputs: Iterable[Path]) -> None:
     destroyed = _destroyed_input(output, filter(_is_there, inputs))
     if destroyed is not None:
         raise OutputError(
-            f"{output}: would be written over {destroyed}, which this command reads: name another"
+            f"{output}: would overwrite {destroyed}, which this command reads: choose another name"
         )
 
 
@@ -153,7 +155,7 @@ def check_output(path: Path, endings: Sequence[str] = ()) -> None:
     try:
         path.resolve()
     except RuntimeError as error:  # as Python until 3.12 has it
-        raise OutputError(f"{path}: cannot be written: links in a circle") from error
+        raise OutputError(f"{path}: cannot be written: its links form a cycle") from error
     if path.is_dir():
         raise OutputError(f"{path}: cannot be written: it is a directory")
     if not path.parent.is_dir():

@@ -3,8 +3,8 @@
 What is kept is found by the paths and contents of the files, how they are read, the step, and the
 program's own readers; a file that has kept its size, its times and its inode is not hashed again.
 Small traces are read anew, which is as quick. Whatever is wrong with the cache, the trace is read:
-it is of use only where nobody but the user can have written to it, and an entry that is no step is
-as none.
+the cache is used only where nobody but the user can have written to it, and an entry that is not a
+step is ignored.
 """
 
 import hashlib

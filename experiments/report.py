@@ -85,7 +85,7 @@ class Report(ABC):
     def to_csv(self) -> str:
         """Return the rows as CSV, below comments with the rest of the answer.
 
-        A comment is ``# key: value``, the value as JSON where it is no text.
+        A comment is ``# key: value``, the value as JSON where it is not text.
         ``pandas.read_csv(path, comment="#")`` passes over them.
         """
         names, rows = self._cells()

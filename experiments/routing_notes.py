@@ -100,8 +100,8 @@ class RoutingNotes:
         sentences = [_say_collision(*note, policy=self.policy) for note in self.collisions]
         if self.policy in PACKET_FACTORS:
             sentences.append(
-                f"packets take {PACKET_FACTORS[self.policy]:g} times as long on full links, which"
-                " is not part of the time"
+                f"on full links, colliding packets can take {PACKET_FACTORS[self.policy]:g} times"
+                " as long; the times above leave this out"
             )
         if self.meetings and self.analytic is not None:
             alone = format_quantity(self.analytic, "s")

@@ -87,7 +87,7 @@ def _nearest(value: str, choices: Iterable[str]) -> str:
 
 def _step(value: str) -> str:
     if not (value.isdecimal() or value in _NAMED_STEPS or percentile_of(value)):
-        raise ValueError("accepted: the number of a step, typical, median, all, or p95")
+        raise ValueError("write the number of a step, typical, median, all, or p95")
     return value
 
 
@@ -111,7 +111,7 @@ def _step_time(value: str) -> str:
         except QuantityError as error:
             raise ValueError(str(error)) from error
         if seconds <= 0:
-            raise ValueError("a step takes longer than no time")
+            raise ValueError("a step takes more than 0 s")
     return value
 
 
@@ -271,8 +271,8 @@ def settings_of(
         return settings or usual
     if settings is not None:
         raise SettingsError(
-            f"settings= and {', '.join(f'{name}=' for name in options)} were given: "
-            "give the settings whole or field by field"
+            f"settings= and {', '.join(f'{name}=' for name in options)} were both "
+            "given: give either settings= or single fields"
         )
     check_names(options, ())
     changes: Any = dict(options)

@@ -249,7 +249,9 @@ def check_table(calls: Calls, groups: int) -> None:
         raise WorkloadError(f"a call names a group outside the table of {groups}")
     wrong = np.flatnonzero((calls.size < 0) | (calls.size > MOST_BYTES))
     if len(wrong):
-        raise WorkloadError(f"call {wrong[0]}: {calls.size[wrong[0]]:g} B is no size of a message")
+        raise WorkloadError(
+            f"call {wrong[0]}: {calls.size[wrong[0]]:g} B is not a size of a message"
+        )
     for name, values in (
         ("late", calls.late),
         ("factor", calls.factor),

@@ -71,7 +71,7 @@ class Routing:
     >>> Routing("adaptiv")
     Traceback (most recent call last):
         ...
-    simulator.support.errors.TopologyError: 'adaptiv' is no routing policy; did you mean adaptive? there are ecmp, static, d_mod_k, spray, adaptive, minimal, valiant
+    simulator.support.errors.TopologyError: 'adaptiv' is not a routing policy; did you mean adaptive? there are ecmp, static, d_mod_k, spray, adaptive, minimal, valiant
     """  # noqa: E501
 
     policy: str = "ecmp"
@@ -86,7 +86,7 @@ class Routing:
         if self.policy not in POLICIES:
             hint = did_you_mean(self.policy, POLICIES)
             raise TopologyError(
-                f"{self.policy!r} is no routing policy; {hint}there are {', '.join(POLICIES)}"
+                f"{self.policy!r} is not a routing policy; {hint}there are {', '.join(POLICIES)}"
             )
         if self.seed < 0:
             raise TopologyError(f"seed {self.seed} of a routing is negative; give 0 or more")

@@ -34,7 +34,7 @@ class Shares:
     Raises
     ------
     WorkloadError
-        If it is no square table of numbers, one is negative or not finite, or all are 0.
+        If it is not a square table of numbers, one is negative or not finite, or all are 0.
 
     Examples
     --------

@@ -49,7 +49,9 @@ class Repeats:
     def __post_init__(self) -> None:
         for name in ("pause", "period"):
             if not 0 <= getattr(self, name) < inf:
-                raise WorkloadError(f"the {name} of steps, {getattr(self, name)!r} s, is no time")
+                raise WorkloadError(
+                    f"the {name} of steps, {getattr(self, name)!r} s, is not a time"
+                )
 
 
 STEP_BEFORE = "step before"

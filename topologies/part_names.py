@@ -64,7 +64,7 @@ class Parts:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Name of every part that is no cable, in the order of the graph."""
+        """Name of every part that is not a cable, in the order of the graph."""
         return tuple(dict.fromkeys(map(part_name, self.network.nodes)))
 
     @cached_property

@@ -204,7 +204,7 @@ def routed(
     Raises
     ------
     TopologyError
-        If the policy is unknown or needs groups, or the seed is no number, or of a policy
+        If the policy is unknown or needs groups, or the seed is not a number, or of a policy
         without a hash.
 
     Examples
@@ -220,7 +220,8 @@ def routed(
         )
     if seed and name in POLICIES and name not in HASHED:
         raise TopologyError(
-            f"{policy!r}: a seed is of the hash of {' and '.join(HASHED)}; write {name} without one"
+            f"{policy!r}: only {' and '.join(HASHED)} take a seed, for their hash; "
+            f"write {name} without one"
         )
     groups = None if group is None else group(network)
     return replace(network, routing=Routing(name, seed=int(seed or 0), group=groups))

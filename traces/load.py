@@ -135,7 +135,7 @@ def format_names() -> tuple[str, ...]:
 
 
 def as_format(value: object) -> "Format":
-    """Refuse what is no format.
+    """Refuse what is not a format.
 
     Raises
     ------
@@ -465,7 +465,7 @@ def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
     Raises
     ------
     TraceError
-        If it is no profile of PyTorch, or has no kernels.
+        If it is not a profile of PyTorch, or has no kernels.
     """
     from traces.generate.kernel_times.own import shape_of
 

@@ -186,7 +186,7 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     Raises
     ------
     ScheduleError
-        If it is no all-to-all, or the table is one of another number of ranks.
+        If it is not an all-to-all, or the table is one of another number of ranks.
 
     Examples
     --------

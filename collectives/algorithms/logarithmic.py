@@ -84,7 +84,7 @@ def barrier(n: int) -> Schedule:
     """Notify the rank 1, 2, 4, … further on of who has come: ceil(log2 n) steps, any n.
 
     The dissemination barrier of Hensgen, Finkel and Manber, Int. J. Parallel Programming 17
-    (1988). Ranks hear of each other twice where n is no power of two, which a barrier permits.
+    (1988). Ranks hear of each other twice where n is not a power of two, which a barrier permits.
     """
     rank = np.arange(n, dtype=np.int32)
     zero, single = np.zeros_like(rank), np.ones_like(rank)

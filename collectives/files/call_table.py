@@ -84,8 +84,8 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
     Raises
     ------
     TraceError
-        If a column is missing or has no unit, or a row is torn or holds what is no number; if the
-        rows are of several systems.
+        If a column is missing or has no unit, if a row is torn or a value is not a number, or if
+        the rows are of several systems.
     """
     rows = list(_rows(text, path))
     if not rows:
@@ -123,7 +123,7 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
 
 
 def _first_names(text: str) -> set[str] | None:
-    """Names of the columns, in lower case; None if it is no table."""
+    """Names of the columns, in lower case; None if it is not a table."""
     first = next((line for line in text.splitlines() if line.strip()[:1] not in ("", "#")), "")
     if first.lstrip()[:1] in ("{", "["):
         try:

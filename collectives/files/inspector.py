@@ -71,11 +71,13 @@ class _Line:
         self.sequence = _whole(call, "coll_sn", location)
         kind = kind_named(str(call.get("coll")))
         if kind is None:
-            raise TraceError(f"{location}: coll_perf.coll: {shown(call.get('coll'))} is no call")
+            raise TraceError(f"{location}: coll_perf.coll: {shown(call.get('coll'))} is not a call")
         self.kind = kind
         self.time = _whole(call, "coll_exec_time_us", location) * MICRO
         if not INSTANT <= self.time <= CENTURY:
-            raise TraceError(f"{location}: coll_perf.coll_exec_time_us: {self.time} s is no time")
+            raise TraceError(
+                f"{location}: coll_perf.coll_exec_time_us: {self.time} s is not a time"
+            )
         self.size = self._size(call)
 
     def _size(self, call: Mapping[str, Any]) -> float:
@@ -114,7 +116,7 @@ def _line(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _L
 def _table(row: Mapping[str, Any], name: str, location: str) -> Mapping[str, Any]:
     value = row.get(name)
     if not isinstance(value, dict):
-        raise TraceError(f"{location}: {name}: {shown(value)} is no table of fields")
+        raise TraceError(f"{location}: {name}: {shown(value)} is not a table of fields")
     return value
 
 

@@ -72,7 +72,7 @@ def seconds(text: str, unit: float, location: str, column: str) -> float:
     Raises
     ------
     TraceError
-        If it is no number, or less than any call takes.
+        If it is not a number, or less than any call takes.
     """
     value = number(text)
     if not INSTANT <= value * unit <= CENTURY:

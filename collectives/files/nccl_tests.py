@@ -214,7 +214,7 @@ def _configure(run: _Run, config: "re.Match[str]", location: str) -> None:
 def _count(text: object, location: str) -> int:
     count = number(str(text))
     if not 0 <= count <= MOST_RANKS or count % 1:
-        raise TraceError(f"{location}: {shown(text)} is no number of threads, GPUs or ranks")
+        raise TraceError(f"{location}: {shown(text)} is not a number of threads, GPUs or ranks")
     return int(count)
 
 
@@ -282,7 +282,7 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
     out_of_place, in_place = timings if len(timings) == 2 else (None, timings[0])
     size, count = number(words[0]), number(words[1])
     if math.isnan(size) or math.isnan(count):
-        raise TraceError(f"{location}: {shown(words[0])} B is no size of a message")
+        raise TraceError(f"{location}: {shown(words[0])} B is not a size of a message")
     return _Row(location, size, count, dtype, redop, root, out_of_place, in_place)
 
 
@@ -465,7 +465,7 @@ def _near(value: float, wanted: Sequence[int]) -> bool:
 def _kind(run: _Run, ranks: int, layout: Layout) -> str:
     """Say what a run timed: by its program, by its columns, else by what the user says."""
     if run.program in _OTHERS:
-        raise TraceError(f"{run.location}: {run.program} is no collective that is modelled here")
+        raise TraceError(f"{run.location}: {run.program} is not a collective that is modelled here")
     if run.program:
         return _KINDS[run.program]
     sized_rows = [row for row in run.rows if row.size]

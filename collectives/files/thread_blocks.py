@@ -223,7 +223,7 @@ class _Machine:
         if instruction.after is not None:
             number, step = instruction.after
             if (block.rank, number) not in self.over:
-                raise ScheduleError(f"{instruction.where}: depid {number} is no tb of its gpu")
+                raise ScheduleError(f"{instruction.where}: depid {number} is not a tb of its gpu")
             if self.over[block.rank, number] <= step:
                 return False
         return not instruction.receives or bool(

@@ -292,9 +292,9 @@ def parse_rule(text: str) -> Rule:
     Raises
     ------
     ScheduleError
-        If it is no rule, its range is empty, or the kind or algorithm is not known.
+        If it is not a rule, its range is empty, or the kind or algorithm is not known.
     QuantityError
-        If a size is no quantity.
+        If a size is not a quantity.
 
     Examples
     --------

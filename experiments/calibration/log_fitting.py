@@ -108,9 +108,7 @@ def logged(
         key = call.kind, call.ranks, answer.domains, call.size, call.streamed
         same.setdefault(key, []).append(answer)
     if len(same) < FEWEST:
-        raise CalibrationError(
-            f"{len(same)} different calls: too few to calibrate with, it needs {FEWEST}"
-        )
+        raise CalibrationError(f"{len(same)} different calls: calibration needs at least {FEWEST}")
     names = software_first({name for answer in calls for name in answer.parts})
     took = np.array([np.median([answer.call.time for answer in group]) for group in same.values()])
     parts = np.array([[group[0].parts.get(name, 0.0) for name in names] for group in same.values()])

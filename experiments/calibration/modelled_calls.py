@@ -195,8 +195,8 @@ def check_unit(calls: Sequence[ModelledCall]) -> None:
         middle = float(np.exp(np.median(off)))
         raise CalibrationError(
             f"{calls[0].call.location}: calls took {middle:.3g} times as long as on this cluster "
-            f"(none within {_UNIT:.0f} times): is the unit of the times wrong, or the cluster "
-            "another?"
+            f"(none within {_UNIT:.0f} times): check the unit of the times, and whether this "
+            "is the cluster they ran on"
         )
 
 
@@ -238,7 +238,7 @@ def _check_files(curve: Sequence[ModelledCall]) -> None:
         raise CalibrationError(
             f"{second.location}: {second.kind} of {second.ranks} ranks takes "
             f"{np.exp(high - low):.2f} times as long, for its size, as in {first.location}: "
-            "two machines are mixed; give the logs of one"
+            "two machines are mixed; give the logs of one only"
         )
 
 

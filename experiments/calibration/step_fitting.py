@@ -10,8 +10,9 @@ weigh less (Student's t: Lange, Little and Taylor, JASA 84, 1989).
 
 Of a step only its logarithm's derivatives are used, taken anew where the fit has come to.
 
-Before that it is asked whether the library went over TCP sockets, which is no figure but a setting:
-where steps between nodes are far more probable so, the cluster has ``transport: sockets``.
+Before the fit, it decides whether the library went over TCP sockets, which is a setting and not a
+figure: where that makes the steps between nodes far more probable, the cluster gets
+``transport: sockets``.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -77,8 +77,8 @@ def convert(
             "-c",
             autocompletion=completed(clusters),
             show_default="that of the package's card",
-            help="Says how collectives are carried out, for goal and kineto; for package, where "
-            "the trace was recorded.",
+            help="For goal and kineto: the cluster whose library carries out the collectives. "
+            "For package: where the trace was recorded.",
         ),
     ] = None,
     script: Annotated[

@@ -69,8 +69,8 @@ def generate(
         typer.Argument(
             metavar="MODEL|PLAN",
             autocompletion=completed(models),
-            help="A model of the catalogue (llama-3.1-405b, …), its card (YAML), or a plan that "
-            "--write wrote, which has all of the options below that say what runs.",
+            help="A model of the catalogue (llama-3.1-405b, …), its card (YAML), or a plan "
+            "written by --write, which holds all the options below that define the step.",
         ),
     ],
     *,
@@ -99,7 +99,7 @@ def generate(
         typer.Option(
             rich_help_panel=_DETAIL,
             min=1,
-            help="Replicas of ZeRO's shards (HSDP), a divisor of dp.",
+            help="Copies of each ZeRO shard (HSDP), a divisor of dp.",
         ),
     ] = 1,
     zero: Annotated[
@@ -120,7 +120,7 @@ def generate(
         typer.Option(
             min=1,
             show_default="micro-batch x dp; 4 x pp times that in training",
-            help="Sequences of a step, over all replicas.",
+            help="Sequences per step, summed over all replicas.",
         ),
     ] = None,
     sequence: Annotated[
@@ -136,7 +136,7 @@ def generate(
         str,
         typer.Option(
             **choice(_frameworks),
-            help="What runs it, with kernels as measured, its host and its overlap: megatron, "
+            help="The framework, with its measured kernels, host times and overlap: megatron, "
             "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
         ),
     ] = "none",
@@ -239,15 +239,16 @@ def generate(
         Path | None,
         typer.Option(
             rich_help_panel=_DETAIL,
-            help="Kernels of one's own machine: a CSV with kernel, shape, seconds, or a PyTorch "
-            "profile with record_shapes=True.",
+            help="Kernel times of your own machine: a CSV with kernel, shape, seconds, or a "
+            "PyTorch profile with record_shapes=True.",
         ),
     ] = None,
     expert_imbalance: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=_DETAIL,
-            help="Tokens over experts: busiest rank over mean (1.5), zipf:1.2, or a CSV file with "
+            help="How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, "
+            "or a CSV file with "
             "layer, expert, tokens.",
         ),
     ] = None,

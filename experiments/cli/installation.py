@@ -52,7 +52,7 @@ def cache(
         str | None,
         typer.Option(
             callback=quantity("B"),
-            help="How much it may take from now on, such as '2 GB'.",
+            help="The most disk it may take from now on, such as '2 GB'.",
             show_default="1 GB",
         ),
     ] = None,

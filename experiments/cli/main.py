@@ -254,15 +254,12 @@ def _of_all(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Raise or lower what a file may take, such as memory=8GB; may be repeated, and "
-            "may stand behind the command.",
+            help="Raise or lower a limit on input files, such as memory=8GB; may be repeated, "
+            "also after the command.",
         ),
     ] = None,
     no_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-cache", help="Read traces anew, and keep no step of them for later questions."
-        ),
+        bool, typer.Option("--no-cache", help="Read traces anew, and do not cache their steps.")
     ] = False,
 ) -> None:
     """Take the options that are no command's."""
@@ -329,7 +326,7 @@ def _check_numbers(options: dict[str, object]) -> None:
             if far or (isinstance(number, float) and not isfinite(number)):
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(
-                    f"{shown(str(number))} is no number for it.", param_hint=option
+                    f"{shown(str(number))} is not a number for it.", param_hint=option
                 )
 
 

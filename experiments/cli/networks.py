@@ -97,13 +97,15 @@ def clusters(
         str | None,
         typer.Option(
             autocompletion=completed(options.clusters),
-            help="A cluster with the same GPUs, for what the file lacks.",
+            help="A cluster with the same GPUs that fills in what the file lacks.",
             rich_help_panel=_FROM_A_MACHINE,
         ),
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(help="List only clusters that have it: 'NVIDIA H100 80GB HBM3', MI300X."),
+        typer.Option(
+            help="List only clusters with this accelerator: 'NVIDIA H100 80GB HBM3', MI300X."
+        ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
@@ -125,18 +127,18 @@ def clusters(
             "-n",
             min=1,
             show_default="all",
-            help="Ranks of the job whose --links or --bill are printed.",
+            help="Ranks of the job, for --links and --bill.",
         ),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, show_default="fill", help="Of --bill: spread the ranks over N nodes."),
+        typer.Option(min=1, show_default="fill", help="For --bill: spread the ranks over N nodes."),
     ] = None,
     topology: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TIER=]TOPOLOGY",
-            help="Of --bill: with another network, scale_out=fat_tree:16, "
+            help="For --bill: another network, such as scale_out=fat_tree:16, "
             "scale_out=rail:128x8x16; may be repeated.",
         ),
     ] = None,
@@ -172,7 +174,7 @@ def clusters(
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("which cluster? Name one, or give a drawing.")
     if links and output == ClusterOutput.YAML:
-        raise typer.BadParameter("links are no part of a cluster file: table, csv or json")
+        raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
     if write is not None and report.asked is not None:
         from experiments.questions.calibration.calibrate import write_cluster
 
@@ -198,7 +200,7 @@ def _show_bill(
     if name is None:
         raise typer.BadParameter("--bill of which cluster? Name one.")
     if output == ClusterOutput.YAML:
-        raise typer.BadParameter("a bill is no cluster file: table, csv or json")
+        raise typer.BadParameter("a bill is not a cluster file: use --output table, csv or json")
     show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies), Output(output))
 
 
@@ -211,7 +213,7 @@ def collective(
             metavar="KIND | CALL...",
             show_default=False,
             autocompletion=completed(options.kinds),
-            help="all_reduce, alltoall_perf, … over sizes; or calls beside each other, such as "
+            help="all_reduce, alltoall_perf, … over sizes; or concurrent calls, such as "
             "'all_reduce 64MiB ranks 0-15' 'all_to_all 1MiB ranks 0-31 every 2ms x10 at 1ms'.",
         ),
     ] = None,
@@ -239,7 +241,7 @@ def collective(
     imbalance: Annotated[
         str | None,
         typer.Option(
-            help="Of all_to_all: busiest rank over mean (1.5), zipf:1.2, or a CSV file: a matrix "
+            help="For all_to_all: busiest rank over mean (1.5), zipf:1.2, or a CSV file: a matrix "
             "of bytes, a histogram of experts."
         ),
     ] = None,
@@ -273,7 +275,9 @@ def collective(
         show(_calls_beside(several, cluster, ctx, changes), output, figure)
         return
     if perfetto is not None:
-        raise typer.BadParameter("--perfetto is for calls beside each other, not for one kind.")
+        raise typer.BadParameter(
+            "--perfetto needs calls such as 'all_reduce 64MiB ranks 0-15', not one kind over sizes."
+        )
     kind = calls[0] if calls else None
     if compare:
         refuse_given(ctx, _OF_MODEL_ALONE, "with --compare")
@@ -364,16 +368,16 @@ def topology(
         str,
         typer.Argument(
             autocompletion=completed(options.topologies),
-            help="torus:4x4, dragonfly:9x4x2, … or a graph's file; behind commas the bandwidth and "
-            "latency of its cables, one direction: 'torus:4x4, 50 GB/s, 500 ns'.",
+            help="torus:4x4, dragonfly:9x4x2, … or a graph's file; then, after commas, the "
+            "bandwidth (one direction) and latency of its cables: 'torus:4x4, 50 GB/s, 500 ns'.",
         ),
     ],
     throughput: Annotated[
         str | None,
         typer.Option(
             metavar="TRAFFIC",
-            help="Say how much it carries of uniform, adversarial, complement or shift:K traffic, "
-            "by its routing (torus:8x8@valiant).",
+            help="How much uniform, adversarial, complement or shift:K traffic it carries under "
+            "its routing (torus:8x8@valiant).",
             show_default=False,
         ),
     ] = None,
@@ -393,7 +397,7 @@ def topology(
 Logs = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Calibrate with what benchmarks printed there instead: nccl-tests, rccl-tests, OSU, "
+        help="Calibrate with logs of benchmarks instead: nccl-tests, rccl-tests, OSU, "
         "ib_write_bw, CSV; repeat it."
     ),
 ]
@@ -412,7 +416,7 @@ RanksPerNode = Annotated[
     typer.Option(
         min=1,
         rich_help_panel=OF_TABLES,
-        help="How many of them were on each node.",
+        help="How many of these ranks were on each node.",
         show_default=False,
     ),
 ]

@@ -119,7 +119,7 @@ def _rules() -> Iterable[str]:
 def _step(value: str) -> str:
     is_percentile = value.startswith("p") and value[1:].replace(".", "", 1).isdecimal()
     if not (value in ("typical", "median", "all") or value.isdecimal() or is_percentile):
-        raise typer.BadParameter(f"{value!r} is no step: a number, typical, median, all or p95.")
+        raise typer.BadParameter(f"{value!r} is not a step: a number, typical, median, all or p95.")
     return value
 
 
@@ -181,7 +181,7 @@ def check_factors(text: str) -> str:
     numbers = text.split(",")
     if len(numbers) > _MOST_FACTORS:
         raise typer.BadParameter(
-            f"{len(numbers)} factors: {_MOST_FACTORS} are the most; --curve chooses its own."
+            f"{len(numbers)} factors; the limit is {_MOST_FACTORS}; --curve chooses its own."
         )
     for number in numbers:
         try:
@@ -206,9 +206,9 @@ def percent(text: str) -> float:
 
 
 def fraction(value: float | None) -> float | None:
-    """Refuse what is no fraction."""
+    """Refuse what is not a fraction."""
     if value is not None and not 0 < value <= 1:
-        raise typer.BadParameter(f"{value:g} is not in (0, 1].")
+        raise typer.BadParameter(f"{value:g} is not above 0 and at most 1.")
     return value
 
 
@@ -277,7 +277,7 @@ Resource = Annotated[
         "-r",
         callback=_resource,
         autocompletion=completed(_resources),
-        help="The resource: scale_out.bandwidth, compute, …; utility lists all.",
+        help="The resource: scale_out.bandwidth, compute, …; utility lists all of them.",
     ),
 ]
 Resources = Annotated[
@@ -295,7 +295,7 @@ Utility = Annotated[
     typer.Option(
         callback=_resource_or_none,
         autocompletion=completed(_resources),
-        help="Break down what a better resource saves, by cause, module and rank.",
+        help="Break down what more of this resource saves, by cause, module and rank.",
         show_default="none",
     ),
 ]
@@ -355,7 +355,7 @@ Step = Annotated[
         callback=_step,
         autocompletion=completed(lambda: ("typical", "median", "p95", "all")),
         rich_help_panel=_SIMULATION,
-        help="A step's number, the one with 'typical' or 'median' lengths, 'p95', or 'all'.",
+        help="Which step: a number, 'typical', 'median', 'p95' or 'all'.",
     ),
 ]
 StepB = Annotated[
@@ -393,8 +393,8 @@ Algorithms = Annotated[
         "--algorithm",
         autocompletion=completed(_rules),
         rich_help_panel=_SIMULATION,
-        help="Force one by kind, size or group: all_reduce=ring, all_reduce@tp=tree; may be "
-        "repeated.",
+        help="Force an algorithm by kind, size or group: all_reduce=ring, all_reduce@tp=tree; "
+        "may be repeated.",
     ),
 ]
 WhatIfs = Annotated[
@@ -403,7 +403,7 @@ WhatIfs = Annotated[
         "--what-if",
         callback=_changes,
         rich_help_panel=_SIMULATION,
-        help="Ask about the step so changed: 'rank 3 compute x1.2'; may be repeated.",
+        help="Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
     ),
 ]
 Kernels = Annotated[
@@ -436,7 +436,7 @@ StepTime = Annotated[
     typer.Option(
         callback=quantity_or_none("s"),
         rich_help_panel=_SIMULATION,
-        help="How long the step takes unprofiled, such as 401ms: removes what stalls make longer.",
+        help="Time of the step without a profiler, such as 401ms: removes stalls to match it.",
         show_default="as recorded",
     ),
 ]

@@ -58,7 +58,7 @@ def utility(
     cluster: ClusterOfTrace = None,
     factor: Annotated[
         float,
-        typer.Option(callback=check_factor, help="How many times as good: 2 is half of a latency."),
+        typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency."),
     ] = 2.0,
     resource: Resources = None,
     *,
@@ -95,7 +95,7 @@ def sweep(
         str,
         typer.Option(
             callback=check_factors,
-            help="How many times as good, separated by commas: 2 is half of a latency.",
+            help="How many times as good, separated by commas; 2 halves a latency.",
         ),
     ] = "0.25,0.5,1,2,4,8",
     curve: Annotated[
@@ -111,8 +111,8 @@ def sweep(
         typer.Option(
             "--range",
             rich_help_panel=_CURVE,
-            help="The range, worst to best: '1 GB/s..400 GB/s', or factors 0.1..10, of which 2 "
-            "is half of a latency.",
+            help="The range, worst to best: '1 GB/s..400 GB/s', or factors 0.1..10 (2 halves a "
+            "latency).",
         ),
     ] = "0.125..8",
     gap: Annotated[
@@ -126,7 +126,7 @@ def sweep(
         str,
         typer.Option(
             rich_help_panel=_CURVE,
-            help="More stops to pay where doubling saves less than this, in % of the step.",
+            help="Doubling stops to pay below this saving, in % of the step.",
         ),
     ] = "1%",
     figure: Figure = None,
@@ -165,8 +165,8 @@ def compare(
             "--cluster",
             "-c",
             autocompletion=completed(clusters),
-            help="The cluster of the trace first, then others, including bare networks such as "
-            "'torus:4x4, 50 GB/s, 1 us' among them; may be repeated.",
+            help="The cluster of the trace first, then the others; bare networks such as "
+            "'torus:4x4, 50 GB/s, 1 us' are allowed; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -205,11 +205,11 @@ def what_if(
     *,
     draws: Annotated[
         int | None,
-        typer.Option(min=1, help="How often parts are drawn of '1% of links down': 20 times."),
+        typer.Option(
+            min=1, help="Number of random draws for changes such as '1% of links down'; default 20."
+        ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of these draws: 0; the same seed draws the same.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of these draws; default 0.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change kernels, calls or the network of the step, one row per change.
@@ -362,7 +362,10 @@ def explore(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, help="Of 127.0.0.1, where the page is.", show_default="any free"
+            min=0,
+            max=65535,
+            help="Port of 127.0.0.1 that serves the page.",
+            show_default="any free",
         ),
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,

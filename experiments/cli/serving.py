@@ -70,7 +70,7 @@ def serving(
         typer.Option(
             metavar="'mtp 3 accepts 2.5'",
             rich_help_panel=_ENGINE,
-            help="Who drafts how many tokens (mtp, ngram, draft MODEL), and how many a step makes.",
+            help="Speculative decoding: method (mtp, ngram, draft MODEL), drafts, tokens per step.",
         ),
     ] = None,
     adapters: Annotated[
@@ -86,7 +86,7 @@ def serving(
         typer.Option(
             **choice(lambda: ("fcfs", "priority")),
             rich_help_panel=_ENGINE,
-            help="Who goes first of those that wait; priority: of the request trace.",
+            help="Which waiting request goes first; priority: the one in the request trace.",
         ),
     ] = "fcfs",
     max_tokens: Annotated[
@@ -99,20 +99,25 @@ def serving(
         int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
     ] = None,
     instances: Annotated[
-        int, typer.Option(min=1, rich_help_panel=_POOLS, help="How many there are, all alike.")
+        int,
+        typer.Option(min=1, rich_help_panel=_POOLS, help="How many identical instances there are."),
     ] = 1,
     router: Annotated[
         str, typer.Option(**choice(_routers), rich_help_panel=_POOLS, help="Who gets a request.")
     ] = "least-load",
     prefix_cache: Annotated[
-        bool, typer.Option(rich_help_panel=_POOLS, help="Keep prompts for those that begin alike.")
+        bool,
+        typer.Option(
+            rich_help_panel=_POOLS,
+            help="Cache prompts for requests that begin with the same tokens.",
+        ),
     ] = True,
     decode: Annotated[
         str | None,
         typer.Option(
             metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
             rich_help_panel=_POOLS,
-            help="Decode in a pool of N instances; degrees and accelerator as the others'.",
+            help="Decode in a separate pool of N instances, by default like the others.",
         ),
     ] = None,
     down: Annotated[
@@ -120,7 +125,7 @@ def serving(
         typer.Option(
             metavar="'N from T to T'",
             rich_help_panel=_POOLS,
-            help="When instance N is down: it failed, or starts later; may be repeated.",
+            help="When instance N is down, because it failed or starts later; may be repeated.",
         ),
     ] = None,
     find: Annotated[
@@ -171,9 +176,9 @@ def serving(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, for intervals.")] = 5,
     resource: Annotated[
-        list[str] | None, typer.Option(help="Double these only; may be repeated.")
+        list[str] | None, typer.Option(help="Double only this resource; may be repeated.")
     ] = None,
-    factor: Annotated[float, typer.Option(help="How much more of a resource.")] = 2.0,
+    factor: Annotated[float, typer.Option(help="How many times as much of a resource.")] = 2.0,
     figure: Figure = None,
     html: Html = None,
     perfetto: Annotated[
@@ -185,7 +190,7 @@ def serving(
             "--output",
             "-o",
             metavar="table|json|csv|N",
-            help="How to print the answer; or N: tokens made for each request.",
+            help="How to print the answer; or N: output tokens of each request.",
         ),
     ] = None,
 ) -> None:
@@ -299,7 +304,7 @@ def _show_sweep(
 
     varied, equals, values = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"--sweep {text!r}: write such as rate=1/s,2/s,4/s.")
+        raise typer.BadParameter(f"--sweep {text!r}: write, for example, rate=1/s,2/s,4/s.")
     slo, seeds = options
     given = [value.strip() for value in values.split(",") if value.strip()]
     with watching("points") as watch:
@@ -319,7 +324,7 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
             form = Output(value)
         else:
             raise typer.BadParameter(
-                f"--output {value!r} is none of {', '.join(Output)}, and no number of tokens."
+                f"--output {value!r} is neither one of {', '.join(Output)} nor a number of tokens."
             )
     return form, tokens
 

@@ -45,7 +45,7 @@ def share(
         list[str],
         typer.Argument(
             metavar="TRACE...",
-            help="Two traces or plans, or more; x3 behind one is three copies of it.",
+            help="Two or more traces or plans; x3 after one means three copies of it.",
         ),
     ],
     cluster: Cluster,
@@ -74,7 +74,7 @@ def share(
     ] = None,
     factor: Annotated[
         float,
-        typer.Option(callback=check_factor, help="How many times as good: 2 is half of a latency."),
+        typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency."),
     ] = 2.0,
     resource: Resources = None,
     perfetto: Annotated[
@@ -97,7 +97,7 @@ def share(
         typer.Option(
             min=2,
             rich_help_panel=_WINDOW,
-            help="Steps of the slowest job to average unless all repeats; at most fivefold.",
+            help="Steps of the slowest job to average; fewer if all repeat, up to 5 times as many.",
         ),
     ] = 10,
     warm_up: Annotated[

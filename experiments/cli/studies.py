@@ -74,7 +74,7 @@ def study(
         Path | None,
         typer.Option(
             rich_help_panel=_PAGE,
-            help="For a directory: the folder that the study's paths are relative to.",
+            help="For a directory: the folder to which the study's paths are relative.",
             show_default="where it was",
         ),
     ] = None,
@@ -147,7 +147,7 @@ def atlas(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="A study file whose space has plan.model, cluster and plan.gpus; or give these.",
+            help="A study file whose space has plan.model, cluster and plan.gpus.",
             show_default=False,
         ),
     ] = None,

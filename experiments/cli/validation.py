@@ -65,7 +65,7 @@ def validate(
             "--cluster",
             "-c",
             autocompletion=completed(options.clusters),
-            help=f"For sources that name none. {options.CLUSTER_HELP}",
+            help=f"For sources that do not name their cluster. {options.CLUSTER_HELP}",
         ),
     ] = None,
     read_as: Annotated[
@@ -74,7 +74,7 @@ def validate(
             "--as",
             **options.choice(_table_kinds),
             show_default="by the columns of the file",
-            help="Read all as tables of what-ifs, steps, ratios or collectives.",
+            help="Read all sources as tables of this kind.",
         ),
     ] = None,
     predict: Annotated[

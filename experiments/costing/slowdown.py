@@ -91,7 +91,7 @@ def slow_down(text: str, steps: Iterable[Workload]) -> SlowDown | None:
     Raises
     ------
     CalibrationError
-        If it is no such thing, or the trace does not show it; says why.
+        If it is not such a thing, or the trace does not show it; says why.
     """
     if text == "":
         return None
@@ -107,7 +107,7 @@ def slope_of_text(text: str) -> float:
     Raises
     ------
     CalibrationError
-        If it is no number that a slope can be.
+        If it is not a number that a slope can be.
     """
     try:
         slope = float(text)

@@ -205,7 +205,7 @@ def _enough(
     """Find how much to take away (s) for the step to take as long as it should; return both.
 
     By secants, every second one replaced by a bisection: a stall off the critical path shortens
-    nothing, so that the step is no straight line in what is taken away.
+    nothing, so that the step is not a straight line in what is taken away.
     """
     low, low_step = 0.0, recorded
     high, high_step = most, takes(most)

@@ -175,9 +175,9 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
         facts={} if errors is None else {"errors": spread_of_errors(errors)},
         details={
             "explained by": (
-                "another choice of the library (algorithm, protocol) that halves the error, of a"
-                " neighbouring size too; or a setting of it, chosen on every second row of a curve"
-                " and held to halve the median error of the others"
+                "another algorithm or protocol of the library that halves the error of this call"
+                " and of a neighbouring size; or a setting of the library, fitted to every second"
+                " row of a curve, that halves the median error of the remaining rows"
             )
         },
     )
@@ -228,12 +228,13 @@ def _cause_of_errors(report: "CollectiveCompareReport") -> str:
         return f"No call is off by more than {NEAR_PCT:.0f} %."
     explained = sum(bool(call.explanation) for call in far)
     counts = Counter(call.limited_by for call in far if not call.explanation)
-    cause = f"Off by more than {NEAR_PCT:.0f} %: {plural(len(far), 'call')}"
+    are = "is" if len(far) == 1 else "are"
+    cause = f"{plural(len(far), 'call')} {are} off by more than {NEAR_PCT:.0f} %"
     if explained:
-        cause += f", of which another choice or setting of the library explains {explained:,}"
+        cause += f"; another choice or setting of the library explains {explained:,} of them"
     if counts:
         part, times = counts.most_common(1)[0]
-        cause += f"; without explanation: {counts.total():,}, of which {part} limits {times:,}"
+        cause += f"; {counts.total():,} unexplained, {times:,} of them limited by {part}"
     return f"{cause}."
 
 

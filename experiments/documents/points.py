@@ -115,8 +115,8 @@ def _second(rest: Sequence["Point"], factor: float, side: str) -> str:
         return f" Nothing {side.lower()} the network saves {NOTHING:g} %."
     if most.interval_pct is not None and most.gain_pct < min(most.interval_pct, 1.0):
         return f" {side} the network, no resource is certain to save anything."
-    phrase = better(most.resource, factor)
-    return f" {side} the network, {phrase[0].lower()}{phrase[1:]} {_effect(most)}."
+    phrase = better(most.resource, factor, begins=False)
+    return f" {side} the network, {phrase} {_effect(most)}."
 
 
 def _saves_nothing(row: "Point") -> bool:
@@ -531,8 +531,8 @@ def _compare_headline(report: "CompareReport") -> str:
         return f"{best.cluster} takes as long as {first.cluster}: {gain} of {step}."
     if best.gain_pct > 0:
         return f"{best.cluster} saves {gain} of {step} on {first.cluster}."
-    also = "" if len(points) == 2 else ", the others more"
-    return f"{first.cluster} is fastest: {best.cluster} costs {gain} of {step}{also}."
+    second = "the other cluster" if len(points) == 2 else "the next fastest"
+    return f"{first.cluster} is fastest; {second}, {best.cluster}, adds {gain} to {step}."
 
 
 def _steps_chart(

@@ -320,7 +320,7 @@ def _sweep_headline(varied: str, points: "Sequence[ServingPoint]") -> str:
     tpot = min(points, key=lambda point: point.tpot_p99 or 0.0)
     name = say_resource(varied)
     return (
-        f"p99 TTFT is least at {name} {ttft.value}, {say_time(ttft.ttft_p99 or 0.0)}; p99 TPOT at"
+        f"p99 TTFT is lowest at {name} {ttft.value}, {say_time(ttft.ttft_p99 or 0.0)}; p99 TPOT at"
         f" {tpot.value}, {say_time(tpot.tpot_p99 or 0.0)}."
     )
 

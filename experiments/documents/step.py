@@ -116,7 +116,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
         parts.append(base.unprofiled.sentence())
     text = ", ".join(parts)
     if round(base.doubts.pinned_pct) > 0:
-        text += f"; no resource shortens {base.doubts.pinned_pct:.0f} % of the critical path"
+        text += f"; {base.doubts.pinned_pct:.0f} % of the critical path depends on no resource"
     all_doubts = (*_doubts(base, network=network), *doubts)
     if all_doubts:
         return Trust(text, "poor", all_doubts)
@@ -156,9 +156,9 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
         yield Doubt(warning, f"name the cluster of the recording with --cluster{like_it}")
     if base.has_other_rates:
         yield Doubt(
-            "the plan was written without the measured steps that its cluster was fitted to, or"
-            " with others; its kernels and host take as long as it says",
-            "write it again with twofold generate -c … -w",
+            "the plan's kernel and host times do not come from the measured steps that its cluster"
+            " was fitted to",
+            "write the plan again with twofold generate -c … -w",
         )
     yield from _doubts_of_place(base)
     yield from _doubts_of_length(base)
@@ -166,7 +166,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if recorded and len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
         yield Doubt(
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
-            "record all, or use --replicate if all do the same",
+            "record all of them, or use --replicate if they all do the same",
         )
     causes = {
         name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
@@ -181,8 +181,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if base.doubts.step_before_pct > MUCH:
         yield Doubt(
             f"{base.doubts.step_before_pct:.0f} % of the critical path is work launched before the"
-            " step, taken as compute",
-            "record several steps with a range for each, so that the one before is known",
+            " step; it counts as compute",
+            "record several steps, each with its own range, so that the previous one is known",
         )
     off = base.communication_error["median_absolute_pct"]
     if network and off is not None and off > _CALLS_OFF:

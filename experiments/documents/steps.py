@@ -31,7 +31,16 @@ from experiments.output.document import (
     Table,
     Text,
 )
-from experiments.output.words import better, percent, plural, say_step, say_time, shortened, unit_of
+from experiments.output.words import (
+    better,
+    is_plural,
+    percent,
+    plural,
+    say_step,
+    say_time,
+    shortened,
+    unit_of,
+)
 from simulator.analysis.path_integral import CONTENTION
 from simulator.support.quantities import format_quantity
 from simulator.workload import STEP_BEFORE
@@ -271,8 +280,9 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         for part in saved["by_cause"]
     ]
     largest = max(saved["by_cause"], key=lambda part: part.saved_s, default=None)
+    saves = "save" if is_plural(saved["resource"]) else "saves"
     headline = (
-        f"{better(saved['resource'], saved['factor'])} ({change}) saves"
+        f"{better(saved['resource'], saved['factor'])} ({change}) {saves}"
         f" {percent(saved['utility_pct'])} of the {say_step(saved['step_s'])} step."
     )
     why = ""

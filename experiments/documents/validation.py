@@ -59,7 +59,7 @@ def validation(report: "ValidationReport") -> Document:
         sections.append(Section("charts", "Steps", charts, wide=True, terminal=False))
     error = report.median("model_pct")
     others = {
-        "with its own transfers": report.median("trace_pct"),
+        "with recorded transfer times": report.median("trace_pct"),
         "calibrated on the other steps": report.median("left_out_pct"),
     }
     return Document(
@@ -69,7 +69,7 @@ def validation(report: "ValidationReport") -> Document:
         facts={"errors": spread_of_errors(report.error_summary)},
         details={
             "error": "simulated against measured, with the cluster's own bandwidths and latencies",
-            "own transfers": "each collective takes what it took in that step",
+            "own transfers": "each collective takes as long as it did in the recorded step",
             "calibrated": "network fitted to the trace's other steps",
             "calls off by": "median error of their starts or of their ends, the larger of the two",
             "transfer error": "median error of calls, counted from the last member's arrival",

@@ -236,8 +236,8 @@ class DesignPoints:
     def __post_init__(self) -> None:
         if self.base.slow_down:
             raise WhatIfError(
-                "design points are passed over all at once, where kernels cannot slow down by "
-                "what they run beside: ask without --slow-down, or for a sweep"
+                "--slow-down does not work with many design points at once: leave it out, or "
+                "use sweep"
             )
         steps = (self.base.workload, *self.others)
         self._full_steps[:] = [replace(self.base, workload=workload) for workload in steps]
@@ -524,7 +524,7 @@ def _checked(factors: Mapping[str, Sequence[float] | Floats]) -> dict[str, Float
             raise WhatIfError(f"{resource} is given twice, the second time as {name!r}")
         by_resource[resource] = np.asarray(values, dtype=np.float64)
     if len({values.shape for values in by_resource.values()}) != 1:
-        raise WhatIfError("name resources, and as many factors of one as of the other")
+        raise WhatIfError("give every resource the same number of factors")
     for values in by_resource.values():
         for factor in (values.min(initial=1.0), values.max(initial=1.0)):
             check_factor(float(factor))

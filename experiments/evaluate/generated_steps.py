@@ -176,7 +176,7 @@ def representatives(
     if settings.engine not in FOLDING:
         choices = ", ".join(FOLDING)
         raise WhatIfError(
-            f"engine {settings.engine!r} simulates every transfer; {choices} can fold"
+            f"engine {settings.engine!r} cannot simulate fewer replicas for all; use {choices}"
         )
     whole, p = replace(plan, replicas=None), plan.parallelism
     programs = stage_programs(whole)

@@ -83,7 +83,7 @@ def map_scenarios(
         On Ctrl-C, with the answers of the first scenarios.
     """
     if workers < 1:
-        raise WhatIfError(f"{workers} workers cannot simulate anything; 1 or more can")
+        raise WhatIfError(f"{workers} workers: at least 1 is needed")
     if workers == 1 or len(scenarios) < 2:
         answers: list[Answer] = []
         try:
@@ -111,7 +111,7 @@ def map_rows(
     time; errors as of :func:`map_scenarios`.
     """
     if workers < 1:
-        raise WhatIfError(f"{workers} workers cannot predict anything; 1 or more can")
+        raise WhatIfError(f"{workers} workers: at least 1 is needed")
     if workers > 1 and len(rows) > 1:
         from simulator.support.workers import ask_all  # one process does without
 

@@ -114,18 +114,24 @@ class Instances:
 
     def _check_outages(self) -> None:
         if self.outages and self.decode is not None:
-            raise WorkloadError("instances go down where all both read and decode: leave one out")
+            raise WorkloadError(
+                "down is modelled only where every instance both prefills and decodes: "
+                "leave out --down or --decode"
+            )
         ends: dict[int, float] = {}
         for number, begin, end in sorted(self.outages):
             if not 0 <= number < self.count:
-                raise WorkloadError(f"instance {number + 1} goes down: there are {self.count}")
+                raise WorkloadError(
+                    f"instance {number + 1} goes down, but there are only {self.count}"
+                )
             if not ends.get(number, 0.0) <= begin < end:
                 raise WorkloadError(
-                    f"instance {number + 1} goes down from {begin:g} s to {end:g} s: times ascend"
+                    f"instance {number + 1} goes down from {begin:g} s to {end:g} s: "
+                    "the times must ascend"
                 )
             ends[number] = end
         if len(ends) == self.count and all(map(math.isinf, ends.values())):
-            raise WorkloadError("all instances go down for good: who serves?")
+            raise WorkloadError("all instances go down for good, so no request is served")
 
     @property
     def ranks(self) -> int:
@@ -228,7 +234,9 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     count, tokens = len(columns.prompt), int(columns.output.sum())
     most = max(instances.count, instances.decode_count)
     if most > max(count, _FEW):
-        raise WorkloadError(f"{most} instances for {count} requests: most would never serve one")
+        raise WorkloadError(
+            f"{most} instances for {count} requests: most instances would serve no request"
+        )
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
     unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
     before = base or instances
@@ -261,13 +269,9 @@ def _ordered(instances: Instances, columns: Columns) -> Columns:
         If they name no priorities or sessions.
     """
     if instances.by_priority and columns.priority is None:
-        raise WorkloadError(
-            "the requests name no priorities, by which they are to be admitted: use --policy fcfs"
-        )
+        raise WorkloadError("the requests have no priorities: use --policy fcfs")
     if instances.router == "session" and (columns.session < 0).all():
-        raise WorkloadError(
-            "the requests name no sessions, by which the router session goes: use --router prefix"
-        )
+        raise WorkloadError("the requests have no sessions: use --router prefix")
     return columns if instances.by_priority else columns._replace(priority=None)
 
 
@@ -345,7 +349,7 @@ def check_lengths(instances: Instances, requests: Requests) -> None:
     if model.longest is not None and tokens[number] > model.longest:
         raise WorkloadError(
             f"{requests.source}: request {number} has {requests.prompt[number]} tokens and asks for"
-            f" {requests.output[number]}: {model.name} takes {model.longest} in all"
+            f" {requests.output[number]}, but {model.name} takes at most {model.longest} in total"
         )
 
 
@@ -386,14 +390,14 @@ def _pool(
     )
     if unit % by.block:
         raise WorkloadError(
-            f"hashes of {unit} tokens are not whole blocks of {by.block} tokens, as {by.name} has"
-            " them: use --no-prefix-cache"
+            f"hashes of {unit} tokens do not fit {by.name}'s blocks of {by.block} tokens: "
+            "use --no-prefix-cache"
         )
     longest = int((requests.prompt + requests.output).max())
     if math.ceil(longest / by.block) > rules.blocks:
         raise WorkloadError(
             f"a request of {longest} tokens never fits: the cache has {rules.blocks} blocks of"
-            f" {by.block} tokens: use more tensor ranks, or a cache of 8 bits"
+            f" {by.block} tokens: use more tensor ranks, or an 8-bit cache"
         )
     times = host or by.host
     speculation = deployment.speculation

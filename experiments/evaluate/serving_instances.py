@@ -77,11 +77,12 @@ class Deployment:
     def __post_init__(self) -> None:
         if self.adapters is not None and not _takes_adapters(self.model):
             raise WorkloadError(
-                f"{self.model.name}: adapters are of dense models with grouped attention here"
+                f"{self.model.name}: adapters are modelled only for dense models with grouped "
+                "attention"
             )
         if not self.model.makes_tokens:
             raise WorkloadError(
-                f"{self.model.name} is no decoder that makes token after token: a pass of it is"
+                f"{self.model.name} does not generate token by token: for one pass of it, use"
                 " generate --phase prefill"
             )
 
@@ -112,8 +113,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if self.drafts < 1 or not 1 <= self.accepted <= 1 + self.drafts:
             raise WorkloadError(
-                f"{self.drafts} drafts of which a step makes {self.accepted:g} tokens: it makes its"
-                " own, and at most all that are drafted"
+                f"{self.drafts} drafts cannot give {self.accepted:g} tokens per step: it is 1, plus"
+                " at most the number of drafts"
             )
 
 

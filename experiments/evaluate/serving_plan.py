@@ -253,7 +253,9 @@ def _deployment(
     )
     speculation = None if plan.speculation is None else read_speculation(plan.speculation)
     if speculation is not None and speculation.draft is not None and deployment.parallelism.dp > 1:
-        raise WorkloadError("a model that drafts has no data-parallel ranks here: use mtp or ngram")
+        raise WorkloadError(
+            "a draft model cannot be combined with data-parallel ranks: use mtp or ngram"
+        )
     return replace(
         deployment,
         engine=engine,
@@ -278,7 +280,7 @@ def read_adapters(text: str) -> Adapters:
     """
     words = _ADAPTERS.fullmatch(text.strip())
     if words is None:
-        raise WorkloadError(f"adapters {text!r}: write such as '8 of rank 16'")
+        raise WorkloadError(f"adapters {text!r}: write, for example, '8 of rank 16'")
     return Adapters(count=int(words[1]), rank=int(words[2]))
 
 
@@ -298,8 +300,9 @@ def read_speculation(text: str) -> Speculation:
     words = _SPECULATION.fullmatch(text.strip())
     if words is None:
         raise WorkloadError(
-            f"speculation {text!r}: write who drafts how many tokens, and how many a step makes in"
-            " the mean: mtp 3 accepts 2.5, ngram 4 accepts 1.6, draft llama-3.2-1b 4 accepts 2.9"
+            f"speculation {text!r}: write the method, its drafts per step, and the mean number"
+            " of tokens per step: mtp 3 accepts 2.5, ngram 4 accepts 1.6, or"
+            " draft llama-3.2-1b 4 accepts 2.9"
         )
     kind, drafts, accepted = words.groups()
     draft = load_model(kind.split()[1]) if kind.startswith("draft") else None
@@ -323,7 +326,7 @@ def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, i
     """
     words = _POOL.fullmatch(text.strip())
     if words is None:
-        raise WorkloadError(f"decode {text!r}: write such as '4 x tp 8, dp 2 on hgx-h200'")
+        raise WorkloadError(f"decode {text!r}: write, for example, '4 x tp 8, dp 2 on hgx-h200'")
     degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
     for name, count in re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or ""):
         degrees[name] = int(count)
@@ -347,7 +350,7 @@ def read_outage(text: str) -> Outage:
     """
     words = _OUTAGE.fullmatch(text.strip())
     if words is None:
-        raise WorkloadError(f"down {text!r}: write such as '2 from 10 s to 40 s'")
+        raise WorkloadError(f"down {text!r}: write, for example, '2 from 10 s to 40 s'")
     begin, end = (
         math.inf if time is None else _seconds("down", time) for time in words.groups()[1:]
     )

@@ -349,8 +349,7 @@ def listening(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise OutputError(
-            f"port {port} of {HOST}: cannot be listened on: {error}; leave --port out for any that "
-            "is free"
+            f"port {port} of {HOST}is not available: {error}; leave --port out for any that is free"
         ) from error
     return listener
 

@@ -311,5 +311,5 @@ def _factors(address: str, names: Sequence[str]) -> Factors:
             factors[name] = float(text)
             check_factor(factors[name])
         except (ValueError, TwofoldError):
-            raise SettingsError(f"{name}: {shown(text)} is no factor") from None
+            raise SettingsError(f"{name}: {shown(text)} is not a factor") from None
     return tuple((name, factor) for name, factor in sorted(factors.items()) if factor != 1)

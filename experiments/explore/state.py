@@ -57,7 +57,7 @@ class State:
     Raises
     ------
     SettingsError
-        If a factor cannot be, or a name is no resource.
+        If a factor cannot be, or a name is not a resource.
 
     Examples
     --------
@@ -84,10 +84,10 @@ class State:
             object.__setattr__(self, name, texts)
         count = len(self.topologies) + len(self.algorithms) + len(self.what_ifs)
         if count > _MOST:
-            raise SettingsError(f"{count} changes at a time: {_MOST} are the most on a page")
+            raise SettingsError(f"{count} changes at a time; the limit on a page is {_MOST}")
         object.__setattr__(self, "factors", tuple(sorted(_known(self.factors))))
         if self.first_rank < 0:
-            raise SettingsError(f"{FIRST_RANK}: {self.first_rank} is no rank")
+            raise SettingsError(f"{FIRST_RANK}: {self.first_rank} is not a rank")
 
     def address(self) -> str:
         """Return what stands behind the ``?`` of the page's address."""
@@ -156,7 +156,9 @@ def parse_state(address: str) -> State:
         If a word is unknown, given twice, or has a value that it cannot have.
     """
     if len(address) > _LONGEST:
-        raise SettingsError(f"the address has {len(address):,} characters; {_LONGEST:,} are read")
+        raise SettingsError(
+            f"the address has {len(address):,} characters; the limit is {_LONGEST:,}"
+        )
     words = parse_qsl(address.removeprefix("?"), keep_blank_values=True)
     by_name: dict[str, list[str]] = {}
     for name, value in words:
@@ -217,13 +219,13 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = float("nan")
     if not isfinite(value):
-        raise SettingsError(f"{name}: {shown(text)} is no number")
+        raise SettingsError(f"{name}: {shown(text)} is not a number")
     return value
 
 
 def _rank(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise SettingsError(f"{FIRST_RANK}: {shown(text)} is no rank")
+        raise SettingsError(f"{FIRST_RANK}: {shown(text)} is not a rank")
     return int(text)
 
 

@@ -58,9 +58,9 @@ class Spread:
     """The steps of a trace with their costs, those on one cluster together, and their draws.
 
     ``noise`` multiplies the calls of each step of each cluster, shape ``(calls, 1 + DRAWS)``: the
-    first column is no draw, but the calls as they are. The first step is that of the baseline; it
-    is drawn, too, unless it is a typical one (``recorded`` is 1). ``drawn`` are the steps of each
-    draw and which draw of their calls each takes, shape ``(DRAWS, steps)``: the same for every
+    first column is not a draw, but the calls as they are. The first step is that of the baseline;
+    it is drawn, too, unless it is a typical one (``recorded`` is 1). ``drawn`` are the steps of
+    each draw and which draw of their calls each takes, shape ``(DRAWS, steps)``: the same for every
     change, so that an interval does not depend on what else is asked.
     """
 

@@ -106,7 +106,7 @@ def _fits(values: NDArray[Any]) -> bool:
 
 
 def _plain_value(number: float) -> float | str | None:
-    """Return a number as JSON has it; null is no number, and infinities are words."""
+    """Return a number as JSON has it; null is not a number, and infinities are words."""
     if math.isnan(number):
         return None
     return number if math.isfinite(number) else ("inf" if number > 0 else "-inf")

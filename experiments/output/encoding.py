@@ -47,7 +47,7 @@ turn the direction of writing, by which text reads otherwise than it is, have no
 
 
 def jsonable(value: Any) -> Any:
-    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is no number.
+    """Make dicts of dataclasses, lists of tuples and text of paths; null of what is not a number.
 
     JSON has neither NaN nor infinity: both are null, and the type of the field says so.
 

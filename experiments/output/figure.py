@@ -73,7 +73,7 @@ def draw(document: Document, path: Path) -> None:
     Raises
     ------
     OutputError
-        If it has no figure, the file cannot be written, or its ending is no figure format.
+        If it has no figure, the file cannot be written, or its ending is not a figure format.
     """
     check_output(path, ENDINGS)
     drawn = figure(document)
@@ -100,7 +100,7 @@ def figure(document: Document) -> Figure:
         return topology_figure(drawing.network)
     charts = [chart for chart in document.blocks(Chart) if chart.paper]
     if not charts:
-        raise OutputError(f"there is no figure of this answer: {document.title}")
+        raise OutputError(f"this answer has no figure: {document.title}")
     with mpl.rc_context(STYLE):
         if len(charts) == 1:
             return _alone(charts[0])

@@ -20,7 +20,7 @@ _PATIENCE = 1.0
 _EVERY = 0.1
 """Seconds between two updates of the bar."""
 _LOG_EVERY = 10.0
-"""Seconds between two lines where stderr is no terminal: a log has no use for a bar."""
+"""Seconds between two lines where stderr is not a terminal: a log has no use for a bar."""
 
 
 @contextmanager

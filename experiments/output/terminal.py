@@ -37,7 +37,7 @@ _MOOD = {"good": "green", "fair": "yellow", "poor": "bold red"}
 _WIDTH = 110
 """Columns: what a notebook's cell shows without scrolling."""
 _PIPED_WIDTH = 100
-"""Columns where the output is no terminal and ``COLUMNS`` does not say."""
+"""Columns where the output is not a terminal and ``COLUMNS`` does not say."""
 _GREY, _RED, _GREEN, _YELLOW = (128, 128, 128), (215, 75, 65), (55, 150, 80), (176, 130, 20)
 """In the middle of light and dark, so that they can be read on both."""
 _THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [_GREY, _RED, _GREEN, _YELLOW, *4 * [_GREY]])

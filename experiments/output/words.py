@@ -19,7 +19,7 @@ _NAMES = {
     "host_memory": "host-memory",
 }
 _DEVICES = {"compute": "GPUs", "host": "hosts"}
-_TIMES = {2.0: "Twice", 0.5: "Half"}
+_TIMES = {2.0: "twice", 0.5: "half"}
 
 
 def say_time(seconds: float) -> str:
@@ -120,15 +120,24 @@ def say_resource(resource: str) -> str:
     return f"{_NAMES.get(tier, tier)} {rest.replace('_', ' ')}".strip()
 
 
-def better(resource: str, factor: float) -> str:
-    """Begin a sentence with a factor of a resource.
+def better(resource: str, factor: float, *, begins: bool = True) -> str:
+    """Name a resource times a factor, as the subject of a sentence.
+
+    Parameters
+    ----------
+    resource
+        A name such as ``scale_up.bandwidth``.
+    factor
+        How many times as good it is: 2 is half of a latency.
+    begins
+        Whether the sentence begins with it.
 
     Examples
     --------
     >>> better("host", 2.0), better("scale_up.bandwidth", 0.5)
-    ('Twice as fast hosts', 'Half the scale-up bandwidth')
-    >>> better("scale_up.latency", 2.0), better("compute", 3.0)
-    ('Half the scale-up latency', '3 times as fast GPUs')
+    ('Hosts twice as fast', 'Half the scale-up bandwidth')
+    >>> better("scale_up.latency", 2.0), better("compute", 3.0, begins=False)
+    ('Half the scale-up latency', 'GPUs 3 times as fast')
     """
     times = 1 / factor if resource.endswith("latency") else factor
     part = round(1 / times)
@@ -136,17 +145,19 @@ def better(resource: str, factor: float) -> str:
     if times in _TIMES:
         words = _TIMES[times]
     elif part > 2 and math.isclose(part * times, 1.0):
-        words = "A quarter" if part == 4 else f"1/{part}"
+        words = "a quarter" if part == 4 else f"1/{part}"
         words += " of" if devices is None else ""
     else:
         words = f"{times:.3g} times"
     if devices is not None:
-        return f"{words} as fast {devices}"
-    return f"{words} the {say_resource(resource)}"
+        phrase = f"{devices} {words} as fast"
+    else:
+        phrase = f"{words} the {say_resource(resource)}"
+    return phrase[0].upper() + phrase[1:] if begins else phrase
 
 
 def is_plural(resource: str) -> bool:
-    """Whether the words of :func:`better` take a plural verb: ``twice as fast GPUs`` do."""
+    """Whether the words of :func:`better` take a plural verb: ``GPUs twice as fast`` do."""
     return resource in _DEVICES or resource.endswith("nics_per_node")
 
 

@@ -243,9 +243,9 @@ class _Simulated:
 
 def _check(resource: str, gap: float, threshold: float) -> None:
     if split_resource(resource)[1] is not None:
-        raise WhatIfError(f"a curve is of all kinds of node, not of {resource}: sweep that")
+        raise WhatIfError(f"a curve covers all kinds of node, not {resource} alone: use sweep")
     if resource not in RANKS and not is_of_links(resource):
-        raise WhatIfError(f"{resource} comes in whole numbers: there is no curve; sweep it")
+        raise WhatIfError(f"{resource} comes in whole numbers, so it has no curve: use sweep")
     if not _LEAST_GAP <= gap < 1:
         raise WhatIfError(
             f"gap {100 * gap:g} % of the step: ask for {100 * _LEAST_GAP:g} % or more, below 100 %"
@@ -274,7 +274,7 @@ def _check_reach(low: float, high: float) -> None:
     check_factor(high)
     if not high >= 2 * low:
         raise WhatIfError(
-            f"a curve from {low:g} to {high:g} has no doubling in it: let it end at {2 * low:g} "
+            f"a curve from {low:g} to {high:g} contains no doubling: let it end at {2 * low:g} "
             "or later"
         )
 

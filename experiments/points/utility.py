@@ -258,7 +258,7 @@ def _unsized(base: Baseline, resource: str) -> str:
 
 
 def _limited_by(before: dict[str, float], after: dict[str, float], resource: str) -> str:
-    """Say which tier that was no limit before limits calls now; "" if none does.
+    """Say which tier that was not a limit before limits calls now; "" if none does.
 
     Twice the NICs' bandwidth buys less where PCIe cannot feed them.
     """

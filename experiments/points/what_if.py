@@ -165,7 +165,7 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
     if draws is not None and draws < 1:
         raise WhatIfError(f"{draws} draws are too few; ask for 1 or more")
     if seed is not None and seed < 0:
-        raise WhatIfError(f"seed {seed} is negative; 0 or more are seeds")
+        raise WhatIfError(f"seed {seed} is negative; write 0 or more")
     options = [name for name, value in (("draws", draws), ("seed", seed)) if value is not None]
     if options and not any(change.is_drawn for change in changes):
         raise WhatIfError(

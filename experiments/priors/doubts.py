@@ -120,7 +120,7 @@ def _why_none(
         return ""
     if np.isnan(workload.calls.size[exchanged]).all():
         return "not tested: no collective's size is known"
-    return "not tested: of no call all members were recorded"
+    return "not tested: no call has all of its members recorded"
 
 
 def _kind_error(kind: int, error: Floats) -> KindError:

@@ -260,15 +260,15 @@ def say_prior(priors: Sequence[NetworkPrior]) -> Iterator[str]:
         split = sum(prior_of_tier["tier"] == small["tier"] for prior_of_tier in priors) > 2
         which = f"; {', '.join(small['kinds'])}" if split else ""
         packets = large["packet_factor"]
-        slower = f"; packets on full links up to {packets:g} times as long" if packets > 1 else ""
-        yield f"{tier} {how}: prior ± {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
+        slower = f"; colliding packets up to {packets:g} times as long" if packets > 1 else ""
+        yield f"{tier} {how}: median error {median:.0f} % (90 % within {p90:.0f} %{which}{slower})"
 
 
 _HOW = {
     MEASURED: "measured",
-    FITTED: "of a fitted family",
-    SAME_GENERATION: "of a fitted generation",
-    DATA_SHEET: "by its data sheet",
+    FITTED: "from a fitted family",
+    SAME_GENERATION: "from a fitted generation",
+    DATA_SHEET: "from its data sheet",
     PATH_CLASS: "over PCIe and processors, whose peer access differs tenfold",
 }
 

@@ -73,7 +73,7 @@ class Misplaced:
         relation = "slower" if times > 1 else "faster"
         factor = max(times, 1 / times)
         nodes = _counted(self.nodes, "node")
-        return f"{name}, {factor:.1f} times {relation} than modelled; that fits a job on {nodes}"
+        return f"{name}, {factor:.1f} times {relation} than modelled, as if the job ran on {nodes}"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -108,8 +108,8 @@ class OtherHosts:
         names = ", ".join(self.hosts[:_MOST_NAMES]) + (", …" * (len(self.hosts) > _MOST_NAMES))
         count = f"{_counted(len(self.hosts), 'host')} ({names})"
         if self.nodes is None:
-            return f"the recording names {count}, whose ranks do not follow each other"
-        return f"the recording names {count}: that fits a job on {_counted(self.nodes, 'node')}"
+            return f"the recording names {count}, whose ranks are not consecutive"
+        return f"the recording names {count}, as if the job ran on {_counted(self.nodes, 'node')}"
 
 
 def other_hosts(

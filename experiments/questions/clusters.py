@@ -41,7 +41,7 @@ from topologies.part_names import Parts
 class Quantity:
     """One number of a cluster: its name with dots, its value in ``unit`` ("": a count), its source.
 
-    A value that is no number (the dimensions of a torus) is text.
+    A value that is not a number (the dimensions of a torus) is text.
     """
 
     quantity: str
@@ -218,7 +218,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     }
     drawings = {kind: file for kind, file in files.items() if file is not None}
     if len(drawings) + (name is not None) > 1:
-        raise WhatIfError("give one of a name and the drawings of NCCL, nvidia-smi and InfraGraph")
+        raise WhatIfError("give either a name or one drawing, of NCCL, nvidia-smi or InfraGraph")
     if like is not None and not drawings:
         raise WhatIfError(
             "--like has no effect without a drawing: it fills in what a drawing lacks"
@@ -226,7 +226,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     if name is None and not drawings and links:
         raise WhatIfError("whose links? Name a cluster, or give a drawing")
     if accelerator is not None and (name is not None or drawings):
-        raise WhatIfError("an accelerator chooses among the catalogue: name no cluster beside it")
+        raise WhatIfError("--accelerator filters the catalogue: do not name a cluster as well")
     if name is None and not drawings:
         names = tuple(catalog()) if accelerator is None else _having(accelerator)
         listed = tuple(_row(load_cluster(catalog_name)) for catalog_name in names)
@@ -458,4 +458,4 @@ def _check_free(plugin: Plugin, existing: object, name: str | None = None) -> No
     """Refuse a name that is twofold's own: a plugin adds, it replaces nothing."""
     name = name or plugin.name
     if isinstance(existing, dict | tuple) and name in existing:
-        raise PluginError(f"{plugin}: {name} is twofold's own: give it another name")
+        raise PluginError(f"{plugin}: {name} is a name of twofold's own: choose another")

@@ -246,7 +246,7 @@ def _program(kind: str, algorithm: str | None, imbalance: str | None) -> tuple[s
     if named is None:
         raise WhatIfError(f"kind {one_of(kind, KINDS)}")
     if imbalance is not None and named != "all_to_all":
-        raise WhatIfError(f"imbalance {imbalance}: of an all_to_all, and this is {named}")
+        raise WhatIfError(f"imbalance {imbalance}: only an all_to_all has one, not {named}")
     return named, algorithm
 
 
@@ -366,7 +366,7 @@ def parse_sizes(text: str) -> list[float]:
     Raises
     ------
     QuantityError
-        If a size is no quantity.
+        If a size is not a quantity.
     WhatIfError
         If a range is empty, or a list too long.
 
@@ -378,7 +378,7 @@ def parse_sizes(text: str) -> list[float]:
     if ".." not in text:
         parts = text.split(",")
         if len(parts) > _MOST_SIZES:
-            raise WhatIfError(f"{len(parts)} sizes: {_MOST_SIZES} are the most")
+            raise WhatIfError(f"{len(parts)} sizes; the limit is {_MOST_SIZES}")
         return [parse_quantity(part, "B") for part in parts]
     first, _, last = text.partition("..")
     low, high = parse_quantity(first, "B"), parse_quantity(last, "B")

@@ -207,11 +207,15 @@ def collective_calls(
     [(0.003, 1.3333333333333333), (0.001, 4.0)]
     """
     if engine == "analytic":
-        raise WhatIfError("engine analytic knows calls alone only; flow and transfer share links")
+        raise WhatIfError(
+            "engine analytic times each call alone; use flow, in which calls share links"
+        )
     if not calls:
         raise WhatIfError("which calls? Name one, such as all_reduce 64MiB ranks 0-15")
     if len(calls) > _MOST_CALLS:
-        raise WhatIfError(f"{len(calls)} calls: each two are compared, and {_MOST_CALLS} the most")
+        raise WhatIfError(
+            f"{len(calls)} calls; every pair is compared, and the limit is {_MOST_CALLS}"
+        )
     parsed = list(for_ranks([parse_timed_call(text) for text in calls], ranks))
     job = max(ranks or 0, 1 + max(max(call.ranks) for call in parsed))
     network = changed_network(network, what_ifs, job, nodes)
@@ -274,8 +278,8 @@ class _Run:
         often = {at: call.times for at, call in enumerate(self.calls) if call.times is not None}
         if not often:
             raise WhatIfError(
-                f"{self.calls[0].text!r} goes on without an end, as all others do: say how often "
-                "one is made, such as x10"
+                f"{self.calls[0].text!r} repeats without an end, as do all others: say how "
+                "often, such as x10"
             )
         _check_number(often, self.calls)
         endless = [at for at in range(len(self.calls)) if at not in often]

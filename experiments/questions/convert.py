@@ -148,8 +148,8 @@ def _goal(
     write_goal(loaded.workload, target, schedule)
     notes = (
         "GOAL keeps times, messages and their order; no names, groups or streams",
-        "each message costs as a send of its own where it is read: what the library does in one "
-        "kernel, or in the switch, may take longer",
+        "the reader of the file charges for each message as for a separate send, so calls that the "
+        "library carries out in one kernel, or in the switch, may take longer there",
     )
     return (target,), notes if scenario is None else (*notes, _replayed(target, scenario))
 
@@ -195,7 +195,9 @@ def _kineto(
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Write the PyTorch profiler's files; their times are those of a simulation."""
     if scenario is None:
-        raise OutputError(f"{target}: these files say when things happened: name a --cluster")
+        raise OutputError(
+            f"{target}: these files record when ops ran, so a --cluster is needed to convert them"
+        )
     timeline = scenario.run()
     files = write_kineto([timeline], target, accelerator=loaded.accelerator)
     return files, (f"times as simulated on {scenario.cluster.name}", *what_is_not_told(timeline))

@@ -273,7 +273,7 @@ def diff(  # noqa: PLR0913 - two steps, each with its trace and cluster
     """
     settings = settings or Settings()
     if settings.what_ifs:
-        raise SettingsError("diff compares steps as they are: give what-ifs to what-if")
+        raise SettingsError("diff compares recorded steps: use what-if for changes")
     trace_or_b = trace if trace_b is None else trace_b
     settings_b = _settings_of_b(settings, step_b, named=trace_b is not None)
     where = cluster or _card(trace)

@@ -241,7 +241,7 @@ def explain(
 def _taken_apart(base: Baseline, resource: str, factor: float, watch: Watch) -> UtilityParts:
     """Simulate with the better resource, and put what that saves down to causes."""
     if reason := without_effect(base, resource, factor):
-        raise WhatIfError(f"{resource}: there is no utility to break down: {reason}")
+        raise WhatIfError(f"{resource}: it has no utility to break down: {reason}")
     before, after = _with_and_without(base, resource, factor, watch)
     workload = before.workload  # of copies the scenario's holds fewer than were simulated
     try:

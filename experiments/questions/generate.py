@@ -222,8 +222,8 @@ def generate(
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:
         raise WhatIfError(
-            "a step is generated at another size with another --dp: what is computed and"
-            " communicated would be that of the plan; or --write the plan, and ask of that"
+            "to generate a step at another size, change --dp, or --write the plan and ask about it;"
+            " a changed number of ranks would keep this plan's FLOPs and bytes"
         )
     path = critical_path(base.timeline)
     return GenerationReport(

@@ -252,10 +252,12 @@ def look(
     path = Path(trace)
     if recognised(path) == "flight_recorder":
         if step != "median":
-            raise TraceError(f"{path}: a flight recorder has no steps: leave step {step} out")
+            raise TraceError(
+                f"{path}: a flight recorder's dumps have no steps: leave out --step {step}"
+            )
         return HangReport(str(trace), diagnose(*read_dumps(path)))
     if path.is_file() and format_of(path) == "pytorch_et":
         if step != "median":
-            raise TraceError(f"{path}: an execution trace has no steps: leave step {step} out")
+            raise TraceError(f"{path}: an execution trace has no steps: leave out --step {step}")
         return ProgramReport(execution_summary(read_execution_trace(path)))
     return inspect(trace, step=step)

@@ -318,7 +318,7 @@ def metrics(
         As :func:`experiments.baseline.baseline` says; if there are no windows.
     """
     if windows < 1:
-        raise WhatIfError(f"{windows} windows: the step has one part at least")
+        raise WhatIfError(f"{windows} windows: write 1 or more")
     settings = as_recorded(settings)
     package = find_package(trace)
     why = "name a --cluster"

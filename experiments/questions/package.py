@@ -227,7 +227,7 @@ def _check_free(target: Path) -> None:
     except OSError as error:
         raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
     if exists:
-        raise OutputError(f"{target}: is there already and not an empty directory; name another")
+        raise OutputError(f"{target}: exists and is not an empty directory; choose another")
     if not target.absolute().parent.is_dir():
         raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
 
@@ -253,7 +253,7 @@ def _whole(target: Path) -> Iterator[Path]:
 def _copied(files: Sequence[Path], folder: Path, name: str) -> Iterator[PackagedFile]:
     names = [file.name for file in files]
     if len(set(names)) < len(names):
-        raise OutputError(f"{folder.name}: two files of one name: {sorted(names)}")
+        raise OutputError(f"{folder.name}: two files have the same name: {sorted(names)}")
     for file in files:
         (folder / name).mkdir(exist_ok=True)
         if not file.is_file():

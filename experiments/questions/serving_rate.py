@@ -309,7 +309,7 @@ def _rate(
             high *= 2
             if high > guess * _FASTEST:
                 raise WhatIfError(
-                    "the SLO is met even where all requests come at once: ask for shorter times, or"
+                    "the SLO is met even if all requests arrive at once: set shorter times, or"
                     " serve more requests"
                 )
         low, high = high, high * 2

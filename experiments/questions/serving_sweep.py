@@ -225,7 +225,7 @@ def at_point(served: Served, varied: str, value: str) -> Served:
 def _number(varied: str, value: str) -> float:
     number = number_of(value.strip())
     if not 0 < number < float("inf"):
-        raise WhatIfError(f"{varied}: {shown(value)} is no positive number")
+        raise WhatIfError(f"{varied}: {shown(value)} is not a positive number")
     return number
 
 

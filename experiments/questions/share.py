@@ -453,8 +453,8 @@ def _split_changes(what_ifs: Sequence[str]) -> tuple[tuple[str, ...], tuple[str,
         of_parts = any(isinstance(part, Faulty) for part in parts)
         if of_parts and not all(isinstance(part, Faulty | Multiplied) for part in parts):
             raise WhatIfError(
-                f"what-if {text!r}: of jobs that share, write changes of their steps and of parts"
-                " of the network as what-ifs of their own"
+                f"what-if {text!r}: with several jobs, write a change of a step and a change of"
+                " the network as separate what-ifs"
             )
         (of_network if of_parts else of_jobs).append(text)
     return tuple(of_jobs), tuple(of_network)
@@ -513,9 +513,7 @@ def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
             files.append(text)
             continue
         if times[1] is None and not files:
-            raise SettingsError(
-                f"{text}: stands for copies of the trace before it, and is the first"
-            )
+            raise SettingsError(f"{text}: means copies of the trace before it, but there is none")
         copies = int(times[2])
         if not 1 <= copies <= _MOST_COPIES:
             raise SettingsError(f"{text}: copies: write a number from 1 to {_MOST_COPIES}")
@@ -552,7 +550,7 @@ def _resources(resources: Sequence[str] | str | None) -> tuple[str, ...]:
 
 def _window(steps: int, warm_up: int) -> Window:
     if steps < 2:
-        raise SettingsError(f"steps: {steps}: a mean that settles needs 2 steps or more")
+        raise SettingsError(f"steps: {steps}: the mean needs 2 steps or more")
     if warm_up < 0:
         raise SettingsError(f"warm_up: {warm_up}: write 0 or more")
     return Window(warm_up, steps, _MOST_TIMES * steps)
@@ -569,7 +567,7 @@ def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[flo
         except QuantityError as error:
             raise SettingsError(f"start of job {name}: {error}") from error
         if not 0 <= value < np.inf:
-            raise SettingsError(f"start of job {name}: {time!r} is no time from 0 on")
+            raise SettingsError(f"start of job {name}: {time!r} is not a time from 0 on")
         begins[name] = value
     return list(begins.values())
 
@@ -581,7 +579,7 @@ def _checked(settings: Settings) -> Settings:
             " others do not let them share or are too slow"
         )
     if settings.slow_down:
-        raise SettingsError("slow_down: kernels of jobs that share last as long as recorded")
+        raise SettingsError("slow_down: with several jobs, kernels take their recorded times")
     return settings
 
 

@@ -41,7 +41,7 @@ def set_resource(resource: str, text: str) -> Edited:
     elif text.isdecimal():
         value = float(text)
     else:
-        raise WhatIfError(f"{resource}: {text!r} is no number of {unit}")
+        raise WhatIfError(f"{resource}: {text!r} is not a number of {unit}")
     if not value > 0:
         raise WhatIfError(f"{resource}: {text!r} is not positive")
 
@@ -51,7 +51,7 @@ def set_resource(resource: str, text: str) -> Edited:
         if kinds and differing(kinds):
             tier, _, field = resource.partition(".")
             each = " and ".join(f"{tier}@{kind}.{field} = …" for kind in kinds)
-            raise WhatIfError(f"kinds of node differ in {resource}; write {each}")
+            raise WhatIfError(f"kinds of node differ in {resource}: write {each}")
         factor = value / values[resource] if values.get(resource) else 1.0
         check_factor(factor)
         return Multiplied(resource, factor).apply(scenario)
@@ -67,7 +67,7 @@ def other_cluster(name: str) -> Edited:
     """
     path = Path(name)
     if path.exists() and not path.is_file():  # a pipe is read once, a device without end
-        raise WhatIfError(f"{path}: cannot be read as a cluster: it is no file")
+        raise WhatIfError(f"{path}: cannot be read as a cluster: it is not a regular file")
     target = load_cluster(name)
 
     def apply(scenario: Scenario) -> Changed:

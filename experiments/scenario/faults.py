@@ -53,7 +53,7 @@ def faulty(words: Sequence[Word]) -> Faulty:
     first = named[0]
     part = _share(named, seed) if _is_share(first) else _READ[first.text](named)
     if seed is not None and not isinstance(part, Drawn):
-        raise WhatIfError("a seed is for a share by lot, such as '1% of links down seed 3'")
+        raise WhatIfError("a seed needs a random draw, such as '1% of links down seed 3'")
     return Faulty(Fault(part, factor, "latency" if value == "latency" else "bandwidth", tier))
 
 
@@ -61,7 +61,7 @@ def _without_seed(words: Sequence[Word]) -> tuple[Sequence[Word], int | None]:
     if len(words) > 2 and words[-2].is_one_of("seed"):
         seed = whole_of(words[-1].text)
         if seed is None or seed < 0:
-            raise WhatIfError(f"seed {shown(words[-1].text)} is no whole number")
+            raise WhatIfError(f"seed {shown(words[-1].text)} is not a whole number")
         return words[:-2], seed
     return words, None
 
@@ -69,7 +69,7 @@ def _without_seed(words: Sequence[Word]) -> tuple[Sequence[Word], int | None]:
 def _effect(words: Sequence[Word]) -> tuple[Sequence[Word], float | None]:
     """Split off what becomes of the part: a factor, None where it is down."""
     if len(words) < 2:
-        raise WhatIfError(f"say which {words[0].text} and what becomes of it; {_WRITE}")
+        raise WhatIfError(f"say which {words[0].text} and what happens to it; {_WRITE}")
     *named, last = words
     if last.is_one_of(DOWN):
         return named, None
@@ -78,7 +78,7 @@ def _effect(words: Sequence[Word]) -> tuple[Sequence[Word], float | None]:
     if not last.quoted and not re.match(r"x[\d.]", last.text):
         raise WhatIfError(f"{last.text!r} is neither {DOWN!r} nor a factor such as x0.5; {_WRITE}")
     if last.text in ("x0", "x0.0"):
-        raise WhatIfError(f"a part without bandwidth is {DOWN!r}: write that")
+        raise WhatIfError(f"for a part without bandwidth write {DOWN!r}")
     return named, factor_of(last)
 
 
@@ -150,7 +150,7 @@ def _nic(named: Sequence[Word]) -> NicNamed:
 
 def _number(word: Word, what: str) -> int:
     if not (word.text.isascii() and word.text.isdecimal() and len(word.text) < 8):
-        raise WhatIfError(f"{word.text!r} is no number of a {what}")
+        raise WhatIfError(f"{word.text!r} is not a number of a {what}")
     return int(word.text)
 
 

@@ -120,7 +120,7 @@ def _clauses(words: list[Word]) -> list[Clause]:
     for part in parts:
         if part and part[0].is_one_of("rank", "ranks"):
             if len(part) < 3:
-                raise WhatIfError("name a rank and what to change of it")
+                raise WhatIfError("name a rank and what to change, such as 'rank 3 compute x1.2'")
             clauses.append(Clause(tuple(part[2:]), ranks_of(part[1])))
         elif part:
             clauses.append(Clause(tuple(part)))
@@ -159,7 +159,7 @@ def _scale(clause: Clause) -> Part:
             raise WhatIfError(f"name one kind before {named[-1].text!r}")
         which = calls_named(named[0]) if len(named) == 2 else CallsNamed()
         if which is None:
-            raise WhatIfError(f"{named[0].text!r} is no kind of call")
+            raise WhatIfError(f"{named[0].text!r} is not a kind of call")
         act = ops.scale_bytes if named[-1].text == "bytes" else ops.scale_time
         return act(which, factor)
     name = _only_word(named)
@@ -188,7 +188,9 @@ def _spread(clause: Clause) -> Part:
     *named, _, how = clause.words
     which = calls_named(named[0]) if len(named) == 1 else None
     if which is None or which.kind not in (None, "all_to_all"):
-        raise WhatIfError("an imbalance is one of all_to_all, of which a label may be named")
+        raise WhatIfError(
+            "only all_to_all has an imbalance; name it, with or without a group label"
+        )
     return ops.spread_unevenly(which, how.text)
 
 
@@ -234,7 +236,7 @@ def _one_call(clause: Clause) -> Part:
 def _stragglers(clause: Clause) -> Part:
     clause.for_all_ranks()
     if [word.text for word in clause.words[1:]] != ["removed"]:
-        raise WhatIfError("stragglers are 'removed'; to inject one write 'rank 3 compute x1.2'")
+        raise WhatIfError("stragglers are 'removed'; to add one, write 'rank 3 compute x1.2'")
     return Edited(ops.without_stragglers)
 
 

@@ -145,7 +145,7 @@ def without_stragglers(scenario: Scenario) -> Changed:
     """Let like ops of all ranks take the median time, and all ranks start with the first."""
     workload = scenario.workload
     if len(workload.ranks) < 2:
-        raise WhatIfError("only one rank is traced: so it cannot be compared with others")
+        raise WhatIfError("only one rank is traced, so it cannot be compared with others")
     done = evened(workload)
     local = int((workload.what < What.COLLECTIVE).sum())
     late = format_quantity(done.latest, "s")
@@ -177,7 +177,7 @@ def _select(workload: Workload, name: Word, ranks: Ranks) -> Mask:
         named = _matching(workload, name.text)
     chosen: Mask = named & _on(workload, ranks)
     if not chosen.any():
-        raise WhatIfError(f"{name.text!r} is nothing that these ranks do")
+        raise WhatIfError(f"{name.text!r} matches nothing that these ranks do")
     return chosen
 
 
@@ -189,7 +189,7 @@ def _matching(workload: Workload, pattern: str) -> Mask:
     if kernels.any() or host.any():
         return kernels if kernels.any() else host
     if named.any():
-        raise WhatIfError(f"{pattern!r} names calls; write such as 'all_reduce time x0.5'")
+        raise WhatIfError(f"{pattern!r} names calls; write, for example, 'all_reduce time x0.5'")
     raise WhatIfError(_nothing(workload, pattern))
 
 
@@ -299,7 +299,7 @@ def force(rule: str) -> Edited:
         views = [workload.call_view(call) for call in range(len(workload.calls))]
         met = [choose([forced], call) is not None for call in views]
         if not any(met):
-            raise WhatIfError(f"no call is one of {rule!r}; {_calls_of_step(workload)}")
+            raise WhatIfError(f"no call matches {rule!r}; {_calls_of_step(workload)}")
         note = _say(workload, np.array(met, dtype=bool))
         return Changed(replace(scenario, forced=(*scenario.forced, forced)), note)
 
@@ -317,7 +317,7 @@ def _select_calls(workload: Workload, named: CallsNamed) -> Mask:
         dtype=bool,
     )
     if not chosen.any():
-        raise WhatIfError(f"no call is one of {str(named)!r}; {_calls_of_step(workload)}")
+        raise WhatIfError(f"no call matches {str(named)!r}; {_calls_of_step(workload)}")
     return chosen
 
 

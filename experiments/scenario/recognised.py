@@ -139,7 +139,7 @@ def _longest_kept(workload: Workload, ops: RecognisedOps) -> str:
 
 
 def _shapes_of(trace: str) -> tuple[dict[tuple[str, int], Shape], str]:
-    """Shapes of the kernels of a trace, none where it is no profile of PyTorch, and why."""
+    """Shapes of the kernels of a trace, none where it is not a profile of PyTorch, and why."""
     from traces.load import kernel_shapes
 
     try:

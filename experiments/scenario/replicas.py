@@ -109,9 +109,7 @@ def _nodes(scenario: Scenario, ranks: int) -> int | None:
         return None
     per_node = scenario.ranks // scenario.nodes
     if ranks > per_node and ranks % per_node:
-        raise WhatIfError(
-            f"{ranks} ranks do not fill nodes of {per_node} ranks, over which the job is spread"
-        )
+        raise WhatIfError(f"{ranks} ranks do not fill the job's nodes of {per_node} ranks")
     return max(1, ranks // per_node)
 
 

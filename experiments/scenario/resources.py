@@ -70,7 +70,7 @@ def improve(scenario: Scenario, resource: str, factor: float) -> Scenario:
     Raises
     ------
     WhatIfError
-        As :func:`better`, and if the cluster has no such resource or the result is no cluster.
+        As :func:`better`, and if the cluster has no such resource or the result is not a cluster.
     """
     return better(resource, factor).apply(scenario).scenario
 

@@ -84,7 +84,7 @@ class _Words:
     def next(self, wanted: str) -> str:
         """Take the next word."""
         if not self.left():
-            raise WhatIfError(f"{self.text!r} ends where {wanted} should stand")
+            raise WhatIfError(f"{self.text!r} ends where {wanted} is expected")
         self.at += 1
         return self.found[self.at - 1][0]
 
@@ -117,7 +117,7 @@ def parse_timed_call(text: str) -> TimedCall:
     kind = _kind(words)
     size = 0.0 if kind == "barrier" else _quantity(words, "a size such as 64MiB", "B")
     if kind != "barrier" and not size > 0:
-        raise words.wrong("a size is more than 0")
+        raise words.wrong("the size must be above 0")
     call = TimedCall(text.strip(), kind, size)
     while words.left():
         call = _clause(words, call)
@@ -152,7 +152,7 @@ def _clause(words: _Words, call: TimedCall) -> TimedCall:
     words.given.add(name)
     if times:
         if int(times[1]) < 1:
-            raise words.wrong("a call is made once or more often")
+            raise words.wrong("a call must be made at least once")
         return replace(call, times=int(times[1]))
     return _CLAUSES[name](words, call)
 
@@ -198,7 +198,7 @@ def _at(words: _Words, call: TimedCall) -> TimedCall:
 def _every(words: _Words, call: TimedCall) -> TimedCall:
     every = _quantity(words, "a time such as 2ms", "s")
     if not every > 0:
-        raise words.wrong("a time from start to start is more than 0")
+        raise words.wrong("the time from start to start must be above 0")
     return replace(call, every=every)
 
 
@@ -234,7 +234,9 @@ def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
     """
     for call in calls:
         if not call.ranks and ranks is None:
-            raise WhatIfError(f"{call.text!r}: who takes part? Add ranks 0-15, or give --ranks")
+            raise WhatIfError(
+                f"{call.text!r}: which ranks take part? Add ranks 0-15, or give --ranks"
+            )
         if call.ranks and ranks is not None and max(call.ranks) >= ranks:
             raise WhatIfError(f"{call.text!r}: rank {max(call.ranks)} is none of {ranks}")
         chosen = call.ranks or tuple(range(ranks or 0))

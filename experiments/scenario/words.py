@@ -56,7 +56,7 @@ class Clause:
     ranks: tuple[int, ...] | None = None
 
     def for_all_ranks(self) -> None:
-        """Refuse ranks in front of what is no rank's own.
+        """Refuse ranks in front of what is not a rank's own.
 
         Raises
         ------
@@ -94,12 +94,12 @@ def factor_of(word: Word) -> float:
     Raises
     ------
     WhatIfError
-        If it is no factor, or not one between the bounds.
+        If it is not a factor, or not one between the bounds.
     """
     match = None if word.quoted else _FACTOR.fullmatch(word.text)
     if match is None:
         wanted = _like(word.text, ("drop", "bytes", "time", "removed"))
-        raise WhatIfError(f"{word.text!r} is no factor such as x0.5{wanted}")
+        raise WhatIfError(f"{word.text!r} is not a factor such as x0.5{wanted}")
     over = float(match[2] or 1)
     if not over:
         raise WhatIfError(f"{word.text!r} divides by zero")
@@ -126,13 +126,13 @@ def ranks_of(word: Word) -> tuple[int, ...]:
     Raises
     ------
     WhatIfError
-        If it is no list of ranks.
+        If it is not a list of ranks.
     """
     ranks: set[int] = set()
     for part in word.text.split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise WhatIfError(f"{word.text!r} is no list of ranks such as 3 or 0-3,8")
+            raise WhatIfError(f"{word.text!r} is not a list of ranks such as 3 or 0-3,8")
         ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(ranks))
 
@@ -146,7 +146,7 @@ def calls_named(word: Word) -> CallsNamed | None:
     if kind is None and match[1] not in (_EVERY, ""):
         if match[2]:
             hint = _like(match[1], (*KINDS, _EVERY))
-            raise WhatIfError(f"{match[1]!r} is no kind of call{hint}")
+            raise WhatIfError(f"{match[1]!r} is not a kind of call{hint}")
         return None
     return CallsNamed(kind, match[2])
 

@@ -150,13 +150,13 @@ def limit_of(text: str) -> float:
     Raises
     ------
     QuantityError
-        If it is no number of bytes.
+        If it is not a number of bytes.
     StudyError
         If it is less than a megabyte.
     """
     limit = parse_quantity(text, "B")
     if limit < 1e6:
-        raise StudyError(f"{text!r}: a cache of less than 1 MB keeps nothing; --clear empties it")
+        raise StudyError(f"{text!r}: the smallest cache is 1 MB; --clear empties it")
     return limit
 
 

@@ -222,7 +222,7 @@ def parse_constraint(
         return Constraint(text, Name(needed, unit_of(needed)), "<=", Name(room, unit_of(room)))
     constraint = _Reader(text, unit_of).constraint(words)
     if not constraint.names:
-        raise StudyError(f"{text!r} names nothing of a point")
+        raise StudyError(f"{text!r} is not a figure of a point")
     return constraint
 
 
@@ -232,7 +232,7 @@ def _words(text: str) -> "Iterator[re.Match[str]]":
     while text[at:].strip():
         match = _WORD.match(text, at)
         if match is None:
-            raise StudyError(f"{text!r}: {text[at:].strip()[:20]!r} is no number, name or sign")
+            raise StudyError(f"{text!r}: {text[at:].strip()[:20]!r} is not a number, name or sign")
         yield match
         at = match.end()
 
@@ -289,9 +289,9 @@ class _Reader:
             self._check_units(left, right, sign)
             return Combined(sign, left, right, left.unit)
         if right.unit and (left.unit or sign == "/") and left.unit != right.unit:
-            raise self._wrong(f"{left.unit or 'a count'} {sign} {right.unit} has no name here")
+            raise self._wrong(f"{left.unit or 'a count'} {sign} {right.unit} is not supported")
         if left.unit and left.unit == right.unit and sign == "*":
-            raise self._wrong(f"{left.unit} times {right.unit} has no name here")
+            raise self._wrong(f"{left.unit} times {right.unit} is not supported")
         unit = "" if left.unit == right.unit else left.unit or right.unit
         return Combined(sign, left, right, unit)
 
@@ -305,7 +305,7 @@ class _Reader:
             with suppress(QuantityError):
                 return Number(parse_quantity(f"{value!r} {unit}", base), base)
         raise StudyError(
-            f"{self._text!r}: {unit!r} is no unit: write one such as us, GB/s, MW, kUSD"
+            f"{self._text!r}: {unit!r} is not a unit: write one such as us, GB/s, MW, kUSD"
         )
 
     def _check_units(self, left: Term, right: Term, sign: str) -> None:

@@ -63,7 +63,7 @@ def local_workers(address: str) -> int | None:
     Raises
     ------
     StudyError
-        If it is no address, or stands for far more workers than this machine has cores.
+        If it is not an address, or stands for far more workers than this machine has cores.
 
     Examples
     --------
@@ -74,9 +74,7 @@ def local_workers(address: str) -> int | None:
     if sign and protocol == LOCAL and rest.isdecimal() and int(rest[:9]) > 0:
         most = _PER_CORE * (os.cpu_count() or 1)
         if len(rest) > 9 or int(rest) > most:
-            raise StudyError(
-                f"--dask {address!r}: this machine's cores bear {most} workers at most"
-            )
+            raise StudyError(f"--dask {address!r}: this machine can run at most {most} workers")
         return int(rest)
     if not rest.startswith("//") or len(rest) < 3:
         raise StudyError(f"--dask {address!r}: write tcp://HOST:PORT of a scheduler, or local:2")
@@ -184,8 +182,8 @@ class _Connection:
             self._inputs = self._client.scatter(self._answerer, broadcast=True, hash=False)
         except (*_LOST, ValueError) as error:
             raise StudyError(
-                f"--dask {self._address}: no scheduler answers there within {patience:g} s; what "
-                "was done is kept"
+                f"--dask {self._address}: no scheduler answered within {patience:g} s; finished "
+                "points are kept"
             ) from error
 
     def describe(self) -> None:
@@ -292,11 +290,11 @@ def _result(future: Any) -> list[Answer]:
             return chunk_answers
     if isinstance(error, distributed.KilledWorker):
         raise StudyError(
-            "the same points' workers were killed again and again, perhaps for want of "
-            "memory: what was done is kept; run the same command again, on larger workers"
+            "the same points' workers were killed again and again, perhaps for lack of "
+            "memory; finished points are kept: run the same command again on larger workers"
         ) from error
     if isinstance(error, ImportError):
-        raise StudyError(f"--dask: a worker has no twofold that answers: {error}") from error
+        raise StudyError(f"--dask: twofold does not run on a worker: {error}") from error
     raise error
 
 

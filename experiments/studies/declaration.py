@@ -110,9 +110,9 @@ class WorkloadEntry(_Table):
             raise ValueError("give one of trace, plan and serving")
         for key in ("cluster", "tokens"):
             if self.trace is None and getattr(self, key) is not None:
-                raise ValueError(f"{key} belongs to a trace; a plan says it itself")
+                raise ValueError(f"{key} is for a trace; a plan has its own")
         if self.plan is None and self.ignore_memory:
-            raise ValueError("ignore_memory belongs to a plan: a trace was recorded, and fitted")
+            raise ValueError("ignore_memory is for a plan: a recorded step did fit")
         return self
 
     @property
@@ -155,9 +155,9 @@ class SearchEntry(_Table):
                 raise ValueError(f"{key} belongs to {' and '.join(methods)}, not to {self.method}")
         for key in ("trials",) if self.method in _OF_METHODS["trials"] else ():
             if getattr(self, key) is None:
-                raise ValueError(f"{key} is missing: how many points may {self.method} look at?")
+                raise ValueError(f"{key} is missing: write how many points {self.method} may try")
         if self.method == "bisect" and self.over is None:
-            raise ValueError("over is missing: along which dimension is bisected?")
+            raise ValueError("over is missing: name the dimension to bisect along")
         return self
 
 
@@ -364,7 +364,7 @@ def read_study(source: Path | str) -> Declaration:
     Raises
     ------
     StudyError
-        If it cannot be read or is no study: with file, line, column and field.
+        If it cannot be read or is not a study: with file, line, column and field.
     """
     path = Path(source)
     data = read_bytes(path, StudyError, "as a study")
@@ -411,7 +411,10 @@ def _declared(
             tuple(key for key in first["loc"] if key != "[key]"), _complaint(first)
         ) from error
     if 0 < sum(entry.serving is not None for entry in file.workloads) < len(file.workloads):
-        raise wrong(("workloads",), "deployments and steps share no figure: make two studies")
+        raise wrong(
+            ("workloads",),
+            "a deployment and a training step have no figure in common: make two studies",
+        )
     dimensions = _dimensions(file, wrong)
     settings, confirm = _settings(file, wrong)
     constraints = _constraints(file, dimensions, wrong)
@@ -452,7 +455,7 @@ def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
             raise wrong(("space", name), f"{dimension.name} changes steps, not a deployment")
         dimensions[dimension.name] = dimension
     if "plan.gpus" in dimensions and "plan.dp" in dimensions:
-        raise wrong(("space", "plan.gpus"), "plan.dp follows from it: leave one of both out")
+        raise wrong(("space", "plan.gpus"), "plan.dp follows from it: leave out one of the two")
     return tuple(dimensions.values())
 
 
@@ -514,14 +517,14 @@ def _constraints(
 
 
 def _unit_of(dimensions: Iterable[Dimension]) -> UnitOf:
-    """Make what says the unit of a name, and raises StudyError of one that is no figure."""
+    """Make what says the unit of a name, and raises StudyError of one that is not a figure."""
     units = units_of(dimensions)
 
     def unit_of(name: str) -> str:
         if name in units:
             return units[name]
         raise StudyError(
-            f"{name!r} is no figure; {did_you_mean(name, units)}there are {_few(units)}"
+            f"{name!r} is not a figure; {did_you_mean(name, units)}there are {_few(units)}"
         )
 
     return unit_of
@@ -574,13 +577,13 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
             drawn = ", ".join(OF_STEPS)
             raise wrong(
                 ("objectives", name),
-                f"{name} is known as it is: quantiles are of what is simulated, {drawn}",
+                f"{name} is not uncertain: only simulated figures have quantiles, {drawn}",
             )
         if name not in names:
             hint = did_you_mean(name, names)
             raise wrong(
                 ("objectives", name),
-                f"{name!r} is nothing to be least or most; {hint}there are {', '.join(names)}",
+                f"{name!r} cannot be an objective; {hint}there are {', '.join(names)}",
             )
 
 
@@ -607,7 +610,7 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
             whose = "a deployment has no step" if serves else "no workload is a deployment"
             raise wrong(path, f"{name}: {whose}; write {', '.join(own)}")
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
-            raise wrong(path, f"{name}: no workload is a plan, and a trace does not say")
+            raise wrong(path, f"{name}: no workload is a plan, and a trace does not record it")
     for index, entry in enumerate(declaration.file.workloads):
         for name in (
             figure for figure in ("tokens_per_s", "energy_per_token") if figure in keys_of
@@ -616,7 +619,7 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
                 raise wrong(
                     ("workloads", index, "trace"),
                     f"{name} needs the tokens of a step of {entry.called}, which a trace does not "
-                    "tell: write tokens beside it",
+                    "record: write tokens beside it",
                 )
 
 
@@ -626,7 +629,8 @@ def _check_search(declaration: Declaration, wrong: Any) -> None:
     if search.method == "grid":
         if spans:
             raise wrong(
-                ("space", spans[0]), "a grid has no continuum: give steps, or another search.method"
+                ("space", spans[0]),
+                "a grid needs discrete values: give steps, or another search.method",
             )
         points = declaration.points or 0
         if points > MOST_POINTS:
@@ -648,11 +652,15 @@ def _check_bisect(declaration: Declaration, wrong: Any) -> None:
             or "none"
         )
         raise wrong(
-            ("search", "over"), f"{search.over!r} is no dimension of numbers; there are {numbers}"
+            ("search", "over"),
+            f"{search.over!r} is not a dimension of numbers; there are {numbers}",
         )
     others = [dimension for dimension in declaration.dimensions if dimension.name != search.over]
     if spans := [dimension.name for dimension in others if dimension.span is not None]:
-        raise wrong(("space", spans[0]), "bisect goes along one continuum; give this one steps")
+        raise wrong(
+            ("space", spans[0]),
+            "bisect works along one continuous dimension; give the others steps",
+        )
     for key in ("loss", "tolerance"):
         try:
             percentage(getattr(search, key) or "1 %")
@@ -679,7 +687,7 @@ def percentage(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < 1:
-        raise StudyError(f"{text!r} is no percentage: write one such as '2 %'")
+        raise StudyError(f"{text!r} is not a percentage: write one such as '2 %'")
     return value
 
 

@@ -95,7 +95,7 @@ class Dimension:
     """A dimension: its levels, or the continuum it has.
 
     ``kind`` says what its values change. ``unit`` is that of numbers: ``x`` for times as good, ""
-    for counts. Of text the levels are what is written in the file, or JSON of what is no text.
+    for counts. Of text the levels are what is written in the file, or JSON of what is not text.
     """
 
     name: str
@@ -167,7 +167,7 @@ def parse_dimension(name: str, raw: object) -> Dimension:
     kind, name = _kind(name)
     dimension = _KINDS[kind](name, raw)
     if dimension.span is None and not dimension.levels:
-        raise DimensionError("there is no value: a dimension needs at least one")
+        raise DimensionError("a dimension needs at least one value")
     seen: dict[Value, int] = {}
     for index, level in enumerate(dimension.levels):
         if seen.setdefault(level, index) != index:
@@ -197,7 +197,7 @@ def _kind(name: str) -> tuple[str, str]:
     kinds = (*CLUSTER_RESOURCES, *RANKS, "cluster", "nodes", "what_if", "algorithm")
     kinds += (*cluster_fields(), *(f"{PLAN}.{field}" for field in plan_fields()))
     raise DimensionError(
-        f"{name!r} is no dimension; {did_you_mean(name, kinds)}it is cluster, nodes, what_if, "
+        f"{name!r} is not a dimension; {did_you_mean(name, kinds)}it is cluster, nodes, what_if, "
         f"algorithm, a resource ({', '.join((*CLUSTER_RESOURCES, *RANKS))}), another field of a "
         "cluster file (scale_out.topology, scale_out.routing), a field of a plan (plan.tp) or of "
         "a deployment (serving.tp)"
@@ -213,7 +213,7 @@ def _is_of_workload(name: str) -> bool:
 
     if field not in FIELDS:
         raise DimensionError(
-            f"{name!r} is no field of a deployment; {did_you_mean(field, FIELDS)}"
+            f"{name!r} is not a field of a deployment; {did_you_mean(field, FIELDS)}"
             f"there are {', '.join(FIELDS)}"
         )
     return True
@@ -270,7 +270,7 @@ def _speed(name: str, raw: object) -> Dimension:
 def _factors(raw: dict[str, object]) -> tuple[Value, ...]:
     unknown = sorted(raw.keys() - {"factors"})
     if unknown:
-        raise DimensionError(f"{unknown[0]!r} does not stand beside factors", unknown[0])
+        raise DimensionError(f"{unknown[0]!r} cannot be combined with factors", unknown[0])
     factors = raw["factors"]
     if not isinstance(factors, list):
         raise DimensionError(f"{factors!r}: write a list of numbers", "factors")
@@ -286,8 +286,8 @@ def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value,
     if len(how) != 1 or unknown:
         which = repr(unknown[0]) if unknown else "a table"
         raise DimensionError(
-            f"{which} is no range: write {{log: [a, b], steps: n}}, {{linear: [a, b], steps: n}} "
-            "or {factors: [1, 2]}",
+            f"{which} is not a range: write {{log: [a, b], steps: n}}, "
+            "{linear: [a, b], steps: n} or {factors: [1, 2]}",
             *unknown[:1],
         )
     ends = raw[how[0]]
@@ -297,13 +297,15 @@ def _numbers(raw: object, read: Callable[[object], float]) -> tuple[tuple[Value,
     if not low < high:
         raise DimensionError(f"the first end of {ends!r} is not below the second", how[0])
     if how[0] == "log" and low <= 0:
-        raise DimensionError(f"equal ratios cannot begin at {ends[0]!r}", how[0])
+        raise DimensionError(f"a log range cannot begin at {ends[0]!r}", how[0])
     span = Span(low, high, log=how[0] == "log")
     if "steps" not in raw:
         return (), span
     steps = raw["steps"]
     if not isinstance(steps, int) or isinstance(steps, bool) or not 2 <= steps <= MOST_LEVELS:
-        raise DimensionError(f"{steps!r} is no number of values from 2 to {MOST_LEVELS}", "steps")
+        raise DimensionError(
+            f"{steps!r} is not a number of values from 2 to {MOST_LEVELS}", "steps"
+        )
     return tuple(span.values(steps)), None
 
 
@@ -349,27 +351,29 @@ def _factor(item: object) -> float:
 def _count(item: object) -> float:
     number = _number(item)
     if not number >= 1 or not math.isfinite(number):
-        raise DimensionError(f"{item!r} is no number of things")
+        raise DimensionError(f"{item!r} is not a number of things")
     return number
 
 
 def _number(item: object) -> float:
     if isinstance(item, bool) or not isinstance(item, int | float):
-        raise DimensionError(f"{item!r} is no number")
+        raise DimensionError(f"{item!r} is not a number")
     return float(item)
 
 
 def _whole(value: Value) -> float:
     near = float(np.rint(value)) if isinstance(value, float) else math.nan
     if not math.isclose(near, float(value), rel_tol=1e-9):
-        raise DimensionError(f"{value!r} is no whole number; choose ends and steps that give some")
+        raise DimensionError(
+            f"{value!r} is not a whole number; choose ends and steps that give some"
+        )
     return near
 
 
 def _nodes(name: str, raw: object) -> Dimension:
     levels, span = _numbers(raw, _count)
     if span is not None:
-        raise DimensionError("nodes are whole: give steps, or a list")
+        raise DimensionError("nodes are whole numbers: give steps, or a list")
     return Dimension(name, "nodes", tuple(_whole(level) for level in levels))
 
 
@@ -380,7 +384,7 @@ def _texts(kind: str) -> Callable[[str, object], Dimension]:
         levels: list[Value] = []
         for index, item in enumerate(_listed(raw)):
             if not isinstance(item, str) or not item.strip():
-                raise DimensionError(f"{item!r} is no text", index)
+                raise DimensionError(f"{item!r} is not text", index)
             try:
                 _READ.get(kind, str)(item if item != NONE else "")
             except TwofoldError as error:
@@ -404,7 +408,7 @@ def _topologies(name: str, raw: object) -> Dimension:
         table = isinstance(item, dict) and [*map(type, item.values())] == [dict]
         if not (isinstance(item, str) or (isinstance(item, dict) and table)):
             raise DimensionError(
-                f"{item!r} is no topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
+                f"{item!r} is not a topology: write fat_tree:8, or {{rail: {{routing: adaptive}}}}",
                 index,
             )
         _check_topology(name.partition(".")[0], item, index)
@@ -421,7 +425,7 @@ def _check_topology(tier: str, item: str | dict[str, Any], index: int) -> None:
     plain = isinstance(item, dict) or not set(family) & set("/\\.")
     if plain and family not in families and (parameters or family_named(family) is None):
         raise DimensionError(
-            f"{family!r} is no topology of {tier}; {did_you_mean(family, families)}"
+            f"{family!r} is not a topology of {tier}; {did_you_mean(family, families)}"
             f"there are {', '.join(sorted(families))}, specs such as fat_tree:8, and graph files",
             index,
         )
@@ -465,7 +469,7 @@ def _field(name: str, raw: object) -> Dimension:
     if isinstance(raw, dict):
         levels, span = _numbers(raw, _number)
         if span is not None:
-            raise DimensionError("a field takes levels: give steps, or a list")
+            raise DimensionError("a field takes discrete values: give steps, or a list")
     else:
         levels = _plain(raw)
     tier, _, field = name.rpartition(".")
@@ -486,7 +490,7 @@ def _plan(name: str, raw: object) -> Dimension:
     if isinstance(raw, dict):
         levels, span = _numbers(raw, _number)
         if span is not None:
-            raise DimensionError("a plan's field takes levels: give steps, or a list")
+            raise DimensionError("a plan's field takes discrete values: give steps, or a list")
         return Dimension(name, name.partition(".")[0], levels)
     return Dimension(name, name.partition(".")[0], _plain(raw))
 
@@ -501,7 +505,7 @@ def _plain(raw: object) -> tuple[Value, ...]:
     levels: list[Value] = []
     for index, item in enumerate(listed):
         if item is None or isinstance(item, list | dict):
-            raise DimensionError(f"{item!r} is no value of a field", index)
+            raise DimensionError(f"{item!r} is not a value of a field", index)
         levels.append(item if isinstance(item, str) else json.dumps(item))
     return tuple(levels)
 

@@ -179,14 +179,14 @@ def _trust(report: "StudyReport") -> Trust:
     measured = [error for error in errors if error is not None]
     parts = []
     if measured:
-        parts.append(f"replays {max(measured, key=abs):+.1f} % off at most")
+        parts.append(f"largest error of a replay {max(measured, key=abs) + 0.0:+.1f} %")
     generated = sum(not workload["recorded"] for workload in report.workloads)
     if generated:
         parts.append(f"{generated} of {len(report.workloads)} workloads generated")
     offs = _confirmed(report)
     if offs:
         confirm = report.study.confirm
-        parts.append(f"{confirm} differs by {percent(offs[-1])} at most on the front")
+        parts.append(f"{confirm} differs by at most {percent(offs[-1])} on the front")
     is_off = any(abs(error) > _MUCH for error in measured) or (bool(offs) and offs[-1] > _MUCH)
     grade: Grade = "fair" if is_off or not measured else "good"
     return Trust(", ".join(parts) or "nothing was measured", grade)
@@ -276,7 +276,7 @@ def _front(report: "StudyReport") -> Section:
     ]
     foot = "front: no feasible point is as good in all objectives and better in one"
     if is_drawn:
-        foot += f"; kept: on the front in so many of {DRAWS} draws of what is uncertain"
+        foot += f"; kept: share of {DRAWS} draws of the uncertain inputs that have it on the front"
     blocks: list[Block] = [Table(columns, rows, foot=foot)]
     if (more := len(report.front) - len(rows)) > 0:
         blocks.append(Text(f"and {more:,} more points of the front: -o json has all"))

@@ -30,11 +30,11 @@ def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
         If both workers and a cluster are given, or no worker; or Dask is not there.
     """
     if workers < 1:
-        raise StudyError(f"{workers} workers cannot compute anything; 1 or more can")
+        raise StudyError(f"{workers} workers: at least 1 is needed")
     if dask is None:
         return here if workers == 1 else partial(processes, workers=workers)
     if workers > 1:
-        raise StudyError("--workers are processes of this machine: leave them out with --dask")
+        raise StudyError("--workers are processes of this machine: leave out --workers with --dask")
     try:
         from experiments.studies.dask_cluster import dask_cluster, local_workers
     except ImportError as error:
@@ -64,8 +64,8 @@ def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
             yield lambda chunks: _streamed(submit, iter(chunks), workers * AHEAD)
     except BrokenProcessPool as error:
         raise StudyError(
-            "a worker was killed, perhaps for want of memory: what was done is kept; run the same "
-            "command again, with fewer workers"
+            "a worker was killed, perhaps for lack of memory; finished points are kept: run the "
+            "same command again with fewer workers"
         ) from error
 
 

@@ -342,7 +342,7 @@ class Explorer:
         for goal in self._formulas:
             figures[goal.name] = value = _by_formula(goal, figures, jobs)
             if not math.isfinite(value):
-                why = f"{goal.name} is no number here: it divides by 0"
+                why = f"{goal.name} is not a number here: it divides by 0"
                 return Row(point.at, steps, of_dimensions, why, _IMPOSSIBLE), None
         return Row(point.at, steps, figures, refused, excess), jobs
 
@@ -461,7 +461,7 @@ class Explorer:
 
 
 def _by_formula(goal: Goal, figures: Mapping[str, float], jobs: Sequence[Job]) -> float:
-    """Compute an objective from the figures of a point; NaN where it is no number."""
+    """Compute an objective from the figures of a point; NaN where it is not a number."""
 
     def look(name: str) -> float:
         return figures[name] if name in figures else number_at(jobs, name)

@@ -101,8 +101,8 @@ def tokens_per_s(jobs: Sequence[Job]) -> float:
     for job in jobs:
         if job.tokens is None:
             raise StudyError(
-                f"tokens_per_s: {job.placed.site.workload} is a trace, which does not tell how "
-                "many tokens its step has: write tokens beside it"
+                f"tokens_per_s: {job.placed.site.workload} is a trace, which does not record "
+                "the tokens of its step: write tokens beside it"
             )
     return math.fsum(job.share * (job.tokens or 0) for job in jobs) / step_s(jobs)
 
@@ -162,7 +162,7 @@ def memory(jobs: Sequence[Job]) -> float:
     """
     needed = [job.placed.site.memory for job in jobs if job.placed.site.memory is not None]
     if not needed:
-        raise StudyError("memory: no workload is a plan, and a trace does not say")
+        raise StudyError("memory: no workload is a plan, and a trace does not record it")
     return max(needed)
 
 
@@ -306,7 +306,7 @@ def number_at(jobs: Sequence[Job], name: str) -> float:
                     return float(value)
         elif first != "plan" and name in (values := resource_values(job.cluster)):
             return float(values[name])
-    raise StudyError(f"{name} is no number of this point")
+    raise StudyError(f"{name} is not a number of this point")
 
 
 Mask = NDArray[np.bool_]

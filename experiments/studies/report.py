@@ -105,7 +105,7 @@ def report(
     Raises
     ------
     StudyError
-        If it is no study's directory, has no results yet, no feasible point, or no point of a
+        If it is not a study's directory, has no results yet, no feasible point, or no point of a
         number.
     """
     folder_of_study = Path(directory)
@@ -161,8 +161,8 @@ def _with_drawn(explored: Explored, directory: Path, notes: list[str]) -> Explor
 
 def _declared(directory: Path) -> Declaration:
     if not (directory / STUDY).is_file():
-        what = "is no study's directory" if directory.is_dir() else "is no directory"
-        raise StudyError(f"{directory}: {what}: name the one that study -d wrote")
+        what = "is not a study's directory" if directory.is_dir() else "is not a directory"
+        raise StudyError(f"{directory}: {what}: name the directory that study -d wrote")
     return read_study(directory / STUDY)
 
 

@@ -35,7 +35,7 @@ class Goal:
     """An objective: a figure or a dimension, which way is better, and of what is drawn which part.
 
     ``quantile`` is ``median``, ``p90`` and the like, or ``worst``; "" takes the figure as it is.
-    ``formula`` is what it is computed by, where it is no figure and no dimension.
+    ``formula`` is what it is computed by, where it is not a figure and no dimension.
     """
 
     name: str
@@ -81,7 +81,7 @@ def check_quantile(text: object) -> str:
     """
     if isinstance(text, str) and is_quantile(text):
         return text
-    raise ValueError(f"{text!r} is no quantile: write median, p90 (any of p1 to p99) or worst")
+    raise ValueError(f"{text!r} is not a quantile: write median, p90 (any of p1 to p99) or worst")
 
 
 def quantile(values: Floats, name: str, way: str) -> Floats:
@@ -144,7 +144,7 @@ def drawn(name: str, jobs: Sequence[Job], factors: Sequence[Floats]) -> Floats:
         tokens = FIGURES["tokens_per_s"].of(jobs) * FIGURES["step_s"].of(jobs)
         return np.asarray(tokens / step, dtype=np.float64)
     if name not in ("energy_per_step", "energy_per_token"):
-        raise StudyError(f"{name}: nothing of it is drawn")
+        raise StudyError(f"{name}: it does not vary at random")
     energy = np.zeros(len(factors[0]))
     for job, by in zip(jobs, factors, strict=True):
         at, twice = (job.share * job.energy(job.step * times) for times in (1.0, 2.0))

@@ -448,8 +448,9 @@ def sensitivity(study: Declaration) -> Batches:
     refused = [row for row in figures.values() if row.refused]
     if refused:
         raise StudyError(
-            f"{study.source}: sensitivity needs a box in which every point can be; of "
-            f"{len(figures):,} points {len(refused):,} cannot, as by: {refused[0].refused}"
+            f"{study.source}: sensitivity needs every combination to be possible; of "
+            f"{len(figures):,} points {len(refused):,} are refused, one of them: "
+            f"{refused[0].refused}"
         )
     return Found(
         sensitivity=tuple(

@@ -62,7 +62,7 @@ class Sites:
         for dimension in (
             dimension for dimension in declaration.dimensions if dimension.kind == "cluster"
         ):
-            for name in dimension.levels:  # a name that is none is no point's fault
+            for name in dimension.levels:  # a name that is none is not a point's fault
                 self._loaded(str(name))
 
     def placed(self, index: int, values: Mapping[str, Value]) -> Placed:
@@ -152,7 +152,7 @@ class Sites:
         named = named or self._study.file.cluster
         if named is None:
             if base.scenario is None:
-                raise StudyError(f"{base.name}: on which cluster? Give cluster, or space.cluster")
+                raise StudyError(f"{base.name}: no cluster: give cluster, or space.cluster")
             return base.scenario.cluster
         return self._loaded(named)
 

@@ -214,7 +214,7 @@ def read_results(folder: Path) -> "pa.Table":
     Raises
     ------
     StudyError
-        If it is no study's directory, has no results yet, one that cannot be read, or points of
+        If it is not a study's directory, has no results yet, one that cannot be read, or points of
         a file that is gone or there twice.
     """
     import numpy as np
@@ -222,7 +222,7 @@ def read_results(folder: Path) -> "pa.Table":
 
     files = sorted((folder / RESULTS).glob("*.parquet"))
     if not files:
-        raise StudyError(f"{folder}: there are no results of a study in it")
+        raise StudyError(f"{folder}: it holds no results of a study")
     try:
         table = pa.concat_tables(map(_read_table, files))
     except pa.ArrowException as error:
@@ -230,8 +230,8 @@ def read_results(folder: Path) -> "pa.Table":
     numbers = table["point"].to_numpy() if "point" in table.column_names else np.arange(0)
     if not np.array_equal(numbers, np.arange(len(table))):
         raise StudyError(
-            f"{folder / RESULTS}: points are missing or there twice: run the study again, which "
-            "writes them anew from the answers it has"
+            f"{folder / RESULTS}: points are missing or duplicated: run the study again, which "
+            "restores them from its stored answers"
         )
     return table
 
@@ -244,8 +244,8 @@ def _read_table(path: Path) -> "pa.Table":
         return pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise StudyError(
-            f"{path}: cannot be read: delete it and run the study again, which writes it anew from "
-            "the answers it has"
+            f"{path}: cannot be read: delete it and run the study again, which restores it from "
+            "its stored answers"
         ) from error
 
 
@@ -324,10 +324,10 @@ def check_folder(folder: Path, study: Written) -> None:
     StudyError
         If it is another study's, or holds other files.
     OutputError
-        If it is no directory, or cannot be read.
+        If it is not a directory, or cannot be read.
     """
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is no directory: name another with --directory")
+        raise OutputError(f"{folder}: is not a directory: name another with --directory")
     try:
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
@@ -336,7 +336,8 @@ def check_folder(folder: Path, study: Written) -> None:
     if STUDY not in names:
         if others := sorted(names - {_LOCK} - {name for name in names if name.endswith(".part")}):
             raise StudyError(
-                f"{folder}: holds {others[0]} and is no study's directory: name a new or empty one"
+                f"{folder}: holds {others[0]} and is not a study's directory: "
+                "name a new or empty one"
             )
         return
     from simulator.support.yaml_text import parse_yaml
@@ -401,8 +402,8 @@ def reported(folder: Path) -> Iterator[None]:
         raise
     except (OSError, sqlite3.Error) as error:
         raise OutputError(
-            f"{folder}: cannot be written: {_reason(error)}; what is in it stays: mend that and "
-            "run the same command again"
+            f"{folder}: cannot be written: {_reason(error)}; its contents are kept: fix this "
+            "and run the same command again"
         ) from error
 
 
@@ -449,7 +450,7 @@ def answer_of(step: object, busy: object, refused: object, *texts: object) -> An
 
 def _time(value: object) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= CENTURY:
-        raise ValueError(f"{shown(value)} is no time")
+        raise ValueError(f"{shown(value)} is not a time")
     return float(value)
 
 

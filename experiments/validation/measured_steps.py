@@ -225,7 +225,7 @@ def _training(row: Row, parallelism: Parallelism, framework: str) -> Training:
     attention = _attention(row)
     for name in ("precision", "gradient"):
         _check_dtype(row, name)
-    return Training(  # what is no choice of a field is refused there, by its name
+    return Training(  # what is not a choice of a field is refused there, by its name
         micro_batch=_count(row, "micro_batch", 1),
         global_batch=_count(row, "global_batch"),
         sequence=_count(row, "sequence"),

@@ -114,7 +114,7 @@ def _answered(row: Mapping[str, Any], name: str, path: Path) -> float:
         return np.nan
     if _is_number(value, -CENTURY, CENTURY):
         return float(value)
-    raise TraceError(f"{path / 'requests.jsonl'}: {name} {shown(value)} is no time")
+    raise TraceError(f"{path / 'requests.jsonl'}: {name} {shown(value)} is not a time")
 
 
 def _is_number(value: Any, least: float, most: float) -> bool:
@@ -133,13 +133,13 @@ def _tokens(row: Mapping[str, Any], name: str, path: Path) -> int:
 def _deployment(meta: Mapping[str, Any], path: Path, cluster: Cluster, longest: int) -> Deployment:
     settings = meta.get("engine_kwargs") or {}
     if not isinstance(settings, dict):
-        raise TraceError(f"{path / 'meta.json'}: engine_kwargs is no table")
+        raise TraceError(f"{path / 'meta.json'}: engine_kwargs is not a table")
 
     def count(name: str, usual: int, most: int = MOST_TOKENS) -> int:
         value = settings.get(name)
         value = usual if value is None else value
         if not isinstance(value, int) or not _is_number(value, 1, most):
-            raise TraceError(f"{path / 'meta.json'}: {name} {shown(value)} is no count")
+            raise TraceError(f"{path / 'meta.json'}: {name} {shown(value)} is not a count")
         return value
 
     name = meta.get("model") or settings.get("model")

@@ -37,7 +37,7 @@ def table_kind(path: Path | str) -> Kind | None:
     """
     try:
         head = read_bytes(Path(path), most=_HEAD)
-    except TraceError:  # a directory, a name that is no file, or one that may not be read
+    except TraceError:  # a directory, a name that is not a file, or one that may not be read
         return None
     if b"\0" in head:
         return None
@@ -115,7 +115,7 @@ def seconds(row: Row, column: str, *, may_be_zero: bool = False) -> float | None
     Raises
     ------
     TraceError
-        If it is no time.
+        If it is not a time.
     """
     cell = text(row, column)
     if not cell:

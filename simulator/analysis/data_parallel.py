@@ -120,7 +120,7 @@ def of_shards(workload: Workload, groups: DataParallel) -> list[int]:
 
 
 def words_of_label(label: str) -> frozenset[str]:
-    """Split a label at what is no letter or digit: ``mesh_dp_shard`` -> mesh, dp, shard.
+    """Split a label at what is not a letter or digit: ``mesh_dp_shard`` -> mesh, dp, shard.
 
     Examples
     --------

@@ -177,7 +177,7 @@ def path_integral(base: Timeline, changed: Timeline) -> Parts:
         if abs(point.step - timeline.makespan) > _GAP * max(timeline.makespan, 1e-9):
             raise WorkloadError(
                 f"engine {timeline.engine!r}: ranks leave a call before it is over, so that a step "
-                "is no sum of its calls and ops; take engine flow or analytic"
+                "is not a sum of its calls and ops; take engine flow or analytic"
             )
     return way.integral(first, last)
 

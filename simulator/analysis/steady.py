@@ -66,7 +66,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.warm_up < 0 or not 2 <= self.least <= self.most or not self.close > 0:
-            raise ValueError(f"{self} is no window")
+            raise ValueError(f"{self} is not a window")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class RepeatedJob:
 
     def __post_init__(self) -> None:
         if not 0 <= self.begins < inf:
-            raise WorkloadError(f"{self.name}: begins at {self.begins!r} s, which is no time")
+            raise WorkloadError(f"{self.name}: begins at {self.begins!r} s, which is not a time")
         if not self.steps >= 1:
             raise WorkloadError(f"{self.name}: {self.steps!r} steps; it does one at least")
 

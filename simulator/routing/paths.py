@@ -292,7 +292,7 @@ def _follow(network: Topology, source: Ints, target: Ints) -> Found:
 def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], rule: Rule) -> Found:
     """Search the way of a message between nodes in three parts: to its NIC, on to the other's, in.
 
-    A message with an end that is no rank is sent as it is.
+    A message with an end that is not a rank is sent as it is.
     """
     source, target = ends
     far = (source < network.ranks) & (target < network.ranks)

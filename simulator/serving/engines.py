@@ -126,7 +126,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
 
 
 def check_version(name: str, version: str) -> None:
-    """Refuse what is no version; builds of a day have none, and run with the newest defaults.
+    """Refuse what is not a version; builds of a day have none, and run with the newest defaults.
 
     Raises
     ------

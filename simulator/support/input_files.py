@@ -127,7 +127,7 @@ def read_text(
     Raises
     ------
     TwofoldError
-        As :func:`open_file`, and if it is no such text.
+        As :func:`open_file`, and if it is not such a text.
     LimitError
         If it is longer than ``most`` bytes.
     """
@@ -219,7 +219,7 @@ def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:
 
 
 def head_of(path: Path) -> bytes:
-    """Read the first bytes of a file, unpacked: a large file that is no trace is not read.
+    """Read the first bytes of a file, unpacked: a large file that is not a trace is not read.
 
     Raises
     ------
@@ -344,13 +344,13 @@ def open_zip(path: Path) -> "zipfile.ZipFile":
     Raises
     ------
     TraceError
-        If it is no whole archive.
+        If it is not a whole archive.
     LimitError
         If it has too many members.
     """
     import zipfile
 
-    open_file(path).close()  # refuses what is no file
+    open_file(path).close()  # refuses what is not a file
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError) as error:
@@ -493,7 +493,7 @@ def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":
     Raises
     ------
     TwofoldError
-        Of the type ``wrong``, if it is no XML, of an encoding that is not known, or declares a
+        Of the type ``wrong``, if it is not an XML, of an encoding that is not known, or declares a
         document type.
     LimitError
         If it nests deeper than the limit.
@@ -582,7 +582,7 @@ def json_rows(text: str, source: Path | str) -> Iterator[tuple[int, dict[str, An
     Raises
     ------
     TraceError
-        As :func:`parse_json`; also if a line is no object.
+        As :func:`parse_json`; also if a line is not an object.
     """
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():

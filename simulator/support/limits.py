@@ -165,7 +165,7 @@ def allow_for(size: int) -> None:
 def allow_for_job() -> None:
     """Raise the budget of memory to half of the machine's: a job is generated.
 
-    What its plan asks for is no measure of what it takes: a page describes thousands of ranks.
+    What its plan asks for is not a measure of what it takes: a page describes thousands of ranks.
     """
     if _guarded:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

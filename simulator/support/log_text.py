@@ -22,7 +22,7 @@ _BEFORE = re.compile(
     re.VERBOSE,
 )
 _LONGEST = 10_000
-"""Characters of a line that is no JSON: benchmarks print a few hundred."""
+"""Characters of a line that is not JSON: benchmarks print a few hundred."""
 _MOST = 6
 """Marks before one line at most: a logger's time, a stream, a launcher's time, its tag, a rank."""
 

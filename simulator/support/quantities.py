@@ -147,7 +147,7 @@ def whole_of(text: str) -> int | None:
 
 
 def _no_unit(number: str, unit: str, base: str) -> str:
-    """Say of what is no unit which was meant: ``gbps`` may be bits or bytes, so it is asked."""
+    """Say of what is not a unit which was meant: ``gbps`` may be bits or bytes, so it is asked."""
     spelt = _spelt(unit)
     units = [
         candidate

@@ -114,7 +114,7 @@ def ask_all(
             return answers
     except BrokenProcessPool:
         raise WhatIfError(
-            "a worker was killed, perhaps for want of memory; try fewer workers"
+            "a worker was killed, perhaps for lack of memory; try fewer workers"
         ) from None
 
 
@@ -171,7 +171,7 @@ def _begin(
 def _end_with(parent: Connection) -> None:
     """End this process when the one that it works for is gone, killed perhaps.
 
-    The server that forked it lives as long as it does, so it is no sign of the parent's end.
+    The server that forked it lives as long as it does, so it is not a sign of the parent's end.
     """
     try:
         parent.recv_bytes()

@@ -2,7 +2,7 @@
 
 What :mod:`simulator.engine.simpy_model` says with processes, transfer by transfer, is here a
 compiled loop over arrays (:mod:`simulator.transfers.loop`), so that a call may be taken transfer by
-transfer wherever it matters. A call that is no list of transfers is one of a single rank, whose
+transfer wherever it matters. A call that is not a list of transfers is one of a single rank, whose
 every step is one flow on all its links.
 """
 
@@ -81,7 +81,7 @@ class Program:
     of :class:`Rows`, with flows and rows counted from 0; run ``k`` has the rows from ``row[k]`` on,
     one for each of ``ranks``.
 
-    ``ways`` says how its numbers follow from the network's; None of a call that is no list of
+    ``ways`` says how its numbers follow from the network's; None of a call that is not a list of
     transfers.
     """
 

@@ -124,7 +124,7 @@ def numbered(program: Program, plan: Plan, size: float, network: Topology) -> Pr
     """
     ways = program.ways
     if ways is None:
-        raise ValueError("a call that is no list of transfers is written anew")
+        raise ValueError("a call that is not a list of transfers is written anew")
     latency_of = latencies(ways.routes, plan, network)
     factor = by_resource(plan.bandwidth_factor, network)[network.resource[program.link]]
     return strided(

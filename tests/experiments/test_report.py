@@ -130,7 +130,7 @@ def test_a_figure_is_matplotlibs_where_there_is_one(report):
     if report.document().blocks(Chart, Drawing):
         assert isinstance(report.figure(), matplotlib.figure.Figure)
     else:
-        with pytest.raises(OutputError, match="there is no figure of this answer"):
+        with pytest.raises(OutputError, match="this answer has no figure"):
             report.figure()
 
 

@@ -39,7 +39,7 @@ def test_what_is_clear_is_understood():
         ({"nodes": [2]}, "nodes: [2]: "),
         (
             {"step": "last"},
-            "step: 'last': accepted: the number of a step, typical, median, all, or p95",
+            "step: 'last': write the number of a step, typical, median, all, or p95",
         ),
         ({"step": True}, "step: True: "),
         ({"engine": "analytical"}, "engine: 'analytical': did you mean analytic?"),

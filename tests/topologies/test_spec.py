@@ -213,7 +213,9 @@ def test_a_seed_is_of_a_policy_that_draws(policy):
     if policy in HASHED:
         assert parse_topology(f"torus:4x4@{policy}:3", bandwidth=1e9, latency=0.0).routing.seed == 3
         return
-    with pytest.raises(TopologyError, match=f"a seed is of the hash of .*; write {policy} without"):
+    with pytest.raises(
+        TopologyError, match=f"only .* take a seed, for their hash; write {policy} without"
+    ):
         parse_topology(f"torus:4x4@{policy}:3", bandwidth=1e9, latency=0.0)
 
 
@@ -221,7 +223,7 @@ def test_a_seed_is_of_a_policy_that_draws(policy):
     ("spec", "message"),
     [
         ("fat_tree:4@valiant", "valiant needs groups of routers"),
-        ("fat_tree:4@dmodk", "'dmodk' is no routing policy; did you mean d_mod_k"),
+        ("fat_tree:4@dmodk", "'dmodk' is not a routing policy; did you mean d_mod_k"),
         ("fat_tree:4@ecmp:two", "'ecmp:two': the seed behind the colon is not a number"),
     ],
 )

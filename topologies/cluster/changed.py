@@ -123,7 +123,7 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
     ------
     WhatIfError
         If the resource is unknown or the cluster has none of it, the factor is not positive, or
-        the result is no cluster (half a NIC, a domain that cuts a node).
+        the result is not a cluster (half a NIC, a domain that cuts a node).
 
     Examples
     --------
@@ -411,7 +411,7 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
     setting = same_name(name, SETTINGS)
     if setting is None:
         hint = did_you_mean(name, tuple(SETTINGS))
-        raise WhatIfError(f"{name!r} is no setting; {hint}settings are {', '.join(SETTINGS)}")
+        raise WhatIfError(f"{name!r} is not a setting; {hint}settings are {', '.join(SETTINGS)}")
     what = f"{setting} = {text}"
     try:
         fields = SETTINGS[setting](text)
@@ -575,8 +575,8 @@ def _dragonfly(nodes: int, nics: int, ports: int) -> dict[str, Any]:
     groups = max(2, ceil(nodes / in_group))
     if groups > routers * each + 1:
         raise WhatIfError(
-            f"dragonfly: {nodes} nodes are {groups} groups, and switches of {ports} ports join "
-            f"{routers * each + 1}: give ports"
+            f"dragonfly: {nodes} nodes make {groups} groups, but switches with {ports} ports "
+            f"connect only {routers * each + 1}: set ports"
         )
     return {
         "groups": groups,

@@ -200,7 +200,8 @@ class _Routed(_Nics):
     def _flows_are_of_ecmp(self) -> Self:
         if self.flows > 1 and self.policy != "ecmp":
             raise ValueError(
-                f"flows {self.flows}: ecmp hashes them, and routing is {self.policy}: leave it out"
+                f"flows {self.flows}: only ecmp hashes flows, but routing is {self.policy}: "
+                "leave it out"
             )
         return self
 
@@ -208,8 +209,8 @@ class _Routed(_Nics):
     def _a_seed_is_of_a_hash(self) -> Self:
         if self.routing_seed and self.policy not in HASHED:
             raise ValueError(
-                f"routing_seed {self.routing_seed} is of the hash of {' and '.join(HASHED)}, and"
-                f" routing is {self.policy}: leave it out"
+                f"routing_seed {self.routing_seed}: only {' and '.join(HASHED)} hash, but routing"
+                f" is {self.policy}: leave it out"
             )
         return self
 
@@ -224,7 +225,9 @@ F = TypeVar("F", bound=_Routed)
 def _no_valiant(fabric: F) -> F:
     """Refuse detours where there are no groups of routers to go by."""
     if fabric.routing == "valiant":
-        raise ValueError("routing valiant needs groups of routers: it is for dragonfly and torus")
+        raise ValueError(
+            "routing valiant needs groups of routers: only dragonfly and torus have them"
+        )
     return fabric
 
 
@@ -489,7 +492,7 @@ class Graph(ClusterPart):
         Raises
         ------
         TopologyError
-            If the file is no such graph or has changed, or the spec names none.
+            If the file is not such a graph or has changed, or the spec names none.
         """
         stated = self.bandwidth if self.bandwidth is not None else bandwidth
         delay = self.latency if self.latency is not None else latency

@@ -136,7 +136,7 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
     Raises
     ------
     WhatIfError
-        If there is no such kind, none has the resource, or the result is no cluster.
+        If there is no such kind, none has the resource, or the result is not a cluster.
     """
     plain, only = split_resource(resource)
     views = kinds_of(cluster)

@@ -89,7 +89,7 @@ graph in the graph."""
 
 
 def _known_topology(name: object) -> object:
-    """Refuse what is no family of the table with a scale-up role."""
+    """Refuse what is not a family of the table with a scale-up role."""
     if name in list(_ROLES):
         return name
     *names, last = map(repr, _ROLES)

@@ -22,7 +22,7 @@ from topologies.cluster.fabrics import PATH_CLASS, ClusterPart, PositiveMultiple
 
 _GPU, _NIC = re.compile(r"gpu(\d{1,18})"), re.compile(r"nic(\d{1,18})")
 _STEPS_OF_CABLE = 100
-"""Steps of the limit ``work`` that a cable takes which is looked at for a GPU: this is no loop
+"""Steps of the limit ``work`` that a cable takes which is looked at for a GPU: this is not a loop
 that is compiled."""
 _PROCESSOR = re.compile(r"(cpu|host)[\d-]*")
 

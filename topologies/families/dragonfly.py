@@ -174,7 +174,7 @@ def global_ends(shape: DragonflyShape, groups: Collection[int]) -> Counter[tuple
 
 
 def groups_of(network: Topology) -> NDArray[np.int32]:
-    """Read the group of every router off its name; -1 for a node that is no router."""
+    """Read the group of every router off its name; -1 for a node that is not a router."""
     group = np.full(len(network.nodes), -1, dtype=np.int32)
     for number, node in enumerate(network.nodes):
         if isinstance(node, str) and node.startswith(_ROUTER):

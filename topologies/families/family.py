@@ -111,8 +111,8 @@ class Family:
     many numbers it may have. ``routings`` are the ways to route it besides the shortest path, by
     their name behind ``@``, besides the policies of :mod:`simulator.policy` that every
     family has; ``group`` gives each node of a topology its group of routers (-1: none), and a
-    family without it has no detours. One without a ``scale_up`` role is no fabric inside a scale-up
-    domain.
+    family without it has no detours. One without a ``scale_up`` role cannot be the fabric inside a
+    scale-up domain.
     """
 
     form: str

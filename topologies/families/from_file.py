@@ -75,7 +75,7 @@ def custom(
     Raises
     ------
     TopologyError
-        If the file cannot be read or is no such graph: it names the file, the node or edge, and
+        If the file cannot be read or is not such a graph: it names the file, the node or edge, and
         the field.
 
     Examples
@@ -197,7 +197,7 @@ def _read(file: Path) -> "nx.Graph[Any]":
     Raises
     ------
     TopologyError
-        If the file cannot be read, or is no graph.
+        If the file cannot be read, or is not a graph.
     """
     from xml.etree.ElementTree import ParseError
 
@@ -240,7 +240,7 @@ def _name(name: object) -> object:
 
 
 def _check_edges(edges: object, nodes: set[object]) -> None:
-    """Refuse an end that is no node of the file: networkx would make one of a misspelt name."""
+    """Refuse an end that is not a node of the file: networkx would make one of a misspelt name."""
     if not isinstance(edges, list):
         raise TypeError("there is no list 'edges' (or 'links') of cables")
     for edge in edges:

@@ -46,7 +46,7 @@ def family_named(name: str) -> tuple[str, Family] | None:
 
 
 def as_family(loaded: object) -> Family:
-    """Refuse what is no family, or none that can build its own example.
+    """Refuse what is not a family, or none that can build its own example.
 
     Raises
     ------

@@ -159,7 +159,7 @@ def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
     Raises
     ------
     ClusterError
-        If the drawing is no node, or the given cluster lacks what the drawing needs.
+        If the drawing is not a node, or the given cluster lacks what the drawing needs.
     """
     try:
         wiring = Wiring(cables=_tiered(drawing))

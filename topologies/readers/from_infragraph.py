@@ -63,7 +63,7 @@ def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
     Raises
     ------
     ClusterError
-        If the file is no infrastructure, or one that no cluster file describes: it names the part.
+        If the file is not an infrastructure, or no cluster file can describe it: names the part.
     """
     file = Path(path)
     text = read_text(file, ClusterError)
@@ -289,7 +289,9 @@ def _speed(link: dict[str, Any]) -> float | None:
         raise _GraphError(f"link {link['name']!r}: bandwidth in {unit} is not in bit/s or B/s")
     speed = number_of(bandwidth[unit]) * _UNITS[unit]
     if not 0 < speed <= _FASTEST:
-        raise _GraphError(f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is no bandwidth")
+        raise _GraphError(
+            f"link {link['name']!r}: {shown(bandwidth[unit])} {unit} is not a bandwidth"
+        )
     return speed
 
 

@@ -57,7 +57,7 @@ _GEN3 = 8.0
 _MOST_GTS = 1024.0
 """GT/s of a PCIe lane: sixteen times those of Gen6."""
 _LOCAL = 5000.0
-"""GB/s of what is no cable: a software NIC on its processor, two ports of one PCIe switch chip
+"""GB/s of what is not a cable: a software NIC on its processor, two ports of one PCIe switch chip
 (LOC_BW, NVIDIA/nccl v2.30.7 src/graph/topo.h)."""
 _INTEL = ((0xCF, "ERP"), (0x8F, "SRP"), (0x55, "SKL"), (0, "BDW"))
 """Intel's generations by the least model of family 6 (NVIDIA/nccl v2.30.7 src/graph/topo.cc)."""
@@ -89,7 +89,7 @@ def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
     Raises
     ------
     ClusterError
-        If the file cannot be read or is no dump of one whole node: it names the element.
+        If the file cannot be read or is not a dump of one whole node: it names the element.
     """
     file = Path(path)
     root = parse_xml(read_bytes(file, ClusterError), file, ClusterError)
@@ -288,7 +288,7 @@ def _links(gpus: dict[str, Element], names: dict[str, str]) -> list[Cable]:
 
 
 def _target(link: Element, source: str, names: dict[str, str]) -> str:
-    """Vertex a link leads to; "" to a processor, which is no peer."""
+    """Vertex a link leads to; "" to a processor, which is not a peer."""
     if link.tag not in _LINKS:
         raise _ElementError(f"{source}: unknown link <{link.tag}>; known: {', '.join(_LINKS)}")
     kind = link.get("tclass", "")

@@ -65,13 +65,13 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     Raises
     ------
     ClusterError
-        If the file cannot be read or is no such matrix: it names the row and column.
+        If the file cannot be read or is not such a matrix: it names the row and column.
     """
     file = Path(path)
     try:
         text = decoded(read_bytes(file, ClusterError))
     except ValueError as error:
-        raise ClusterError(f"{file}: cannot be read: not a text file") from error
+        raise ClusterError(f"{file}: cannot be read: not text file") from error
     matrix = _matrix(file, as_printed(text))
     return wired_cluster(_drawing(file, matrix, like), like)
 

@@ -62,7 +62,7 @@ def rank_calls(ranked: RankNodes, moment: Floats, job: JobGroups, notes: Counter
     Raises
     ------
     TraceError
-        If a rank has a call on a group to which it does not belong, or a number is no number.
+        If a rank has a call on a group to which it does not belong, or a number is not a number.
     """
     are_calls = np.array([form.is_call for form in ranked.forms], dtype=np.bool_)
     places = np.flatnonzero(are_calls[ranked.form])

@@ -193,7 +193,7 @@ def read_messages(path: Path) -> ChakraTrace:
     Raises
     ------
     TraceError
-        If it cannot be read, is damaged, or is no Chakra trace.
+        If it cannot be read, is damaged, or is not a Chakra trace.
     """
     data = unpack(path)
     if _is_json(data[:HEAD]):

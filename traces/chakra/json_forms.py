@@ -97,7 +97,7 @@ def _messages(path: Path, text: str) -> ChakraTrace:
     nodes: list[ChakraNode] = []
     for written in objects:
         if not isinstance(written, dict):
-            raise TraceError(f"{path}: node {len(nodes)}: is no JSON object")
+            raise TraceError(f"{path}: node {len(nodes)}: is not a JSON object")
         try:
             fields = {key: written[key] for key in written if key not in _PASSED_OVER}
             nodes.append(ParseDict(fields, NodeMessage()))

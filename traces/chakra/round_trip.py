@@ -220,13 +220,13 @@ def _edges(rows: _OpRows) -> Edges:
 
 def _number(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value
 
 
 def _texts(value: object) -> list[str]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
+        raise TypeError(f"{value!r} is not a list")
     return [str(text) for text in value]
 
 

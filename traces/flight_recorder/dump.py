@@ -126,7 +126,7 @@ def read_dump(path: Path) -> Dump:
     Raises
     ------
     TraceError
-        If it is no such dump, is damaged, holds objects, or does not tell its rank.
+        If it is not such a dump, is damaged, holds objects, or does not tell its rank.
     LimitError
         If it unpacks to more than the limits allow.
     """
@@ -172,7 +172,7 @@ def _process_group(path: Path, key: str, group: _Group) -> ProcessGroup:
         numbers = [whole_of(part.strip()) for part in inner.split(",")] if inner.strip() else []
         if len(ranks.strip()) not in (0, len(inner) + 2) or None in numbers:
             raise TraceError(
-                f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} is no list of ranks"
+                f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} is not a list of ranks"
             )
         ranks = [number for number in numbers if number is not None]
     if any(not 0 <= rank < MOST_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):

@@ -184,8 +184,8 @@ def load_plan(path: Path, step: str) -> Loaded:
     Raises
     ------
     TraceError
-        If the file is no plan, its model is unknown, it has no such step, or that does not fit into
-        the memory that the file gives.
+        If the file is not a plan, its model is unknown, it has no such step, or the step does not
+        fit into the memory that the file gives.
     """
     if step not in (MEDIAN, ALL, GENERATED):
         raise TraceError(f"{path}: no step {step}; a plan is of one step")

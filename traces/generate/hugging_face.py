@@ -42,8 +42,8 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     Raises
     ------
     TraceError
-        If the file is no such config, its architecture is unknown or has what a card cannot say, or
-        a field is missing or no number: that is named.
+        If the file is not such a config, its architecture is unknown or has what a card cannot
+        describe, or a field is missing or not a number: names the field.
     """
     data = parse_json(text, source, TraceError)
     if not isinstance(data, dict):

@@ -362,7 +362,7 @@ def read_plan(path: Path) -> GenerationPlan:
     Raises
     ------
     TraceError
-        If the file is no plan, its model is unknown, or its fields do not fit each other.
+        If the file is not a plan, its model is unknown, or its fields do not fit each other.
     """
     table = _table(path)
     allow_for_job()
@@ -379,7 +379,7 @@ def files_named(path: Path) -> list[Path]:
     Raises
     ------
     TraceError
-        If the file is no plan.
+        If the file is not a plan.
     """
     table = _table(path)
     names = [

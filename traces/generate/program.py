@@ -173,7 +173,7 @@ HOST = "host"
 NO_GRAPH = -1
 """Of an op that is part of no CUDA graph."""
 UNKNOWN_WORK = Work(math.nan, math.nan)
-"""Of an op that is no kernel."""
+"""Of an op that is not a kernel."""
 
 
 class ChannelKey(NamedTuple):

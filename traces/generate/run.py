@@ -442,7 +442,7 @@ def _encoder_misfits(
     model: Model, parallelism: Parallelism, run: Training | Serving
 ) -> Iterator[str]:
     if isinstance(run, Serving) and run.phase == "decode" and not model.makes_tokens:
-        yield f"decode: {model.name} is no decoder that makes token after token; prefill is a pass"
+        yield f"decode: {model.name} does not generate token by token; use phase prefill"
     if 0 < model.encoder_layers < model.layers and parallelism.pp > 1:
         yield (
             f"pp {parallelism.pp}: {model.name} has an encoder whose output every decoder layer "

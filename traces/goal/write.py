@@ -24,7 +24,7 @@ ScheduleOf = Callable[[Call], Schedule]
 _MOST_CPUS = 255
 """LogGOPSim numbers cpus with 8 bits."""
 _DIGITS = 6
-"""Digits of a byte behind which a message that is no whole number of them is rounding."""
+"""Digits of a byte behind which a message that is not a whole number of them is rounding."""
 
 
 def write_goal(workload: Workload, path: Path, schedule_of: ScheduleOf | None = None) -> None:

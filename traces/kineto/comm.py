@@ -190,7 +190,7 @@ def _arguments(args: CommArgs) -> tuple[list[Any], list[str], list[str]]:
     dims = unwrapped(args.dims_old) if dims is None else dims
     for which, column in (("Input Dims", dims), ("Input type", types), ("Concrete Inputs", values)):
         if not isinstance(column, list | None):
-            raise ValueError(f"field {which!r}: {shown(column)} is no list")  # noqa: TRY004 - of the file
+            raise ValueError(f"field {which!r}: {shown(column)} is not a list")  # noqa: TRY004 - of the file
     return dims or [], [str(word) for word in types or []], [str(value) for value in values or []]
 
 
@@ -214,13 +214,13 @@ def _elements(dims: list[Any], types: list[str], position: int) -> tuple[int | N
 def _product(shape: object) -> int:
     """Count the elements of a shape, or of all shapes in a list of them."""
     if not isinstance(shape, list):
-        raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")  # noqa: TRY004 - of the file
+        raise ValueError(f"field 'Input Dims': {shown(shape)} is not a shape")  # noqa: TRY004 - of the file
     if any(isinstance(part, list) for part in shape):
         return sum(_product(part) for part in shape)
     elements = 1
     for extent in shape:
         if type(extent) is not int or extent < 0:
-            raise ValueError(f"field 'Input Dims': {shown(shape)} is no shape")
+            raise ValueError(f"field 'Input Dims': {shown(shape)} is not a shape")
         elements *= extent
     return elements
 

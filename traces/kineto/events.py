@@ -482,7 +482,7 @@ def _span(event: KinetoEvent, raw: Raw) -> SpanNs:
 
 
 def _counted(value: LooseNumber) -> float:
-    """Return what a profiler counted; NaN where it is no number, or one that cannot be."""
+    """Return what a profiler counted; NaN where it is not a number, or one that cannot be."""
     return value if isinstance(value, (int, float)) and value >= 0 else nan
 
 

@@ -66,7 +66,7 @@ class MtiaEvents:
     def use(self, event: KinetoEvent, raw: Raw) -> HostKind | str | None:
         """Say what an event of :data:`CATEGORIES` is: of the host, or ``kernel`` or ``copy``.
 
-        None of what is no work and was noted, or is covered by another event.
+        None of what is not work and was noted, or is covered by another event.
 
         Raises
         ------

@@ -167,8 +167,8 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
     Raises
     ------
     TraceError
-        The file cannot be read, is broken, is no profiler trace, an event of it lacks something, or
-        it is of several ranks.
+        The file cannot be read, is damaged, is not a profiler trace or is of several ranks, or one
+        of its events lacks something.
     """
     ranks = read_ranks(path, alone=alone)
     if len(ranks) > 1:

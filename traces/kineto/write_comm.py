@@ -77,7 +77,7 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
     Raises
     ------
     WorkloadError
-        If the kind or the dtype has no NCCL kernel, or the size is no whole number of elements.
+        If the kind or the dtype has no NCCL kernel, or the size is not a whole number of elements.
     """
     words = _RECEIVE if call.kind == "send_receive" else _WORDS.get(call.kind)
     type_ = _NCCL_TYPE.get(_FILLING.sub("", call.dtype.lower().removeprefix("c10::")))

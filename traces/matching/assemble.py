@@ -53,7 +53,7 @@ class End(NamedTuple):
         return self.op in graphs[self.rank_index].posted
 
     def waited(self, graphs: Sequence[LinkedRank]) -> bool:
-        """Whether its end is seen: its rank was kept waiting for it, or it is no posted one."""
+        """Whether its end is seen: its rank was kept waiting for it, or it is not a posted one."""
         return graphs[self.rank_index].posted.get(self.op, True)
 
 

@@ -99,7 +99,7 @@ def _operation(path: Path, number: int, values: Mapping[str, Any]) -> Operation:
     start, duration = (values[name] for name in ("start_ts", "duration"))
     for name, value in (("start_ts", start), ("duration", duration)):
         if not isinstance(value, int | float) or not 0 <= value <= CENTURY:
-            raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is no time (s)")
+            raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is not a time (s)")
     sequence = _whole(path, number, values, "seq_id")
     chunk = -1 if values["mc"] in (None, -1) else _whole(path, number, values, "mc")
     return Operation(kind, float(start), float(start) + float(duration), sequence, chunk)
@@ -111,7 +111,7 @@ def _whole(path: Path, number: int, values: Mapping[str, Any], name: str) -> int
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         value = int(value)
     if not isinstance(value, int) or not 0 <= value < most:
-        raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is no number of one")
+        raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is not a number of one")
     return value
 
 

@@ -23,7 +23,7 @@ def read_exports(path: Path) -> Job:
     Raises
     ------
     TraceError
-        If a file is damaged, is no export, or lacks what is needed.
+        If a file is damaged, is not an export, or lacks what is needed.
     """
     return read_exported_job(path, _READER)
 

@@ -185,7 +185,8 @@ def _processes(database: Database, recorded: Longs, runtime: IntColumns) -> Long
     if len(only) > 1:
         raise TraceError(
             f"{database.path}: kernels without globalPid, and {len(only)} processes: "
-            "which ran what is not recorded; export with a newer Nsight Systems"
+            "the export does not say which process ran which kernel; "
+            "export with a newer Nsight Systems"
         )
     return np.where(recorded < 0, only[0] if len(only) else 0, recorded >> 24)
 

@@ -157,7 +157,7 @@ def _bytes(record: CommRecord, kind: str, group: int | None, where: str) -> floa
 
 def _checked(size: int, where: str) -> float:
     if not 0 <= size <= MOST_BYTES:
-        raise TraceError(f"{where}: {shown(size)} B is no size of a message")
+        raise TraceError(f"{where}: {shown(size)} B is not a size of a message")
     return float(size)
 
 

@@ -33,8 +33,8 @@ def add_stream_edges(ops: DeviceOps, waits: Waits, latency: float, lane_op: dict
 
     ``latency`` is the typical launch latency (s), ``lane_op`` the host op whose end is the launch.
     The predecessor that was last to allow the start carries the rest of the measured delay as lag.
-    A device op that nothing explains keeps that delay too, and is counted ``unexplained``; behind
-    a launch it is no lag of the host's, which a faster host would shorten, but a gap of the device.
+    A device op that nothing explains keeps that delay too, and is counted ``unexplained``; after
+    a launch it is a gap of the device, not a lag of the host, which a faster host would shorten.
     """
     ends = _Ends.of(ops)
     order = _stream_order(ops)

@@ -75,7 +75,7 @@ def process_groups(node: EtNode) -> list[tuple[ProcessGroup, str]]:
     groups = []
     for value, _, _ in node.input_values()[:1]:
         if not isinstance(value, str):
-            raise ValueError(f"process groups: {shown(value)} is no text")  # noqa: TRY004 - of the file
+            raise ValueError(f"process groups: {shown(value)} is not text")  # noqa: TRY004 - of the file
         for config in _CONFIGS.decode(value):
             ranks = tuple(int(rank) for rank in config.ranks or ())
             size = config.group_size if config.group_size is not None else len(ranks)
@@ -140,7 +140,7 @@ def _spaced(node: EtNode, size: int | None) -> tuple[int, ...] | None:
 
 
 def _group(value: Any) -> tuple[str, str]:
-    """Return the key and label of a group: a pair of them, or a number; 0 is no group."""
+    """Return the key and label of a group: a pair of them, or a number; 0 is not a group."""
     if isinstance(value, list):
         parts = [str(part) for part in value[:2]]
         return (parts[0] if parts else ""), (parts[1] if len(parts) > 1 else "")

@@ -37,7 +37,7 @@ class ExecutionTrace:
     """One rank's program; columns ``(nodes,)`` in order of ``id``, which is that of their begin.
 
     ``parent`` and ``forward_parent`` are rows, -1 where there is none. ``record`` is ``rf_id``,
-    which the profiler has too, 0 where the node is no operator. ``thread`` counts threads as
+    which the profiler has too, 0 where the node is not an operator. ``thread`` counts threads as
     PyTorch does, ``scope`` is its ``RecordScope``. ``comms`` are the ``record_param_comms``.
     ``unused`` counts what could not be used and why, broken links among them.
     """
@@ -162,7 +162,9 @@ class _NodeReading:
             parents = np.array([node.calls_from for node in nodes], dtype=np.int64)
             fields = np.array(self._told, dtype=np.int64).reshape(-1, len(_FIELDS)).T
         except OverflowError as error:
-            raise TraceError(f"{self._path}: a node's id or field is no 64-bit number") from error
+            raise TraceError(
+                f"{self._path}: a node's id or field is not a 64-bit number"
+            ) from error
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
             twice = int(ids[1:][ids[1:] == ids[:-1]][0])
             raise TraceError(f"{self._path}: two nodes have id {twice}")

@@ -106,7 +106,7 @@ def decode_document(path: Path, data: bytes) -> EtDocument:
     Raises
     ------
     TraceError
-        If it is broken, or is no Execution Trace.
+        If it is broken, or is not an Execution Trace.
     """
     if not is_execution_trace(data[: 1 << 16]):
         raise TraceError(
@@ -179,7 +179,7 @@ def tensors_in(value: Any) -> Iterator[tuple[int, ...]]:
     if len(value) > _FIELDS and isinstance(value[_FIELDS], str):
         numbers = value[:_FIELDS]
         if any(type(number) is not int for number in numbers):
-            raise ValueError(f"{shown(value)} is no tensor")
+            raise ValueError(f"{shown(value)} is not a tensor")
         yield tuple(numbers)
         return
     for part in value:

@@ -100,7 +100,7 @@ def parse_rate(text: str) -> float:
     Raises
     ------
     TraceError
-        If it is no rate from 1e-9 to 1e9 a second.
+        If it is not a rate from 1e-9 to 1e9 a second.
 
     Examples
     --------

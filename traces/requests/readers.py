@@ -149,7 +149,7 @@ def _hashes(row: Mapping[str, Any], place: str) -> Sequence[Any]:
     if isinstance(hashes, str):
         hashes = hashes.split()
     if not isinstance(hashes, list) or not all(type(name) in (int, str) for name in hashes):
-        raise TraceError(f"{place}: hash_ids {shown(hashes)} is no list of numbers or words")
+        raise TraceError(f"{place}: hash_ids {shown(hashes)} is not a list of numbers or words")
     return hashes
 
 
@@ -177,7 +177,7 @@ def _priorities(asked: Sequence[_Asked]) -> Longs | None:
     for each in asked:
         text = str(0 if each.priority in (None, "") else each.priority)
         if re.fullmatch("-?[0-9]{1,9}", text) is None:
-            raise TraceError(f"{each.place}: priority {shown(each.priority)} is no whole number")
+            raise TraceError(f"{each.place}: priority {shown(each.priority)} is not a whole number")
         numbers.append(int(text))
     return np.array(numbers, dtype=np.int64)
 
@@ -199,10 +199,10 @@ def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
             # Azure writes seven digits of a second; microseconds are what Python keeps.
             return datetime.fromisoformat(str(value)[:26]).timestamp()
         except (ValueError, OverflowError):
-            raise TraceError(f"{place}: {columns.arrival} {shown(value)} is no time") from None
+            raise TraceError(f"{place}: {columns.arrival} {shown(value)} is not a time") from None
     arrival = number_of(value) * columns.unit
     if not abs(arrival) <= CENTURY:
-        raise TraceError(f"{place}: {columns.arrival} {shown(value)} is no time")
+        raise TraceError(f"{place}: {columns.arrival} {shown(value)} is not a time")
     return arrival
 
 
@@ -210,7 +210,7 @@ def _tokens(row: Mapping[str, Any], column: str, place: str) -> int:
     value = row.get(column)
     count = number_of(value)
     if not count >= 0 or count % 1:
-        raise TraceError(f"{place}: {column} {shown(value)} is no count of tokens")
+        raise TraceError(f"{place}: {column} {shown(value)} is not a count of tokens")
     return int(count)
 
 
@@ -243,5 +243,5 @@ def _numbers(data: Mapping[str, Any], name: str, source: str, *, whole: bool = T
         type(value) in kinds and abs(value) <= _FARTHEST for value in values
     ):
         what = "whole numbers" if whole else "numbers"
-        raise TraceError(f"{source}: {name} is no list of {what}")
+        raise TraceError(f"{source}: {name} is not a list of {what}")
     return np.array(values, dtype=float)

@@ -50,7 +50,7 @@ class Requests:
     Raises
     ------
     TraceError
-        If there is none, or a column has another length, a time that falls or is no number, or a
+        If there is none, or a column has another length, a time that falls or is not a number, or a
         count that is not positive, or a prompt has fewer hashes than full blocks.
 
     Examples
@@ -73,7 +73,7 @@ class Requests:
         if not count:
             raise TraceError(f"{self.source}: there is no request")
         if count > _MOST:
-            raise TraceError(f"{self.source}: {count} requests, {_MOST} are the most")
+            raise TraceError(f"{self.source}: {count} requests; the limit is {_MOST}")
         if not ((self.arrival >= 0) & (self.arrival <= CENTURY)).all():
             raise TraceError(
                 f"{self.source}: arrival: a time is not a number, negative, or beyond a century"

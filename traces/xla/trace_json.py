@@ -54,7 +54,7 @@ def load_trace_json(path: Path, step: str) -> Loaded:
     Raises
     ------
     TraceError
-        If a file is damaged, is no profile, or has no such step.
+        If a file is damaged, is not a profile, or has no such step.
     """
     files, skipped = profile_files(path, ".trace.json", is_xla_json)
     recordings = [recording for file in files for recording in _read(file)]

@@ -167,9 +167,7 @@ def _measured(path: Path | str, usual: Path | str | None) -> Iterator[MeasuredSt
         if isinstance(row, UnreadStep):
             raise TraceError(row.reason)
         if row.measured is None:
-            raise TraceError(
-                f"{row.place}: step_s: missing; a step that was not measured fits nothing"
-            )
+            raise TraceError(f"{row.place}: step_s: missing; only a measured step can be fitted to")
         yield row
 
 
@@ -182,7 +180,8 @@ def _check_one_cluster(
     for row in rows:
         if str(row.cluster) != name and load_cluster(row.cluster) != base:
             raise TraceError(
-                f"{row.place}: cluster: {row.cluster} is not {name}: calibrate one at a time"
+                f"{row.place}: cluster: {row.cluster} is not {name}: "
+                "calibrate one cluster at a time"
             )
 
 

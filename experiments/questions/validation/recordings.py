@@ -212,7 +212,8 @@ def validate(  # noqa: PLR0913 - the options of the command
     settings = settings or _EVERY_STEP
     if (against or collectives) and (traces or predict or (against and collectives)):
         raise WhatIfError(
-            "the tables of against name the traces, those of collectives do without: give one"
+            "give either a trace or a table: "
+            "a table of what-ifs names its traces, a table of collectives needs none"
         )
     if collectives:
         return _of_calls(collectives, cluster, settings, (layout, watch))

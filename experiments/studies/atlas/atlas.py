@@ -134,7 +134,7 @@ def atlas(
     Raises
     ------
     StudyError
-        If the study is no such grid, the directory holds another one, or no plan can be.
+        If the study is not such a grid, the directory holds another one, or no plan can be.
     TwofoldError
         If a plan, model or cluster cannot be read, or the directory cannot be written.
     """
@@ -207,9 +207,9 @@ def _check_grid(declared: Declaration) -> None:
     """
     file = declared.file
     if len(file.workloads) != 1 or file.workloads[0].plan is None:
-        raise declared.wrong(("workloads",), "an atlas has one workload, a plan")
+        raise declared.wrong(("workloads",), "an atlas needs exactly one workload, a plan")
     if file.search.method != "grid":
-        raise declared.wrong(("search", "method"), "an atlas answers every cell: method grid")
+        raise declared.wrong(("search", "method"), "an atlas computes every cell: use method grid")
     for name in file.settings:
         if name != "engine":
             raise declared.wrong(("settings", name), "the pages of an atlas have no settings")
@@ -220,7 +220,7 @@ def _check_space(declared: Declaration) -> None:
     names = [dimension.name for dimension in declared.dimensions]
     for name in (MODEL, CLUSTER, SIZE):
         if name not in names:
-            raise declared.wrong(("space",), f"an atlas needs {name}, if only with one value")
+            raise declared.wrong(("space",), f"an atlas needs {name}, with at least one value")
     for dimension in declared.dimensions:
         if dimension.kind not in ("plan", "cluster"):
             raise declared.wrong(
@@ -241,11 +241,13 @@ def _prepare(folder: Path) -> None:
         others = {path.name for path in folder.iterdir()} - _OWN if folder.is_dir() else set()
         if others:
             name = min(others)
-            raise OutputError(f"{folder}: holds {name} and is no atlas: name a new folder")
+            raise OutputError(f"{folder}: holds {name} and is not an atlas: choose a new folder")
         for name in (CELLS, PLANS):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{folder}: no site can be made there: {error.strerror}") from error
+        raise OutputError(
+            f"{folder}: the site cannot be written there: {error.strerror}"
+        ) from error
 
 
 def declare_grid(
@@ -296,7 +298,7 @@ def declare_grid(
     for name, text in texts.items():
         path = directory / name
         if path.exists() and read_text(path, StudyError) != text:
-            raise StudyError(f"{directory}: {name} is of another atlas: name a new folder")
+            raise StudyError(f"{directory}: {name} belongs to another atlas: choose a new folder")
         with writing(path) as stream:
             stream.write(text.encode())
     return directory / DECLARED

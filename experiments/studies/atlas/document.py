@@ -161,7 +161,8 @@ def _headline(
     second, times = _commonest(network)
     if not second or second == first:
         return f"{words}."
-    return f"{words}; in the network, the {say_resource(second)} does in {times:,}."
+    pays = "pay" if is_plural(second) else "pays"
+    return f"{words}; in the network, {better(second, 2.0, begins=False)} {pays} most in {times:,}."
 
 
 def _commonest(savings: "Sequence[Saving | None]") -> tuple[str, int]:
@@ -184,7 +185,7 @@ def _trust(answered: "Sequence[CellRow]") -> Trust:
     counts = Counter(row.trust["grade"] for row in answered if row.trust is not None)
     grades = ", ".join(f"{counts[grade]:,} {grade}" for grade in _GRADES if counts[grade])
     worst: Grade = next((grade for grade in reversed(_GRADES) if counts[grade]), "good")
-    return Trust(f"all steps are generated, none was measured; cells by grade: {grades}", worst)
+    return Trust(f"all steps are generated, none was measured; grades of cells: {grades}", worst)
 
 
 def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | None]") -> Section:
@@ -200,7 +201,8 @@ def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | 
     rows.sort(key=lambda row: (-row[0], -row[1]))
     columns = ("resource", ">pays most in", ">in the network", ">saves, median")
     foot = (
-        "saves: where it pays most of all; of one that nowhere does, where it does in the network"
+        "saves: median over the cells in which the resource pays most (if there are none, over"
+        " those in which it pays most in the network)"
     )
     table = Table(columns, [row for *_, row in rows], caption="what pays most", foot=foot)
     return Section("most", "What pays most", [table], "In how many cells, and how much there.")

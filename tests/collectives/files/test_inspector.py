@@ -80,8 +80,8 @@ def test_messages_and_times_of_the_host_are_left_out_with_a_note(tmp_path):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"coll": "Fold"}, "is no call"),
-        ({"coll_exec_time_us": 0}, "is no time"),
+        ({"coll": "Fold"}, "is not a call"),
+        ({"coll_exec_time_us": 0}, "is not a time"),
         ({"coll_exec_time_us": "x"}, "not a whole number"),
         ({"coll_algobw_gbs": 7.0}, "the line is damaged"),
         ({"coll_algobw_gbs": None}, "coll_algobw_gbs"),

@@ -353,7 +353,7 @@ def test_a_step_waits_for_what_it_depends_on():
         ('cnt="1"', 'cnt="2"', "gpu 1, tb 0, step 1: cnt 1, but 2 chunks were sent"),
         ('<step s="0"', '<step s="9"', "gpu 0, tb 0: steps are [1, 2, 3, 4, 9]"),
         ('depid="-1" deps="-1"', 'depid="0" deps="3"', "gpu 0, tb 0, step 0: waits for ever"),
-        ('depid="-1" deps="-1"', 'depid="7" deps="0"', "gpu 0, tb 0, step 0: depid 7 is no tb"),
+        ('depid="-1" deps="-1"', 'depid="7" deps="0"', "gpu 0, tb 0, step 0: depid 7 is not a tb"),
         ('send="1"', 'send="-1"', "gpu 0, tb 0, step 0: sends, but its tb's send is -1"),
         ('recv="2"', 'recv="1"', "gpu 0, tb 0, step 1: waits for ever"),
         ('srcoff="0"', 'srcoff="5"', "gpu 0, tb 0, step 0: i[5] holds nothing yet"),

@@ -78,5 +78,5 @@ def test_a_trace_that_shows_no_scatter_is_refused(trace, words):
 
 @pytest.mark.parametrize("step", ["p0", "p100", "p-5", "p95%", "p"])
 def test_what_is_no_percentile_is_refused(step):
-    with pytest.raises(SettingsError, match="accepted: the number of a step"):
+    with pytest.raises(SettingsError, match="write the number of a step"):
         baseline(SAMPLES / "gloo-ddp-4", step=step)

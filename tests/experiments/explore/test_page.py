@@ -219,10 +219,10 @@ def test_a_what_if_is_refused_where_it_is_written_and_the_next_is_answered(chrom
         field.press("Enter")
         told = tab.page.locator(".what-if .refused")
         told.wait_for(state="visible")
-        assert "'fast' is no factor such as x0.5" in told.inner_text()
+        assert "'fast' is not a factor such as x0.5" in told.inner_text()
         assert "write [rank R] compute" in told.inner_text()
         assert field.get_attribute("aria-invalid") == "true"
-        assert "no factor" in tab.page.inner_text("#error")
+        assert "not a factor" in tab.page.inner_text("#error")
         field.fill("compute x0.5")
         field.press("Enter")
         settle_changed(tab.page, "what-if=compute")
@@ -237,7 +237,7 @@ def test_a_bad_address_is_one_line_and_sliders_are_there(chromium, page):
         tab.page.wait_for_selector("#error:not([hidden])")
         error = tab.page.inner_text("#error").strip().removesuffix("\nmore")
         assert "\n" not in error
-        assert "compute: 'fast' is no number" in error or "'computer' is not a resource" in error
+        assert "compute: 'fast' is not a number" in error or "'computer' is not a resource" in error
         tab.page.wait_for_selector(".slider")
         tab.page.locator("#reset").click()
         tab.page.wait_for_selector("#error[hidden]", state="attached")
@@ -366,7 +366,7 @@ def test_a_pin_that_cannot_be_says_why(chromium, page):
     with opened(chromium, f"{page.address}?a=compute%3Dfast") as tab:
         settle(tab.page)
         tab.page.wait_for_selector("[data-pin=a] .refused")
-        assert "'fast' is no number" in tab.page.inner_text("[data-pin=a]")
+        assert "'fast' is not a number" in tab.page.inner_text("[data-pin=a]")
         assert wrong(tab) == []
 
 

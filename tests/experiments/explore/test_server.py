@@ -142,7 +142,7 @@ def test_states_are_answered_and_what_cannot_be_is_one_line(client, session):
     assert answer["timeline"]["windows"] == 100
     assert client.get(f"/{TOKEN}/api/resting/100?compute=2").json()["engine"] == "analytic"
     for path, told in (
-        ("moving/100?compute=fast", "compute: 'fast' is no number"),
+        ("moving/100?compute=fast", "compute: 'fast' is not a number"),
         ("moving/100?what-if=compute+fast", "what-if 'compute fast'"),
         ("moving/1?compute=2", "1 windows"),
         ("resting/100?cluster=nowhere", "nowhere"),
@@ -190,7 +190,7 @@ def test_it_listens_on_this_machine_only_with_a_token_of_its_own(served, session
         urlopen(f"http://127.0.0.1:{port}/")
     with pytest.raises(HTTPError, match="403"):
         urlopen(Request(served.address, headers={"Host": f"rebound.example:{port}"}))
-    with pytest.raises(OutputError, match=f"port {port} of 127.0.0.1: cannot be listened on"):
+    with pytest.raises(OutputError, match=f"port {port} of 127.0.0.1 is not available"):
         Serving(session, port)
 
 

@@ -94,8 +94,8 @@ def test_at_rest_there_are_utilities_and_the_knee(session, file):
     ("address", "words"),
     [
         ("ratee=2", "did you mean rate"),
-        ("rate=x", "rate: 'x' is no factor"),
-        ("rate=-1", "is no factor"),
+        ("rate=x", "rate: 'x' is not a factor"),
+        ("rate=-1", "is not a factor"),
         ("rate=2&rate=3", "given twice"),
         ("tp=0.5", "not a count"),
         ("tp=3", "does not divide"),

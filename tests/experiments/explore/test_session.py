@@ -189,7 +189,7 @@ def test_settings_of_the_question_are_copied_too():
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("what-if=compute+fast", "what-if 'compute fast': 'fast' is no factor"),
+        ("what-if=compute+fast", "what-if 'compute fast': 'fast' is not a factor"),
         ("what-if=nosuch*+x2", "no op is called"),
         ("cluster=nowhere", "nowhere"),
         ("topology=torus%3A3x3", "torus:3x3"),

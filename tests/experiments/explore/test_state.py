@@ -69,17 +69,20 @@ def test_what_is_set_applies_in_order_sliders_last():
     ("address", "told"),
     [
         ("computer=2", "'computer' is not a resource; did you mean compute?"),
-        ("compute=fast", "compute: 'fast' is no number"),
+        ("compute=fast", "compute: 'fast' is not a number"),
         ("compute=0", "compute: factor 0 is not a number from"),
-        ("compute=inf", "compute: 'inf' is no number"),
+        ("compute=inf", "compute: 'inf' is not a number"),
         ("compute=-1", "compute: factor -1"),
         ("compute=2&compute=3", "2 values of 'compute'"),
         ("scale_up.bandwidth=2&scale-up.bandwidth=3", "scale_up.bandwidth is given twice"),
         ("cluster=a&cluster=b", "2 values of 'cluster'"),
-        ("first-rank=-1", "'-1' is no rank"),
-        ("first-rank=1e3", "'1e3' is no rank"),
+        ("first-rank=-1", "'-1' is not a rank"),
+        ("first-rank=1e3", "'1e3' is not a rank"),
         ("what-if=" + "x" * 30_000, "the address has 30,008 characters"),
-        ("&".join(f"what-if=compute+x{n}" for n in range(2, 23)), "21 changes at a time: 20 are"),
+        (
+            "&".join(f"what-if=compute+x{n}" for n in range(2, 23)),
+            "21 changes at a time; the limit on a page is 20",
+        ),
     ],
 )
 def test_an_address_that_cannot_be_is_one_clear_line(address, told):

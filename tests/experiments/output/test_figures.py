@@ -61,5 +61,5 @@ def test_steps_are_drawn_within_the_intervals_of_their_utilities(name):
 
 
 def test_a_report_without_a_figure_says_so():
-    with pytest.raises(OutputError, match="there is no figure of this answer"):
+    with pytest.raises(OutputError, match="this answer has no figure"):
         tf.clusters().figure()

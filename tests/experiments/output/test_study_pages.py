@@ -212,12 +212,14 @@ def test_an_index_of_another_format_is_passed_over(kept, tmp_path):
 
 
 def test_what_is_no_study_is_refused(tmp_path):
-    with pytest.raises(StudyError, match="is no directory: name the one that study -d wrote"):
+    with pytest.raises(
+        StudyError, match="is not a directory: name the directory that study -d wrote"
+    ):
         tf.report(tmp_path / "none")
-    with pytest.raises(StudyError, match="is no study's directory"):
+    with pytest.raises(StudyError, match="is not a study's directory"):
         tf.report(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(links()))
-    with pytest.raises(StudyError, match="there are no results of a study in it"):
+    with pytest.raises(StudyError, match="it holds no results of a study"):
         tf.report(tmp_path)
 
 
@@ -253,12 +255,12 @@ def test_points_that_are_missing_or_there_twice_are_refused(kept, tmp_path):
     shutil.copytree(kept[0], mine)
     (first,) = (mine / "results").glob("*.parquet")
     shutil.copy(first, mine / "results" / "00001.parquet")
-    with pytest.raises(StudyError, match="results: points are missing or there twice"):
+    with pytest.raises(StudyError, match="results: points are missing or duplicated"):
         tf.report(mine, details=0)
     whole = pq.read_table(first)
     for number, rows in enumerate((whole.slice(5), whole.slice(0, 5))):
         pq.write_table(rows, mine / "results" / f"{number:05}.parquet")
-    with pytest.raises(StudyError, match="results: points are missing or there twice"):
+    with pytest.raises(StudyError, match="results: points are missing or duplicated"):
         tf.report(mine, details=0)
 
 

@@ -413,7 +413,7 @@ def test_every_answer_about_a_trace_says_it(trace):
         assert record["communication_error_pct"] == record["communication_error"]["median_pct"]
         shown = " ".join(re.sub("<[^>]*>", "", answer._repr_html_()).split())
         assert re.search(
-            r"trust (good|fair|poor): replay .*no resource shortens \d+ % of the", shown
+            r"trust (good|fair|poor): replay .*\d+ % of the critical path depends on no", shown
         )
 
 

@@ -85,15 +85,15 @@ def test_wrong_nodes_are_told_with_those_that_fit(cluster, pair, factors):
     assert doubt is not None
     assert doubt.nodes == true
     faster = "faster" if said > true else "slower"
-    assert f"times {faster} than modelled; that fits a job on {true} node" in str(doubt)
+    assert f"times {faster} than modelled, as if the job ran on {true} node" in str(doubt)
 
 
 def test_a_forgotten_number_of_nodes_is_told_above_the_table():
     forgotten = baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100")
     assert forgotten.misplaced is not None
     assert str(forgotten.misplaced) == (
-        "all_reduce of dp[2] moved 18.71 GB/s, 7.7 times slower than modelled; "
-        "that fits a job on 2 nodes"
+        "all_reduce of dp[2] moved 18.71 GB/s, 7.7 times slower than modelled, "
+        "as if the job ran on 2 nodes"
     )
     assert baseline(SAMPLES / "gpu-dp2-tp4", "dgx-a100", nodes=2).misplaced is None
 

@@ -93,7 +93,7 @@ def test_like_names_what_is_not_drawn(dump):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give one of"),
+        ({"name": "dgx-a100", "from_nccl": "x.xml"}, "give either"),
         ({"name": "dgx-a100", "like": "hgx-h100"}, "--like has no effect"),
     ],
 )
@@ -115,7 +115,7 @@ def test_an_accelerator_of_no_cluster_is_refused_with_those_there_are():
         ClusterError, match="'GeForce 99': no cluster of the catalogue has it; they have"
     ):
         clusters(accelerator="GeForce 99")
-    with pytest.raises(WhatIfError, match="name no cluster beside it"):
+    with pytest.raises(WhatIfError, match="do not name a cluster as well"):
         clusters("hgx-h100", accelerator="H100")
 
 

@@ -153,7 +153,7 @@ def test_only_what_one_side_has_is_dropped(tmp_path):
 def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="name a second trace, or another step"):
         tf.diff(GPU, cluster=C)
-    with pytest.raises(SettingsError, match="compares steps as they are"):
+    with pytest.raises(SettingsError, match="compares recorded steps"):
         tf.diff(GPU, GPU, C, what_ifs="compute x2")
     plan = tmp_path / "plan.yaml"
     made = ["generate", "qwen3-4b", "-c", "hgx-h100", "--tp", "2", "--sequence", "256"]

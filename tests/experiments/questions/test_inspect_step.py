@@ -11,5 +11,5 @@ def test_a_step_of_an_execution_trace_is_refused(tmp_path):
     path = tmp_path / "et.json"
     Program().write(path)
     assert isinstance(look(path), ProgramReport)
-    with pytest.raises(TraceError, match="has no steps: leave step 3 out"):
+    with pytest.raises(TraceError, match="has no steps: leave out --step 3"):
         look(path, step="3")

@@ -51,8 +51,8 @@ def test_a_model_that_drafts_takes_memory():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mtp 3", "write who drafts how many tokens"),
-        ("mtp 3 accepts 5", "it makes its own, and at most all that are drafted"),
+        ("mtp 3", "write the method, its drafts per step"),
+        ("mtp 3 accepts 5", "it is 1, plus at most the number of drafts"),
         ("mtp 0 accepts 1", "0 drafts"),
         ("draft no-such-model 3 accepts 2", "no-such-model"),
     ],
@@ -120,11 +120,11 @@ def test_adapters_are_read_once_for_each_that_is_asked_for():
 
 
 def test_adapters_of_experts_are_refused():
-    with pytest.raises(TwofoldError, match="adapters are of dense models"):
+    with pytest.raises(TwofoldError, match="only for dense models"):
         instances_of(
             serving_plan(model="qwen3-30b-a3b", rate="1/s", adapters="2 of rank 8"), "hgx-h100"
         )
-    with pytest.raises(TwofoldError, match="write such as '8 of rank 16'"):
+    with pytest.raises(TwofoldError, match="write, for example, '8 of rank 16'"):
         check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", adapters="eight"))
 
 
@@ -141,8 +141,8 @@ def test_urgent_requests_of_a_trace_wait_less(tmp_path):
     assert usual.priorities == ()
 
     trace.write_text(line.format(0, "9.5"))
-    with pytest.raises(TwofoldError, match=r"line 1: priority 9\.5 is no whole number"):
+    with pytest.raises(TwofoldError, match=r"line 1: priority 9\.5 is not a whole number"):
         load_of(plan)
     asked = serving_plan(model="llama-3.1-8b", rate="1/s", policy="priority")
-    with pytest.raises(TwofoldError, match="name no priorities"):
+    with pytest.raises(TwofoldError, match="have no priorities"):
         serving(instances_of(asked, "hgx-h100"), load_of(asked), resources=[])

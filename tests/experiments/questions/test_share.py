@@ -184,7 +184,7 @@ def test_jobs_are_counted_and_named():
     assert job_files(["runs/a x2"]) == {"a:1": "runs/a", "a:2": "runs/a"}
     with pytest.raises(SettingsError, match="name two traces or more"):
         job_files(["runs/a"])
-    with pytest.raises(SettingsError, match="x2: stands for copies of the trace before it"):
+    with pytest.raises(SettingsError, match="x2: means copies of the trace before it"):
         job_files(["x2", "runs/a"])
     with pytest.raises(SettingsError, match="copies: write a number from 1 to 1000"):
         job_files(["runs/a", "x0"])
@@ -195,11 +195,11 @@ def test_jobs_are_counted_and_named():
     [
         ({"starts": {"gpu": 1.0}}, "start of job 'gpu' is not one of gpu-dp2-tp4, gloo-ddp-4"),
         ({"starts": {"gloo-ddp-4": "-1 ms"}}, "'-1 ms'"),
-        ({"starts": {"gloo-ddp-4": float("nan")}}, "nan is no time"),
-        ({"steps": 1}, "steps: 1: a mean that settles needs 2"),
+        ({"starts": {"gloo-ddp-4": float("nan")}}, "nan is not a time"),
+        ({"steps": 1}, "steps: 1: the mean needs 2"),
         ({"warm_up": -1}, "warm_up: -1"),
         ({"engine": "analytic"}, "engine: analytic: jobs that share are simulated with flow"),
-        ({"slow_down": 0.2}, "slow_down: kernels of jobs that share"),
+        ({"slow_down": 0.2}, "slow_down: with several jobs, kernels"),
         ({"placement": "paked"}, "did you mean packed?"),
     ],
 )
@@ -312,5 +312,5 @@ def test_a_broken_part_is_one_of_the_network_of_all_jobs():
 
 
 def test_changes_of_steps_and_of_the_network_are_what_ifs_of_their_own():
-    with pytest.raises(WhatIfError, match="as what-ifs of their own"):
+    with pytest.raises(WhatIfError, match="as separate what-ifs"):
         share([GPU, "x2"], "dgx-a100", what_ifs=("compute x0.5 and nic 0 of node 0 x0.5",))

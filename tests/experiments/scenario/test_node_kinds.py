@@ -167,7 +167,7 @@ def test_questions_take_a_resource_of_one_kind(tmp_path):
     swept = sweep(job, cluster, "scale_out@slow.bandwidth", factors=[1, 4])
     assert [point.value for point in swept.points] == ["5 GB/s", "20 GB/s"]
     assert swept.points[1].step_s < swept.points[0].step_s
-    with pytest.raises(WhatIfError, match="of all kinds of node, not of scale_out@slow"):
+    with pytest.raises(WhatIfError, match="all kinds of node, not scale_out@slow"):
         curve(job, cluster, "scale_out@slow.bandwidth")
     asked = ["scale_out@slow.bandwidth", "scale_out@fast.bandwidth", "scale_out.bandwidth"]
     found = {row.resource: row for row in utility(job, cluster, resources=asked).utilities}
@@ -184,7 +184,7 @@ def test_questions_take_a_resource_of_one_kind(tmp_path):
     [
         ("scale_out@slo.bandwidth x2", "no nodes of kind 'slo'; did you mean slow? it has fast"),
         ("scale_out.bandwidth = 400 Gbit/s", "write scale_out@fast.bandwidth = … and scale_out@sl"),
-        ("scale_aut@slow.bandwidth x2", "'scale_aut' is no kind of call"),
+        ("scale_aut@slow.bandwidth x2", "'scale_aut' is not a kind of call"),
         ("scale_out@slow.bandwith x2", "did you mean 'scale_out.bandwidth'"),
         ("accelerator@slo hgx-h100", "no nodes of kind 'slo'; did you mean slow?"),
     ],

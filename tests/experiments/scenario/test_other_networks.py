@@ -104,8 +104,8 @@ def test_a_quotient_is_a_factor(base):
         ("routing valiant", "routing"),
         ("compute x1/0", "'x1/0' divides by zero"),
         ("compute x0/0", "'x0/0' divides by zero"),
-        ("cluster /dev/null", "/dev/null: cannot be read as a cluster: it is no file"),
-        ("compute x1/", "no factor"),
+        ("cluster /dev/null", "/dev/null: cannot be read as a cluster: it is not a regular file"),
+        ("compute x1/", "not a factor"),
     ],
 )
 def test_a_network_that_cannot_be_is_one_line(base, text, told):

@@ -234,7 +234,7 @@ def test_what_cannot_be_says_why(sample, text, message):
         ("replicas@ x4", "write how many times"),
         ("replicas x4 x2", "write how many times"),
         ("replicas outermost", "write how many times"),
-        ("replicas drop", "'drop' is no factor such as x0.5"),
+        ("replicas drop", "'drop' is not a factor such as x0.5"),
         ("rank 3 replicas x4", "is not a change to single ranks"),
     ],
 )
@@ -244,7 +244,7 @@ def test_what_is_not_written_so_says_how(text, message):
 
 
 def test_nodes_that_would_not_be_full_are_refused(sample):
-    with pytest.raises(WhatIfError, match="12 ranks do not fill nodes of 8 ranks"):
+    with pytest.raises(WhatIfError, match="12 ranks do not fill the job's nodes of 8 ranks"):
         asked("replicas x1.5", replace(sample, nodes=1))
 
 
@@ -305,4 +305,4 @@ def test_a_generated_step_is_asked_for_at_its_size():
     words = ["generate", DENSE, "-c", "hgx-h100", "--dp", "2", "--tp", "2"]
     done = CliRunner().invoke(app, [*words, "--what-if", "replicas x2"])
     assert done.exit_code == 1
-    assert "with another --dp" in done.output
+    assert "change --dp" in done.output

@@ -132,7 +132,7 @@ def test_options_declare_a_grid(tmp_path):
     assert declared["space"]["cluster"] == ["hgx-h100"]
     words[-1] = "16"
     done = CliRunner().invoke(app, ["atlas", *words, "-o", str(tmp_path / "site")])
-    assert (done.exit_code, "is of another atlas" in done.stderr) == (1, True)
+    assert (done.exit_code, "belongs to another atlas" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_links_are_varied_by_clusters(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(declared, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match=r"holds thesis.tex and is no atlas"):
+    with pytest.raises(OutputError, match=r"holds thesis.tex and is not an atlas"):
         tf.atlas(declared, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

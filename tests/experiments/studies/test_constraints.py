@@ -15,7 +15,7 @@ FITS = {"memory": ("memory", "room")}
 
 def unit_of(name):
     if name not in UNITS:
-        raise StudyError(f"{name!r} is no figure")
+        raise StudyError(f"{name!r} is not a figure")
     return UNITS[name]
 
 
@@ -70,11 +70,11 @@ def test_excess_is_nothing_exactly_where_it_holds_and_grows_with_the_distance(va
         ("gpus ==", "invalid syntax"),
         ("gpus == 8 9", "invalid syntax"),
         ("gpus = 8", "'= 8'"),
-        ("gpuz == 8", "'gpuz' is no figure"),
+        ("gpuz == 8", "'gpuz' is not a figure"),
         ("power <= 2", "W <= a number without a unit: give both the same unit, as in 'step_s"),
         ("power <= 2 s", "W <= s"),
-        ("power <= 2 mw", "'mw' is no unit"),
-        ("power <= 2 parsecs", "is no unit"),
+        ("power <= 2 mw", "'mw' is not a unit"),
+        ("power <= 2 parsecs", "is not a unit"),
         ("(gpus == 8", "never closed"),
         ("1 == 1", "names nothing"),
         ("power fits", "what fits is one of: memory fits"),

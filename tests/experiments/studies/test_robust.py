@@ -149,7 +149,7 @@ def test_an_upper_end_is_above_the_step_and_the_answer_says_what_it_means():
 
 
 def test_plans_differ_by_their_own_errors(tmp_path):
-    """What steps like them were off is drawn for each plan; a faster link is no other plan."""
+    """What steps like them were off is drawn for each plan; a faster link is not another plan."""
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN)
     fields = {
@@ -171,7 +171,7 @@ def test_plans_differ_by_their_own_errors(tmp_path):
 @pytest.mark.parametrize(
     ("objectives", "said"),
     [
-        ({"step_s": {"min": "p100"}}, "'p100' is no quantile: write median, p90"),
+        ({"step_s": {"min": "p100"}}, "'p100' is not a quantile: write median, p90"),
         ({"step_s": {"least": "p90"}}, "'least': input should be 'min' or 'max'"),
         ({"step_s": {"min": "p90", "max": "p10"}}, "write min, max, or a quantile"),
         ({"cost": {"min": "p90"}}, "cost is known as it is: quantiles are of what is simulated"),

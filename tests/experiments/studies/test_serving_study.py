@@ -83,7 +83,7 @@ def test_a_front_is_the_same_whoever_computes_it_and_again(chat, explored, tmp_p
         ({"space": {"serving.tpp": [1]}}, "no field of a deployment; did you mean tp"),
         ({"space": {"what_if": ["compute x0.5"]}}, "changes steps, not a deployment"),
         ({"objectives": {"step_s": "min"}}, "a deployment has no step; write ttft_mean"),
-        ({"objectives": {"ttft_p99": {"min": "p90"}}}, "quantiles are of what is simulated"),
+        ({"objectives": {"ttft_p99": {"min": "p90"}}}, "only simulated figures have quantiles"),
         ({"workloads": [{"plan": "p.yaml"}]}, "no workload is a deployment"),
         ({"workloads": [{"plan": "p.yaml"}, {"serving": "c.yaml"}]}, "make two studies"),
         ({"workloads": [{"plan": "p.yaml", "serving": "c.yaml"}]}, "give one of trace, plan and"),

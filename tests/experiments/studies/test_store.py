@@ -176,10 +176,10 @@ def test_a_directory_that_holds_something_else_is_not_written_to(tmp_path):
     folder.mkdir()
     (folder / "thesis.tex").write_text("text")
     line = refused(path, "-d", folder)
-    assert "holds thesis.tex and is no study's directory" in line
+    assert "holds thesis.tex and is not a study's directory" in line
     assert files(folder) == {"thesis.tex": b"text"}
-    assert "would be written over" in refused(path, "-d", tmp_path)
-    assert "is no directory" in refused(path, "-d", folder / "thesis.tex")
+    assert "would overwrite" in refused(path, "-d", tmp_path)
+    assert "is not a directory" in refused(path, "-d", folder / "thesis.tex")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_an_objective_may_be_computed_from_figures():
 def test_a_point_where_a_formula_divides_by_nothing_is_refused():
     objectives = {"score": {"min": "step_s / (scale_up.size - 8)"}}
     report = study(links(space={"scale_up.size": [4, 8]}, objectives=objectives))
-    assert report.explored.results.refused == ["", "score is no number here: it divides by 0"]
+    assert report.explored.results.refused == ["", "score is not a number here: it divides by 0"]
 
 
 def test_clusters_and_topologies_are_those_of_compare():

@@ -153,7 +153,7 @@ def test_an_empty_table_and_none_are_refused(tmp_path):
         read_points(table(tmp_path / "pairs.csv"))
     with pytest.raises(TraceError, match=r"none\.csv: cannot be read"):
         read_points(tmp_path / "none.csv")
-    with pytest.raises(WhatIfError, match="name the traces"):
+    with pytest.raises(WhatIfError, match="names its traces"):
         validate([SAMPLE], CLUSTER, against=[tmp_path / "pairs.csv"])
 
 

@@ -172,7 +172,7 @@ def test_fusing_a_run_is_one_launch_of_the_sum():
     assert alone(done.workload) == same(1e-6 + LAUNCH + 0.5 * 100e-6 + GAP + 50e-6)
     only = fused(workload, named(workload, "a"), 0.5)
     assert (only.runs, only.kernels.sum()) == (1, 2)
-    # The first "a" is no run: it keeps its time.
+    # The first "a" is not a run: it keeps its time.
     assert alone(only.workload) == same(1e-6 + LAUNCH + (10 + 20 + 35 + 50) * 1e-6 + 3 * GAP)
 
 

@@ -67,7 +67,7 @@ def test_rates_scale_with_the_bandwidth(crowd, factor):
 
 
 def test_more_bandwidth_on_one_link_can_slow_another_load_down():
-    """Fairness is no monotone law: nobody may assert that more bandwidth never hurts."""
+    """Fairness is not a monotone law: nobody may assert that more bandwidth never hurts."""
     both, one = np.array([0, 1], dtype=np.int32), np.array([1], dtype=np.int32)
     before, _ = max_min_rates([both, one], [np.ones(2), np.ones(1)], np.array([1.0, 3.0]))
     after, _ = max_min_rates([both, one], [np.ones(2), np.ones(1)], np.array([3.0, 3.0]))

@@ -245,7 +245,7 @@ def test_where_latency_rules_a_ring_shares_with_the_others_bytes():
 
 
 def test_overheads_and_calls_without_bytes_overlap_like_the_others():
-    """An overhead is waited for once, not step by step; a barrier's worth of steps is no load."""
+    """An overhead is waited for once, not step by step; the steps of a barrier are no load."""
     calls = (
         ("all_reduce", (1, 2), 1e5, 0.0),
         ("all_reduce", (2, 3, 4), 3e5, 7e-6),

@@ -254,7 +254,7 @@ def test_in_a_cluster_the_policy_is_that_of_the_fabric_alone():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"policy": "random"}, "'random' is no routing policy"),
+        ({"policy": "random"}, "'random' is not a routing policy"),
         ({"policy": "ecmp", "seed": -1}, "seed -1 of a routing is negative"),
         ({"policy": "valiant"}, "needs groups"),
     ],

@@ -132,10 +132,10 @@ def one_call(kind, ranks):
 @pytest.mark.parametrize(
     ("fabric", "lines", "message"),
     [
-        ("fat_tree", ("ports: 16", "routing: valiant"), "for dragonfly and torus"),
+        ("fat_tree", ("ports: 16", "routing: valiant"), "only dragonfly and torus have them"),
         ("fat_tree", ("ports: 16", "routing: random"), "scale_out.*routing"),
         ("fat_tree", ("ports: 16", "routing_seed: -1"), "routing_seed"),
-        ("fat_tree", ("ports: 16", "routing: spray", "routing_seed: 3"), "seed 3 is of the hash"),
+        ("fat_tree", ("ports: 16", "routing: spray", "routing_seed: 3"), "seed 3: only ecmp"),
         ("fat_tree", ("ports: 16", "link: myrinet"), "scale_out.*link"),
         ("switch", ("routing: ecmp",), "routing"),
     ],
@@ -185,7 +185,7 @@ def test_a_file_says_how_many_flows_ecmp_hashes():
     more = "  nodes_per_leaf: 4\n  spines: 4\n  routing: ecmp\n  flows: 8\n"
     text = FILE.format(nodes=8, fabric="leaf_spine", more=more)
     assert build(parse_cluster(text, source="small.yaml"), 64).routing.flows == 8
-    with pytest.raises(TwofoldError, match="ecmp hashes them, and routing is spray"):
+    with pytest.raises(TwofoldError, match="only ecmp hashes flows, but routing is spray"):
         parse_cluster(text.replace("ecmp", "spray"), source="small.yaml")
 
 

@@ -393,5 +393,5 @@ def test_a_graph_of_ones_own_takes_a_routing_behind_its_name(tmp_path):
     cluster = load_cluster(f"{file}@spray")
     assert build(cluster, 2).routing.policy == "spray"
     assert build(load_cluster(str(file)), 2).routing.policy == "ecmp"
-    with pytest.raises(TopologyError, match="'foo' is no routing policy"):
+    with pytest.raises(TopologyError, match="'foo' is not a routing policy"):
         build(load_cluster(f"{file}@foo"), 2)

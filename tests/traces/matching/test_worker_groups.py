@@ -91,7 +91,7 @@ def test_more_workers_than_groups_have_tell_nothing(tmp_path: Path) -> None:
 
 
 def test_ranks_that_disagree_tell_nothing(tmp_path: Path) -> None:
-    """A member without a call is no member."""
+    """A member without a call is not a member."""
     grid(tmp_path)
     tape = Tape(3, 4, groups=listed(3))
     tape.host("c10d::allreduce_", 100, 10, **elements(8))

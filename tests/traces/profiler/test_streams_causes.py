@@ -50,7 +50,7 @@ def test_a_thread_that_nobody_woke_begins_when_the_main_thread_has_got_as_far(
 def test_a_launch_that_was_held_up_explains_a_kernel_that_starts_as_it_returns(
     tmp_path: Path,
 ) -> None:
-    """So the host's delay shrinks with the host; it is no gap of the device."""
+    """So the host's delay shrinks with the host; it is not a gap of the device."""
     tape = Tape()
     tape.launch(0, 7, 5, 100, "first")
     slow = tape.call("cudaLaunchKernel", 20, 2000)

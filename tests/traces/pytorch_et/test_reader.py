@@ -162,7 +162,7 @@ def changed(**fields: object) -> bytes:
                     "shapes": [[]],
                 }
             ),
-            "node 8 .*is no tensor",
+            "node 8 .*is not a tensor",
         ),
         (changed(attrs=[{"name": "rf_id", "value": "seven"}]), "'seven' is not an integer"),
         (

@@ -46,23 +46,23 @@ def test_compressed_files_are_read(tmp_path):
     [
         ("", "there is no request"),
         ("a,b\n1,2\n", "its columns are of no request trace"),
-        (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is no count of tokens"),
-        (AZURE.replace("374", "-4"), "line 2: ContextTokens '-4' is no count of tokens"),
-        (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is no time"),
+        (AZURE.replace("374", "many"), "line 2: ContextTokens 'many' is not a count of tokens"),
+        (AZURE.replace("374", "-4"), "line 2: ContextTokens '-4' is not a count of tokens"),
+        (AZURE.replace("2023-11-16 18:15:46.6805900", "noon"), "TIMESTAMP 'noon' is not a time"),
         ("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,0\n", "line 2: num_decode_tokens 0"),
         ("Timestamp,Request tokens,Response tokens\n0,5,0\n", "no request asks for a token"),
         (
             "arrived_at,num_prefill_tokens,num_decode_tokens\n1,5,1\n0,5,1\n",
             "line 3: it arrives before",
         ),
-        ("arrived_at,num_prefill_tokens,num_decode_tokens\nnan,5,1\n", "is no time"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens\nnan,5,1\n", "is not a time"),
         (
             '{"timestamp": 0, "input_length": 1025, "output_length": 1, "hash_ids": [1]}\n',
             "request 0 has 1 hashes of 512 tokens for a prompt of 1025",
         ),
         (
             '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": 7}\n',
-            "line 1: hash_ids 7 is no list",
+            "line 1: hash_ids 7 is not a list",
         ),
         ('{"timestamp": 0, "input_length": 1\n', "line 1: not JSON"),
     ],

@@ -81,8 +81,8 @@ ARCHIVES: dict[str, dict[str, Any]] = {
     "a column is missing": {"table": {k: v for k, v in TABLE.items() if k != "TID"}},
     "a stamp is not a time": {"table": TABLE | {"Projected Start": [1000, -3]}},
     "the stamps are text": {"table": TABLE | {"Projected Start": ["a", "b"]}},
-    "the program is no xz": {"table": TABLE, "0004": b"nonsense"},
-    "the program is no module": {"table": TABLE, "0004": lzma.compress(b"\xff\xff")},
+    "the program is not a xz": {"table": TABLE, "0004": b"nonsense"},
+    "the program is not a module": {"table": TABLE, "0004": lzma.compress(b"\xff\xff")},
     "an xz bomb": {"table": TABLE, "0004": lzma.compress(bytes(60_000_000))},
     "a zip bomb": {"table": TABLE, "0004": bytes(60_000_000)},
 }

@@ -61,7 +61,7 @@ class Database:
         Raises
         ------
         TraceError
-            If a required column is missing, or a value is no whole number of 64 bits.
+            If a required column is missing, or a value is not a whole number of 64 bits.
         """
         names = (*required, *optional)
         have = [name for name in names if name in self._columns.get(table, ())]
@@ -159,7 +159,7 @@ def opened(path: Path) -> Iterator[Database]:
     Raises
     ------
     TraceError
-        If the file cannot be read, is damaged or is no SQLite database.
+        If the file cannot be read, is damaged or is not a SQLite database.
     """
     try:
         with open_file(path) as file:

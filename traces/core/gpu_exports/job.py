@@ -33,7 +33,7 @@ def read_exported_job(path: Path, reader: ExportReader) -> Job:
     Raises
     ------
     TraceError
-        If a file is damaged, is no export, or lacks what is needed.
+        If a file is damaged, is not an export, or lacks what is needed.
     """
     files, skipped = _files(path, reader)
     traces, units, notes = rank_traces(files)

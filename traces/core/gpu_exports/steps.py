@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"(\d{1,9})(?:/\d+)?\D{0,2}$")
 _SUFFIX = re.compile(r"[\s_#=:.]*\d+(?:/\d+)?\D{0,2}$")
 """A range's number, and what joins it to its name: ``step_3``, ``Step 3/100``, ``(step=3)``."""
 _HELD = 0.8
-"""A range that is no step by its name must hold this share of a rank's launches."""
+"""A range that is not a step by its name must hold this share of a rank's launches."""
 _HELD_BY_NAME = 0.2
 """A step by its name must: a recording of few steps has much before and after them."""
 _SAME = 0.01

@@ -42,6 +42,9 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
                                                        those that are found; with ``outermost``
                                                        copies are numbered behind all that was
                                                        recorded
+``layers N -> M``, ``micro-batches N -> M``            a recorded job of more layers, or of more
+                                                       micro-batches of its pipeline, than the N
+                                                       that it repeats (M above N)
 =====================================================  ==========================================
 
 R is a rank or ranks: ``3``, ``0-3,8``. F is a number or a quotient: ``0.5``, ``1/3``. What is
@@ -61,6 +64,7 @@ from experiments.scenario.change import (
     is_of_links,
 )
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
+from experiments.scenario.sizes import LAYERS, MICRO_BATCHES, Repeats, repeats
 from experiments.scenario.words import (
     CallsNamed,
     Clause,
@@ -83,8 +87,9 @@ GRAMMAR = (
     "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
     "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, transport NAME, p2p LEVEL, "
     "SETTING = VALUE, "
-    "replicas[@LABEL] xF [outermost], PART down|xF|latency xF with a PART of link A-B, nic I of "
-    "node N, node N, plane N, switch NAME, P% of [TIER] links; joined by 'and'"
+    "replicas[@LABEL] xF [outermost], layers|micro-batches N -> M, "
+    "PART down|xF|latency xF with a PART of link A-B, nic I of node N, node N, plane N, "
+    "switch NAME, P% of [TIER] links; joined by 'and'"
 )
 """All of it in one line."""
 
@@ -273,6 +278,14 @@ def _replicas(clause: Clause) -> Part:
     return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
 
 
+def _repeats(clause: Clause) -> Part:
+    clause.for_all_ranks()
+    what, *rest = [word.text for word in clause.words]
+    if len(rest) != 3 or rest[1] != "->" or not (rest[0].isdecimal() and rest[2].isdecimal()):
+        raise WhatIfError(f"write how many there are and how many there shall be: {what} 4 -> 8")
+    return repeats(Repeats(what, int(rest[0][:7]), int(rest[2][:7])))
+
+
 _ACCELERATOR = "accelerator"
 _VERBS: dict[str, Callable[[Clause], Part]] = {
     "fuse": _fuse,
@@ -280,6 +293,8 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "overlap": _overlap,
     "one": _one_call,
     "stragglers": _stragglers,
+    LAYERS: _repeats,
+    MICRO_BATCHES: _repeats,
     _ACCELERATOR: _accelerator,
     "cluster": _network("cluster", cluster.other_cluster),
     "topology": _network("topology", cluster.other_topology),

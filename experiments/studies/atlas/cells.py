@@ -162,14 +162,14 @@ def _is_path(model: str) -> bool:
 
 def _tried(study: Declaration, results: Results, number: int) -> Tried:
     values = results.values(number)
-    own = (
+    varied = (
         f"{dimension.name.partition('.')[2]} {dimension.say(values[dimension.name])}"
         for dimension in study.dimensions
         if dimension.name not in (MODEL, CLUSTER, SIZE)
     )
     refused = results.refused[number]
     step = None if refused else results.steps(number)[0]
-    return Tried(", ".join(own) or "as the study's plan", step, refused)
+    return Tried(", ".join(varied) or "as the study's plan", step, refused)
 
 
 def _refusal(sites: Sites, results: Results, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:

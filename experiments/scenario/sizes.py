@@ -1,0 +1,340 @@
+"""A recorded job at another size: more layers, or more micro-batches of a pipeline.
+
+What repeats is looked for in what each rank launches. Layers repeat without messages between ranks,
+micro-batches of a pipeline with them. Where it cannot be told what repeats so many times, the
+what-if is refused with the reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.scenario.change import Changed, Edited, say_count
+from experiments.scenario.scenario import Scenario
+from simulator.calls import KINDS
+from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
+from simulator.support.arrays import Longs
+from simulator.support.errors import DeadlockError, WhatIfError, WorkloadError
+from simulator.workload import What, Workload
+
+LAYERS, MICRO_BATCHES = "layers", "micro-batches"
+"""Words for what repeats in a step."""
+_FEWEST = 3
+"""Repetitions from which on a trace tells that something repeats: two may be chance."""
+_ENDS = 4
+"""Layers from which on a run may have one fewer: at its ends layers prefetch or begin otherwise."""
+_LEAST_SHARE = 0.5
+"""Of the time of kernels that has to repeat: a step that mostly does not is no stack of layers."""
+_MOST_ELSE = 0.05
+"""Of the time of kernels that may repeat another number of times."""
+_MOST_HIDDEN = 0.1
+"""Of the time of a rank whose computation is only seen between its calls that may not repeat."""
+_MOST_OPS = 5_000_000
+"""Ops that are put in at most: a step of ten million takes minutes to simulate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How many times ``what`` is in the recorded step, and how many times it is to be."""
+
+    what: str
+    now: int
+    then: int
+
+
+def repeats(request: Repeats) -> Edited:
+    """Let a step have more layers or micro-batches than were recorded.
+
+    Raises
+    ------
+    WhatIfError
+        If there are not to be more of them, or too few are recorded to tell.
+    """
+    if request.then <= request.now:
+        raise WhatIfError(f"{request.what} {request.now} -> {request.then}: name more, not fewer")
+    if request.now < _FEWEST:
+        raise WhatIfError(
+            f"{request.now} {request.what} do not tell what repeats: record a step of {_FEWEST} or"
+            " more"
+        )
+
+    def apply(scenario: Scenario) -> Changed:
+        scenario = scenario.whole()
+        workload = scenario.workload
+        choose = _layers if request.what == LAYERS else _micro_batches
+        try:
+            insertions = choose(workload, programs(workload), request)
+            _check_size(insertions)
+            longer = repeated(workload, insertions)
+            after = replace(scenario, workload=longer)
+            replace(after, engine="analytic").run()
+        except (WorkloadError, DeadlockError) as error:
+            reason = (
+                "ranks would wait for each other" if isinstance(error, DeadlockError) else error
+            )
+            raise WhatIfError(
+                f"{request.what}: how the step goes on is not told by what repeats in it: {reason}"
+            ) from error
+        return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
+
+    return Edited(apply)
+
+
+def _layers(workload: Workload, launched: Sequence[Program], request: Repeats) -> list[Insertion]:
+    """Choose the runs of layers of each rank, and put the same share of units into each."""
+    insertions: list[Insertion] = []
+    for program in launched:
+        runs = _layer_runs(workload, program, request.now)
+        if not runs:
+            raise WhatIfError(_nothing(workload, program, request))
+        _check_share(workload, program, runs)
+        for run in runs:
+            each = _times(len(run), request.now)
+            for like in np.array_split(np.arange(len(run)), each):
+                units = range(int(like[0]), int(like[-1]) + 1)
+                unit = _typical(workload, run, units)
+                insertions.append(Insertion(run, unit, request.then - request.now, units))
+    return insertions
+
+
+def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
+    """Return the runs without messages whose units are as many as layers, or a multiple.
+
+    Raises
+    ------
+    WhatIfError
+        If units that are as many contain units that are as many, or something else repeats.
+    """
+    chosen: list[Run] = []
+    for run in _largest_first(program.runs(max(layers - 1, 2))):
+        if _has_messages(workload, run):
+            continue
+        part = program.beside(run, chosen)
+        if part is not None and len(part) > 1 and _times(len(part), layers):
+            chosen.append(part)
+        elif _times(len(run), layers) and any(_is_most_of_a_unit(run, outer) for outer in chosen):
+            raise WhatIfError(
+                f"rank {program.rank}: units of {run.period} launches repeat {len(run)} times"
+                " inside longer ones that do so, too: which of them are layers is not told"
+            )
+    _check_count(program, chosen, layers)
+    return chosen
+
+
+def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
+    """Refuse a number that is off by one: more runs have one fewer, or one more, to the unit."""
+    if layers < _ENDS:
+        return
+    exact = {
+        count: sum(not len(run) % count for run in runs)
+        for count in (layers, layers - 1, layers + 1)
+    }
+    most = max(exact, key=lambda count: exact[count])
+    if exact[most] > exact[layers]:
+        raise WhatIfError(
+            f"rank {program.rank}: what repeats there does so {most} times, not {layers}: write"
+            f" how many layers more there shall be than {most}"
+        )
+
+
+def _times(units: int, layers: int) -> int:
+    """Return how many units a layer has if so many are a whole number for each, else 0.
+
+    Where there are layers enough one unit may be missing, or more, at the ends.
+    """
+    slack = (0, 1, -1) if layers >= _ENDS else (0,)
+    return next(((units + off) // layers for off in slack if not (units + off) % layers), 0)
+
+
+def _largest_first(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (-len(run) * run.period, run.period))
+
+
+def _is_beside(run: Run, others: Sequence[Run]) -> bool:
+    return all(run.end <= part.first or part.end <= run.first for part in others)
+
+
+def _is_most_of_a_unit(run: Run, outer: Run) -> bool:
+    """Whether a run of shorter units lies within one unit of another, and is most of it."""
+    first = (run.first - outer.first) // outer.period
+    last = (run.end - 1 - outer.first) // outer.period
+    is_most = run.end - run.first > outer.period / 2
+    return run.period < outer.period and first == last and is_most
+
+
+def _has_messages(workload: Workload, run: Run) -> bool:
+    return bool(_messages(workload, run.launched[0]))
+
+
+def _nothing(workload: Workload, program: Program, request: Repeats) -> str:
+    """Say that nothing repeats so many times, and what does."""
+    counts = Counter(
+        {len(run): len(run) * run.period for run in program.runs(_FEWEST)}
+        if len(program.ops) >= _FEWEST
+        else {}
+    )
+    most = ", ".join(f"{count} times" for count, _ in counts.most_common(3))
+    others = f"; what repeats there does so {most}" if most else "; nothing repeats there"
+    unseen = "" if _sees_kernels(workload, program) else " (only its calls are seen, no kernels)"
+    return (
+        f"rank {program.rank} launches nothing{unseen} that repeats {request.now} times, or a"
+        f" multiple{others}: {request.what} cannot be told in this trace"
+    )
+
+
+def _sees_kernels(workload: Workload, program: Program) -> bool:
+    what = workload.what[program.ops]
+    return bool(((what == What.COMPUTE) | (what == What.COPY)).any())
+
+
+def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> None:
+    """Refuse a rank of whose time too much is in nothing that repeats.
+
+    Where only calls are seen, computation of any layer may hide in the host's time between them:
+    all of it has to repeat then, but for a unit behind each run, whose last one ends with a call.
+    """
+    duration = workload.duration
+    if _sees_kernels(workload, program):
+        inside = sum(float(duration[np.concatenate(run.launched)].sum()) for run in runs)
+        share = inside / (float(duration[program.ops].sum()) or 1.0)
+        if share < _LEAST_SHARE:
+            raise WhatIfError(
+                f"rank {program.rank}: only {100 * share:.0f} % of the time of its kernels is in"
+                " what repeats as often: layers cannot be told in this trace"
+            )
+        _check_rest(workload, program, runs)
+        return
+    total = float(duration[program.hosts].sum()) or 1.0
+    units = [[float(duration[hosts].sum()) for hosts in run.hosts] for run in runs]
+    most = [max(each[1:-1] or each) for each in units]
+    hidden = max(0.0, total - sum(map(sum, units)) - sum(most))
+    hidden += sum(
+        max(0.0, end - usual)
+        for each, usual in zip(units, most, strict=True)
+        for end in (each[0], each[-1])
+    )
+    if hidden > _MOST_HIDDEN * total:
+        raise WhatIfError(
+            f"rank {program.rank}: {100 * hidden / total:.0f} % of its time is between calls that"
+            " do not repeat as often, and may hide layers: they cannot be told in this trace"
+        )
+
+
+def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> None:
+    """Refuse a rank of which much else repeats, another number of times: that may be layers."""
+    duration = workload.duration
+    total = float(duration[program.ops].sum()) or 1.0
+    for whole in _largest_first(program.runs(_FEWEST)):
+        run = program.beside(whole, runs)
+        if run is None or len(run) < _FEWEST:
+            continue
+        share = float(duration[np.concatenate(run.launched)].sum()) / total
+        if share > _MOST_ELSE:
+            raise WhatIfError(
+                f"rank {program.rank}: {100 * share:.0f} % of the time of its kernels repeats"
+                f" {len(run)} times: how many layers there are is not told"
+            )
+
+
+def _typical(workload: Workload, run: Run, units: range) -> int:
+    """Return the unit whose time is nearest to the median, inside the run if it has an inside."""
+    inner = [unit for unit in units if 0 < unit < len(run) - 1] or list(units)
+    times = {
+        unit: float(workload.duration[np.append(run.hosts[unit], run.launched[unit])].sum())
+        for unit in inner
+    }
+    middle = float(np.median(list(times.values())))
+    centre = (inner[0] + inner[-1]) / 2
+    return min(inner, key=lambda unit: (abs(times[unit] - middle), abs(unit - centre)))
+
+
+def _micro_batches(
+    workload: Workload, launched: Sequence[Program], request: Repeats
+) -> list[Insertion]:
+    """Choose runs of passes whose messages, so many times more, make those that are missing."""
+    more = request.then - request.now
+    insertions: list[Insertion] = []
+    for program in launched:
+        missing = _missing_messages(workload, program, request, more)
+        possible = _largest_first(
+            run for run in program.runs(_FEWEST) if _has_messages(workload, run)
+        )
+        chosen: list[Run] = []
+        for run in possible:
+            sent = _messages(workload, run.launched[0])
+            copies = min((missing[group] // count for group, count in sent.items()), default=0)
+            if not copies or not _is_beside(run, chosen):
+                continue
+            missing -= Counter({group: copies * count for group, count in sent.items()})
+            chosen.append(run)
+            unit = _typical(workload, run, range(len(run)))
+            insertions.append(Insertion(run, unit, copies, range(len(run))))
+        if missing:
+            raise WhatIfError(
+                f"rank {program.rank}: no passes of micro-batches that repeat {_FEWEST} times or"
+                " more make its messages: how its schedule goes on is not told"
+            )
+    return insertions
+
+
+def _messages(workload: Workload, ops: Longs) -> Counter[int]:
+    """Count the messages among ops by the group, sender and receiver, that they are between."""
+    calls = workload.calls
+    joined = ops[workload.call[ops] >= 0]
+    joined = joined[calls.kind[workload.call[joined]] == KINDS.index("send_receive")]
+    return Counter(calls.group[workload.call[joined]].tolist())
+
+
+def _missing_messages(
+    workload: Workload, program: Program, request: Repeats, more: int
+) -> Counter[int]:
+    sent = _messages(workload, program.ops)
+    if not sent:
+        raise WhatIfError(
+            f"rank {program.rank} has no messages to stages of a pipeline: micro-batches cannot be"
+            " told from layers in this trace"
+        )
+    for group, count in sent.items():
+        if count % request.now:
+            raise WhatIfError(
+                f"rank {program.rank} has {say_count(count, 'message')} of"
+                f" {workload.groups[group]}, no multiple of {request.now} micro-batches"
+            )
+    return Counter({group: count // request.now * more for group, count in sent.items()})
+
+
+def _check_size(insertions: Sequence[Insertion]) -> None:
+    ops = sum(
+        (len(insertion.run.hosts[insertion.unit]) + insertion.run.period) * insertion.copies
+        for insertion in insertions
+    )
+    if ops > _MOST_OPS:
+        raise WhatIfError(f"{ops:,} ops more are too many: {_MOST_OPS:,} at most")
+
+
+def _note(
+    request: Repeats, before: Workload, after: Workload, insertions: Sequence[Insertion]
+) -> str:
+    runs = {id(insertion.run): insertion.run for insertion in insertions}.values()
+    units = sorted({(len(run), run.period) for run in runs}, reverse=True)
+    recorded = ", ".join(
+        f"{count} units of {say_count(period, 'launch')}" for count, period in units[:3]
+    )
+    more = f" and {len(units) - 3} others" if len(units) > 3 else ""
+    return (
+        f"{request.now} → {request.then} {request.what} (recorded: {recorded}{more});"
+        f" {len(before):,} → {len(after):,} ops"
+    )
+
+
+def _assumed(request: Repeats) -> tuple[str, ...]:
+    """Say what is taken for granted of what was not recorded."""
+    added = [
+        f"{request.what} that are added last as long as the median of those recorded",
+        "what does not repeat, such as an optimizer's step or the loss, lasts as recorded",
+    ]
+    if request.what == MICRO_BATCHES:
+        added.append("the pipeline goes on as in the middle of its recorded schedule")
+    return tuple(added)

@@ -1,0 +1,396 @@
+"""More repetitions of what a step repeats: layers, or micro-batches of a pipeline.
+
+What a rank launches, kernel by kernel and call by call in the order of its program, repeats unit by
+unit where layers or micro-batches do. Units are put in behind one in the middle of a run of units:
+each is a copy of it that lasts as long as the median of them. An edge from a unit to one behind it
+leads from every unit to the one as far behind; calls are matched anew, the n-th of a group on each
+rank. What does not repeat stays as it is.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from simulator.calls import Calls
+from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.errors import WorkloadError
+from simulator.workload import Edges, What, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Units that follow each other on a rank and launch the same.
+
+    ``launched[u]`` are the ops that unit ``u`` launches, in order, and ``hosts[u]`` the host ops
+    behind those of the unit before, up to its own last launch.
+    """
+
+    rank: int
+    first: int
+    launched: tuple[Longs, ...]
+    hosts: tuple[Longs, ...]
+
+    def __len__(self) -> int:
+        return len(self.launched)
+
+    @property
+    def period(self) -> int:
+        """How many ops a unit launches."""
+        return len(self.launched[0])
+
+    @property
+    def end(self) -> int:
+        """Where it ends among the launches of its rank, of which it begins with the ``first``."""
+        return self.first + len(self) * self.period
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """``copies`` of a unit of a run behind it; ``like`` are the units whose median they last."""
+
+    run: Run
+    unit: int
+    copies: int
+    like: range
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a rank launches, in order: ``ops``, what each looks like, and where its launch is.
+
+    ``position[i]`` counts the host ops up to the launch of ``ops[i]``; ``hosts`` are these, in
+    order.
+    """
+
+    rank: int
+    ops: Longs
+    looks: Longs
+    position: Longs
+    hosts: Longs
+
+    def runs(self, least: int) -> Iterator[Run]:
+        """Yield the longest runs of each period that have so many whole units, or more."""
+        count = len(self.looks)
+        for period in range(1, count // max(least, 2) + 1):
+            same = self.looks[period:] == self.looks[:-period]
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], same.view(np.int8), [0]])))
+            for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+                units = (end - begin + period) // period
+                if units >= least:
+                    yield self._run(begin, period, units)
+
+    def beside(self, run: Run, others: Sequence[Run]) -> Run | None:
+        """Return the longest part of a run that is in none of others; None of less than a unit."""
+        bounds = [run.first, run.end]
+        parts = ((max(part.first, run.first), min(part.end, run.end)) for part in others)
+        free, begin = (0, 0), bounds[0]
+        occupied = sorted(part for part in parts if part[0] < part[1])
+        for first, end in [*occupied, (bounds[1], bounds[1])]:
+            free = max(free, (begin, first), key=lambda part: part[1] - part[0])
+            begin = max(begin, end)
+        units = (free[1] - free[0]) // run.period
+        return self._run(free[0], run.period, units) if units > 0 else None
+
+    def _run(self, begin: int, period: int, units: int) -> Run:
+        bounds = [begin + unit * period for unit in range(units + 1)]
+        before = 0 if not begin else int(self.position[begin - 1])
+        last = [before, *(int(self.position[end - 1]) for end in bounds[1:])]
+        return Run(
+            self.rank,
+            begin,
+            tuple(self.ops[start:end] for start, end in pairwise(bounds)),
+            tuple(self.hosts[start:end] for start, end in pairwise(last)),
+        )
+
+
+def programs(workload: Workload) -> list[Program]:
+    """Return what each rank launches, in the order of its host's launches.
+
+    Ops that no host op of the rank launches come where they started.
+
+    Raises
+    ------
+    WorkloadError
+        If it was not recorded when ops started.
+    """
+    if np.isnan(workload.measured_start).any():
+        raise WorkloadError("when ops started was not recorded: a plan says its sizes itself")
+    source, target = workload.edges.source, workload.edges.target
+    host = workload.what == What.HOST
+    launches = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
+    order = np.zeros(len(workload), dtype=np.int64)
+    launched_at = np.full(len(workload), -1, dtype=np.int64)
+    kinds: dict[tuple[object, ...], int] = {}
+    by_rank = []
+    for rank in workload.ranks:
+        ops = workload.ops_of(rank)
+        hosts = ops[host[ops]]
+        hosts = hosts[np.argsort(workload.measured_start[hosts], kind="stable")]
+        order[hosts] = np.arange(1, len(hosts) + 1)
+        by_rank.append((rank, ops[~host[ops]], hosts))
+    np.maximum.at(launched_at, target[launches], order[source[launches]])
+    result = []
+    for rank, launched, hosts in by_rank:
+        begins = workload.measured_start[launched]
+        at = launched_at[launched]
+        alone = at < 0
+        at[alone] = np.searchsorted(workload.measured_start[hosts], begins[alone], side="right")
+        in_order = np.lexsort((begins, at))
+        ops = launched[in_order]
+        looks = [kinds.setdefault(_look(workload, int(op)), len(kinds)) for op in ops]
+        position = np.maximum.accumulate(at[in_order])
+        result.append(Program(rank, ops, np.array(looks, dtype=np.int64), position, hosts))
+    return result
+
+
+def _look(workload: Workload, op: int) -> tuple[object, ...]:
+    """Return what makes ops alike: their name, or the kind, group and size of their call."""
+    call = int(workload.call[op])
+    if call < 0:
+        return int(workload.what[op]), int(workload.name[op])
+    calls = workload.calls
+    size = float(calls.size[call])
+    return (
+        *(int(workload.what[op]), int(calls.kind[call]), int(calls.group[call])),
+        None if math.isnan(size) else size,
+    )
+
+
+def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
+    """Return the step with copies of units put in.
+
+    Parameters
+    ----------
+    workload
+        Without copies of ranks (:attr:`Workload.copies`).
+    insertions
+        Of different units; those of all ranks of a group make as many calls of it more.
+
+    Raises
+    ------
+    WorkloadError
+        If ranks of a group would make different calls, or wait for themselves.
+    """
+    step = _Longer(workload, insertions)
+    template = np.concatenate([np.arange(len(workload)), *step.templates]).astype(np.int64)
+    calls, call = step.calls()
+    unknown = np.full(len(template) - len(workload), np.nan)
+
+    def longer(column: Floats | None) -> Floats | None:
+        return None if column is None else column[template]
+
+    return replace(
+        workload,
+        what=workload.what[template],
+        rank=workload.rank[template],
+        lane=workload.lane[template],
+        name=workload.name[template],
+        call=call,
+        duration=np.concatenate([workload.duration, *step.durations]),
+        ready=np.concatenate([workload.ready, np.zeros(len(unknown))]),
+        measured_start=np.concatenate([workload.measured_start, unknown]),
+        measured_end=np.concatenate([workload.measured_end, unknown]),
+        edges=step.edges(len(template)),
+        calls=calls,
+        flops=longer(workload.flops),
+        traffic=longer(workload.traffic),
+        module=None if workload.module is None else workload.module[template],
+        advance=None if workload.advance is None else np.append(workload.advance, unknown),
+    )
+
+
+@dataclass(eq=False)
+class _Longer:
+    """A step with units put in: where each copy of an op is, and what it waits for."""
+
+    workload: Workload
+    insertions: Sequence[Insertion]
+    templates: list[Longs] = field(default_factory=list)
+    durations: list[Floats] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._first: list[int] = []  # of an insertion, its first copy's first op
+        self._of: dict[int, tuple[int, int]] = {}  # op -> insertion, position in its unit
+        self._unit: dict[int, tuple[int, int]] = {}  # op -> run, unit
+        self._runs: list[Run] = []
+        self._cuts: list[list[int]] = []  # of a run, its insertions
+        numbers: dict[int, int] = {}
+        count = len(self.workload)
+        for number, insertion in enumerate(self.insertions):
+            run = insertion.run
+            if id(run) not in numbers:
+                numbers[id(run)] = len(self._runs)
+                self._runs.append(run)
+                self._cuts.append([])
+                for unit in range(len(run)):
+                    for op in (*run.launched[unit].tolist(), *run.hosts[unit].tolist()):
+                        self._unit[op] = numbers[id(run)], unit
+            self._cuts[numbers[id(run)]].append(number)
+            ops = np.concatenate([run.hosts[insertion.unit], run.launched[insertion.unit]])
+            for position, op in enumerate(ops.tolist()):
+                self._of[op] = number, position
+            self._first.append(count)
+            self.templates.append(np.tile(ops, insertion.copies))
+            lasting = _median_durations(self.workload, insertion)
+            self.durations.append(np.tile(lasting, insertion.copies))
+            count += len(ops) * insertion.copies
+
+    def _copy(self, op: int, number: int) -> int:
+        """Return a copy of an op of an insertion's unit; they count from 1, and 0 is itself."""
+        if not number:
+            return op
+        insertion, position = self._of[op]
+        size = len(self.templates[insertion]) // self.insertions[insertion].copies
+        return self._first[insertion] + (number - 1) * size + position
+
+    def edges(self, ops: int) -> Edges:
+        """Return the edges: those inside units once more, those between them as far as before."""
+        old = self.workload.edges
+        rows: list[tuple[int, int, float]] = []
+        for source, target, lag in zip(
+            old.source.tolist(), old.target.tolist(), old.lag.tolist(), strict=True
+        ):
+            cut = self._crossed(source, target)
+            if cut is None:
+                rows.append((source, target, lag))
+            else:
+                number = self._unit[target][1] - self.insertions[cut].unit
+                number += self.insertions[cut].copies * (number > 0)
+                rows.append((self._as_far(source, target, cut, number), target, lag))
+            rows += self._copied(source, target, lag)
+        sources, targets, lags = zip(*rows, strict=True)
+        return Edges.of(ops, np.array(sources), np.array(targets), np.array(lags))
+
+    def _crossed(self, source: int, target: int) -> int | None:
+        """Return the insertion between two units of a run that an edge leads over."""
+        before, behind = self._unit.get(source), self._unit.get(target)
+        if before is None or behind is None or before[0] != behind[0]:
+            return None
+        first, last = sorted((before[1], behind[1]))
+        for cut in self._cuts[before[0]]:
+            if first <= self.insertions[cut].unit < last:
+                return cut
+        return None
+
+    def _copied(self, source: int, target: int, lag: float) -> Iterator[tuple[int, int, float]]:
+        """Yield an edge once more for each copy of its ends."""
+        if target in self._of:
+            insertion = self._of[target][0]
+            for number in range(1, self.insertions[insertion].copies + 1):
+                at = self._source(source, target, insertion, number)
+                yield at, self._copy(target, number), lag
+        elif source in self._of and target not in self._unit:
+            for number in range(1, self.insertions[self._of[source][0]].copies + 1):
+                yield self._copy(source, number), target, lag
+
+    def _source(self, source: int, target: int, insertion: int, number: int) -> int:
+        """Return what the copy of an op waits for where the op waits for ``source``."""
+        behind, before = self._unit.get(target), self._unit.get(source)
+        if behind is not None and before is not None and behind[0] == before[0]:
+            return self._as_far(source, target, insertion, number)
+        if source in self._of and number <= self.insertions[self._of[source][0]].copies:
+            return self._copy(source, number)
+        return source
+
+    def _as_far(self, source: int, target: int, cut: int, number: int) -> int:
+        """Return what a unit waits for as far from it as ``source`` is from ``target``.
+
+        Units are numbered from the one that is copied, which is 0; its copies come next, then the
+        units behind it. ``number`` is that of the unit that waits.
+        """
+        insertion = self.insertions[cut]
+        unit = self._unit[source][1]
+        at = number - (self._unit[target][1] - unit)
+        copies = insertion.copies
+        wanted = insertion.unit + (min(at, 0) if at <= copies else at - copies)
+        op = _counterpart(self.workload, insertion.run, source, unit, wanted)
+        return self._copy(op, at) if 0 < at <= copies else op
+
+    def calls(self) -> tuple[Calls, Ints]:
+        """Match calls anew: the n-th of a group on each rank is one.
+
+        Raises
+        ------
+        WorkloadError
+            If ranks would make different ones.
+        """
+        workload, calls = self.workload, self.workload.calls
+        call = np.full(len(workload) + sum(map(len, self.templates)), -1, dtype=np.int32)
+        members = np.flatnonzero(workload.call >= 0)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for op in members[np.argsort(calls.sequence[workload.call[members]], kind="stable")]:
+            key = int(calls.group[workload.call[op]]), int(workload.rank[op])
+            groups.setdefault(key, []).append(int(op))
+        rows: list[int] = []
+        sequences: list[int] = []
+        for group in sorted({group for group, _ in groups}):
+            lists = [self._with_copies(ops) for (of, _), ops in groups.items() if of == group]
+            self._check_alike(group, lists)
+            for sequence, (_, first) in enumerate(lists[0]):
+                for ops in lists:
+                    call[ops[sequence][0]] = len(rows)
+                rows.append(first)
+                sequences.append(sequence)
+        taken = calls.taken(np.array(rows, dtype=np.int64))
+        return replace(taken, sequence=np.array(sequences, dtype=np.int64)), call
+
+    def _with_copies(self, ops: Sequence[int]) -> list[tuple[int, int]]:
+        """Put the copies of a rank's ops of a group in, each with the call that it is like."""
+        result: list[tuple[int, int]] = []
+        waiting: list[int] = []
+        for op, following in pairwise([*ops, -1]):
+            result.append((op, int(self.workload.call[op])))
+            if op not in self._of:
+                continue
+            waiting.append(op)
+            insertion = self._of[op][0]
+            if following in self._of and self._of[following][0] == insertion:
+                continue
+            for number in range(1, self.insertions[insertion].copies + 1):
+                result += [
+                    (self._copy(joined, number), int(self.workload.call[joined]))
+                    for joined in waiting
+                ]
+            waiting = []
+        return result
+
+    def _check_alike(self, group: int, lists: Sequence[Sequence[tuple[int, int]]]) -> None:
+        name, calls = str(self.workload.groups[group]), self.workload.calls
+        if len({len(ops) for ops in lists}) != 1:
+            raise WorkloadError(f"ranks of {name} would make different numbers of calls")
+        kinds = np.array([[calls.kind[call] for _, call in ops] for ops in lists])
+        sizes = np.array([[calls.size[call] for _, call in ops] for ops in lists])
+        if (kinds != kinds[0]).any() or not np.array_equal(
+            sizes, np.broadcast_to(sizes[0], sizes.shape), equal_nan=True
+        ):
+            raise WorkloadError(f"ranks of {name} would make different calls")
+
+
+def _median_durations(workload: Workload, insertion: Insertion) -> Floats:
+    """Return how long the ops of a copy last: launched ones, and host ops in all, as the median."""
+    run, like = insertion.run, insertion.like
+    hosts = workload.duration[run.hosts[insertion.unit]]
+    sums = [float(workload.duration[run.hosts[unit]].sum()) for unit in like]
+    total = float(hosts.sum())
+    scale = float(np.median(sums)) / total if total else 1.0
+    launched = np.median([workload.duration[run.launched[unit]] for unit in like], axis=0)
+    return np.concatenate([hosts * scale, launched])
+
+
+def _counterpart(workload: Workload, run: Run, op: int, unit: int, wanted: int) -> int:
+    """Return the op of another unit that is as an op of a unit: by its place, from the end."""
+    if unit == wanted:
+        return op
+    launched = run.launched[unit].tolist()
+    if op in launched:
+        return int(run.launched[wanted][launched.index(op)])
+    lane = workload.lane[op]
+    thread = run.hosts[unit][workload.lane[run.hosts[unit]] == lane].tolist()
+    same_thread = run.hosts[wanted][workload.lane[run.hosts[wanted]] == lane]
+    if not len(same_thread):
+        raise WorkloadError(f"rank {run.rank}: what repeats does not launch on the same threads")
+    from_end = len(thread) - thread.index(op)
+    return int(same_thread[max(0, len(same_thread) - from_end)])

@@ -415,6 +415,10 @@ def replayed(
 ) -> Baseline:
     """Replay a step of a trace that has been read on a cluster; errors as :func:`baseline`."""
     percentile = percentile_of(settings.step)
+    if percentile is not None and settings.step_time:
+        raise SettingsError(
+            f"step_time: that of one recorded step; step {settings.step} is drawn from several"
+        )
     loaded = read(settings.step if percentile is None else TYPICAL)
     asked_nodes = settings.nodes
     loaded, settings = _on_hosts(loaded, cluster, settings)
@@ -487,7 +491,7 @@ def _unprofiled(
 
 
 def _drawn(
-    typical: Loaded, recorded: Scenario, percentile: float, read: OpenTrace, watch: Watch
+    typical: Loaded, recorded: Scenario, percentile: int, read: OpenTrace, watch: Watch
 ) -> "DrawnStep":
     """Draw the step at a percentile.
 
@@ -507,7 +511,7 @@ def _in_place_of(typical: Loaded, drawn: "DrawnStep") -> Loaded:
     """Return a drawn step, of which nothing was measured, as one that was read."""
     coverage = replace(
         typical.coverage,
-        step=f"p{drawn.percentile:g}",
+        step=f"p{drawn.percentile}",
         typical_of=(),
         notes=(*typical.coverage.notes, drawn.note),
     )

@@ -91,16 +91,16 @@ def _step(value: str) -> str:
     return value
 
 
-def percentile_of(step: str) -> float | None:
+def percentile_of(step: str) -> int | None:
     """Return which percentile a step is, ``p95``; None of any other name.
 
     Examples
     --------
-    >>> percentile_of("p99.9"), percentile_of("p100"), percentile_of("median")
-    (99.9, None, None)
+    >>> percentile_of("p99"), percentile_of("p100"), percentile_of("median")
+    (99, None, None)
     """
-    found = re.fullmatch(r"p(\d{1,2}(?:\.\d{1,3})?)", step)
-    return float(found[1]) or None if found else None
+    found = re.fullmatch(r"p([1-9]\d?)", step)
+    return int(found[1]) if found else None
 
 
 def _step_time(value: str) -> str:

@@ -153,6 +153,8 @@ def _with_typical(read: OpenTrace, form: "Format") -> OpenTrace:
     remembered = lru_cache(maxsize=MOST_STEPS)(read) if form.profiler else read
 
     def read_or_settle(step: str) -> Loaded:
+        if step.startswith("p") and step[1:].isdecimal():
+            raise TraceError(f"{step}: what-ifs draw this step; here name a recorded one")
         if step != TYPICAL:
             return remembered(step)
         return typical_step(remembered) if form.profiler else remembered(MEDIAN)

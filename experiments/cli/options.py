@@ -117,7 +117,7 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
-    is_percentile = value.startswith("p") and value[1:].replace(".", "", 1).isdecimal()
+    is_percentile = value.startswith("p") and value[1:].isdecimal()
     if not (value in ("typical", "median", "all") or value.isdecimal() or is_percentile):
         raise typer.BadParameter(f"{value!r} is not a step: a number, typical, median, all or p95.")
     return value

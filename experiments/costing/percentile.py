@@ -38,7 +38,7 @@ class DrawnStep:
     """
 
     scenario: Scenario
-    percentile: float
+    percentile: int
     median: float
     step: float
     recorded: int
@@ -49,7 +49,7 @@ class DrawnStep:
         """Say in a sentence what step it is."""
         median, step = (format_quantity(seconds, "s") for seconds in (self.median, self.step))
         return (
-            f"{step} is the {self.percentile:g}th percentile of {DRAWS} steps in which every rank, "
+            f"{step} is the {self.percentile}th percentile of {DRAWS} steps in which every rank, "
             f"and the network, is as in one of {self.recorded} recorded ones; "
             f"their median is {median}"
         )
@@ -59,7 +59,7 @@ def at_percentile(
     typical: Scenario,
     measured: float,
     steps: Sequence[Workload],
-    percentile: float,
+    percentile: int,
     progress: Progress | None = None,
 ) -> DrawnStep:
     """Draw steps, simulate them, and return the one at a percentile.

@@ -131,7 +131,7 @@ def the_step(base: "Baseline") -> str:
     return (
         f"the {length} step"
         if base.drawn is None
-        else f"the {length} p{base.drawn.percentile:g} step"
+        else f"the {length} p{base.drawn.percentile} step"
     )
 
 

@@ -14,6 +14,7 @@ from simulator.calls import CallRow
 from simulator.support.errors import SettingsError, TraceError
 from simulator.workload import What
 from topologies import load_cluster
+from traces.load import load
 
 LIVE = ROOT / "traces" / "live"
 FAST, SLOW = 1.25 - np.sqrt(4 / 3) / 4, 1.25 + 3 * np.sqrt(4 / 3) / 4
@@ -76,7 +77,14 @@ def test_a_trace_that_shows_no_scatter_is_refused(trace, words):
         baseline(SAMPLES / trace, "dgx-a100", step="p95")
 
 
-@pytest.mark.parametrize("step", ["p0", "p100", "p-5", "p95%", "p"])
+@pytest.mark.parametrize("step", ["p0", "p100", "p-5", "p95%", "p99.9", "p"])
 def test_what_is_no_percentile_is_refused(step):
     with pytest.raises(SettingsError, match="write the number of a step"):
         baseline(SAMPLES / "gloo-ddp-4", step=step)
+
+
+def test_a_drawn_step_has_no_unprofiled_time_and_is_in_no_file():
+    with pytest.raises(SettingsError, match="step_time: that of one recorded step; step p95 is"):
+        baseline(LIVE / "1f1b-2", LIVE / "1f1b-2.yaml", step="p95", step_time="1 s")
+    with pytest.raises(TraceError, match="p95: what-ifs draw this step; here name a recorded one"):
+        load(LIVE / "1f1b-2", "p95")

@@ -588,6 +588,18 @@ def test_more_replicas_are_given_a_batch_for_all_of_them():
         assert each == plan.run.global_batch // plan.parallelism.dp
 
 
+def test_advice_keeps_the_ranks_while_it_can_and_what_differs_among_them():
+    """Ranks that are slower stay so where the job keeps its size; of a larger one nobody knows."""
+    slow = (RankRates(0, 3, CHIP, DeviceMemory(size=80 * GIB)),)
+    same = [one.plan for one in alternatives(replace(plan_for(memory=80 * GIB, dp=8), others=slow))]
+    assert {plan.parallelism.ranks for plan in same} == {8}
+    assert all(plan.others == slow for plan in same)
+    large = replace(plan_for("deepseek-v3-671b", memory=80 * GIB, dp=8, ep=8), others=slow)
+    more = [one.plan for one in alternatives(large)]
+    assert min(plan.parallelism.ranks for plan in more) > 8
+    assert all(plan.others == () for plan in more)
+
+
 def test_memory_that_is_not_given_is_not_checked():
     check_memory(plan_for(dp=8))
     assert fits(plan_for(dp=8))

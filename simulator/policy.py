@@ -23,7 +23,7 @@ without groups ``adaptive`` has none, and ``valiant`` does not exist.
 
 from dataclasses import dataclass, field
 
-from simulator.support.arrays import Floats, Ints, Mask
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 
@@ -58,7 +58,8 @@ class Routing:
         What adaptive switches think each link can carry, in proportion to each other, shape
         ``(links,)``; its bandwidth if not given.
     slowed
-        Links that a fault made slower, shape ``(links,)``, which messages avoid that are divided.
+        What faults left of the bandwidth of each link, 1 of a sound one, shape ``(links,)``.
+        Messages that are divided avoid what is slower.
 
     Raises
     ------
@@ -80,7 +81,7 @@ class Routing:
     flows: int = 1
     group: Ints | None = field(default=None, repr=False)
     capacity: Floats | None = field(default=None, repr=False)
-    slowed: Mask | None = field(default=None, repr=False)
+    slowed: Floats | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

@@ -523,9 +523,9 @@ def say_ranks(ranks: Ints) -> str:
 
 def _with_bandwidths(network: Topology, factors: Floats) -> Topology:
     """Multiply the bandwidths of links; its switches know which are slower."""
-    routing, slowed = network.routing, factors < 1
+    routing, slowed = network.routing, np.minimum(factors, 1.0)
     if routing.slowed is not None:
-        slowed |= routing.slowed
+        slowed *= routing.slowed
     capacity = None if routing.capacity is None else routing.capacity * factors
-    routing = replace(routing, capacity=capacity, slowed=slowed if slowed.any() else None)
+    routing = replace(routing, capacity=capacity, slowed=slowed if (slowed < 1).any() else None)
     return replace(network, bandwidth=network.bandwidth * factors, routing=routing)

@@ -26,6 +26,7 @@ divided goes as if slow cables between switches were cut.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -328,12 +329,63 @@ def _alone(network: Topology, source: Ints, target: Ints) -> Routes:
     key = int(source[0]), int(target[0])
     if key not in cache:
         check_nodes(network, source, target)
-        found = _routes(network, source, target, None)
+        found = _as_left(network, source, target)
         if len(found.link) * len(cache) > _KEPT_LINKS:
             cache.clear()
         cache[key] = found
     ways: Routes = cache[key]
     return ways
+
+
+def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
+    """Divide a message over sound cables and what faults left of others.
+
+    Of a cable that has a part ``f`` of its bandwidth it takes that part of what it would take of a
+    sound one, and of the rest the ways there are without it. So it loads no cable for longer than
+    one or the other: whatever messages there are besides, of which it knows nothing, a slow cable
+    costs all of them no more than a dead one.
+    """
+    if without_slowed(network) is None:
+        return _routes(network, source, target, None)
+    parts, begin = [], 0.0
+    for end, link, left in _by_what_is_left(network):
+        try:
+            ways = _routes(left, source, target, None)
+        except TopologyError:  # there is no other way
+            if not parts:
+                raise
+            parts[-1] = (parts[-1][0] + 1.0 - begin, *parts[-1][1:])
+            break
+        parts.append((end - begin, link[ways.link], ways.share))
+        begin = end
+    share = np.concatenate([weight * share for weight, _, share in parts])
+    links = np.concatenate([link for _, link, _ in parts])
+    return Routes(*rows_of_links(1, np.zeros(len(links), dtype=np.int64), links, share))
+
+
+def _by_what_is_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
+    """Return networks of the cables of which faults left more than a part of the bandwidth.
+
+    Each of them is sound, and stands up to the part that is given; ``link`` are the numbers of its
+    links in the whole network.
+    """
+    cache = network.known_graph
+    if "by what is left" not in cache:
+        factor = network.routing.slowed
+        slowed = between_switches(network)
+        left = np.ones(len(network)) if factor is None else np.where(slowed, factor, 1.0)
+        capacity = network.routing.capacity
+        routing = replace(
+            network.routing, capacity=None if capacity is None else capacity / left, slowed=None
+        )
+        sound = replace(network, bandwidth=network.bandwidth / left, routing=routing)
+        ends = np.unique(left)
+        cache["by what is left"] = [
+            (float(end), np.flatnonzero(left >= end), with_links(sound, left >= end))
+            for end in ends
+        ]
+    networks: list[tuple[float, Longs, Topology]] = cache["by what is left"]
+    return networks
 
 
 def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
@@ -357,6 +409,9 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
         If two nodes have no path, naming them, or a message names a node that is not there.
     """
     check_nodes(network, source, target)
+    if len(source) == 1:
+        ways = _alone(network, source, target)
+        return np.bincount(ways.link, amount[0] * ways.share, len(network)).astype(np.float64)
     loads = _adaptive_loads(network, (source, target), amount)
     avoiding = without_slowed(network)
     if avoiding is None or not loads[avoiding.slowed].any():
@@ -409,7 +464,7 @@ def without_slowed(network: Topology) -> Avoiding | None:
         return None
     cache = network.known_graph
     if "avoiding" not in cache:
-        slowed = slowed & between_switches(network)
+        slowed = (slowed < 1) & between_switches(network)
         link = np.flatnonzero(~slowed)
         cache["avoiding"] = Avoiding(with_links(network, ~slowed), slowed, link)
     avoiding: Avoiding = cache["avoiding"]

@@ -5,7 +5,7 @@ from math import comb, factorial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.faults import cut, slow
@@ -274,14 +274,35 @@ def busy_alone_and_together(network, ends):
     return [(load / network.bandwidth).max() for load in (together, apart)]
 
 
-@pytest.mark.parametrize("policy", ["spray", "adaptive", "minimal"])
-@given(
-    spec=st.sampled_from(
-        ["leaf_spine:4x4x4", "fat_tree:4", "dragonfly:9x4x2x2", "dragonfly:5x4x2x2", "torus:4x4"]
-    ),
-    data=st.data(),
-)
+FAULTY = [
+    "leaf_spine:4x4x4",
+    "fat_tree:4",
+    "rail:4x4x2",
+    "dragonfly:9x4x2x2",
+    "dragonfly:5x4x2x2",
+    "torus:4x4",
+    "torus:3x5",
+    "torus:2x3x4",
+    "twisted_torus:2x4",
+    "mesh:4x4",
+    "hypercube:4",
+    "ring:8",
+    "hyperx:4x4x1",
+    "slim_fly:5x1",
+    "dragonfly_plus:3x2x2x2",
+]
+
+
+@pytest.mark.parametrize("policy", ["spray", "adaptive", "minimal", "valiant"])
+@given(spec=st.sampled_from(FAULTY), data=st.data())
 def test_a_slow_link_never_costs_more_than_a_dead_one(policy, spec, data):
+    """Nor calls of one message each, which know nothing of each other: on any fabric.
+
+    Not under a hash, which knows no bandwidths and goes on using the slow link. All around a ring
+    adaptive messages by themselves take detours that are in each other's way, so that a sound one
+    may be worse than a cut one; a slow one is between the two.
+    """
+    assume(policy != "valiant" or not spec.startswith(("leaf_spine", "fat_tree", "rail")))
     network = parse_topology(f"{spec}@{policy}", **CABLE)
     inner = np.flatnonzero(np.minimum(network.source, network.target) >= network.ranks)
     inner = inner if len(inner) else np.arange(len(network))
@@ -294,8 +315,30 @@ def test_a_slow_link_never_costs_more_than_a_dead_one(policy, spec, data):
     dead = busy_alone_and_together(broken(network, [Fault(part, None)]).network, ends)
     slowed = busy_alone_and_together(broken(network, [Fault(part, factor)]).network, ends)
     assert slowed[0] <= dead[0] * (1 + 1e-9)
-    if spec.startswith(("leaf_spine", "fat_tree")):
-        assert slowed[1] <= dead[1] * (1 + 1e-9)
+    most = dead[1]
+    if spec.startswith("ring") and policy == "adaptive":
+        most = max(most, busy_alone_and_together(network, ends)[1])
+    assert slowed[1] <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec", ["torus:4x4@adaptive", "fat_tree:4@spray", "dragonfly:5x4x2@minimal"]
+)
+def test_of_a_slow_link_a_message_takes_the_part_that_is_left(spec):
+    """Between sound and dead in proportion, so that it is neither at a jump."""
+    network = parse_topology(spec, **CABLE)
+    ends = np.array([0], np.int32), np.array([network.ranks - 1], np.int32)
+    sound = link_loads(network, *ends, np.ones(1))
+    inner = np.minimum(network.source, network.target) >= network.ranks
+    link = int(np.argmax(np.where(inner | ~inner.any(), sound, 0.0)))
+    part = LinkNamed(named(network, link))
+    cut = broken(network, [Fault(part, None)]).network
+    dead = np.zeros(len(network))
+    dead[np.arange(len(network)) != link] = link_loads(cut, *ends, np.ones(1))
+    for factor in (0.99, 0.5, 0.01):
+        slow = broken(network, [Fault(part, factor)]).network
+        loads = link_loads(slow, *ends, np.ones(1))
+        np.testing.assert_allclose(loads, factor * sound + (1 - factor) * dead, atol=1e-12)
 
 
 def named(network, link):

@@ -347,7 +347,8 @@ def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
     """
     if without_slowed(network) is None:
         return _routes(network, source, target, None)
-    parts, begin = [], 0.0
+    parts: list[tuple[float, Longs, Floats]] = []
+    begin = 0.0
     for end, link, left in _by_what_is_left(network):
         try:
             ways = _routes(left, source, target, None)
@@ -459,12 +460,12 @@ def without_slowed(network: Topology) -> Avoiding | None:
     which one uplink has a quarter of its bandwidth end after 425 us sprayed and 415 us adaptively,
     381 and 376 us where none is slow.)
     """
-    slowed = network.routing.slowed
-    if slowed is None or network.routing.policy not in DIVIDING or network.route is not None:
+    left = network.routing.slowed
+    if left is None or network.routing.policy not in DIVIDING or network.route is not None:
         return None
     cache = network.known_graph
     if "avoiding" not in cache:
-        slowed = (slowed < 1) & between_switches(network)
+        slowed = (left < 1) & between_switches(network)
         link = np.flatnonzero(~slowed)
         cache["avoiding"] = Avoiding(with_links(network, ~slowed), slowed, link)
     avoiding: Avoiding = cache["avoiding"]

@@ -27,7 +27,8 @@ from benchmarks.measure import Figure, median, process
 from benchmarks.scaling import measure
 from benchmarks.wide import wide_calls
 from experiments.evaluate.design_points import DesignPoints, steps_at
-from experiments.points.utility import most_utility
+from experiments.intervals.bound import bounds
+from experiments.scenario.resources import better, every_resource
 from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import contract
 from topologies import load_cluster, ring
@@ -211,7 +212,14 @@ def _design_points(scenario: Scenario) -> Iterator[Figure]:
         seconds = median(partial(steps_at, scenario, points), 3)
         remark = f"one by one {apart * count:.3g} s (of 20); the same to {off:.0e}"
         yield Figure(f"{count:,} design points", seconds, "s", most, remark=remark)
-    seconds = median(lambda: most_utility(scenario))
+    changes = {name: better(name) for name in every_resource(scenario.cluster)}
+
+    def bound() -> object:
+        costed = DesignPoints(scenario).ask(changes)
+        of = dict.fromkeys(changes, scenario.engine)
+        return bounds(scenario.run().makespan, costed, changes, of)
+
+    seconds = median(bound)
     yield Figure("bounds on all utilities", 1e3 * seconds, "ms")
 
 

@@ -48,7 +48,7 @@ def placed(schedule: Schedule, order: Ranks) -> Schedule:
     Returns
     -------
     Schedule
-        Chunks keep their numbers; :func:`placed_owners` says whose they are then.
+        Chunks keep their numbers: those of rank ``r`` are then of ``order[r]``.
 
     Raises
     ------
@@ -60,11 +60,6 @@ def placed(schedule: Schedule, order: Ranks) -> Schedule:
     order = np.asarray(order, dtype=np.int32)
     steps = tuple(step.relabelled(order) for step in schedule.steps)
     return replace(schedule, steps=steps)
-
-
-def placed_owners(schedule: Schedule, order: Ranks) -> Ranks:
-    """Owner of each chunk of ``placed(schedule, order)``, as :func:`collectives.check` takes it."""
-    return np.repeat(np.asarray(order, dtype=np.int32), schedule.chunks // schedule.ranks)
 
 
 def by_domain(positions: Ranks, domains: Ranks) -> Ranks:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Where, baseline
-from experiments.evaluate.design_points import Changing, DesignPoints, simulated
+from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import spent
-from experiments.intervals.bound import BOUND_ASSUMES, bounds
+from experiments.intervals.bound import BOUND_ASSUMES
 from experiments.output.document import Document
 from experiments.points.report import (
     Columns,
@@ -33,7 +33,6 @@ from experiments.scenario.resources import (
     amount_of,
     better,
     check_resource,
-    check_resources,
     every_resource,
     extra_parts,
     improve,
@@ -270,25 +269,3 @@ def _limited_by(before: dict[str, float], after: dict[str, float], resource: str
     slowest = max(new, key=lambda tier: new[tier])
     name = _TIER_NAMES.get(slowest, slowest)
     return f"limited by {name}" if new[slowest] > _SHIFTED * freed else ""
-
-
-def most_utility(
-    base: Scenario, *, factor: float = 2.0, resources: Sequence[str] = ()
-) -> dict[str, float]:
-    """Upper bound on the utility of each resource (% of the simulated step).
-
-    Resources of which the cluster has none, or cannot have ``factor`` times as much, are left out.
-
-    Raises
-    ------
-    WhatIfError
-        If a resource is unknown, or the factor cannot be.
-    TwofoldError
-        As :meth:`experiments.scenario.scenario.Scenario.run`.
-    """
-    names = tuple(map(check_resource, resources)) or every_resource(base.cluster)
-    check_resources(names, base.cluster)
-    check_factor(factor)
-    changes = {name: better(name, factor) for name in names}
-    costed = DesignPoints(replace(base, slow_down=0.0)).ask(changes)
-    return bounds(base.run().makespan, costed, changes, dict.fromkeys(changes, base.engine))

@@ -231,10 +231,6 @@ class Crowd:
         found: Floats = self._state.call_spent[call].copy()
         return found
 
-    def is_over(self, call: int) -> bool:
-        """Whether nothing is left of a call that was not forgotten."""
-        return not self._state.calls["left"][call]
-
     def forget(self, call: int) -> None:
         """Give a call's place free; one that is under way is taken off its links."""
         block = self._live.pop(call)

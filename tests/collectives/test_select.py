@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, BY_DOMAIN, Machine, check, names, plan
 from collectives.algorithms import ring
-from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root, placed_owners
+from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root
 from collectives.select import BY_GRID
 from helpers.calls import call_of
+from helpers.schedules import placed_owners
 from simulator.calls import KINDS
 from simulator.costing.link_load import cost, lay
 from simulator.support.errors import ScheduleError, WorkloadError

@@ -14,6 +14,11 @@ def build(kind, name, n):
     return ALGORITHMS[kind][name](n)
 
 
+def placed_owners(schedule, order):
+    """Owner of each chunk of ``placed(schedule, order)``, as ``check`` takes it."""
+    return np.repeat(np.asarray(order, dtype=np.int32), schedule.chunks // schedule.ranks)
+
+
 def number_of_steps(schedule):
     return sum(step.repeats for step in schedule.steps)
 

@@ -1,7 +1,7 @@
 """Calibrate a cluster with a trace, or benchmarks' logs: what was fitted, how sure, what not."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -57,8 +57,9 @@ class Parameter:
     """One parameter: what the cluster says now, what the trace shows, and within what bounds.
 
     In base units; a bandwidth is that of payload, software what the mean call spends on it.
-    ``value`` is ``now * multiple``; ``low`` and ``high`` bound ``multiple`` with 95 % confidence.
-    All are None where nothing was fitted: ``note`` says why.
+    ``value`` is ``now * multiple``; ``low`` and ``high`` bound ``multiple`` with 95 % confidence
+    (an unbounded ``high`` is null in JSON). All are None where nothing was fitted; ``note`` says
+    why.
     """
 
     kind: str
@@ -69,6 +70,11 @@ class Parameter:
     low: float | None
     high: float | None
     note: str = ""
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        unit = "B/s" if self.parameter.endswith("bandwidth") else "s"
+        object.__setattr__(self, "unit", unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +89,10 @@ class Residual:
     worst_pct: float
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRow(Parameter):
-    """A parameter with its unit; an unbounded ``high`` is null in JSON."""
-
-    unit: str = ""
-
-
 class CalibrateAnswer(Head, BaselineAnswer):
     """What was fitted, how well it fits, and the cluster file that it makes."""
 
-    parameters: list[ParameterRow]
+    parameters: list[Parameter]
     residuals: list[Residual]
     calibrated_cluster: dict[str, Any]
 
@@ -115,21 +114,10 @@ class CalibrationReport(Report):
         return {
             **self.head(self.base.recorded.cluster, self.base.settings),
             **self.base.answer(),
-            "parameters": list(self.rows),
+            "parameters": list(self.parameters),
             "residuals": list(self.residuals),
             "calibrated_cluster": fields_set,
         }
-
-    @property
-    def rows(self) -> tuple[ParameterRow, ...]:
-        """Parameters with their units."""
-        return tuple(self._row(parameter) for parameter in self.parameters)
-
-    def _row(self, parameter: Parameter) -> ParameterRow:
-        values = {column.name: getattr(parameter, column.name) for column in fields(parameter)}
-        return ParameterRow(
-            **values, unit="B/s" if parameter.parameter.endswith("bandwidth") else "s"
-        )
 
     def document(self) -> Document:
         """Return what the answer says."""
@@ -145,7 +133,7 @@ class CalibrationReport(Report):
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return ParameterRow, self.rows
+        return Parameter, self.parameters
 
 
 @question("calibrate")
@@ -273,7 +261,7 @@ class CalibrateLogsAnswer(Head):
     """What logs show of a cluster, how well it meets them, and the cluster file that it makes."""
 
     logs: list[LogFile]
-    parameters: list[ParameterRow]
+    parameters: list[Parameter]
     errors: list[LogErrors]
     calls: list[LogCall]
     notes: list[str]
@@ -300,7 +288,7 @@ class LogCalibrationReport(Report):
         return {
             **self.head(self.base),
             "logs": list(self.logs),
-            "parameters": [_with_unit(parameter) for parameter in self.parameters],
+            "parameters": list(self.parameters),
             "errors": list(self.errors),
             "calls": list(self.calls),
             "notes": list(self.notes),
@@ -325,11 +313,6 @@ class LogCalibrationReport(Report):
     def table(self) -> Rows:
         """Return the CSV answer: every call."""
         return LogCall, self.calls
-
-
-def _with_unit(parameter: Parameter) -> ParameterRow:
-    values = {column.name: getattr(parameter, column.name) for column in fields(parameter)}
-    return ParameterRow(**values, unit="B/s" if parameter.parameter.endswith("bandwidth") else "s")
 
 
 @question("calibrate_logs")

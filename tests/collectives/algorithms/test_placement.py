@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from collectives import check
 from collectives.algorithms import ring
-from collectives.algorithms.hierarchical import placed, placed_owners
-from helpers.schedules import build
+from collectives.algorithms.hierarchical import placed
+from helpers.schedules import build, placed_owners
 from simulator.support.errors import ScheduleError
 
 

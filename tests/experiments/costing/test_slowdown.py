@@ -13,12 +13,13 @@ from experiments.costing.slowdown import measured, recorded_steps, slope_of_text
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.points.curve import curve
 from experiments.points.sweep import sweep
-from experiments.points.utility import most_utility, utility
+from experiments.points.utility import utility
 from experiments.questions.explain import explain
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better, improve
 from experiments.scenario.scenario import Scenario
+from helpers.bounds import most_utility
 from helpers.places import SAMPLES
 from helpers.programs import skew_clocks, with_noise
 from helpers.slowed_programs import CLUSTER, DEEP, as_recorded, slowed

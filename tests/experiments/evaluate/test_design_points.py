@@ -16,11 +16,11 @@ from experiments.evaluate.design_points import DesignPoints, different_calls, gr
 from experiments.output.figure import draw
 from experiments.points.curve import curve
 from experiments.points.sweep import sweep
-from experiments.points.utility import most_utility
 from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse_change as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve
 from experiments.scenario.scenario import Scenario
+from helpers.bounds import most_utility
 from helpers.calls import stacked
 from helpers.places import ROOT, SAMPLES
 from helpers.strategies import networks, workloads

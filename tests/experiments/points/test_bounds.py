@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from collectives.libraries.planners import parse_rule
 from experiments.baseline import baseline
-from experiments.points.utility import BOUND_ASSUMES, most_utility, utilities, utility
+from experiments.points.utility import BOUND_ASSUMES, utilities, utility
 from experiments.scenario.resources import RESOURCES, improve, utility_pct
 from experiments.scenario.scenario import Scenario
+from helpers.bounds import most_utility
 from helpers.places import ROOT
 from helpers.strategies import ENGINES, SCHEDULES, workloads
 from helpers.tries import tries

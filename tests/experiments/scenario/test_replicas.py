@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.evaluate.design_points import DesignPoints
-from experiments.points.utility import most_utility
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
+from helpers.bounds import most_utility
 from helpers.places import SAMPLES, SHARED
 from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder

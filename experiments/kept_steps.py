@@ -61,7 +61,7 @@ def open_kept(
     folder = _trusted_folder()
     if folder is None:
         return open_package(trace, options)
-    files = [*input_files(path), *_named_by(options)]
+    files = [*input_files(path, options.ranks), *_named_by(options)]
     reader: list[OpenTrace] = []
 
     def read_anew(step: str) -> Loaded:

@@ -143,14 +143,20 @@ def hashed(files: Sequence[Path]) -> list[InputFile]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What there was for a question to read: traces, which may be directories, and other files."""
+    """What there was for a question to read: traces, which may be directories, and other files.
+
+    Of traces it is the files of ``ranks``, of all if there are none.
+    """
 
     traces: tuple[Path, ...] = ()
     files: tuple[Path, ...] = ()
+    ranks: tuple[int, ...] = ()
 
     def joined(self, others: "Inputs") -> "Inputs":
         """Return both: what was given, and what that names in turn."""
-        return Inputs((*self.traces, *others.traces), (*self.files, *others.files))
+        return Inputs(
+            (*self.traces, *others.traces), (*self.files, *others.files), self.ranks or others.ranks
+        )
 
     def hashed(self) -> list[InputFile]:
         """Name the files that were read, with their SHA-256; errors as :func:`hashed`."""
@@ -162,7 +168,7 @@ class Inputs:
             if path.is_file() or path.is_dir():
                 from traces.card.package import input_files  # without a trace none of it is needed
 
-                yield from input_files(path)
+                yield from input_files(path, self.ranks)
             elif not path.exists():
                 yield path  # was there when it was read: hashing it says that it is gone
         yield from (path for path in self.files if path.is_file() or not path.exists())

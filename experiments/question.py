@@ -140,6 +140,7 @@ def _inputs(arguments: Mapping[str, Any]) -> Inputs:
     return Inputs(
         tuple(path for path in traces if path.exists()),
         tuple(path for path in files if path.exists()),
+        () if settings is None else settings.reading.ranks,
     )
 
 

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import QuantityError, SettingsError, shown
-from simulator.support.quantities import parse_quantity
+from simulator.support.quantities import format_ranks, parse_quantity, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +103,16 @@ def percentile_of(step: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def _ranks(value: str) -> str:
+    """Write a list of ranks in one way; "" is all."""
+    if not value:
+        return ""
+    try:
+        return format_ranks(parse_ranks(value))
+    except QuantityError as error:
+        raise ValueError(str(error)) from error
+
+
 def _step_time(value: str) -> str:
     """Check the length of a step; "" is none."""
     if value:
@@ -154,6 +164,9 @@ class Settings:
         Rules that recognise kernels which communicate (:class:`traces.core.loaded.Options`).
     replicate : bool
         Give ranks that were not recorded copies of those that were.
+    ranks : str
+        Read these ranks of a profiler's trace only, such as ``0-7,64``; the others of the job are
+        copies of them. All with "".
     slow_down : str
         How much longer kernels take beside a call: ``trace``, a number such as ``0.15``, or "".
     step_time : str
@@ -183,6 +196,7 @@ class Settings:
     what_ifs: Texts = ()
     kernels: Path | None = None
     replicate: bool = False
+    ranks: Annotated[Text, AfterValidator(_ranks)] = ""
     slow_down: Text = ""
     step_time: Annotated[str, AfterValidator(_step_time)] = ""
     fold: bool | None = None
@@ -201,7 +215,10 @@ class Settings:
         from traces.core.loaded import Options
 
         return Options(
-            self.kernels, self.replicate, workers=self.workers if self.workers > 1 else None
+            self.kernels,
+            self.replicate,
+            ranks=parse_ranks(self.ranks) if self.ranks else (),
+            workers=self.workers if self.workers > 1 else None,
         )
 
     def record(self) -> "SettingsRecord":
@@ -235,6 +252,7 @@ class SettingsRecord(TypedDict):
     what_ifs: list[str]
     kernels: str | None
     replicate: bool
+    ranks: str
     slow_down: str
     step_time: str
     fold: bool | None
@@ -252,6 +270,7 @@ class SettingsOptions(TypedDict, total=False):
     what_ifs: "Sequence[str] | str"
     kernels: Path | str | None
     replicate: bool
+    ranks: str | int
     slow_down: str | float
     step_time: str
     fold: bool | None

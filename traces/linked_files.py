@@ -21,7 +21,7 @@ from traces.core.typical import MOST_STEPS
 from traces.kineto.directory import (
     ReadRank,
     end_of,
-    files_in,
+    files_of_ranks,
     job_of,
     largest_group,
     ranks_of,
@@ -37,11 +37,11 @@ _SHRINKS = 12
 """A packed profile is about so many times as long: those at hand are 10 to 16 times."""
 
 
-def is_large(path: Path, least: float = LARGE) -> bool:
+def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> bool:
     """Whether a directory has several files and so many bytes that they are read apart."""
     if not path.is_dir():
         return False
-    files = [file for file in files_in(path) if file.is_file()]
+    files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
     return len(files) > 1 and sum(map(_unpacked, files)) >= least
 
 
@@ -95,9 +95,11 @@ class LinkedFiles:
         return joined(self._path, job, steps, self._options)
 
     def _read(self, step: str) -> JobHead:
-        reads = self._apart(files_in(self._path), step)
-        self._ranks, skipped = ranks_of(self._path, reads)
-        job = job_of(self._path, self._ranks, skipped, sample=self._options.replicate)
+        chosen = files_of_ranks(self._path, self._options.ranks)
+        reads = self._apart(chosen.files, step)
+        self._ranks, skipped = ranks_of(self._path, reads, chosen)
+        sample = self._options.copies
+        job = job_of(self._path, self._ranks, skipped, sample=sample, chosen=chosen)
         self.job = self._completed(job)
         return self.job
 

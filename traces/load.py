@@ -8,7 +8,7 @@ add what they know before it is linked to a workload.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +17,7 @@ from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
 from simulator.support.limits import cores
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
+from simulator.support.quantities import format_ranks
 from traces.core.events import Job, JobHead
 from traces.core.files import (
     is_execution_trace,
@@ -105,8 +106,8 @@ def open_trace(
     form = format_named(name)
     if options != Options() and not form.profiler:
         raise TraceError(
-            f"{path}: rules for kernels, and copies of ranks, are for profiler traces; this is "
-            f"{name}"
+            f"{path}: rules for kernels, copies of ranks and a choice of them are for profiler "
+            f"traces; this is {name}"
         )
     return _with_typical(form.open(path, options), form)
 
@@ -186,14 +187,19 @@ def format_of(file: Path) -> str | None:
     return next((name for name in added if format_named(name).recognises(head, file)), None)
 
 
-def input_files(path: Path) -> list[Path]:
+def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
     """List the files that reading a trace looks into: it, those of its directory, what it names.
 
     In a directory these are the files that some format recognises, and JSON besides, which may
-    hold a table of groups.
+    hold a table of groups. Of some ``ranks`` it is their files.
     """
     if path.is_dir():
         listed = files_of(path)
+        if ranks:
+            from traces.kineto.directory import files_of_ranks
+
+            chosen = {*files_of_ranks(path, ranks).files}
+            listed = [file for file in listed if file in chosen or file.parent != path]
         return [file for file in listed if file.suffix == ".json" or format_of(file) is not None]
     return [path, *format_named(recognised(path)).beside(path)]
 
@@ -209,7 +215,7 @@ def files_of(path: Path) -> list[Path]:
 def _open_kineto(path: Path, options: Options) -> OpenTrace:
     from traces.linked_files import LinkedFiles, is_large
 
-    if not is_large(path):
+    if not is_large(path, options.ranks):
         return _open_whole(path, options)
     files = LinkedFiles(path, options, options.workers or cores(), _with_dumps)
     whole: list[OpenTrace] = []
@@ -235,7 +241,9 @@ def _open_whole(path: Path, options: Options) -> OpenTrace:
     """Read a job with all of its events, of which any step can be linked."""
     from traces.kineto.directory import read_job
 
-    return _open_job(path, _with_dumps(read_job(path, sample=options.replicate)), options)
+    return _open_job(
+        path, _with_dumps(read_job(path, sample=options.copies, ranks=options.ranks)), options
+    )
 
 
 _Job = TypeVar("_Job", bound=JobHead)
@@ -254,13 +262,28 @@ def _with_dumps(job: _Job) -> _Job:
 def _open_nsys(path: Path, options: Options) -> OpenTrace:
     from traces.nsys.reader import read_exports
 
-    return _open_job(path, read_exports(path), options)
+    return _open_job(path, _of_ranks(path, read_exports(path), options.ranks), options)
 
 
 def _open_rocm(path: Path, options: Options) -> OpenTrace:
     from traces.rocm.reader import read_rocm
 
-    return _open_job(path, read_rocm(path), options)
+    return _open_job(path, _of_ranks(path, read_rocm(path), options.ranks), options)
+
+
+def _of_ranks(path: Path, job: Job, ranks: Sequence[int]) -> Job:
+    """Leave of a job the ranks that are wanted, all if none are named; a file may have several."""
+    recorded = [trace.rank for trace in job.ranks]
+    if missing := set(ranks) - set(recorded):
+        raise TraceError(
+            f"{path}: has no rank {format_ranks(missing)}, but {format_ranks(recorded)}: choose "
+            "among them with --ranks"
+        )
+    if not ranks:
+        return job
+    note = f"{len(ranks)} of {len(recorded)} recorded ranks were read: {format_ranks(ranks)}"
+    chosen = tuple(trace for trace in job.ranks if trace.rank in ranks)
+    return replace(job, ranks=chosen, notes=(*job.notes, note))
 
 
 def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:

@@ -50,7 +50,7 @@ def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.T
     show(look(trace, step=step), output)
 
 
-@with_settings("workers", "step_time")
+@with_settings("workers", "step_time", "only_ranks")
 def convert(
     ctx: typer.Context,
     source: Trace,

@@ -164,6 +164,14 @@ def _slope(value: str) -> str:
     return value
 
 
+def _only_ranks(value: str) -> str:
+    from simulator.support.quantities import parse_ranks
+
+    if value:
+        checked(parse_ranks, value)
+    return value
+
+
 def check_factor(value: float) -> float:
     """Refuse a factor that is not positive, finite and reasonable."""
     from experiments.scenario import words
@@ -421,6 +429,18 @@ Replicate = Annotated[
         help="Replace missing ranks by copies of recorded ones.",
     ),
 ]
+OnlyRanks = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        metavar="0-7,64",
+        callback=_only_ranks,
+        rich_help_panel=_SIMULATION,
+        help="Read these ranks of a profiler's trace only: the others are copies of them (inspect "
+        "says which will do).",
+        show_default=False,
+    ),
+]
 SlowDown = Annotated[
     str,
     typer.Option(
@@ -468,6 +488,7 @@ _OF_SETTINGS: dict[str, tuple[Any, Any]] = {
     "what_if": (WhatIfs, None),
     "kernels": (Kernels, None),
     "replicate": (Replicate, False),
+    "only_ranks": (OnlyRanks, ""),
     "slow_down": (SlowDown, ""),
     "step_time": (StepTime, ""),
     "fold": (Fold, None),
@@ -554,6 +575,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
     for option, name in _FIELDS.items():
         if option in values:
             values[name] = tuple(values.pop(option) or ())
+    values["ranks"] = values.pop("only_ranks", "")
     if transport := values.pop("transport", None):
         values["what_ifs"] = (f"transport {transport}", *values["what_ifs"])
     return Settings(**values)

@@ -330,7 +330,7 @@ def explain(
     draw_perfetto(report, perfetto)
 
 
-@with_settings("what_if", "replicas", "step_time", step="median")
+@with_settings("what_if", "replicas", "step_time", "only_ranks", step="median")
 def diff(
     ctx: typer.Context,
     trace: Trace,

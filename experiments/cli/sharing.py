@@ -38,7 +38,7 @@ def _starts(values: list[str] | None) -> list[str]:
     return values or []
 
 
-@with_settings("engine", "slow_down", "step_time", "workers")
+@with_settings("engine", "slow_down", "step_time", "workers", "only_ranks")
 def share(
     ctx: typer.Context,
     traces: Annotated[

@@ -108,6 +108,8 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     """
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
+    if base.settings.ranks:
+        parts[-1] += " read (a slower one of the others is not seen)"
     if base.by_hosts:
         parts.append(f"on {base.settings.nodes} nodes by the names of their hosts")
     if error is not None:
@@ -163,7 +165,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     yield from _doubts_of_place(base)
     yield from _doubts_of_length(base)
     recorded = coverage.step != GENERATED  # representatives of a plan stand for all ranks
-    if recorded and len(coverage.ranks) < coverage.ranks_in_job and not base.settings.replicate:
+    is_part = recorded and len(coverage.ranks) < coverage.ranks_in_job
+    if is_part and not base.settings.reading.copies:
         yield Doubt(
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
             "record all of them, or use --replicate if they all do the same",
@@ -331,7 +334,9 @@ def _settings(settings: "Settings") -> Iterator[str]:
         yield f"algorithms {', '.join(settings.algorithms)}"
     if settings.kernels is not None:
         yield f"kernels by the rules of {settings.kernels}"
-    if settings.replicate:
+    if settings.ranks:
+        yield f"of the recorded ranks {settings.ranks} were read, the others are copies of them"
+    elif settings.replicate:
         yield "missing ranks are copies of recorded ones"
 
 

@@ -1,6 +1,6 @@
 """What is in a trace, what could be used, what is missing and why: the coverage line, in full."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Gap, Loaded, Options
 from traces.flight_recorder.hang import diagnose, read_dumps
 from traces.load import format_of, recognised
+from traces.missing_ranks.sample import sample_of
 from traces.pytorch_et.reader import EtCalls, EtSummary, execution_summary, read_execution_trace
 
 
@@ -127,6 +128,9 @@ def inspect(trace: Path | str, *, step: str | int = "median") -> InspectReport:
     files = trace if package is None else package.traces
     loaded = open_package(trace, Options(executions=recognised(files) == "kineto"))(str(step))
     workload = loaded.workload
+    if (sample := sample_of(workload, loaded.measured_step)) is not None:
+        notes = (*loaded.coverage.notes, sample.sentence())
+        loaded = replace(loaded, coverage=replace(loaded.coverage, notes=notes))
     own_ops = workload.own
     present = [what for what in What if (own_ops & (workload.what == what)).any()]
     return InspectReport(

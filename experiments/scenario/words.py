@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from simulator.calls import KINDS, kind_named
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import QuantityError, WhatIfError
 from simulator.support.names import nearest
+from simulator.support.quantities import parse_ranks
 from simulator.topology import SCALE_OUT, SCALE_UP
 
 _WORD = re.compile(r"\"([^\"]*)\"(?!\S)|'([^']*)'(?!\S)|(\S+)")
@@ -128,13 +129,10 @@ def ranks_of(word: Word) -> tuple[int, ...]:
     WhatIfError
         If it is not a list of ranks.
     """
-    ranks: set[int] = set()
-    for part in word.text.split(","):
-        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise WhatIfError(f"{word.text!r} is not a list of ranks such as 3 or 0-3,8")
-        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return tuple(sorted(ranks))
+    try:
+        return parse_ranks(word.text)
+    except QuantityError as error:
+        raise WhatIfError(str(error)) from error
 
 
 def calls_named(word: Word) -> CallsNamed | None:

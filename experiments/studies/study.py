@@ -486,9 +486,11 @@ def _recorded(
     where = entry.cluster or declared.file.cluster or _first_cluster(declared)
     settings = replace(declared.settings, what_ifs=(), algorithms=(), engine="analytic")
     replayed = baseline(path, None if where is None else declared.path(where), settings, watch)
-    read = Inputs(traces=(Path(path),)).hashed()
+    read = Inputs(traces=(Path(path),), ranks=settings.reading.ranks).hashed()
     files = sorted((Path(file_entry["path"]).name, file_entry["sha256"]) for file_entry in read)
     identity = [files, settings.step, settings.replicate, settings.collective_cost]
+    if settings.ranks:
+        identity.append(settings.ranks)
     if settings.step_time:
         identity.append(settings.step_time)
     if settings.kernels is not None:

@@ -8,6 +8,7 @@ In files and on the command line it is text with a unit. Bits are spelt ``bit``,
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -308,3 +309,45 @@ refused, because a wrong guess halves or doubles every byte of a job.
 _BYTES = {name: width for width, names in _SPELLINGS.items() for name in names.split()}
 _PREFIX = re.compile(r"(?:torch\.|c10::|at::|std::|nccl(?=[a-z])|dt_)")
 _FILLING = re.compile(r"[\s_]+")
+
+
+_RANKS = re.compile(r"\s*(\d{1,7})\s*(?:-\s*(\d{1,7})\s*)?")
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Read a list of ranks, sorted.
+
+    Raises
+    ------
+    QuantityError
+        If it is none.
+
+    Examples
+    --------
+    >>> parse_ranks("8,0-3")
+    (0, 1, 2, 3, 8)
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = _RANKS.fullmatch(part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise QuantityError(f"{shown(text)} is not a list of ranks such as 3 or 0-3,8")
+        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(ranks))
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Write a list of ranks as :func:`parse_ranks` reads it.
+
+    Examples
+    --------
+    >>> format_ranks([0, 1, 2, 3, 8])
+    '0-3,8'
+    """
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -62,7 +62,7 @@ def test_a_file_that_changes_between_two_steps_is_refused(tmp_path):
 
 def test_only_large_directories_of_several_files_are_read_apart(tmp_path):
     assert not is_large(JOB)
-    assert is_large(JOB, 1e6)
+    assert is_large(JOB, least=1e6)
     one = copied(JOB, tmp_path / "one", lambda name: name.startswith("rank0"))
-    assert not is_large(one, 1)
-    assert not is_large(next(one.iterdir()), 1)
+    assert not is_large(one, least=1)
+    assert not is_large(next(one.iterdir()), least=1)

@@ -72,12 +72,12 @@ def load_package(
     return open_package(path, options, name)(str(step))
 
 
-def input_files(path: Path) -> list[Path]:
-    """List the files that reading a trace or a package looks into."""
+def input_files(path: Path, ranks: Sequence[int] = ()) -> list[Path]:
+    """List the files that reading a trace or a package, or some ranks of it, looks into."""
     package = find_package(path)
     if package is None:
-        return trace_input_files(path)
-    return [package.file, *trace_input_files(package.traces)]
+        return trace_input_files(path, ranks)
+    return [package.file, *trace_input_files(package.traces, ranks)]
 
 
 def open_package(

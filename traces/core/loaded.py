@@ -170,6 +170,8 @@ class Options:
         (:mod:`traces.missing_ranks.replicate`).
     executions
         Read Execution Traces beside the files also where these lack nothing.
+    ranks
+        The ranks to read, all if there are none: the others get copies of their programs, too.
     workers
         Processes that read the files of a large job; None: as many as there are cores. What is read
         does not depend on it.
@@ -178,7 +180,13 @@ class Options:
     kernels: Path | None = None
     replicate: bool = False
     executions: bool = False
+    ranks: tuple[int, ...] = ()
     workers: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def copies(self) -> bool:
+        """Whether ranks that are not read get copies of the programs of those that are."""
+        return self.replicate or bool(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)

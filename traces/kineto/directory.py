@@ -6,14 +6,26 @@ those up to the highest. Fewer are a sample, taken on purpose (ranks 0 and 8 of 
 says so; so does one for ranks above the highest, which look the same as a sample.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from simulator.support.errors import TraceError
-from traces.core.events import Job, JobHead, RankHead, RankTrace, Skipped, unknown_rank
+from simulator.support.input_files import head_of
+from simulator.support.quantities import format_ranks
+from traces.core.events import (
+    Job,
+    JobHead,
+    RankHead,
+    RankTrace,
+    Skipped,
+    rank_in_name,
+    unknown_rank,
+)
+from traces.core.files import is_kineto
 from traces.kineto.merged import LABELLED
 from traces.kineto.reader import (
     ASSUMED,
@@ -41,11 +53,12 @@ class ReadRank:
 _Read = TypeVar("_Read", bound=ReadRank)
 
 
-def read_job(path: Path, *, sample: bool = False) -> Job:
+def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> Job:
     """Read a rank's file, or the files of a directory, not of its sub-directories.
 
-    ``sample`` says that ranks are missing on purpose. Execution Traces beside the files are skipped
-    here: :func:`traces.pytorch_et.join.with_execution_traces` adds what they know.
+    ``sample`` says that ranks are missing on purpose, ``ranks`` which are wanted, all if there are
+    none. Execution Traces beside the files are skipped here:
+    :func:`traces.pytorch_et.join.with_execution_traces` adds what they know.
 
     Raises
     ------
@@ -55,17 +68,70 @@ def read_job(path: Path, *, sample: bool = False) -> Job:
     traces: dict[RankHead, RankTrace] = {}
 
     def read() -> Iterator[Sequence[ReadRank] | Skipped]:
-        files = map(read_file, files_in(path)) if path.is_dir() else [read_ranks(path, alone=True)]
-        for ranks in files:
-            if isinstance(ranks, Skipped):
-                yield ranks
+        of_files = map(read_file, chosen.files)
+        for read_ones in of_files if path.is_dir() else [read_ranks(path, alone=True)]:
+            if isinstance(read_ones, Skipped):
+                yield read_ones
                 continue
-            traces.update((trace, trace) for trace in ranks)
-            yield [ReadRank(trace, largest_group(trace), end_of(trace)) for trace in ranks]
+            traces.update((trace, trace) for trace in read_ones)
+            yield [ReadRank(trace, largest_group(trace), end_of(trace)) for trace in read_ones]
 
-    job = job_of(path, *ranks_of(path, read()), sample=sample)
+    chosen = files_of_ranks(path, ranks)
+    job = job_of(path, *ranks_of(path, read(), chosen), sample=sample, chosen=chosen)
     held = tuple(traces[head] for head in job.ranks)
     return Job(held, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFiles:
+    """The files to read, and the ``ranks`` that are wanted of them: all if there are none.
+
+    ``recorded`` are the ranks of the files that are left out, as their beginnings or names say.
+    """
+
+    files: Sequence[Path]
+    ranks: frozenset[int] = frozenset()
+    recorded: frozenset[int] = frozenset()
+
+
+def files_of_ranks(path: Path, ranks: Sequence[int] = ()) -> ChosenFiles:
+    """Choose the files of some ranks: those of others are told by their beginnings, and not read.
+
+    Raises
+    ------
+    TraceError
+        If the directory cannot be read.
+    """
+    files = files_in(path) if path.is_dir() else [path]
+    if not ranks or not path.is_dir():
+        return ChosenFiles(files, frozenset(ranks))
+    ahead = {file: rank_ahead(file) for file in files}
+    chosen = [file for file in files if ahead[file] is None or ahead[file] in ranks]
+    others = frozenset(rank for rank in ahead.values() if rank is not None) - {*ranks}
+    return ChosenFiles(chosen, frozenset(ranks), others)
+
+
+_RANK_AHEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,7})\b')
+_EVENTS = b'"traceEvents"'
+
+
+def rank_ahead(file: Path) -> int | None:
+    """Say which rank a profile is of without reading it; None of other files, or where it is open.
+
+    The profiler writes what it knows of the job before the events; where that is nothing, the name
+    of the file says it.
+    """
+    try:
+        head = head_of(file) if file.is_file() else b""
+    except TraceError:
+        return None  # reading it says what is wrong with it
+    if not is_kineto(head):
+        return None
+    before, begun, _ = head.partition(_EVENTS)
+    written = _RANK_AHEAD.search(before)
+    if written is not None:
+        return int(written[1])
+    return rank_in_name(file) if begun or head.lstrip().startswith(b"[") else None
 
 
 def files_in(path: Path) -> list[Path]:
@@ -105,14 +171,14 @@ def read_file(file: Path) -> list[RankTrace] | Skipped:
 
 
 def ranks_of(
-    path: Path, reads: Iterable[Sequence[_Read] | Skipped]
+    path: Path, reads: Iterable[Sequence[_Read] | Skipped], chosen: ChosenFiles
 ) -> tuple[list[_Read], tuple[Skipped, ...]]:
-    """Collect the ranks of files in their order, sorted, and the files that are of none.
+    """Collect the chosen ranks of files in their order, sorted, and the files that are of none.
 
     Raises
     ------
     TraceError
-        If there is no rank, or one of several files does not tell its own.
+        If there is no rank, a chosen one is missing, or one of several files does not tell its own.
     """
     ranks: list[_Read] = []
     skipped: list[Skipped] = []
@@ -125,13 +191,30 @@ def ranks_of(
         if guessed and len(ranks) > 1:
             raise unknown_rank(guessed[0])
     ranks = list(_without_copies(ranks, skipped))
+    if chosen.ranks:
+        recorded = chosen.recorded | {rank.head.rank for rank in ranks}
+        if missing := chosen.ranks - recorded:
+            raise TraceError(
+                f"{path}: no file of {_plural(missing)}; those of {_plural(recorded)} are here: "
+                "choose among them with --ranks"
+            )
+        ranks = [rank for rank in ranks if rank.head.rank in chosen.ranks]
     if not ranks:
         raise TraceError(f"{path}: no profiler trace in this directory{_reasons(skipped)}")
     return sorted(ranks, key=lambda rank: rank.head.rank), tuple(skipped)
 
 
+def _plural(ranks: Collection[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {format_ranks(ranks) or 'none'}"
+
+
 def job_of(
-    path: Path, ranks: Sequence[ReadRank], skipped: tuple[Skipped, ...], *, sample: bool
+    path: Path,
+    ranks: Sequence[ReadRank],
+    skipped: tuple[Skipped, ...],
+    *,
+    sample: bool,
+    chosen: ChosenFiles,
 ) -> JobHead:
     """Make a job of the ranks that were read, sorted.
 
@@ -142,8 +225,12 @@ def job_of(
     """
     heads = tuple(rank.head for rank in ranks)
     _check_one_run(heads)
-    job_ranks, source = _job_ranks(ranks)
-    missing = _missing(path, heads, job_ranks, sample=sample)
+    job_ranks, source = _job_ranks(ranks, chosen)
+    if chosen.ranks:
+        listed, recorded = format_ranks(chosen.ranks), len(chosen.ranks | chosen.recorded)
+        missing = iter([f"{len(heads)} of {recorded} recorded ranks were read: {listed}"])
+    else:
+        missing = _missing(path, heads, job_ranks, sample=sample)
     notes = (*missing, *_steps(heads), *_clocks(ranks))
     return JobHead(heads, job_ranks, source, skipped, notes)
 
@@ -205,9 +292,9 @@ def _check_one_run(ranks: Sequence[RankHead]) -> None:
                 )
 
 
-def _job_ranks(ranks: Sequence[ReadRank]) -> tuple[int, str]:
+def _job_ranks(ranks: Sequence[ReadRank], chosen: ChosenFiles) -> tuple[int, str]:
     last = ranks[-1].head
-    highest = last.rank + 1
+    highest = max(last.rank, *chosen.recorded, -1) + 1
     worlds = (rank.head.world_size for rank in ranks)
     world = next((world for world in worlds if world is not None), None)
     if world is not None:

@@ -213,9 +213,23 @@ def replicate(workload: Workload, listed: Sequence[Group] = ()) -> Workload:
     return replace(replicated, notes=(*workload.notes, *_notes(copies)))
 
 
-def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
-    """Choose for each rank that was not recorded the one whose program it runs."""
+def models(
+    workload: Workload, listed: Sequence[Group] = (), sample: frozenset[int] = frozenset()
+) -> dict[int, int]:
+    """Choose for each rank that was not recorded the one whose program it runs.
+
+    With a ``sample`` of ranks it is as if no others had been recorded.
+
+    Raises
+    ------
+    TraceError
+        If the role of a rank is unknown.
+    """
     known_groups = _known_groups(workload, listed)
+    recorded = workload.ranks
+    if sample:
+        recorded = tuple(sorted(sample))
+        known_groups = tuple(group for group in known_groups if not sample.isdisjoint(group.ranks))
     roles = Roles(workload.job_ranks, known_groups)
     messages = np.unique(_groups_of_messages(workload)).tolist()
     pipelines = [roles.pipeline(ends) for ends in (workload.groups[number] for number in messages)]
@@ -225,9 +239,9 @@ def models(workload: Workload, listed: Sequence[Group] = ()) -> dict[int, int]:
             for group in known_groups
             if rank in group.ranks and len(group.ranks) < workload.job_ranks
         ]
-        for rank in workload.ranks
+        for rank in recorded
     }
-    missing = sorted(set(range(workload.job_ranks)) - set(workload.ranks))
+    missing = sorted(set(range(workload.job_ranks)) - set(recorded))
     return {rank: roles.model(rank, groups, pipelines) for rank in missing}
 
 

@@ -207,7 +207,7 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
     workload = assemble(graphs, matching.calls, clock, job.job_ranks)
     repeats = repeats_of(job.ranks, steps[0].step, [step.lasted for step in steps])
     workload = with_advance(replace(workload, repeats=repeats))
-    if options.replicate:
+    if options.copies:
         workload = replicate(workload, listed_groups(job))
     shifts = [float(shift) for shift in clock.shift]
     ends = {graph.rank: graph.end + shift for graph, shift in zip(graphs, shifts, strict=True)}

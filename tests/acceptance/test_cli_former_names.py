@@ -24,9 +24,8 @@ MOST_OPTIONS = 362
 MOST_FIRST = 164
 """Options of all commands together, and those in the first panel of their ``--help``.
 
-Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven are
-``--ranks``. There
-were 384 and, without ``--verbose``, 243.
+Five came with serving on several instances, eight are ``--step-time``, six are the atlas', seven
+are ``--ranks``. There were 384 and, without ``--verbose``, 243.
 """
 
 

@@ -88,7 +88,13 @@ def in_order(tmp_path_factory):
 def asked(folder, **settings):
     resources = ("compute", "scale_up.bandwidth", "scale_out.bandwidth")
     return utility(
-        folder, "dgx-a100", resources=resources, nodes=4, collective_cost="trace", **settings
+        folder,
+        "dgx-a100",
+        resources=resources,
+        nodes=4,
+        step=3,
+        collective_cost="trace",
+        **settings,
     )
 
 

@@ -264,13 +264,14 @@ def generate(
         ),
     ] = False,
     folded: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--fold",
+            "--fold/--no-fold",
             rich_help_panel=_DETAIL,
+            show_default="from 512 ranks on",
             help="Simulate only as many replicas as represent all.",
         ),
-    ] = False,
+    ] = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", "-w", help="Write the plan, a YAML file for other commands."),

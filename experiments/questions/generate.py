@@ -22,6 +22,7 @@ from experiments.priors.steps import StepPrior, likely_step, step_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
@@ -160,7 +161,7 @@ def generate(
     plan: GenerationPlan,
     cluster: Cluster | Path | str,
     *,
-    fold_replicas: bool = False,
+    fold_replicas: bool | None = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     planned: Callable[[GenerationPlan], None] = lambda _: None,
@@ -176,7 +177,8 @@ def generate(
         The cluster, its name in the catalogue, or the path of its YAML file.
     fold_replicas
         Write down no more replicas than have the times of all on this cluster, as
-        :func:`representatives` does.
+        :func:`representatives` does. By default, of jobs of 512 ranks and more where nothing is
+        changed; the plan that is kept then has all replicas.
     settings
         How to simulate.
     watch
@@ -212,12 +214,12 @@ def generate(
     place(where, plan.parallelism.ranks, settings.nodes)  # what does not fit need not be generated
     plan = with_own_rates(plan, where, settings.nodes)
     check_memory(plan)
-    if fold_replicas:
-        step = representatives(plan, where, settings)
-        planned(step.plan)
-    else:
+    folds = _folds(plan, settings) if fold_replicas is None else fold_replicas
+    if not fold_replicas:
         planned(plan)
-        step = whole(plan)
+    step = representatives(plan, where, settings) if folds else whole(plan)
+    if fold_replicas:
+        planned(step.plan)
     loaded = as_loaded(step.workload, step.plan, step.kernel_times)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:
@@ -237,6 +239,15 @@ def generate(
         folded=step.folded,
         kernel_times=step.kernel_times,
     )
+
+
+_LARGE = 512
+"""Ranks from which on those that are alike are written down once: a rank takes 3 MB."""
+
+
+def _folds(plan: GenerationPlan, settings: Settings) -> bool:
+    is_whole = plan.replicas is None and not settings.what_ifs
+    return plan.parallelism.ranks >= _LARGE and is_whole and settings.engine in FOLDING
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster

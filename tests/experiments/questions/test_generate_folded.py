@@ -7,6 +7,7 @@ import pytest
 from experiments.baseline import Settings
 from experiments.documents.step import trust
 from experiments.evaluate.generated_steps import representatives
+from experiments.questions import generate as module
 from experiments.questions.generate import generate
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
@@ -82,7 +83,7 @@ def test_a_network_on_which_replicas_differ_gets_all_ranks():
 
 
 def test_the_engine_of_single_transfers_is_refused():
-    with pytest.raises(WhatIfError, match="flow, analytic can fold"):
+    with pytest.raises(WhatIfError, match="use flow, analytic"):
         fewest(plan_of(tp=8, dp=2), engine="simpy")
 
 
@@ -94,6 +95,19 @@ def test_it_is_folded_for_the_nodes_and_the_algorithms_that_are_asked_for():
     found = generate(plan, CLUSTER, settings=asked, fold_replicas=True)
     assert found.base.timeline.makespan == pytest.approx(expected, rel=1e-9)
     assert found.folded == step.folded
+
+
+def test_a_large_step_is_folded_unless_it_is_changed_or_somebody_says_no(monkeypatch):
+    monkeypatch.setattr(module, "_LARGE", 32)
+    large, kept = plan_of(tp=8, dp=4), []
+    report = generate(large, CLUSTER, planned=kept.append)
+    assert report.folded == "8 of 32 ranks stand for all"
+    assert kept == [large]  # a plan that is written has all replicas, for any cluster
+    for options in ({"fold_replicas": False}, {"settings": Settings(what_ifs=("compute x0.5",))}):
+        whole = generate(large, CLUSTER, **options)
+        assert whole.folded == ""
+        assert len(whole.base.loaded.coverage.ranks) == 32
+    assert generate(plan_of(tp=8, dp=2), CLUSTER).folded == ""
 
 
 def test_ranks_that_representatives_stand_for_are_not_said_to_lack_a_recording():

@@ -38,7 +38,7 @@ def on_nodes(workload, place, nodes):
     return moved(workload, 4 * (ranks // 2) + 2 * place + ranks % 2, 4 * nodes)
 
 
-@tries(25)
+@tries(25, least=10)
 @given(data=st.data())
 def test_folded_jobs_take_steps_as_long_as_whole_ones(data):
     first, _ = data.draw(replicated())

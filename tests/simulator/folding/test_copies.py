@@ -54,7 +54,7 @@ def grown(program, block, factor):
     st.sampled_from(CLUSTERS),
     st.sampled_from(("flow", "analytic")),
 )
-@tries(40)
+@tries(40, least=12)
 def test_times_and_bytes_are_those_of_the_job_written_out(program, block, factor, cluster, engine):
     agree(Scenario(grown(program, block, factor), load_cluster(cluster), engine))
 

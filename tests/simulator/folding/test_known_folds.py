@@ -5,13 +5,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms import direct
 from helpers.replicated import like_nodes, replicated, with_straggler
 from helpers.strategies import with_software
 from helpers.topologies import scaled
+from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.call_costs import Costs
@@ -70,7 +71,7 @@ def longer(workload, part, factor):
     return workload.lasting(duration, lag if part == What.HOST else None)
 
 
-@settings(max_examples=20, deadline=None)
+@tries(30, least=10)
 @given(case=replicated(), by=factors, bandwidth=factors, latency=factors)
 def test_other_numbers_keep_the_ranks_and_the_times_of_all(case, by, bandwidth, latency):
     workload, network = case
@@ -87,7 +88,7 @@ def test_other_numbers_keep_the_ranks_and_the_times_of_all(case, by, bandwidth, 
     assert again.whole is changed
 
 
-@settings(max_examples=20, deadline=None)
+@tries(30, least=10)
 @given(case=replicated(), pick=st.integers(0, 10**6), extra=st.sampled_from([1e-9, 1e-3]))
 def test_a_straggler_is_seen_though_the_step_was_folded_without(case, pick, extra):
     workload, network = case

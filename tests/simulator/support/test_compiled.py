@@ -222,7 +222,7 @@ def chakra_job(tmp_path_factory):
     [
         ("utility", "{sample}", *CLUSTER, "--engine", "flow"),
         ("replay", "{chakra}", *CLUSTER, "--engine", "analytic"),
-        ("explain", "{sample}", *CLUSTER),
+        pytest.param(("explain", "{sample}", *CLUSTER), marks=pytest.mark.slow),
     ],
 )
 def test_what_is_compiled_ahead_is_what_is_used(words, chakra_job):

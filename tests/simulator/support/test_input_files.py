@@ -246,12 +246,18 @@ OWN = {
 """Modules that open files of their own program."""
 
 
+OPENING = {"open", "ZipFile", "read_bytes", "read_text"}
+RUNNING = {"eval", "exec", "system", "load", "unsafe_load", "full_load"}
+
+
 @cache
 def calls_of(path):
+    """Calls by whose names something may be opened or run, with what is called."""
     return [
         (node, ast.unparse(node.func))
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in OPENING | RUNNING
     ]
 
 

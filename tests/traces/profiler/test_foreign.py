@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,12 @@ from traces.load import load
 LIVE = ROOT / "traces" / "live"
 OF_TWO = ("ddp-2", "zero3-2", "tp-latency-2", "gpipe-2", "1f1b-2", "interleaved-2")
 OF_FOUR = ("ddp-sleep-4", "zero3-sleep-4", "1f1b-4", "moe-4")
-PAIRS = [*combinations(OF_TWO, 2), *combinations(OF_FOUR, 2)]
+NEIGHBOURS = {*pairwise(OF_TWO), *pairwise(OF_FOUR)}
+"""Every program stands in for another one, and has another one stand in for it."""
+PAIRS = [
+    pytest.param(pair, marks=() if pair in NEIGHBOURS else pytest.mark.slow, id="+".join(pair))
+    for pair in (*combinations(OF_TWO, 2), *combinations(OF_FOUR, 2))
+]
 
 
 def documents(name: str) -> dict[int, dict]:
@@ -29,7 +34,7 @@ def begin(document: dict) -> float:
     return document["baseTimeNanoseconds"] / 1e3 + min(float(event["ts"]) for event in steps)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_a_rank_of_another_program_is_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
     """The last rank is another program's, whose steps begin when those of the others do."""
     ranks, other = documents(pair[0]), documents(pair[1])

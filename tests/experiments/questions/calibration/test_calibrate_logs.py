@@ -127,7 +127,7 @@ def test_a_wrong_unit_is_refused_by_both(slow):
 def test_what_cannot_be_asked_together(slow):
     with pytest.raises(WhatIfError, match="on which cluster"):
         tf.validate(collectives=[slow])
-    with pytest.raises(WhatIfError, match="give one"):
+    with pytest.raises(WhatIfError, match="give either"):
         tf.validate(["trace"], "dgx-a100", collectives=[slow])
     with pytest.raises(CalibrationError, match="too few"):
         tf.calibrate_logs(table(slow.parent / "few.csv", rows_of("dgx-a100")[:2]), "dgx-a100")

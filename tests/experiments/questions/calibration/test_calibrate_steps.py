@@ -74,7 +74,10 @@ def test_a_step_that_is_left_out_is_nearer_than_uncalibrated(measured, tmp_path)
     ("rows", "reason"),
     [
         ([f"{RUNS[0]},"], "step_s: missing"),
-        ([f"{RUNS[0]},0.1", f"{RUNS[0].replace('dgx-a100', 'hgx-h100')},0.1"], "one at a time"),
+        (
+            [f"{RUNS[0]},0.1", f"{RUNS[0].replace('dgx-a100', 'hgx-h100')},0.1"],
+            "one cluster at a time",
+        ),
         ([f"{RUNS[0].replace('gpt-2', 'gpt-9')},0.1"], "gpt-9"),
     ],
 )

@@ -433,7 +433,9 @@ def prove(kind: str, algorithm: Algorithm) -> None:
             continue
         served += 1
         if not isinstance(schedule, Schedule) or (schedule.kind, schedule.ranks) != (kind, ranks):
-            raise ScheduleError(f"for {ranks} ranks it returns {schedule}, no {kind} of them")
+            raise ScheduleError(
+                f"for {ranks} ranks it returns {schedule}, which is not a {kind} of them"
+            )
         check(schedule)
     if not served:
-        raise ScheduleError(f"it serves no group of {_PROVED[0]} to {_PROVED[-1]} ranks")
+        raise ScheduleError(f"it supports no group of {_PROVED[0]} to {_PROVED[-1]} ranks")

@@ -65,7 +65,7 @@ class Group:
     Raises
     ------
     WorkloadError
-        If there is no rank, or one stands twice.
+        If there is no rank, or one appears twice.
 
     Examples
     --------

@@ -97,11 +97,11 @@ class Imbalance:
             drawn: Floats = zipf(experts, self.exponent)[order]
             return drawn
         if not self.histogram:
-            raise WorkloadError(f"imbalance {self.text}: tells of ranks, not of experts")
+            raise WorkloadError(f"imbalance {self.text}: is for ranks, not for experts")
         tokens = self.tokens(layer)
         if len(tokens) > experts:
             raise WorkloadError(
-                f"{self.text}: expert {len(tokens) - 1}, and the model has {experts} experts "
+                f"{self.text}: expert {len(tokens) - 1}, but the model has {experts} experts "
                 "(0 is the first)"
             )
         padded = np.concatenate([tokens, np.zeros(experts - len(tokens))])
@@ -154,7 +154,7 @@ class Imbalance:
         if self.matrix is not None:
             if len(self.matrix) != ranks:
                 raise WorkloadError(
-                    f"{self.text}: a matrix of {len(self.matrix)} ranks, and {ranks} take part"
+                    f"{self.text}: a matrix of {len(self.matrix)} ranks, but {ranks} take part"
                 )
             return of_bytes(self.matrix)
         if self.exponent is not None:
@@ -217,7 +217,7 @@ def parse_imbalance(text: str) -> Imbalance:
     if not math.isnan(factor):
         if not 1 <= factor < math.inf:
             raise WorkloadError(
-                f"imbalance {shown(text)}: the busiest rank over the mean is 1 or more"
+                f"imbalance {shown(text)}: the busiest rank over the mean must be 1 or more"
             )
         return Imbalance(spec, factor=factor)
     return _file(spec)
@@ -290,7 +290,7 @@ def _matrix(rows: _Rows, path: Path) -> Floats:
         for column, cell in enumerate(cells):
             table[number, column] = _amount(cell, f"{path}, line {at}, column {column + 1}")
     if not table.any():
-        raise WorkloadError(f"{path}: nobody has anything for anybody")
+        raise WorkloadError(f"{path}: every entry is 0")
     return table
 
 
@@ -312,10 +312,10 @@ def _histogram(rows: _Rows, path: Path) -> Mapping[int | None, Floats]:
         layer_counts = counts.setdefault(layer, {})
         if expert in layer_counts:
             where = "" if layer is None else f" of layer {layer}"
-            raise WorkloadError(f"{path}, line {at}: expert {expert}{where} stands twice")
+            raise WorkloadError(f"{path}, line {at}: expert {expert}{where} appears twice")
         layer_counts[expert] = _amount(row["tokens"], f"{path}, line {at}: tokens")
     if not counts:
-        raise WorkloadError(f"{path}: a histogram has a row for each expert; it has none")
+        raise WorkloadError(f"{path}: the histogram has no rows; it needs one per expert")
     experts = 1 + max(max(layer_counts) for layer_counts in counts.values())
     return {
         layer: np.array([layer_counts.get(expert, 0.0) for expert in range(experts)])

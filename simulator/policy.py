@@ -96,7 +96,7 @@ class Routing:
                 f"{self.flows} flows of a message under {self.policy}: give 1, or more under ecmp"
             )
         if self.policy == "valiant" and self.group is None:
-            raise TopologyError("routing valiant needs groups of routers to go by; there are none")
+            raise TopologyError("routing valiant needs groups of routers, and the network has none")
 
     @property
     def divides(self) -> bool:

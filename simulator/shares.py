@@ -205,5 +205,5 @@ def _checked(weight: ArrayLike) -> Floats:
             "not an amount"
         )
     if not table.any():
-        raise WorkloadError("shares: nobody has anything for anybody")
+        raise WorkloadError("shares: every entry is 0")
     return table

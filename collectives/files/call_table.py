@@ -89,7 +89,7 @@ def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
     """
     rows = list(_rows(text, path))
     if not rows:
-        raise TraceError(f"{path}: a table of measured calls has a row per call; it has none")
+        raise TraceError(f"{path}: the table has no rows; it needs one per measured call")
     columns = _columns(rows[0][1], path)
     machines = {
         name: list(dict.fromkeys(row[name] for _, row in rows))
@@ -155,7 +155,7 @@ def _json_rows(text: str, path: str) -> list[tuple[int, Mapping[str, object]]]:
             if line.strip()[:1] not in ("", "#"):
                 rows.append((at, parse_json(line, f"{path}, line {at}", TraceError)))
     if not all(isinstance(row, dict) for _, row in rows):
-        raise TraceError(f"{path}: JSON that has no object per call")
+        raise TraceError(f"{path}: the JSON is not a list of objects, one per call")
     return rows
 
 
@@ -217,8 +217,8 @@ def _columns(row: Cells, path: str) -> _Columns:
         )
     if names >= _CUSTOM:
         raise TraceError(
-            f"{path}: allreduce_dtype: times of a serving framework's own kernels, which are no "
-            "calls of a library: give nccl_perf"
+            f"{path}: allreduce_dtype: these are times of a serving framework's own kernels, "
+            "not of a library's calls: give nccl_perf"
         )
     sizes = [(name, unit[1]) for name in sorted(names) if (unit := _SIZE.match(name))]
     times = [(name, unit[1]) for name in sorted(names) if (unit := _TIME.match(name))]
@@ -257,7 +257,7 @@ def _elements(row: Cells, location: str) -> float:
 def _call(columns: _Columns, row: Cells, layout: Layout, location: str) -> MeasuredCall:
     if columns.kind is None and layout.kind is None:
         raise TraceError(
-            f"{location}: no column is the kind of collective: name it kind, or --kind"
+            f"{location}: no column names the kind of collective: call it kind, or give --kind"
         )
     text = row[columns.kind] if columns.kind is not None else layout.kind or ""
     kind = kind_named(text) or kind_named(re.sub("^[nr]ccl", "", text, flags=re.I))

@@ -103,7 +103,9 @@ def _line(row: Mapping[str, Any], location: str, left_out: dict[str, int]) -> _L
     """Read a line; None of a message, or of what a host thread measured."""
     if "coll_perf" not in row:
         if "p2p_perf" not in row:
-            raise TraceError(f"{location}: neither coll_perf nor p2p_perf: not of the Inspector")
+            raise TraceError(
+                f"{location}: neither coll_perf nor p2p_perf, so not a line of the Inspector"
+            )
         left_out["messages (p2p_perf), which say nothing of their way"] += 1
         return None
     source = _table(row, "coll_perf", location).get("coll_timing_source", _GPU)

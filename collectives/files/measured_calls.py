@@ -97,20 +97,20 @@ def placed(
         nodes evenly.
     """
     if ranks is not None and layout.ranks not in (None, ranks):
-        raise TraceError(f"{location}: {ranks} ranks, and --ranks {layout.ranks} was given")
+        raise TraceError(f"{location}: {ranks} ranks, but --ranks {layout.ranks} was given")
     rank_count = layout.ranks if ranks is None else ranks
     if rank_count is None:
         raise TraceError(f"{location}: does not record the number of ranks: give --ranks")
     if rank_count > MOST_RANKS:
-        raise TraceError(f"{location}: {rank_count} ranks; {MOST_RANKS} are the most there can be")
+        raise TraceError(f"{location}: {rank_count} ranks; {MOST_RANKS} is the limit")
     if nodes is None:
         nodes = layout.nodes
         if nodes is None and layout.ranks_per_node is not None:
             nodes = -(-rank_count // layout.ranks_per_node)
     elif layout.nodes not in (None, nodes):
-        raise TraceError(f"{location}: {nodes} nodes, and --nodes {layout.nodes} was given")
+        raise TraceError(f"{location}: {nodes} nodes, but --nodes {layout.nodes} was given")
     if nodes is not None and rank_count % nodes:
-        raise TraceError(f"{location}: {rank_count} ranks do not lie evenly on {nodes} nodes")
+        raise TraceError(f"{location}: {rank_count} ranks do not divide evenly over {nodes} nodes")
     return rank_count, nodes
 
 

@@ -225,7 +225,7 @@ def _add_rank(run: _Run, rank: "re.Match[str]", location: str) -> None:
     number_of_rank = _count(rank[1], location)
     if number_of_rank <= run.last:
         raise TraceError(
-            f"{location}: rank {rank[1]} a second time: each process ran by itself; "
+            f"{location}: rank {rank[1]} appears twice: each process ran by itself; "
             "build nccl-tests with MPI=1"
         )
     if rank[2] is None and number_of_rank != run.last + 1:
@@ -260,7 +260,7 @@ def _row(run: _Run, words: Sequence[str], location: str) -> _Row:
     """Read a row by the names of its columns; what may be blank is what old versions left out."""
     names = list(run.names)
     if _CPU_TIME in names:
-        raise TraceError(f"{location}: times of the CPU (-C 1), not of the calls: run without it")
+        raise TraceError(f"{location}: times of the CPU (-C 1), not of the calls: run without -C 1")
     first = names.index("time")
     period = names.index("time", first + 1) - first if names.count("time") > 1 else None
     width = (
@@ -322,9 +322,9 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
         try:
             document, start = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            raise TraceError(f"{path}: JSON that ends or breaks at line {error.lineno}") from error
+            raise TraceError(f"{path}: the JSON ends or breaks at line {error.lineno}") from error
         except (ValueError, RecursionError) as error:  # a number, or nesting, without end
-            raise TraceError(f"{path}: JSON that cannot be read: {reason_of(error)}") from error
+            raise TraceError(f"{path}: the JSON cannot be read: {reason_of(error)}") from error
         if isinstance(document, dict):
             yield document
 
@@ -345,7 +345,7 @@ def _json_row(row: Mapping[str, Any], location: str) -> _Row:
         cells = row.get(name)
         if isinstance(cells, dict) and "cpu_time" in cells:
             raise TraceError(
-                f"{location}: times of the CPU (-C 1), not of the calls: run without it"
+                f"{location}: times of the CPU (-C 1), not of the calls: run without -C 1"
             )
         renamed = {"time": "time", "alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong"}
         renamed_cells = (

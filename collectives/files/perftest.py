@@ -42,7 +42,7 @@ def read_perftest(text: str, path: str) -> BenchmarkLog:
         If it was run in both directions at once, or a row is torn or contradicts itself.
     """
     if _BOTH.search(text):
-        raise TraceError(f"{path}: both directions at once, added up: run it without -b")
+        raise TraceError(f"{path}: the bandwidths of both directions are added up: run without -b")
     calls: list[MeasuredCall] = []
     columns: list[str] = []
     for count, line in enumerate(text.splitlines(), 1):

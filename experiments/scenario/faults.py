@@ -23,7 +23,9 @@ TIERS = (SCALE_UP, SCALE_OUT, PCIE)
 """Resources that may be written in any spelling; a graph may name others."""
 _PERCENT = re.compile(r"(\d+\.?\d*|\.\d+)%")
 _VALUES = ("bandwidth", "latency")
-_WRITE = "write such as 'link leaf0-spine1 down', 'nic 3 of node 2 x0.5' or 'node 5 latency x10'"
+_WRITE = (
+    "write, for example, 'link leaf0-spine1 down', 'nic 3 of node 2 x0.5' or 'node 5 latency x10'"
+)
 
 
 def begins(word: Word) -> bool:

@@ -187,7 +187,7 @@ def _ranks(words: _Words, call: TimedCall) -> TimedCall:
             raise words.wrong("no list of ranks such as 0-15, 0,4 or 0-63:8")
         ranks += range(first, last + 1, step)
     if len(set(ranks)) < len(ranks):
-        raise words.wrong("a rank stands twice")
+        raise words.wrong("a rank appears twice")
     return replace(call, ranks=tuple(ranks))
 
 

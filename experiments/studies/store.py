@@ -327,7 +327,7 @@ def check_folder(folder: Path, study: Written) -> None:
         If it is not a directory, or cannot be read.
     """
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is not a directory: name another with --directory")
+        raise OutputError(f"{folder}: is not a directory: choose another with --directory")
     try:
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as error:
@@ -337,7 +337,7 @@ def check_folder(folder: Path, study: Written) -> None:
         if others := sorted(names - {_LOCK} - {name for name in names if name.endswith(".part")}):
             raise StudyError(
                 f"{folder}: holds {others[0]} and is not a study's directory: "
-                "name a new or empty one"
+                "choose a new or empty one"
             )
         return
     from simulator.support.yaml_text import parse_yaml
@@ -348,7 +348,7 @@ def check_folder(folder: Path, study: Written) -> None:
     if recorded != study.content:
         raise StudyError(
             f"{folder}: holds another study, {_difference(recorded, study.content)}: "
-            "name another directory"
+            "choose another directory"
         )
 
 
@@ -359,7 +359,7 @@ def _check_own(folder: Path, names: Iterable[str]) -> None:
         wanted = stat.S_ISDIR(mode) if name == RESULTS else stat.S_ISREG(mode)
         if name in (STUDY, INDEX, RESULTS, _LOCK) and not wanted:
             kind = "a link" if stat.S_ISLNK(mode) else "no file of a study"
-            raise StudyError(f"{folder / name}: is {kind}: name a new or empty directory")
+            raise StudyError(f"{folder / name}: is {kind}: choose a new or empty directory")
 
 
 def _difference(recorded: object, content: Mapping[str, Any]) -> str:

@@ -73,7 +73,7 @@ class Survey:
         """Paths over routers, or groups of them, in between."""
         group = self.network.routing.group
         if group is None:
-            raise TopologyError(f"{self.network.name} has no groups of routers to go by")
+            raise TopologyError(f"{self.network.name} has no groups of routers for detours")
         return Detours(self.graph, group.astype(np.int32), self.rule)
 
 

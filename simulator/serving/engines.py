@@ -135,8 +135,8 @@ def check_version(name: str, version: str) -> None:
     """
     if version and not re.fullmatch(r"v?[0-9][\w.+!-]{0,80}", version, re.ASCII):
         raise WorkloadError(
-            f"version {version!r} of {name} is none: write such as {_engines()[name]['newest']},"
-            " the newest whose defaults are known"
+            f"version {version!r} of {name} is not a version: write, for example,"
+            f" {_engines()[name]['newest']}, the newest with known defaults"
         )
 
 

@@ -114,7 +114,7 @@ def read_bytes(
         except OSError as error:
             raise wrong(f"{path}: cannot be read: {reason_of(error)}") from error
     if data is None:  # of what the system makes up as it is read, such as /proc/kmsg
-        raise wrong(f"{path}: cannot be read: there is nothing in it now")
+        raise wrong(f"{path}: cannot be read: it is empty now")
     allow_for(len(data))
     return data
 
@@ -504,7 +504,7 @@ def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":
         depth = 0
 
         def doctype(self, name: str, *_: object) -> None:
-            raise wrong(f"{source}: DOCTYPE {name}: a document type is not read")
+            raise wrong(f"{source}: DOCTYPE {name}: document types are not accepted")
 
         def start(self, tag: str, attributes: dict[Any, Any], /) -> "Element":
             self.depth += 1

@@ -110,7 +110,7 @@ def parse_quantity(text: object, base: str) -> float:
     least, most = PHYSICAL[base]
     if value > most or 0 < value < least or (value == 0 and re.search("[1-9]", number[:40])):
         raise QuantityError(
-            f"{shown(text)} is outside of what there is, {format_quantity(least, base)} to "
+            f"{shown(text)} is outside the accepted range, {format_quantity(least, base)} to "
             f"{format_quantity(most, base)}: {accepted}"
         )
     return value

@@ -211,7 +211,7 @@ def test_tables_that_spread_alike_are_one():
         (np.zeros((0, 0)), "for every pair"),
         ([[0, -1], [1, 0]], "rank 0 has .*-1.0.* for rank 1"),
         ([[0, 1], [np.nan, 0]], "rank 1 has .*nan.* for rank 0"),
-        ([[0, 0], [0, 0]], "nobody has anything"),
+        ([[0, 0], [0, 0]], "every entry is 0"),
     ],
 )
 def test_what_is_no_table_is_refused(wrong, why):

@@ -144,7 +144,7 @@ def parse_cluster(text: str, *, source: str) -> Cluster:
 
 def _parsed(text: str, source: str, within: tuple[str, ...]) -> Cluster:
     if source in within:
-        raise ClusterError(f"{source}: kinds of node are like each other in a circle")
+        raise ClusterError(f"{source}: the 'like' fields of its kinds of node form a cycle")
     data = parse_yaml(text, source, ClusterError)
     if not isinstance(data, dict):
         content = "empty" if data is None else f"a {type(data).__name__}"

@@ -258,7 +258,7 @@ class Cluster(ClusterPart):
         copied = fabric is not None and fabric.host_bandwidth is not None
         if self.library.name != "nccl" or link != "infiniband" or copied:
             raise ValueError(
-                "library.sharp is NCCL's on InfiniBand, whose switches add: this is"
+                "library.sharp needs NCCL on InfiniBand, whose switches can add; this is"
                 f" {self.library.name} on {'sockets' if copied else link}"
             )
         return self

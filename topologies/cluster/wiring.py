@@ -286,7 +286,8 @@ def without_peer_access(data: Any) -> Any:
     port, ranks, size = data.get("pcie"), data.get("ranks_per_node"), before.get("size")
     if not isinstance(port, dict) or "bandwidth" not in port or data.get("node_kinds"):
         raise ValueError(
-            "library.p2p LOC: GPUs meet in host memory: give pcie.bandwidth, of nodes of one kind"
+            "library.p2p LOC: GPUs exchange data in host memory: "
+            "give pcie.bandwidth, and nodes of one kind only"
         )
     if not isinstance(ranks, int) or (isinstance(size, int) and size > ranks):
         raise ValueError(

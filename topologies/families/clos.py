@@ -28,7 +28,7 @@ class LeafSpineShape:
 
     def __post_init__(self) -> None:
         if min(self.leaves, self.spines, self.ranks_per_leaf) < 1:
-            raise TopologyError(f"{self} has nothing where something must be")
+            raise TopologyError(f"{self}: leaves, spines and ranks per leaf must be at least 1")
 
 
 def leaf_spine(
@@ -108,7 +108,7 @@ class RailShape:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.rails) < 1 or self.spines < 0:
-            raise TopologyError(f"{self} has nothing where something must be")
+            raise TopologyError(f"{self}: leaves, spines and ranks per leaf must be at least 1")
 
 
 def rail(

@@ -222,7 +222,7 @@ def _peer(ranked: RankNodes, position: int) -> int | None:
     recorded = values.get(own_end)
     if recorded is not None and recorded != ranked.rank:
         raise TraceError(
-            f"{ranked.where(position)}: {own_end} is {recorded!r}, and this is rank {ranked.rank}"
+            f"{ranked.where(position)}: {own_end} is {recorded!r}, but this is rank {ranked.rank}"
         )
     peer = values.get(other_end)
     if peer is None:

@@ -325,7 +325,7 @@ def _check_ranks(path: Path, ranks: Sequence[RankFile]) -> None:
     for earlier, later in pairwise(ranks):
         if earlier.rank == later.rank:
             raise TraceError(
-                f"{later.trace.file}: rank {earlier.rank} again, as {earlier.trace.file} (from "
+                f"{later.trace.file}: also rank {earlier.rank}, like {earlier.trace.file} (from "
                 f"{earlier.rank_source}, from {later.rank_source}): remove one of them"
             )
     present = [file.rank for file in ranks]

@@ -189,7 +189,7 @@ def of_messages(
     data = b"".join(_framed(_plain_bytes(node)) for node in nodes)
     columns = _read_columns(data, 0)
     if columns is None:
-        raise TraceError(f"{path}: its nodes cannot be read: a node of more than 256 MiB")
+        raise TraceError(f"{path}: its nodes cannot be read: one is larger than 256 MiB")
     return ChakraTrace(path, metadata, unused or {}, columns, nodes)
 
 

@@ -207,7 +207,7 @@ class KernelRules:
                 patterns.append(re.compile(rule.pattern, re.IGNORECASE))
             except re.error as error:
                 raise TraceError(
-                    f"rule {rule.pattern!r}: no regular expression: {error}"
+                    f"rule {rule.pattern!r}: not a regular expression: {error}"
                 ) from error
         object.__setattr__(self, "_patterns", tuple(patterns))
 
@@ -304,7 +304,7 @@ def _check_ends(pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise TraceError(f"rule {shown(pattern)}: no regular expression: {error}") from error
+        raise TraceError(f"rule {shown(pattern)}: not a regular expression: {error}") from error
     repeats = _repeats(pattern)
     if repeats is None or repeats > _MOST_REPEATS:
         why = "repeats a repeat or alternatives" if repeats is None else f"has {repeats} repeats"

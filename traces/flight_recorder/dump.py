@@ -177,7 +177,7 @@ def _process_group(path: Path, key: str, group: _Group) -> ProcessGroup:
         ranks = [number for number in numbers if number is not None]
     if any(not 0 <= rank < MOST_RANKS for rank in ranks) or len(set(ranks)) < len(ranks):
         raise TraceError(
-            f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} are no ranks of a job"
+            f"{path}: pg_config[{shown(key)}].ranks: {shown(ranks)} are not ranks of a job"
         )
     return ProcessGroup(key, group.desc, len(ranks), tuple(ranks) or None)
 
@@ -244,7 +244,9 @@ def _call(
     out = _bytes(entry.out_sizes, entry.out_types)
     size = None if into is None or out is None else max(into, out)
     if size is not None and size > MOST_BYTES:
-        raise TraceError(f"{path}: entry {number} ({shown(entry.name)}): its sizes are no tensor's")
+        raise TraceError(
+            f"{path}: entry {number} ({shown(entry.name)}): its sizes are not those of a tensor"
+        )
     return RecordedCall(
         group=key,
         sequence=entry.message_sequence if entry.is_message else entry.sequence,

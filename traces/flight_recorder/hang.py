@@ -99,7 +99,7 @@ def read_dumps(path: Path) -> tuple[tuple[Dump, ...], tuple[Skipped, ...]]:
     for before, after in pairwise(dumps):
         if before.rank == after.rank:
             raise TraceError(
-                f"{after.file}: rank {after.rank} again, as {before.file}: remove one of them"
+                f"{after.file}: also rank {after.rank}, like {before.file}: remove one of them"
             )
     _check_one_job(dumps)
     return tuple(dumps), tuple(skipped)

@@ -184,7 +184,7 @@ class GenerationPlan:
         if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
-            raise WorkloadError(f"{self.replicas} replicas are not some of {self.parallelism.dp}")
+            raise WorkloadError(f"{self.replicas} replicas: write 1 to {self.parallelism.dp}")
         if self.kernels is not None and not framework(self.run.framework).measured:
             raise WorkloadError(
                 f"kernels of {self.kernels.source} time the steps of a framework, and framework"

@@ -276,7 +276,7 @@ def _check_one_run(ranks: Sequence[RankHead]) -> None:
     for earlier, later in pairwise(ranks):
         if earlier.rank == later.rank:
             raise TraceError(
-                f"{later.file}: rank {earlier.rank} again, as {earlier.file} "
+                f"{later.file}: also rank {earlier.rank}, like {earlier.file} "
                 f"(from {earlier.rank_source}, from {later.rank_source}): remove one of them"
             )
     for what, values in (

@@ -137,8 +137,8 @@ class _Pipeline:
                 computed = len(forward if kind.startswith("forward") else backward)
                 if self._has_peer(position, kind) and messages != computed:
                     raise TraceError(
-                        f"{where}: {messages} {kind} and {computed} computations: the table is not "
-                        "whole"
+                        f"{where}: {messages} {kind} and {computed} computations: the table is "
+                        "incomplete"
                     )
 
     def _has_peer(self, position: Position, kind: str) -> bool:

@@ -83,8 +83,7 @@ def read_requests(path: Path | str) -> Requests:
     falls = [later for early, later in pairwise(asked) if later < early]
     if falls:
         raise TraceError(
-            f"{falls[0].place}: it arrives before the request in front of it: sort the requests"
-            " by time"
+            f"{falls[0].place}: it arrives before the previous request: sort the requests by time"
         )
     return Requests(
         np.array([each.arrival for each in asked]) - asked[0].arrival,

@@ -81,7 +81,7 @@ class Requests:
         falls = np.flatnonzero(np.diff(self.arrival) < 0)
         if len(falls):
             raise TraceError(
-                f"{self.source}: request {falls[0] + 1} arrives before the one in front of it: sort"
+                f"{self.source}: request {falls[0] + 1} arrives before the previous one: sort"
                 " the requests by time"
             )
         for name in ("prompt", "output"):

@@ -290,7 +290,7 @@ def test_a_version_that_nobody_knows_is_a_doubt(version, doubts):
     report = serving(new, Closed(2, 64, 8), resources=[])
     assert len(report.doubts) == doubts
     with pytest.raises(
-        TwofoldError, match=r"version .newest. of vllm is none: write such as 0\.19"
+        TwofoldError, match=r"version .newest. of vllm is not a version: write, for example, 0\.19"
     ):
         deployment(version="newest")
 

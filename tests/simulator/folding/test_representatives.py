@@ -179,7 +179,7 @@ def test_a_root_cannot_stand_for_leaves():
 
 
 def test_replicas_must_be_there():
-    with pytest.raises(WorkloadError, match="5 replicas are not some of 4"):
+    with pytest.raises(WorkloadError, match="5 replicas: write 1 to 4"):
         made(SMALL, replicas=5)
     with pytest.raises(WorkloadError, match="0 replicas"):
         made(SMALL, replicas=0)

@@ -269,7 +269,7 @@ def test_a_damaged_file_beside_the_traces_is_skipped(tmp_path):
 def test_each_rank_has_one_file(tmp_path):
     (tmp_path / "x.1.et").write_bytes(body(node(1)))
     (tmp_path / "y.1.et.gz").write_bytes(gzip.compress(body(node(1))))
-    with pytest.raises(TraceError, match=r"y\.1\.et\.gz: rank 1 again, as .*x\.1\.et"):
+    with pytest.raises(TraceError, match=r"y\.1\.et\.gz: also rank 1, like .*x\.1\.et"):
         load_chakra(tmp_path)
 
 

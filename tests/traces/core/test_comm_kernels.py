@@ -195,7 +195,7 @@ def test_a_rule_of_the_users_is_tried_first(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("- {pattern: '(', kind: all_reduce}", "pattern"),
-        ("- {pattern: '(((', kind: all_reduce}", "no regular expression"),
+        ("- {pattern: '(((', kind: all_reduce}", "not a regular expression"),
         ("- {pattern: my_kernel, kind: allreduce}", "all_reduce"),
         ("- {pattern: my_kernel}", "kind"),
         ("- {pattern: my_kernel, kind: barrier, size: 3}", "size"),

@@ -143,7 +143,7 @@ DAMAGED = {
     "peer": ({"entries": [message(TP, 1, "send 0->9")]}, "no position 9"),
     "size": ({"entries": [entry(TP, 1, input_sizes="a")]}, "input_sizes"),
     "ranks": ({"pg_config": {"0": {"ranks": "[0, x]"}}}, "no list of ranks"),
-    "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "no ranks of a job"),
+    "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "not ranks of a job"),
 }
 
 

@@ -147,16 +147,16 @@ def test_the_plan_of_a_histogram_reads_back(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (["0,0,5", "0,0,6"], "line 3: expert 0 of layer 0 stands twice"),
+        (["0,0,5", "0,0,6"], "line 3: expert 0 of layer 0 appears twice"),
         (["0,0,5"], "no rows of layer 1"),
         (["0,0,5", "7,0,1"], "layer 7 of mixtral-8x7b has no experts"),
-        (["0,8,5", "1,0,1"], "expert 8, and the model has 8 experts"),
+        (["0,8,5", "1,0,1"], "expert 8, but the model has 8 experts"),
         (["0,0,-5"], "line 2: tokens: '-5' is not an amount"),
         (["0,0,nan"], "line 2: tokens: 'nan'"),
         (["0,x,5"], "line 2: expert: 'x' is not a whole number"),
         (["0,0"], "line 2: 2 of 3 columns"),
         (["0,0,0", "1,1,3"], "tokens: layer 0 has none"),
-        ([], "a histogram has a row for each expert"),
+        ([], "the histogram has no rows"),
     ],
 )
 def test_a_histogram_that_cannot_be_is_refused(tmp_path, rows, why):
@@ -183,7 +183,7 @@ def test_an_imbalance_that_cannot_be_is_refused(said, why):
 def test_a_matrix_or_a_model_without_spread_experts_is_refused(tmp_path):
     path = tmp_path / "matrix.csv"
     path.write_text("1,2\n3,4\n")
-    with pytest.raises(WorkloadError, match="tells of ranks, not of experts"):
+    with pytest.raises(WorkloadError, match="is for ranks, not for experts"):
         plan(str(path))
     with pytest.raises(WorkloadError, match="ep of 2 or more"):
         plan("2", ep=1)

@@ -111,7 +111,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 def test_two_files_of_one_rank_are_both_named(tmp_path: Path) -> None:
     put(tmp_path, 1, name="a.json")
     put(tmp_path, 1, name="b.json")
-    refused(tmp_path, r"b\.json: rank 1 again, as .*a\.json")
+    refused(tmp_path, r"b\.json: also rank 1, like .*a\.json")
 
 
 def test_two_files_that_do_not_tell_are_refused(tmp_path: Path) -> None:

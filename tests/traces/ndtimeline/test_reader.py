@@ -144,7 +144,7 @@ DAMAGED = {
     "stage": (changed("stage", -1), "row 4: stage"),
     "rank": (changed("rank", 9), "one is recorded of each"),
     "chunk": ([(*row[:8], 1, *row[9:]) for row in rows()], "interleaved"),
-    "half": ([row for row in rows() if row[4] != "forward-recv"], "the table is not whole"),
+    "half": ([row for row in rows() if row[4] != "forward-recv"], "the table is incomplete"),
     "no end": ([row for row in rows() if row[4] != "optimizer"], "an optimizer"),
 }
 

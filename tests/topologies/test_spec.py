@@ -149,7 +149,7 @@ def test_a_thousand_ranks_are_summed_up():
         ("ring:٣", "write ring:8"),
         ("ring:0", "needs a rank"),
         ("dragonfly:9x4", "write dragonfly:GROUPSxROUTERSxRANKS"),
-        ("dragonfly:9x0x2", "nothing where something must be"),
+        ("dragonfly:9x0x2", "must be at least 1"),
         ("dragonfly:9x4x2x1", "reach at most 5 groups"),
         ("leaf_spine:4x2x8:x", "oversubscription 'x' is not a number"),
         ("leaf_spine:4x2x8:0", "not positive"),

@@ -55,7 +55,7 @@ class DragonflyShape:
 
     def __post_init__(self) -> None:
         if min(self.groups, self.routers, self.ranks_per_router) < 1 or self.global_links < 0:
-            raise TopologyError(f"{self} has nothing where something must be")
+            raise TopologyError(f"{self}: groups, routers and ranks per router must be at least 1")
         if self.groups > 1 and not self.cables_per_pair:
             ports = self.routers * self.global_links
             raise TopologyError(

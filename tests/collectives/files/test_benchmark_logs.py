@@ -318,7 +318,7 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
         (TABLE.replace("all_reduce,1,8,2048", "gossip,1,8,2048"), "'gossip'"),
         (TABLE.replace("1,8,2048", "3,8,2048"), "evenly"),
         (TABLE.replace("1,8,2048", "1,eight,2048"), "whole number"),
-        (TABLE[: TABLE.index("\n") + 1], "has none"),
+        (TABLE[: TABLE.index("\n") + 1], "has no rows"),
         (
             "system," + TABLE.replace("\nall", "\nx,all", 1).replace("\nall", "\ny,all", 1),
             "machines",

@@ -142,7 +142,7 @@ DAMAGED = {
     "group": ({"entries": [entry(("9", "pp"), 1)]}, "not in pg_config"),
     "peer": ({"entries": [message(TP, 1, "send 0->9")]}, "no position 9"),
     "size": ({"entries": [entry(TP, 1, input_sizes="a")]}, "input_sizes"),
-    "ranks": ({"pg_config": {"0": {"ranks": "[0, x]"}}}, "no list of ranks"),
+    "ranks": ({"pg_config": {"0": {"ranks": "[0, x]"}}}, "not a list of ranks"),
     "twice": ({"pg_config": {"0": {"ranks": "[0, 0]"}}}, "not ranks of a job"),
 }
 

@@ -167,12 +167,12 @@ def test_a_histogram_that_cannot_be_is_refused(tmp_path, rows, why):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("0.5", "is 1 or more"),
+        ("0.5", "must be 1 or more"),
         ("zipf:-1", "exponent of 0 or more"),
         ("zipf:two", "exponent of 0 or more"),
         ("nowhere.csv", "no such file; write a factor"),
         ("5", "receives 4 times the mean at most"),
-        ("inf", "is 1 or more"),
+        ("inf", "must be 1 or more"),
     ],
 )
 def test_an_imbalance_that_cannot_be_is_refused(said, why):

@@ -329,7 +329,7 @@ _MOST = 1 << 20
 
 def _whole(cell: str, where: str) -> int:
     if not (cell.isdecimal() and len(cell) < 9 and int(cell) < _MOST):
-        raise WorkloadError(f"{where}: {shown(cell)} is not a whole number from 0 on")
+        raise WorkloadError(f"{where}: {shown(cell)} is not a whole number of 0 or more")
     return int(cell)
 
 

@@ -134,5 +134,5 @@ def _number(element: ElementTree.Element, where: str, name: str, *, least: int =
     text = _text(element, where, name)
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(text) >= least):
-        raise ScheduleError(f"{where}: {name} {text!r} is not a whole number from {least} on")
+        raise ScheduleError(f"{where}: {name} {text!r} is not a whole number of {least} or more")
     return int(text)

@@ -335,7 +335,7 @@ def _settings(settings: "Settings") -> Iterator[str]:
     if settings.kernels is not None:
         yield f"kernels by the rules of {settings.kernels}"
     if settings.ranks:
-        yield f"of the recorded ranks {settings.ranks} were read, the others are copies of them"
+        yield f"ranks {settings.ranks} were read; the others are copies of them"
     elif settings.replicate:
         yield "missing ranks are copies of recorded ones"
 

@@ -257,7 +257,7 @@ def _check(instances: Instances, tables: Sequence[Requests]) -> None:
         check_lengths(instances, table)
         if len(table) < 2 or not table.arrival[-1] > table.arrival[0]:
             raise WhatIfError(
-                f"{table.source}: --find rate needs requests that arrive at 2 times at least"
+                f"{table.source}: --find rate needs requests that arrive at different times"
             )
 
 

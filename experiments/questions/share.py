@@ -567,7 +567,7 @@ def _begins(starts: Mapping[str, str | float], names: Sequence[str]) -> list[flo
         except QuantityError as error:
             raise SettingsError(f"start of job {name}: {error}") from error
         if not 0 <= value < np.inf:
-            raise SettingsError(f"start of job {name}: {time!r} is not a time from 0 on")
+            raise SettingsError(f"start of job {name}: {time!r} is not a time of 0 or later")
         begins[name] = value
     return list(begins.values())
 

@@ -109,7 +109,7 @@ def _share(named: Sequence[Word], seed: int | None) -> Drawn:
     if of is None:
         hint = near(noun, DRAWN)
         meant = f"; did you mean {hint!r}?" if hint else ""
-        raise WhatIfError(f"{noun!r} is none of {', '.join(DRAWN)}{meant}")
+        raise WhatIfError(f"{noun!r} is not one of {', '.join(DRAWN)}{meant}")
     if len(tiers) > 1:
         raise WhatIfError(f"{' '.join(tiers)!r} is not the name of one resource of links")
     tier = (same_name(tiers[0], TIERS) or tiers[0]) if tiers else None

@@ -278,7 +278,7 @@ def _listed(seats: object, where: str) -> Iterator[int]:
 
 def _number(text: str, field: str, where: str) -> int:
     if re.fullmatch(r"\d{1,9}", text) is None:
-        raise SettingsError(f"{where}: {field} {shown(text)} is not a whole number from 0 on")
+        raise SettingsError(f"{where}: {field} {shown(text)} is not a whole number of 0 or more")
     return int(text)
 
 

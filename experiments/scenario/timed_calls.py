@@ -148,7 +148,7 @@ def _clause(words: _Words, call: TimedCall) -> TimedCall:
         hint = did_you_mean(word, tuple(_CLAUSES))
         raise words.wrong(f"{hint}a call goes on with {', '.join(_CLAUSES)} or xN")
     if name in words.given:
-        raise words.wrong("stands twice")
+        raise words.wrong("appears twice")
     words.given.add(name)
     if times:
         if int(times[1]) < 1:
@@ -238,7 +238,9 @@ def for_ranks(calls: list[TimedCall], ranks: int | None) -> Iterator[TimedCall]:
                 f"{call.text!r}: which ranks take part? Add ranks 0-15, or give --ranks"
             )
         if call.ranks and ranks is not None and max(call.ranks) >= ranks:
-            raise WhatIfError(f"{call.text!r}: rank {max(call.ranks)} is none of {ranks}")
+            raise WhatIfError(
+                f"{call.text!r}: rank {max(call.ranks)} does not exist: there are {ranks} ranks"
+            )
         chosen = call.ranks or tuple(range(ranks or 0))
         if call.kind == "send_receive" and len(chosen) != 2:
             raise WhatIfError(f"{call.text!r}: a message has a sender and a receiver: ranks 0,8")

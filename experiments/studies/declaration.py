@@ -448,9 +448,9 @@ def _dimensions(file: StudyFile, wrong: Any) -> tuple[Dimension, ...]:
         if dimension.name in dimensions:
             raise wrong(("space", name), f"{dimension.name} is given twice")
         if dimension.kind == "plan" and all(workload.plan is None for workload in file.workloads):
-            raise wrong(("space", name), "no workload is a plan, whose field this could be")
+            raise wrong(("space", name), "only a plan has this field, and no workload is a plan")
         if dimension.kind == SERVING and file.workloads[0].serving is None:
-            raise wrong(("space", name), "no workload is a deployment, whose field this could be")
+            raise wrong(("space", name), "only a deployment has this field, and no workload is one")
         if dimension.kind in _OF_STEPS and file.workloads[0].serving is not None:
             raise wrong(("space", name), f"{dimension.name} changes steps, not a deployment")
         dimensions[dimension.name] = dimension
@@ -610,7 +610,7 @@ def _check_known(declaration: Declaration, wrong: Any) -> None:
             whose = "a deployment has no step" if serves else "no workload is a deployment"
             raise wrong(path, f"{name}: {whose}; write {', '.join(own)}")
         if not planned and (name in FITS["memory"] or name.startswith("plan.")):
-            raise wrong(path, f"{name}: no workload is a plan, and a trace does not record it")
+            raise wrong(path, f"{name}: only a plan gives it, and no workload is a plan")
     for index, entry in enumerate(declaration.file.workloads):
         for name in (
             figure for figure in ("tokens_per_s", "energy_per_token") if figure in keys_of

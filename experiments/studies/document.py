@@ -179,7 +179,8 @@ def _trust(report: "StudyReport") -> Trust:
     measured = [error for error in errors if error is not None]
     parts = []
     if measured:
-        parts.append(f"largest error of a replay {round(max(measured, key=abs), 1) + 0.0:+.1f} %")
+        worst = max(measured, key=abs)
+        parts.append(f"largest error of a replay {round(worst, 1) + 0.0:+.1f} %")
     generated = sum(not workload["recorded"] for workload in report.workloads)
     if generated:
         parts.append(f"{generated} of {len(report.workloads)} workloads generated")

@@ -162,7 +162,7 @@ def memory(jobs: Sequence[Job]) -> float:
     """
     needed = [job.placed.site.memory for job in jobs if job.placed.site.memory is not None]
     if not needed:
-        raise StudyError("memory: no workload is a plan, and a trace does not record it")
+        raise StudyError("memory: only a plan gives it, and no workload is a plan")
     return max(needed)
 
 

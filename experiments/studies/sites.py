@@ -246,7 +246,7 @@ def _with_topology(
     """
     tier = name.partition(".")[0]
     if tier == "scale_out" and cluster.scale_out is None:
-        raise WhatIfError(f"{cluster.name} has no scale_out, whose topology this could be")
+        raise WhatIfError(f"{cluster.name} has no scale_out, so its topology cannot be set")
     if text.startswith("{"):
         ((family, parameters),) = json.loads(text).items()
     else:

@@ -76,7 +76,7 @@ class RepeatedJob:
         if not 0 <= self.begins < inf:
             raise WorkloadError(f"{self.name}: begins at {self.begins!r} s, which is not a time")
         if not self.steps >= 1:
-            raise WorkloadError(f"{self.name}: {self.steps!r} steps; it does one at least")
+            raise WorkloadError(f"{self.name}: {self.steps!r} steps; write 1 or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -99,7 +99,9 @@ def slim_fly(order: int, ranks_per_router: int, **cable: float) -> Topology:
 
 def _check_prime(order: int) -> None:
     if order < 5 or any(order % divisor == 0 for divisor in range(2, int(order**0.5) + 1)):
-        raise TopologyError(f"slim_fly: {order} is not a prime from 5 on: 5, 7, 11, 13, 17, 19, …")
+        raise TopologyError(
+            f"slim_fly: {order} is not a prime of 5 or more: 5, 7, 11, 13, 17, 19, …"
+        )
 
 
 def _generators(order: int) -> tuple[set[int], set[int]]:

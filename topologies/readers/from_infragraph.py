@@ -106,9 +106,7 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
         raise _GraphError("not an InfraGraph infrastructure: no devices and instances")
     kinds = {entry["name"]: entry for entry in table["devices"]}
     if any("connections" in entry for entry in (table, *kinds.values())):
-        raise _GraphError(
-            "a first draft of the format: its 'connections' became edges; write those"
-        )
+        raise _GraphError("this is the first draft of the format: write its 'connections' as edges")
     devices = {name: _device(name, kinds) for name in kinds}
     instances = {entry["name"]: entry for entry in table["instances"]}
     unknown = [entry["device"] for entry in instances.values() if entry["device"] not in devices]

@@ -224,7 +224,8 @@ def _pcie_width(element: Element, reading: _Reading) -> float:
         reading.notes["Without a PCIe speed NCCL's default, Gen3, is taken."] = None
     rate = _GEN3 if match is None else number_of(match.group(1))
     if not 0 < rate <= _MOST_GTS:
-        raise _ElementError(f"pci {element.get('busid')}: link_speed {shown(match and match[0])}")
+        speed = shown(match and match[0])
+        raise _ElementError(f"pci {element.get('busid')}: link_speed {speed} is not a known speed")
     if re.fullmatch("[0-9]{1,2}", lanes) is None:
         raise _ElementError(
             f"pci {element.get('busid')}: link_width {shown(lanes)} is not a number"

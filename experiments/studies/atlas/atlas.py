@@ -271,7 +271,7 @@ def declare_grid(
     """
     for name, given in (("models", models), ("clusters", clusters), ("gpus", sizes)):
         if not given:
-            raise StudyError(f"{name}: name one at least")
+            raise StudyError(f"{name}: name at least one")
     for model in models:
         load_model(model)
     machines = [load_cluster(cluster) for cluster in clusters]

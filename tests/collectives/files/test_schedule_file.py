@@ -348,7 +348,7 @@ def test_a_step_waits_for_what_it_depends_on():
         ('type="rrcs"', 'type="rx"', "gpu 0, tb 0, step 1: type 'rx' is not one of s, r, rcs"),
         ('type="rrcs"', 'type="re"', "gpu 0, tb 0, step 1: adds the contribution of rank 0 to"),
         ('srcbuf="i"', 'srcbuf="x"', "gpu 0, tb 0, step 0: buffer 'x' is not one of"),
-        ('cnt="1"', 'cnt="-1"', "gpu 0, tb 0, step 0: cnt '-1' is not a whole number from 0 on"),
+        ('cnt="1"', 'cnt="-1"', "gpu 0, tb 0, step 0: cnt '-1' is not a whole number of 0 or more"),
         ('cnt="1"', 'cnt="99999999"', "cnt 99999999 is more than"),
         ('cnt="1"', 'cnt="2"', "gpu 1, tb 0, step 1: cnt 1, but 2 chunks were sent"),
         ('<step s="0"', '<step s="9"', "gpu 0, tb 0: steps are [1, 2, 3, 4, 9]"),

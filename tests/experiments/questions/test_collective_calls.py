@@ -57,7 +57,7 @@ def test_calls_are_read_as_they_are_written(text, said):
         ("all_reduce 1MB at -1ms", ">>-1ms<<: a time such as 1ms"),
         ("all_reduce 1MB every 0s", "above 0"),
         ("all_reduce 1MB imbalance 2", "imbalance is of an all_to_all"),
-        ("all_to_all 1MB imbalance 0.2", ">>0.2<<.*is 1 or more"),
+        ("all_to_all 1MB imbalance 0.2", ">>0.2<<.*must be 1 or more"),
         ("send_receive 1MB ranks 0-2", "a message has a sender and a receiver, not 3 ranks"),
     ],
 )
@@ -170,7 +170,7 @@ def test_on_a_cluster_with_answers_for_programs(tmp_path):
     [
         ([], {}, "which calls"),
         (["all_reduce 1MB"], {}, "which ranks take part"),
-        (["all_reduce 1MB ranks 0-9"], {"ranks": 8}, "rank 9 is none of 8"),
+        (["all_reduce 1MB ranks 0-9"], {"ranks": 8}, "rank 9 does not exist: there are 8"),
         (["all_reduce 1MB every 1ms"], {"ranks": 4}, "repeats without an end"),
         (["all_reduce 1MB", "barrier every 1ns"], {"ranks": 4}, "would be made"),
         (["sendrecv 1MB"], {"ranks": 4}, "a sender and a receiver"),

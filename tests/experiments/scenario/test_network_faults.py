@@ -295,7 +295,10 @@ REFUSED = [
     ("node 1 memory.latency x2", "no links of 'memory'; it has scale_up"),
     ("0% of links down", "0% is not a share"),
     ("101% of links down", "101% is not a share"),
-    ("1% of lincs down", "'lincs' is none of links, nics, switches, nodes; did you mean 'links'"),
+    (
+        "1% of lincs down",
+        "'lincs' is not one of links, nics, switches, nodes; did you mean 'links'",
+    ),
     ("1% of wifi links down", "no links of 'wifi'; it has scale_up"),
     ("1% of links down seed x", "seed 'x' is not a whole number"),
     ("node 1 down seed 3", "a seed needs a random draw"),

@@ -66,7 +66,7 @@ def test_a_study_file_is_read(tmp_path):
             "line 8, column 14: objectives.score: '1 / steps': 'steps' is not a figure",
         ),
         ("step_s: min", "score: {max: 1 s + gpus}", "give both the same unit"),
-        ("step_s: min", "score: {max: memory / 1 GB}", "memory: no workload is a plan"),
+        ("step_s: min", "score: {max: memory / 1 GB}", "memory: only a plan gives it"),
         ("step_s: min", "step_s: {max: 1 / gpus}", "give it a name of its own, score"),
         ("step_s: min", "step_s: {max: p90x}", "'p90x' is not a quantile"),
         ("method: grid", "method: gird", "search.method: 'gird'"),

@@ -213,7 +213,7 @@ def test_what_cannot_be_repeated_is_refused():
         repeat_together([nothing, nothing], network)
     with pytest.raises(WorkloadError, match="begins at -1"):
         replace(nothing, begins=-1.0)
-    with pytest.raises(WorkloadError, match="does one at least"):
+    with pytest.raises(WorkloadError, match="write 1 or more"):
         replace(nothing, steps=0)
 
 

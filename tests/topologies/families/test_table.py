@@ -103,7 +103,7 @@ def test_every_fabric_of_a_cluster_and_every_role_is_that_of_a_family():
         (lambda: mesh((4, 4), wrap=(True,), **CABLE), "1 entries for 2 dimensions"),
         (lambda: hypercube(-1, **CABLE), "negative"),
         (lambda: fat_tree(3, **CABLE), "even number of ports"),
-        (lambda: LeafSpineShape(leaves=0, spines=1, ranks_per_leaf=1), "nothing"),
+        (lambda: LeafSpineShape(leaves=0, spines=1, ranks_per_leaf=1), "must be at least 1"),
         (
             lambda: leaf_spine(
                 LeafSpineShape(leaves=1, spines=1, ranks_per_leaf=1), oversubscription=0, **CABLE
@@ -112,7 +112,7 @@ def test_every_fabric_of_a_cluster_and_every_role_is_that_of_a_family():
         ),
         (
             lambda: DragonflyShape(groups=0, routers=1, ranks_per_router=1, global_links=1),
-            "nothing",
+            "must be at least 1",
         ),
         (lambda: ring(4, bandwidth=0, latency=0), "not positive"),
     ],

@@ -221,7 +221,7 @@ def test_a_port_amid_a_card_is_beside_its_nic(tmp_path):
 
 
 BAD = {
-    "draft": (CLOS + "connections: [host.0.nic.0.eth.leaf.0.port.0]\n", "a first draft"),
+    "draft": (CLOS + "connections: [host.0.nic.0.eth.leaf.0.port.0]\n", "the first draft"),
     "no graph": ("just: words\n", "no devices and instances"),
     "device": (CLOS.replace("device: dgx", "device: dgy"), "device 'dgy'"),
     "component": (CLOS.replace("component: npu}", "component: gpu}"), "there is no 'gpu'"),

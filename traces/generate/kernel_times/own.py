@@ -184,7 +184,7 @@ def read_own(file: Path) -> OwnKernels:
         )
     rows = tuple(_row(row, f"{file}: line {line}") for line, row in table)
     if not rows:
-        raise TraceError(f"{file}: has no rows: measure a kernel at least")
+        raise TraceError(f"{file}: has no rows: measure at least one kernel")
     return OwnKernels(str(file), rows)
 
 

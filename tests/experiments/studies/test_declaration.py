@@ -95,9 +95,9 @@ def test_a_study_file_is_read(tmp_path):
             '"gpus == 8", "energy_per_token <= 1 J"',
             "line 2, column 14: workloads.0.trace: energy_per_token needs the tokens",
         ),
-        ('"gpus == 8"', "memory fits", "line 7, column 15: constraints.0: memory: no workload is"),
-        ('"gpus == 8"', "plan.tp < 8", "line 7, column 15: constraints.0: plan.tp: no workload is"),
-        ("step_s: min", "memory: min", "line 8, column 14: objectives.memory: memory: no workload"),
+        ('"gpus == 8"', "memory fits", "line 7, column 15: constraints.0: memory: only a plan"),
+        ('"gpus == 8"', "plan.tp < 8", "line 7, column 15: constraints.0: plan.tp: only a plan"),
+        ("step_s: min", "memory: min", "line 8, column 14: objectives.memory: memory: only a plan"),
         ("space:", "spaces:", "spaces: no such field; did you mean space?"),
         (
             "scale_up.size: [8, 16]",

@@ -110,7 +110,7 @@ def _log(name: str, text: str, layout: Layout) -> BenchmarkLog:
     elif is_table(text):
         log = read_table(text, name, layout)
     else:
-        raise TraceError(f"{name}: is not a log that is known here: {_FORMS}")
+        raise TraceError(f"{name}: is not a known kind of log: {_FORMS}")
     return _with_calls(log)
 
 

@@ -444,7 +444,7 @@ def validation(report: "ValidateServingReport") -> Document:
         *("rows", ">answered", ">TPOT\nmedian %", ">p90 %", ">ratio"),
         *(">TTFT\nmedian %", ">p90 %", ">ratio"),
     )
-    foot = "errors without sign; ratio: predicted to measured, in the median"
+    foot = "errors are absolute; ratio: median of predicted over measured"
     sections = [Section("errors", "Errors", [Table(columns, rows, foot=foot)], wide=True)]
     if report.pairs:
         table = ratio_table(report.pairs, "TPOT of pairs that differ in")
@@ -468,8 +468,8 @@ def _headline(errors: "Sequence[ServingErrors]") -> str:
     if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
         return f"{answered}."
     return (
-        f"{answered}; TPOT is off by {percent(whole.tpot_median_pct)} and TTFT by"
-        f" {percent(whole.ttft_median_pct)} in the median."
+        f"{answered}, with a median error of {percent(whole.tpot_median_pct)} for TPOT and"
+        f" {percent(whole.ttft_median_pct)} for TTFT."
     )
 
 

@@ -505,7 +505,7 @@ def memory(report: "MemoryReport") -> Document:
     headline = f"The step needs {needed} on {on}."
     if room is not None:
         word = "fits" if report.fits else "does not fit"
-        headline = f"The step {word}: it needs {needed} of {room} on {on}."
+        headline = f"The step {word}: {on} needs {needed} and has {room}."
     foot = (
         "bytes of one rank when its memory is fullest; 1 GB is 1e9 B; whether the step fits does"
         " not depend on what PyTorch's allocator reserves"
@@ -515,7 +515,7 @@ def memory(report: "MemoryReport") -> Document:
     return Document(
         title=f"Memory: {plan.model.name} {plan.parallelism}",
         headline=headline,
-        cause=f"Most of it is {largest.replace('_', ' ')}: {share}.",
+        cause=f"Largest part: {largest.replace('_', ' ')}, {share}.",
         facts={
             "parameters": f"{parameters(plan.model) / 1e9:.4g} billion",
             "ranks": f"{plan.parallelism.ranks:,}",

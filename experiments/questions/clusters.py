@@ -289,8 +289,8 @@ def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
         return from_nccl(file, like)
     if like is None:
         raise WhatIfError(
-            f"{file}: it does not name its GPUs: say with --like which cluster has the same, a name"
-            " of the catalogue or a YAML file"
+            f"{file}: it does not name its GPUs: give --like a cluster with the same GPUs, a name"
+            " of the catalogue or as a YAML file"
         )
     if kind == "from_nvidia_smi":
         from topologies.readers.from_nvidia_smi import from_nvidia_smi

@@ -219,7 +219,7 @@ def _facts(report: "StudyReport") -> dict[str, str]:
     if offs := _confirmed(report):
         facts["confirmed by"] = (
             f"{report.study.confirm}: {len(offs)} points of the front, step off by "
-            f"{percent(offs[len(offs) // 2])} in the median, {percent(offs[-1])} at most"
+            f"{percent(offs[len(offs) // 2])} (median), {percent(offs[-1])} at most"
         )
     if report.directory is not None:
         facts["directory"] = str(report.directory)

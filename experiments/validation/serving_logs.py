@@ -86,7 +86,7 @@ def _json(file: Path) -> Mapping[str, Any]:
     words = "as the settings of an engine"
     data = parse_json(read_text(file, TraceError, words), file, TraceError)
     if not isinstance(data, dict):
-        raise TraceError(f"{file}: the settings of an engine are a table")
+        raise TraceError(f"{file}: the settings of an engine must be a table")
     return data
 
 

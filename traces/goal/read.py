@@ -116,7 +116,9 @@ def parse_goal(path: Path, text: str) -> Goal:
             raise TraceError(f"{path}:{number}: {line[:60]!r} is not 'rank N {{'")
         rank = int(head[1])
         if rank >= goal.num_ranks or rank in goal.ranks:
-            why = "again" if rank in goal.ranks else f"of num_ranks {goal.num_ranks}"
+            why = "appears twice"
+            if rank not in goal.ranks:
+                why = f"does not exist: num_ranks is {goal.num_ranks}"
             raise TraceError(f"{path}:{number}: rank {rank} {why}")
         if not head[2] and next(lines, (0, ""))[1] != "{":
             raise TraceError(f"{path}:{number}: rank {rank}: '{{' is missing")
@@ -202,7 +204,9 @@ def _op(path: Path, number: int, line: str, num_ranks: int) -> GoalOp:
     peer, tag = int(parsed["peer"] or ANY), int(parsed["tag"] or 0)
     if parsed["what"]:
         if peer >= num_ranks:
-            raise TraceError(f"{path}:{number}: rank {peer} of num_ranks {num_ranks}")
+            raise TraceError(
+                f"{path}:{number}: rank {peer} does not exist: num_ranks is {num_ranks}"
+            )
         if parsed["what"] == "send" and ANY in (peer, tag):
             raise TraceError(f"{path}:{number}: only a recv may have any source or any tag")
     return GoalOp(

@@ -346,8 +346,8 @@ TABLE = "kind,nodes,ranks,size_bytes,time_us\nall_reduce,1,8,1024,20\nall_reduce
             "op_name,allreduce_dtype,num_gpus,message_size,latency\nall_reduce,half,8,512,0.01\n",
             "serving framework",
         ),
-        ("hello\n", "is not a log that is known"),
-        ("", "is not a log that is known"),
+        ("hello\n", "is not a known kind of log"),
+        ("", "is not a known kind of log"),
     ],
 )
 def test_what_is_torn_or_contradicts_itself_is_refused_in_one_line(tmp_path, text, said):

@@ -78,7 +78,7 @@ def test_the_numbers_of_a_drawing_say_where_they_are_from(dump):
 def test_a_matrix_needs_a_cluster_with_the_same_gpus(tmp_path):
     path = tmp_path / "topo.txt"
     path.write_text(MATRIX_A100)
-    with pytest.raises(WhatIfError, match="say with --like"):
+    with pytest.raises(WhatIfError, match="give --like"):
         clusters(from_nvidia_smi=path)
     assert clusters(from_nvidia_smi=path, like="dgx-a100").asked.ranks_per_node == 4
 

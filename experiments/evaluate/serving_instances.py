@@ -301,7 +301,7 @@ class _Key:
             deployment.distribution,
             deployment.adapters,
             deployment.context,
-            (by.tokens, by.sequences, by.captured, by.pads_chunks),
+            (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
         )
 
     def __hash__(self) -> int:
@@ -318,6 +318,7 @@ def _surface(key: _Key) -> IterationSurface:
         _kernels(_chip(deployment.cluster)),
         exchange_times(deployment.cluster, p, key.base),
         spreads_experts=p.dp > 1 and p.ep > 1,
+        fuses_casts=deployment.engine.fuses_casts,
     )
     batch = InferencePass(
         model=deployment.model,

@@ -67,6 +67,7 @@ class Engine:
     first_chunk: str
     merges: bool
     pads_ranks: str
+    fuses_casts: bool
     host: Host
     assumed: str = ""
 
@@ -115,6 +116,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         first_chunk=data["first_chunk"],
         merges=data["merges"],
         pads_ranks=data["pads_ranks"],
+        fuses_casts=data["fuses_casts"],
         host=Host(
             step=parse_quantity(host["step"], "s"),
             prefill=parse_quantity(host["prefill"], "s"),

@@ -2,8 +2,9 @@
 
 Serving engines fuse what training keeps apart: queries, keys and values are one product, the sum of
 the residual is part of the norm, the activation is one kernel, experts are grouped products, and
-MLA has kernels of its own. Casts of quantised products are part of what their tables timed. A pass
-is a list of blocks (:class:`traces.generate.layers.ModelBlock`), forward only.
+MLA has kernels of its own. Casts of quantised products are part of what their tables timed
+(:meth:`KernelTimes.with_input_cast_before` takes one off). A pass is a list of blocks
+(:class:`traces.generate.layers.ModelBlock`), forward only.
 
 Kernels named ``scores`` are those of attention: they depend on the segments of the batch. All
 others depend on how many tokens there are, and those of the head on how many sequences.
@@ -31,6 +32,8 @@ from traces.generate.parallelism import Parallelism
 from traces.generate.run import MicroBatch
 
 SCORES = "scores"
+CAST_BEFORE = ("qkv", "qkvz", "up", "down")
+"""Products whose input a norm or an activation makes."""
 _HALF = 2.0
 """Bytes of an element of activations, which stay in 16 bits."""
 _STATE_BYTES = 4.0

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.serving.surface import STEPS, IterationSurface
 from simulator.support.arrays import Floats, Matrix
 from traces.generate.inference import (
+    CAST_BEFORE,
     SCORES,
     InferencePass,
     Segment,
@@ -17,7 +18,7 @@ from traces.generate.inference import (
     head_block,
     layer_block,
 )
-from traces.generate.kernel_times import ExpertGemms, KernelTimes, Streaming
+from traces.generate.kernel_times import ExpertGemms, Gemm, KernelTimes, Shape, Streaming
 from traces.generate.layers import Exchange, LayerPart, ModelBlock
 from traces.generate.model import Model
 
@@ -41,11 +42,14 @@ class PassClock:
     spreads_experts
         Whether experts are spread over ranks that have a batch each: grouped products of engines
         are then others than those of one batch, the faster of the recipes of a size (DeepGEMM's).
+    fuses_casts
+        Whether norms and activations write the 8 bits that products with one scale take.
     """
 
     kernels: KernelTimes
     exchange: ExchangeTime
     spreads_experts: bool = False
+    fuses_casts: bool = False
     _exchanges: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def time(self, batch: InferencePass) -> float:
@@ -67,10 +71,20 @@ class PassClock:
             if scores is None or scores == (kernel.name == SCORES):
                 shape = kernel.forward.shape
                 assert shape is not None  # noqa: S101 - every kernel of a pass has one
-                time += self.kernels.fastest(shape, experts=self.spreads_experts).seconds
+                time += self._kernel(shape, has_cast_before=kernel.name in CAST_BEFORE)
         if not scores:
             time += sum(self._exchange(each) for each in (*part.before, *part.after))
         return time
+
+    def _kernel(self, shape: Shape, *, has_cast_before: bool) -> float:
+        if (
+            isinstance(shape, Gemm)
+            and shape.dtype == "fp8"
+            and has_cast_before
+            and self.fuses_casts
+        ):
+            return self.kernels.with_input_cast_before(shape)
+        return self.kernels.fastest(shape, experts=self.spreads_experts).seconds
 
     def look_up(self, parts: Iterable[LayerPart]) -> None:
         """Look up the kernels of many parts at once: a fraction of the time of one by one."""

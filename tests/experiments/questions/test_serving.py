@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from experiments.evaluate.serving_instances import (
     ExchangeClock,
     cache_bytes,
     deployment_of,
+    instance_surface,
     memory_use,
 )
 from experiments.questions.serving import Slo, resources_of, serving
@@ -329,3 +331,14 @@ def test_a_million_tokens_cost_what_the_bill_says():
     assert report.spent.usd == pytest.approx(1e6 * money / rate, rel=0.02)
     half = serving(deployment(), Closed(64, 64, 64), resources=[])
     assert half.spent.kwh < report.spent.kwh, "half of a node, and more than half of its tokens/s"
+
+
+def test_an_engine_that_fuses_casts_saves_three_of_a_layer():
+    """In 8 bits with one scale: before queries, the network's first product, and its second."""
+    usual = deployment(recipes=("fp8", "fp8", "bf16"))
+    fused = replace(usual, engine=replace(usual.engine, fuses_casts=True))
+    saved = instance_surface(usual).tokens[1] - instance_surface(fused).tokens[1]
+    assert 3 * usual.model.layers * 1e-6 < saved < 3 * usual.model.layers * 4e-6
+    wide = deployment(recipes=("bf16", "bf16", "bf16"))
+    same = replace(wide, engine=replace(wide.engine, fuses_casts=True))
+    assert instance_surface(wide).tokens[1] == instance_surface(same).tokens[1]

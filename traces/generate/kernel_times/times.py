@@ -85,6 +85,8 @@ class TableSource:
 
 _ALIKE = {"fp8_block": "fp8", "mxfp8": "fp8", "fp8": "fp8_block"}
 """Recipes of products whose kernels read the same bytes."""
+_CACHED = {"nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Recipes whose tables are of one matrix, time after time: bytes of a weight with its scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,12 +146,29 @@ class KernelTimes:
         Products with scales of blocks and of a whole matrix do: some tables of the former timed the
         host (SGLang's on H200, which did not, are within a tenth of the latter). With ``experts``
         their grouped products are looked up so, too.
+
+        Products of 4 bits take at least as long as those of 8 bits that read as many bytes of
+        weights for one token: tables timed them on one matrix again and again, which a cache of
+        126 MB keeps (``outside_loop_count`` of aiconfigurator's collector/vllm/collect_gemm.py: 1,
+        and 6 matrices by turns of 8 and 16 bits), and a pass reads each from memory.
         """
         time = self.time(shape)
         kinds = (Gemm, ExpertGemms) if experts else (Gemm,)
         if isinstance(shape, kinds) and shape.dtype in _ALIKE:
             time = min(time, self.time(replace(shape, dtype=_ALIKE[shape.dtype])))
+        if isinstance(shape, Gemm) and shape.dtype in _CACHED:
+            columns = shape.n * _CACHED[shape.dtype]
+            time = max(time, self.time(replace(shape, m=1.0, n=columns, dtype="fp8")))
         return time
+
+    def with_input_cast_before(self, shape: Gemm) -> float:
+        """Return the time (s) of a product whose input the kernel before has written in 8 bits.
+
+        Tables time a product with the kernel that casts its input, which engines may have the norm
+        or the activation before do.
+        """
+        cast = self.time(Streaming(3.0 * shape.m * shape.k * shape.batch)).seconds
+        return max(self.fastest(shape).seconds - cast, self.least(shape))
 
     def _tabled(self, shapes: Sequence[Shape]) -> dict[Shape, KernelTime]:
         """Return times by tables and roofline."""

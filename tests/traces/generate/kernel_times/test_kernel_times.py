@@ -293,3 +293,26 @@ def test_experts_backwards_are_twice_the_work_of_forwards(distribution, experts)
     assert forward.flops == pytest.approx(3 * 2 * 1024 * 2 * 2048 * 768)
     weights = 2 * 3 * experts * 2048 * 768
     assert weights <= forward.traffic < weights + 2 * 2048 * 4 * (2048 + 3 * 768)
+
+
+@pytest.mark.parametrize("columns", [4096.0, 28672.0])
+@pytest.mark.parametrize("tokens", [1.0, 64.0, 4096.0])
+def test_four_bits_are_not_read_faster_than_as_many_bytes_of_eight(tokens, columns):
+    """Tables of 4 bits are of one matrix, which stays in the cache of the device."""
+    times = TIMES["b200_sxm"]
+    narrow = times.fastest(Gemm(tokens, columns, 8192.0, "nvfp4")).seconds
+    read = times.time(Gemm(1.0, columns * (0.5 + 1 / 16), 8192.0, "fp8")).seconds
+    assert narrow == max(read, times.time(Gemm(tokens, columns, 8192.0, "nvfp4")).seconds)
+
+
+@pytest.mark.parametrize("tokens", [4.0, 2048.0])
+def test_a_cast_that_the_kernel_before_does_is_taken_off_once(tokens):
+    """It reads 16 bits and writes 8 of each element; no product is faster than its roofline."""
+    times = TIMES["h200_sxm"]
+    shape = Gemm(tokens, 14336.0, 8192.0, "fp8")
+    cast = times.time(Streaming(3.0 * tokens * 8192.0)).seconds
+    fused = times.with_input_cast_before(shape)
+    assert fused == pytest.approx(times.fastest(shape).seconds - cast)
+    assert fused >= times.least(shape)
+    bound = Gemm(1.0, 128.0, 128.0, "fp8")
+    assert times.with_input_cast_before(bound) >= times.least(bound)

@@ -1,4 +1,4 @@
-"""What is reported of a collective's speed, and the fewest bytes it needs.
+"""algbw and busbw of a collective, and the fewest bytes that it needs.
 
 ``size`` is S of nccl-tests doc/PERFORMANCE.md, in bytes: the larger of a rank's input and output.
 For all-gather that is the output, for reduce-scatter the input, each n times a rank's share.

@@ -1,4 +1,4 @@
-"""What a library finds where it runs, what a trace showed of it, and what a user forces on it.
+"""What a library's model is given: the machine, its calibration, and forced algorithms.
 
 A library chooses without what a trace showed: it is the call chosen that takes longer or shorter.
 """

@@ -18,8 +18,8 @@ HEAD = """\
 
 <!-- Written by `python docs/floor_plan.py` from the docstrings of packages and modules. -->
 
-Five packages and a door, `twofold`. Imports point one way: `experiments → topologies | collectives | traces →
-simulator`; the three in the middle do not import each other. The rooms inside a package are layered, too:
+Five packages and the public API, `twofold`. Imports point one way: `experiments → topologies | collectives | traces →
+simulator`; the three in the middle do not import each other. The folders inside a package are layered, too:
 the contracts are in `pyproject.toml`, and `make check` enforces them.
 
 ```text

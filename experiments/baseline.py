@@ -1,4 +1,4 @@
-"""What every command begins with: read the trace, set up the scenario, simulate it once."""
+"""The baseline of every command: read the trace, set up the scenario, simulate it once."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Files that commands write: refused before the work if they cannot be, and whole or not at all.
+"""Files that commands write: checked before the work begins, and written whole or not at all.
 
 None of them lands on a file that the same command reads.
 """

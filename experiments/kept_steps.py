@@ -1,4 +1,4 @@
-"""Steps that were read before: kept on disk by what the files hold, so that they are read once.
+"""The cache of steps on disk: a trace is read once, and found again by the contents of its files.
 
 What is kept is found by the paths and contents of the files, how they are read, the step, and the
 program's own readers; a file that has kept its size, its times and its inode is not hashed again.

@@ -1,4 +1,4 @@
-"""Where an answer is from: what it takes to ask the same again, and to see that it is the same.
+"""Provenance of an answer: version, command, settings, and the hash of every input file.
 
 Answers are made of what JSON has types for.
 """

@@ -1,4 +1,4 @@
-"""What every question does besides: it takes settings as keywords and notes how it was asked."""
+"""The decorator of every command: settings as keywords, and a note of how it was asked."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping

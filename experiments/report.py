@@ -1,4 +1,4 @@
-"""What a question answers: a record for JSON, rows for CSV and pandas, a table and a figure."""
+"""Reports: a record for JSON, rows for CSV and pandas, a table and a figure."""
 
 import json
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What an answer says of routing: the policy, where messages collide, and where calls meet."""
+"""Notes on routing in an answer: the policy, where messages collide, and where calls meet."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Accelerators: one data sheet each, and the one place that reads their names.
+"""Data sheets of accelerators, and the one place that reads their names.
 
 ``accelerators.yaml`` beside this has the sheets, each number with its source. The same product is
 ``H100-SXM5-80GB`` in a cluster file, ``NVIDIA H100 80GB HBM3`` to its driver, ``nvidia_h100`` on a

@@ -1,4 +1,4 @@
-"""Ranks that do what another rank does: its ops and edges once more, in calls of other groups.
+"""Copies of a rank: the same ops and edges, in calls of other groups.
 
 Who copies whom, and which calls a copy joins, is for the caller to say: a workload that holds some
 ranks of a job says so itself (:mod:`simulator.folding.copies`), of a trace it follows from the

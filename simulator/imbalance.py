@@ -1,4 +1,4 @@
-"""How unevenly ranks or experts are asked, as one says it: a factor, Zipf's law, or a file.
+"""Imbalance of ranks or experts as a user writes it: a factor, Zipf's law, or a file.
 
 ``1.5``
     the busiest rank receives 1.5 times the mean, the others share the rest alike;

@@ -1,4 +1,4 @@
-"""Routing policies of a network, as data that travels with its topology.
+"""Names and seeds of routing policies, which a topology holds as data.
 
 Where several next hops are as near to a message's target, a policy says which of them it takes:
 

@@ -1,4 +1,4 @@
-"""How the bytes of an all-to-all are spread over its pairs, where they are not all alike.
+"""Uneven all-to-alls: how their bytes are spread over the pairs of ranks.
 
 ``all_to_all_single`` with split sizes, the dispatch and combine of a mixture of experts, and
 ``MPI_Alltoallv`` send every pair another number of bytes. A table of shares says in which

@@ -1,4 +1,4 @@
-"""What a simulation answers, and the same columns as measured: when ops and calls ran.
+"""The result of a simulation, or a measurement in the same form: when ops and calls ran.
 
 A simulated :class:`Timeline` and what was :func:`measured` of a workload are both
 :class:`RunTimes`, which the functions of :mod:`simulator.analysis.metrics` read: a number is

@@ -1,4 +1,4 @@
-"""What a topology is worth: measured on the graph itself, and by the closed forms of its family.
+"""Diameter and bisection bandwidth of a topology: from the graph, and by closed forms.
 
 A topology's name carries its parameters, ``torus(4x8)``, by which :func:`closed_form` finds the
 formula of the family. A network that was changed afterwards has another name or unequal links, and

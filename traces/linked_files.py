@@ -1,4 +1,4 @@
-"""Large jobs: every file is read, linked and let go by itself, several at a time.
+"""Large jobs: files are read by several processes, and only the columns of steps are kept.
 
 A profile takes many times the memory of what a replay needs of it. So of a large directory each
 file is a task: it is read, the steps that are likely to be asked about are linked, and only their

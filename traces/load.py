@@ -1,4 +1,4 @@
-"""The door: from a path to a workload, whatever tool wrote the files.
+"""Load a trace: from a path to a workload, whatever tool wrote the files.
 
 A format is recognised by the content of a file (sniffing), never by its name. The readers see
 :mod:`traces.core` and not one another; what is put together from several rooms is put together

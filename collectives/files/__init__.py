@@ -1,1 +1,1 @@
-"""Schedules in files."""
+"""Files of schedules, and logs of benchmarks: nccl-tests, OSU, perftest, Inspector."""

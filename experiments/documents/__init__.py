@@ -1,1 +1,1 @@
-"""What each answer says: the document of every report, which renderers print, draw and page."""
+"""The words of every answer: headline, cause, trust line, notes, tables and charts."""

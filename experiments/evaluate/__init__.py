@@ -1,1 +1,1 @@
-"""Many scenarios at once."""
+"""Many scenarios at once: design points, processes, generated steps, serving instances."""

@@ -1,1 +1,1 @@
-"""Reports as tables, figures, Perfetto and Parquet files; progress."""
+"""Renderers of documents: terminal, figures, pages, Perfetto, Parquet; progress bars."""

@@ -1,1 +1,1 @@
-"""Many changes of one step: utilities, sweeps, curves, clusters and what-ifs, over one report."""
+"""Many changes of one step: ``utility``, ``sweep``, ``curve``, ``compare``, ``what-if``."""

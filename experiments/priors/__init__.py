@@ -1,1 +1,1 @@
-"""What machines, kernels and steps like it were off by, known before a trace is read."""
+"""Priors: the errors that machines, kernels and steps of a kind had where they were measured."""

@@ -1,1 +1,1 @@
-"""One module per command: a function that asks, and the report that it returns."""
+"""The other commands, one module each: a function that asks, and the report that it returns."""

@@ -1,1 +1,1 @@
-"""Predictions against what was measured elsewhere: tables of points, recordings of one program."""
+"""Predictions against what others measured: tables of points, recordings of one program."""

@@ -1,1 +1,1 @@
-"""What a timeline says: critical path, attribution, the numbers people quote."""
+"""Analyses of a timeline: critical path, attribution, and the metrics that people quote."""

@@ -1,1 +1,1 @@
-"""The step without a clock: a contracted graph and its longest path, at many points at once."""
+"""The step without a clock, for many scenarios at once: a contracted graph and its longest path."""

@@ -1,1 +1,1 @@
-"""What calls put on the links of one network, or of many with the same links."""
+"""Costs of calls: their load on the links of one network, or of many with the same links."""

@@ -1,1 +1,1 @@
-"""Equal ranks: found by colour refinement, simulated once, or held by representatives."""
+"""Folding: equivalent ranks are found by colour refinement and simulated once."""

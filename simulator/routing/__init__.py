@@ -1,1 +1,1 @@
-"""Which links a message takes."""
+"""Routes: which links a message takes under each policy (hashed, adaptive, Valiant)."""

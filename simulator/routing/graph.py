@@ -1,4 +1,4 @@
-"""A graph, its hubs, and the search for least-metric paths in it: hot loops.
+"""Hot loops: a graph, its hubs, the search for least-metric paths in it, and the hash of ECMP.
 
 A *hub* is a switch with many links, a thousand at times, of which a message needs two. So no
 search goes on through a hub unless it must (:mod:`simulator.routing.messages`). What lies near and

@@ -1,1 +1,1 @@
-"""What every room uses and no room is about: errors, names, quantities, text, compiled loops."""
+"""Helpers of every package: errors, names, quantities, text, limits, compiled loops."""

@@ -1,1 +1,1 @@
-"""What other tools draw of a node or a cluster: NCCL's dumps, nvidia-smi's matrix, InfraGraph."""
+"""Readers of nodes and clusters that other tools describe: NCCL, nvidia-smi, InfraGraph."""

@@ -1,1 +1,1 @@
-"""A workload from a model's shape, before there is a trace."""
+"""Generated steps: from a model's shape, parallelism and pipeline schedule to a workload."""

@@ -1,1 +1,1 @@
-"""Pages: an answer as one HTML file that opens without a network and can be asked further."""
+"""Templates, styles and scripts of pages: one HTML file that opens without a network."""

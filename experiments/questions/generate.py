@@ -178,7 +178,7 @@ def generate(
     fold_replicas
         Write down no more replicas than have the times of all on this cluster, as
         :func:`representatives` does. By default, of jobs of 512 ranks and more where nothing is
-        changed; the plan that is kept then has all replicas.
+        changed.
     settings
         How to simulate.
     watch
@@ -215,11 +215,12 @@ def generate(
     plan = with_own_rates(plan, where, settings.nodes)
     check_memory(plan)
     folds = _folds(plan, settings) if fold_replicas is None else fold_replicas
-    if not fold_replicas:
-        planned(plan)
-    step = representatives(plan, where, settings) if folds else whole(plan)
-    if fold_replicas:
+    if folds:
+        step = representatives(plan, where, settings)
         planned(step.plan)
+    else:
+        planned(plan)
+        step = whole(plan)
     loaded = as_loaded(step.workload, step.plan, step.kernel_times)
     base = replayed(lambda _: loaded, where, settings, watch)
     if base.scenario.ranks != plan.parallelism.ranks:

@@ -103,7 +103,7 @@ def sweep(
         typer.Option(
             "--curve",
             help="Choose the points so that interpolation between them is accurate to --gap, and "
-            "find the value above which more stops to pay.",
+            "find the value above which doubling hardly pays.",
         ),
     ] = False,
     reach: Annotated[

@@ -99,7 +99,7 @@ def _trust(report: "ShareReport", errors: dict[str, float | None]) -> Trust:
     text = "no measured step"
     if known_errors:
         worst = max(known_errors, key=abs)
-        text = f"replay of each job at most {round(worst, 1) + 0.0:+.1f} % off"
+        text = f"largest replay error of a job {round(worst, 1) + 0.0:+.1f} %"
     doubts = tuple(Doubt(warning) for warning in report.warnings)
     if any(abs(error) > FAR for error in known_errors):
         doubts += (

@@ -152,7 +152,7 @@ def _nic(named: Sequence[Word]) -> NicNamed:
 
 def _number(word: Word, what: str) -> int:
     if not (word.text.isascii() and word.text.isdecimal() and len(word.text) < 8):
-        raise WhatIfError(f"{word.text!r} is not a number of a {what}")
+        raise WhatIfError(f"{word.text!r} is not the number of a {what}")
     return int(word.text)
 
 

@@ -128,14 +128,16 @@ def _windows(config: _Config) -> Fields:
     if not isinstance(kinds, list):
         return {}
     if unknown := set(map(str, kinds)) - {"full_attention", "sliding_attention"}:
-        reason = f"{sorted(unknown)[0]!r}: a card has attention in all layers"
+        reason = f"{sorted(unknown)[0]!r}: a model card has attention in every layer"
         raise config.refuse("layer_types", reason)
     if "sliding_attention" not in kinds:
         return {"window": None, "global_every": None}
     every = kinds.index("full_attention") + 1 if "full_attention" in kinds else None
     whole = [every is not None and (layer + 1) % every == 0 for layer in range(len(kinds))]
     if whole != [kind == "full_attention" for kind in kinds]:
-        raise config.refuse("layer_types", "a card has attention to all tokens every n-th layer")
+        raise config.refuse(
+            "layer_types", "a model card can have full attention only in every n-th layer"
+        )
     return {"window": config.count("sliding_window"), "global_every": every}
 
 
@@ -179,7 +181,7 @@ def _llama(config: _Config) -> Fields:
 def _llama_biases(config: _Config) -> Fields:
     attention, network = (config.flag(f"{part}_bias", usual=False) for part in ("attention", "mlp"))
     if network and not attention:
-        raise config.refuse("mlp_bias", "a card has biases in attention where the network has")
+        raise config.refuse("mlp_bias", "a model card has no separate biases for attention and MLP")
     return {"biases": network, "qkv_biases": attention and not network}
 
 
@@ -201,7 +203,7 @@ def _qwen2(config: _Config) -> Fields:
     window = None
     if config.flag("use_sliding_window", usual=False):
         if config.number("max_window_layers", 0):
-            raise config.refuse("max_window_layers", "a card has the same window in all layers")
+            raise config.refuse("max_window_layers", "a model card has one window for all layers")
         window = config.count("sliding_window")
     return _llama(config) | {"qkv_biases": True, "window": window}
 
@@ -349,7 +351,9 @@ def _opt(config: _Config) -> Fields:
     if config.count("word_embed_proj_dim", usual=config.count("hidden_size")) != config.count(
         "hidden_size"
     ):
-        raise config.refuse("word_embed_proj_dim", "a card has embeddings as wide as its layers")
+        raise config.refuse(
+            "word_embed_proj_dim", "a model card has embeddings as wide as its layers"
+        )
     return _decoder(config, config.count("ffn_dim"), tied=True) | {
         "positions": config.count("max_position_embeddings") + 2  # two are offsets for padding
     }

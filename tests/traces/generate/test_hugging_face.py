@@ -272,7 +272,7 @@ def test_a_folder_with_a_config_will_do(tmp_path):
         ({"num_attention_heads": 33}, "head_dim: missing, and 4096 is not a multiple of 33"),
         ({"num_key_value_heads": 5}, "heads 32 is not a multiple of kv_heads 5"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings: 'no' is neither true nor false"),
-        ({"mlp_bias": True}, "mlp_bias: a card has biases in attention"),
+        ({"mlp_bias": True}, "mlp_bias: a model card has no separate biases"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention'"),
         (
             {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 30]},

@@ -260,8 +260,8 @@ def _check_zigzag(curve: Sequence[ModelledCall]) -> None:
     if ratio > _ZIGZAG:
         first = curve[0].call
         raise CalibrationError(
-            f"{first.location}: from here on {first.kind} of {first.ranks} ranks is {ratio:.2f} "
-            "times longer and shorter in turn, from size to size in the median: rows of two "
+            f"{first.location}: from here on, {first.kind} of {first.ranks} ranks alternates from "
+            f"size to size between {ratio:.2f} times longer and shorter (median): rows of two "
             "machines are mixed; give those of one"
         )
 

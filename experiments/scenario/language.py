@@ -282,7 +282,7 @@ def _repeats(clause: Clause) -> Part:
     clause.for_all_ranks()
     what, *rest = [word.text for word in clause.words]
     if len(rest) != 3 or rest[1] != "->" or not (rest[0].isdecimal() and rest[2].isdecimal()):
-        raise WhatIfError(f"write how many there are and how many there shall be: {what} 4 -> 8")
+        raise WhatIfError(f"write the present and the new number, as in '{what} 4 -> 8'")
     return repeats(Repeats(what, int(rest[0][:7]), int(rest[2][:7])))
 
 

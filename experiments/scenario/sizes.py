@@ -53,11 +53,13 @@ def repeats(request: Repeats) -> Edited:
         If there are not to be more of them, or too few are recorded to tell.
     """
     if request.then <= request.now:
-        raise WhatIfError(f"{request.what} {request.now} -> {request.then}: name more, not fewer")
+        raise WhatIfError(
+            f"{request.what} {request.now} -> {request.then}: the second number must be larger"
+        )
     if request.now < _FEWEST:
         raise WhatIfError(
-            f"{request.now} {request.what} do not tell what repeats: record a step of {_FEWEST} or"
-            " more"
+            f"{request.now} {request.what} are too few to see what repeats: record a step of"
+            f" {_FEWEST} or more"
         )
 
     def apply(scenario: Scenario) -> Changed:
@@ -75,7 +77,7 @@ def repeats(request: Repeats) -> Edited:
                 "ranks would wait for each other" if isinstance(error, DeadlockError) else error
             )
             raise WhatIfError(
-                f"{request.what}: how the step goes on is not told by what repeats in it: {reason}"
+                f"{request.what}: the step cannot be extended by what repeats in it: {reason}"
             ) from error
         return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
 
@@ -117,7 +119,7 @@ def _layer_runs(workload: Workload, program: Program, layers: int) -> list[Run]:
         elif _times(len(run), layers) and any(_is_most_of_a_unit(run, outer) for outer in chosen):
             raise WhatIfError(
                 f"rank {program.rank}: units of {run.period} launches repeat {len(run)} times"
-                " inside longer ones that do so, too: which of them are layers is not told"
+                " inside longer ones that do so, too: it is unclear which of them are layers"
             )
     _check_count(program, chosen, layers)
     return chosen
@@ -134,8 +136,8 @@ def _check_count(program: Program, runs: Sequence[Run], layers: int) -> None:
     most = max(exact, key=lambda count: exact[count])
     if exact[most] > exact[layers]:
         raise WhatIfError(
-            f"rank {program.rank}: what repeats there does so {most} times, not {layers}: write"
-            f" how many layers more there shall be than {most}"
+            f"rank {program.rank}: its units repeat {most} times, not {layers}: write the change"
+            f" from {most} layers"
         )
 
 
@@ -176,11 +178,11 @@ def _nothing(workload: Workload, program: Program, request: Repeats) -> str:
         else {}
     )
     most = ", ".join(f"{count} times" for count, _ in counts.most_common(3))
-    others = f"; what repeats there does so {most}" if most else "; nothing repeats there"
+    others = f"; its units repeat {most}" if most else "; nothing repeats there"
     unseen = "" if _sees_kernels(workload, program) else " (only its calls are seen, no kernels)"
     return (
         f"rank {program.rank} launches nothing{unseen} that repeats {request.now} times, or a"
-        f" multiple{others}: {request.what} cannot be told in this trace"
+        f" multiple{others}: {request.what} cannot be recognised in this trace"
     )
 
 
@@ -201,8 +203,8 @@ def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> N
         share = inside / (float(duration[program.ops].sum()) or 1.0)
         if share < _LEAST_SHARE:
             raise WhatIfError(
-                f"rank {program.rank}: only {100 * share:.0f} % of the time of its kernels is in"
-                " what repeats as often: layers cannot be told in this trace"
+                f"rank {program.rank}: only {100 * share:.0f} % of the time of its kernels repeats"
+                " that often: layers cannot be recognised in this trace"
             )
         _check_rest(workload, program, runs)
         return
@@ -218,7 +220,7 @@ def _check_share(workload: Workload, program: Program, runs: Sequence[Run]) -> N
     if hidden > _MOST_HIDDEN * total:
         raise WhatIfError(
             f"rank {program.rank}: {100 * hidden / total:.0f} % of its time is between calls that"
-            " do not repeat as often, and may hide layers: they cannot be told in this trace"
+            " do not repeat that often and may hide layers: these cannot be recognised here"
         )
 
 
@@ -234,7 +236,7 @@ def _check_rest(workload: Workload, program: Program, runs: Sequence[Run]) -> No
         if share > _MOST_ELSE:
             raise WhatIfError(
                 f"rank {program.rank}: {100 * share:.0f} % of the time of its kernels repeats"
-                f" {len(run)} times: how many layers there are is not told"
+                f" {len(run)} times: it is unclear how many layers there are"
             )
 
 
@@ -273,8 +275,8 @@ def _micro_batches(
             insertions.append(Insertion(run, unit, copies, range(len(run))))
         if missing:
             raise WhatIfError(
-                f"rank {program.rank}: no passes of micro-batches that repeat {_FEWEST} times or"
-                " more make its messages: how its schedule goes on is not told"
+                f"rank {program.rank}: its messages do not belong to passes of micro-batches that"
+                f" repeat {_FEWEST} times or more, so its schedule cannot be extended"
             )
     return insertions
 
@@ -294,13 +296,13 @@ def _missing_messages(
     if not sent:
         raise WhatIfError(
             f"rank {program.rank} has no messages to stages of a pipeline: micro-batches cannot be"
-            " told from layers in this trace"
+            " distinguished from layers in this trace"
         )
     for group, count in sent.items():
         if count % request.now:
             raise WhatIfError(
                 f"rank {program.rank} has {say_count(count, 'message')} of"
-                f" {workload.groups[group]}, no multiple of {request.now} micro-batches"
+                f" {workload.groups[group]}, not a multiple of {request.now} micro-batches"
             )
     return Counter({group: count // request.now * more for group, count in sent.items()})
 
@@ -332,8 +334,8 @@ def _note(
 def _assumed(request: Repeats) -> tuple[str, ...]:
     """Say what is taken for granted of what was not recorded."""
     added = [
-        f"{request.what} that are added last as long as the median of those recorded",
-        "what does not repeat, such as an optimizer's step or the loss, lasts as recorded",
+        f"{request.what} that are added take the median time of the recorded ones",
+        "what does not repeat, such as an optimizer's step or the loss, takes its recorded time",
     ]
     if request.what == MICRO_BATCHES:
         added.append("the pipeline goes on as in the middle of its recorded schedule")

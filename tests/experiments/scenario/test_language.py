@@ -73,7 +73,7 @@ def test_brackets_in_a_name_are_brackets(name, pattern, fits):
         ("fus gemm x2", "did you mean 'fuse'"),
         ("rank 1 overlap none", "leave 'rank' out"),
         ("all_reduce imbalance 2", "only all_to_all has an imbalance"),
-        ("all_to_all imbalance 0.5", "is 1 or more"),
+        ("all_to_all imbalance 0.5", "must be 1 or more"),
         ("all_to_all imbalance nowhere.csv", "no such file"),
         ("rank 1 all_to_all imbalance 2", "leave 'rank' out"),
     ],

@@ -52,7 +52,8 @@ def test_a_latency_of_the_fabric_is_that_of_nccl_s_table():
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("polaris", "slingshot"), ("hgx-h100-roce", "roce"), ("mi300x-8", "rccl")]
+    ("name", "what"),
+    [("polaris", "slingshot"), ("hgx-h100-roce", "roce"), ("mi300x-8", "rccl"), ("aws-p5", "efa")],
 )
 def test_fabrics_that_do_not_add_refuse_it(name, what):
     with pytest.raises(WhatIfError, match=f"InfiniBand, whose switches can add.*{what}"):

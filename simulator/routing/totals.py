@@ -48,6 +48,7 @@ from simulator.routing.routes import (
     without_slowed,
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.support.limits import Limits, limits
 from simulator.topology import Topology
 
 _BLOCK = 1 << 18
@@ -466,6 +467,16 @@ def _with_detours(
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
     some: Mask | slice = slice(None) if around.all() else around  # millions of pairs are not copied
+    if gathered.exchanges is not None and around.all() and _is_one_group(network):
+        # Either half of the detours over all of N equal nodes is an all-to-all of (N - 1) / N of
+        # the bytes, for of a message's N detours one is no half. Loads are of its direct ways, so
+        # that each link has as many times as much, and all pairs the same latency in the mean.
+        nodes = len(took) + 1
+        times = 2 * (nodes - 1) / nodes
+        detoured = gathered.load + times * (load - gathered.load)
+        least = part_of_loads(network, load, detoured)
+        longer = least * took + (1 - least) * 2 * took.sum() / nodes
+        return least, least * load + (1 - least) * detoured, longer
     detours = survey.detours.loads(first[some], last[some], gathered.amount[some])
     detoured = gathered.load + gathered.of_all(detours, len(survey.hub))
     least = part_of_loads(network, load, detoured)
@@ -475,6 +486,11 @@ def _with_detours(
     longer[some] *= least
     longer[some] += (1 - least) * survey.detours.latencies(first[some], last[some], network.latency)
     return least, least * load + (1 - least) * detoured, longer
+
+
+def _is_one_group(network: Topology) -> bool:
+    group = network.routing.group
+    return group is not None and bool((group == group[0]).all())
 
 
 def _slowest(gathered: Gathered, took: Floats) -> int:
@@ -546,17 +562,55 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
             return ended
     total = sums(len(network), watched)
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
-    if survey.hub.any():
-        add = by_hubs(survey, total, choice, no_pairs())
-    else:
-        add = through(survey, total, choice, np.zeros(0))
-    if not all(add(block) for block in traffic.blocks()):
+    if not _added(survey, traffic, total, choice):
         return None
     few = total.passing[1 : 1 + min(int(total.passing[0]), len(total.passing) - 1)]
     ends = traffic.ends(int(total.number[0]))
     whole = Parts(1.0, 1.0)
     latency_of = _latency_of(network, ends, whole)
     return Totals(total.load, ends, latency_of, (int(total.passing[0]), few.tolist()), whole)
+
+
+def _added(survey: Survey, traffic: Traffic, total: Sums, choice: int) -> bool:
+    """Add up what messages put on links; whether that could be done without a list of them."""
+    if choice == HASH:
+        _check_followed(survey.network, traffic)
+    if survey.hub.any():
+        add = by_hubs(survey, total, choice, no_pairs())
+    else:
+        add = through(survey, total, choice, np.zeros(0))
+    return all(add(block) for block in traffic.blocks())
+
+
+_LINK_STEPS = 6
+"""Steps of a diameter in the time in which a hash follows a message over a link: 40 ns, 6 to 7 of
+which are one, so that the usual limit of work is ten seconds."""
+_WATCHED = 64
+"""Messages that tell how long the way of one is."""
+
+
+def _check_followed(network: Topology, traffic: Traffic) -> None:
+    """Refuse messages that a hash sends one by one if following them takes minutes.
+
+    Raises
+    ------
+    LimitError
+        Says how long, and which routing needs to follow none.
+    """
+    many = int(traffic.offset[-1])
+    senders = traffic.source[:: max(1, len(traffic.source) // _WATCHED)][:_WATCHED]
+    senders = senders[senders != traffic.goal[-1]]
+    if not len(senders):
+        return
+    paths = found_paths(network, senders, np.full(len(senders), traffic.goal[-1], np.int32))
+    work = int(_LINK_STEPS * many * len(paths.link) / len(senders))
+    seconds = work * 10 / Limits().work
+    how_long = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
+    what = (
+        f"following {many / 1e6:.0f} million messages that a hash sends one by one takes about"
+        f" {how_long} and {work} steps (routing spray gathers them)"
+    )
+    limits().check("work", work, network.name, what)
 
 
 def _of_equals(network: Topology, traffic: Traffic) -> Totals | None:

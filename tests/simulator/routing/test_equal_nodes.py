@@ -6,6 +6,7 @@ import pytest
 from simulator.routing.equal_nodes import turns
 from simulator.routing.routes import routes
 from simulator.routing.totals import exchange, totals
+from simulator.support.errors import LimitError
 from simulator.topology import Link, topology
 from topologies import build, load_cluster
 
@@ -99,3 +100,17 @@ def test_a_twisted_torus_loads_all_its_links_alike(lengths):
     assert twisted == pytest.approx(twisted.mean())
     assert plain.max() == pytest.approx(ranks * 8 / 8)
     assert plain.max() > 1.3 * twisted.max()
+
+
+@pytest.mark.parametrize(("policy", "times"), [("adaptive", 1.0), ("valiant", 2 * 2047 / 2048)])
+def test_detours_over_equal_nodes_are_two_all_to_alls(policy, times):
+    """Adaptive messages take none; of all of Valiant's one in N is no detour (its closed form)."""
+    network = network_of(f"torus:8x16x16@{policy}", 2048)
+    load = totals(network, exchange(np.arange(2048, dtype=np.int32))).load
+    assert load.max() == pytest.approx(2048 * 16 / 8 * times)
+
+
+def test_following_too_many_messages_is_refused_with_an_estimate():
+    network = network_of("torus:32x32x16", 16384)
+    with pytest.raises(LimitError, match=r"268 million .* about \d minutes .*spray.*--limit work="):
+        totals(network, exchange(np.arange(16384, dtype=np.int32)))

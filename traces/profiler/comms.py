@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -196,8 +196,7 @@ def _elements_each(
 _RECORD = "record_param_comms"
 
 
-@dataclass(frozen=True, slots=True)
-class CommSpan:
+class CommSpan(NamedTuple):
     """An outermost stretch of a thread that is all one communication call (s).
 
     ``rows`` are its events, ``starts`` and ``ends`` theirs, ``comms`` their records; ``order`` has

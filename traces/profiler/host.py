@@ -14,6 +14,7 @@ that the processor was at work, unless the profiler recorded the calls of Python
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,8 +83,7 @@ def _outside(calls: PythonCalls, thread: int, spans: Floats) -> Floats:
 _NO_THREAD = "no thread recorded"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A place where a thread's lane is cut (s): at ``start``, resumed at ``end``.
 
     ``name`` is what happens there.

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,7 @@ TICK = 0.5e-9
 """Half of what profilers count time in, at the finest (s)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeCall:
+class RuntimeCall(NamedTuple):
     """A runtime call: by which thread, from when (s), what it launched.
 
     ``around`` is the row of the outermost event of the communication call that it is part of,
@@ -229,8 +229,7 @@ class Votes:
         return newest + self.explained[site, stream, False]
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamWait:
+class _StreamWait(NamedTuple):
     """A ``StreamWaitEvent``: when (s), and in which communication call.
 
     ``sequence`` is the number of the collective that it is for, if recorded;

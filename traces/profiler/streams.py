@@ -19,6 +19,7 @@ In the second case it waits for what the one beside it waited for.
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.support.quantities import format_quantity
 from simulator.workload import IN_PART, LAUNCH_DELAY, STEP_BEFORE, What
@@ -63,8 +64,7 @@ _Edges = list[tuple[int, float]]
 """Predecessors of an op, each with the lag after it (s)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
+class _Behind(NamedTuple):
     """What an op finds on its stream: ops that had ``ended``, and those still ``running``."""
 
     ended: set[int]
@@ -221,8 +221,7 @@ class _Ends:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Start(NamedTuple):
     """What allowed an op to start and when (s), which was ``last``, and what that explains."""
 
     allowed: dict[int, float]

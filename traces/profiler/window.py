@@ -148,8 +148,8 @@ def step_window(rank: RankTrace, step: str) -> Window:
     """Select a rank's events of a step (a number, or ``all``)."""
     start, end = _bounds(rank, step)
     host = np.flatnonzero((rank.host.start >= start) & (rank.host.start < end))
-    launched_in = np.unique(rank.host.correlation[host])
-    launched = np.unique(rank.host.correlation[rank.host.correlation >= 0])
+    launched_in = rank.host.correlation[host]
+    launched = rank.host.correlation[rank.host.correlation >= 0]
     device = rank.device
     # A kernel belongs to the step in which it was launched, whenever it runs. One without a launch
     # in the trace belongs to the step in which it starts, unless it was launched before the

@@ -7,6 +7,7 @@ here turn it into one type, or raise ``ValueError`` with the reason; the reader 
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -208,7 +209,11 @@ def stamps(values: list[LooseNumber], events: Sequence[Raw], which: str) -> Long
 def _in_range(values: list[Any]) -> Longs | None:
     """Make a column of whole microseconds; None where one is out of range."""
     most = _LATEST // 1000
-    return np.array(values, dtype=np.int64) if -most < min(values) and max(values) < most else None
+    try:
+        column = np.array(values, dtype=np.int64)
+    except OverflowError:
+        return None
+    return column if ((column > -most) & (column < most)).all() else None
 
 
 def durations_ns(values: list[LooseNumber], events: Sequence[Raw]) -> Longs:
@@ -259,12 +264,15 @@ def identifier(value: LooseNumber, which: str) -> int:
     return number
 
 
-def identifiers(values: list[LooseNumber], which: str) -> list[int]:
+def identifiers(values: list[LooseNumber], which: str) -> Longs:
     """Read many ids, each as :func:`identifier` does."""
-    return [
-        value if type(value) is int and 0 <= value < 2**63 else identifier(value, which)
-        for value in values
-    ]
+    if set(map(type, values)) <= {int, NoneType}:
+        numbers: list[Any] = [-1 if value is None else value for value in values]
+        try:
+            return np.maximum(np.array(numbers, dtype=np.int64), -1)
+        except OverflowError:
+            pass  # one in unsigned form
+    return np.array([identifier(value, which) for value in values], dtype=np.int64)
 
 
 def integers(piece: Raw) -> tuple[int, ...] | None:

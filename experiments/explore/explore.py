@@ -108,10 +108,10 @@ def explore(
     Parameters
     ----------
     trace, cluster
-        As :func:`experiments.baseline.baseline` takes them, by their names: what the page lets one
-        copy says them. For a trace the file of a deployment may stand, which serves its load.
+        As for :func:`experiments.baseline.baseline`, but by name, because commands copied from the
+        page contain them. Instead of a trace it may be the file of a deployment and its load.
     port
-        Of 127.0.0.1; 0 is any that is free.
+        Port of 127.0.0.1; 0 is any free one.
     browser
         Open the page where a browser can be found.
     settings, watch

@@ -151,26 +151,25 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> CurveReport:
-    """Trace the step time over a resource, and find from where on doubling it buys little.
+    """Compute the step time over a resource, and the point beyond which doubling buys little.
 
-    Where no calls meet on a link, at either end of the
-    reach and as it is, the curve is traced without contention and certified. Where some do, points
-    are simulated with the settings' engine. With engine ``analytic`` there is no contention, and
-    the note says what it would make of the step.
+    If no calls overlap on a link, as it is and at both ends of the range, the curve is computed
+    without contention and proved. Otherwise points are simulated with the settings' engine. With
+    engine ``analytic`` there is no contention, and the note says what it would add to the step.
 
     Parameters
     ----------
     trace, cluster, settings, watch, options
         As for :func:`experiments.baseline.baseline`.
     resource
-        What is to be better and worse.
+        The resource to vary.
     reach
-        The first factor and the last, the second at least twice the first; as text it may be
-        values, too: ``0.25..16`` or ``1 GB/s..400 GB/s``.
+        The first and the last factor, the last at least twice the first; or text, which may also
+        hold values: ``0.25..16`` or ``1 GB/s..400 GB/s``.
     gap
-        How far the step may be off the lines between points, a fraction of the step.
+        How far interpolation between points may be off, as a fraction of the step.
     threshold
-        What is little, in percent of the step.
+        The saving by doubling that counts as little, in percent of the step.
 
     Raises
     ------

@@ -126,12 +126,12 @@ def utility(  # noqa: PLR0913 - the options of the command
     trace, cluster
         As :func:`experiments.baseline.baseline` takes them.
     factor
-        How many times as good each resource is; 2 is half of a latency.
+        How many times as good each resource is; 2 halves a latency.
     resources
-        Which, all if there are none.
+        The resources to ask about; by default all.
     per
-        ``cost`` or ``power`` puts first what buys most for a dollar, or a watt, more; resources
-        without a price come after.
+        ``cost`` or ``power`` orders resources by the saving per additional dollar or watt; those
+        without a price come last.
 
     Raises
     ------

@@ -152,9 +152,9 @@ def bill(
     cluster
         A name of the catalogue, or a YAML file; its ``prices`` and ``power`` replace what is usual.
     ranks
-        Of the job; the whole machine if it is not given.
+        Ranks of the job; by default the whole machine.
     nodes
-        Over how many nodes the ranks are spread; as few as hold them if it is not given.
+        Number of nodes over which the ranks are spread; by default as few as possible.
     topologies
         Changes of the network, as ``compare`` takes them: ``scale_out=fat_tree:16``.
 

@@ -175,7 +175,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
     links: bool = False,
     ranks: int | None = None,
 ) -> ClustersReport:
-    """Return the catalogue, or one cluster with its sources: named, or as a file draws its node.
+    """Return the catalogue, or one cluster with its sources: by name, or from a dump of a node.
 
     Parameters
     ----------
@@ -188,15 +188,15 @@ def clusters(  # noqa: PLR0913 - the options of the command
     from_infragraph
         An infrastructure of InfraGraph, YAML or JSON.
     like
-        The cluster that what is not drawn is taken from; the nearest of the catalogue beside a
-        dump. A matrix or an infrastructure does not name its GPUs, so it is needed beside them.
+        The cluster that supplies what a dump lacks; by default the nearest of the catalogue. A
+        matrix or an infrastructure does not name its GPUs, so these need it.
     accelerator
-        List only clusters that have it, as a trace spells it: ``NVIDIA H100 80GB HBM3``.
+        List only clusters with this accelerator, as a trace spells it: ``NVIDIA H100 80GB HBM3``.
     links
-        Whether to answer with the links of one cluster's network, by the names that what-ifs call
-        them (``link leaf:0-spine:1 down``), in place of its numbers.
+        Whether to return the links of one cluster's network instead of its numbers, by the names
+        that what-ifs use (``link leaf:0-spine:1 down``).
     ranks
-        Of the job whose network that is; the whole cluster if it is not given.
+        Ranks of the job whose network this is; by default the whole cluster.
 
     Returns
     -------

@@ -168,25 +168,24 @@ def collective(  # noqa: PLR0913 - the options of the command
     network
         A cluster, its name in the catalogue, the path of its file, or a bare topology.
     sizes
-        S of nccl-tests (B); with ``imbalance`` what a rank has to send in the mean. By default
-        that of the file of the imbalance, else powers of two from 1 KiB to 1 GiB. A barrier has
-        no size.
+        S of nccl-tests (B); with ``imbalance`` the mean number of bytes that a rank sends. By
+        default that of the imbalance's file, else powers of two from 1 KiB to 1 GiB. A barrier
+        has no size.
     ranks, nodes
-        How many take part, and on how many nodes they lie.
+        Number of ranks that take part, and of nodes that they are on.
     algorithm
         A name, or a file with a schedule (:mod:`collectives.files.schedule_file`: JSON or MSCCL
         XML).
     engine
-        ``flow``, ``analytic`` or ``transfer``.
+        ``flow``, ``simpy`` or ``analytic``.
     imbalance
-        Of an all-to-all: how unevenly ranks are asked, as
+        For an all-to-all: how unevenly its bytes are spread over ranks, as
         :func:`simulator.imbalance.parse_imbalance` reads it.
     what_ifs
         Changes of the cluster, such as ``transport sockets``
         (:mod:`experiments.scenario.language`).
     watch
-        Called with what is about to be simulated; returns where its progress goes. Of the engine
-        ``transfer`` that is the transfers that have ended.
+        Called with what is about to be simulated; returns where its progress goes.
 
     Raises
     ------

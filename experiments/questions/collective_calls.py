@@ -181,11 +181,12 @@ def collective_calls(
     network
         A cluster, its name in the catalogue, the path of its file, or a bare topology.
     ranks
-        Of the job; those who take part where a call does not say. By default as many as are named.
+        Ranks of the job, all of which take part in calls that name none; by default as many as
+        the calls name.
     nodes
-        Over which they are spread evenly; by default they fill nodes in order.
+        Number of nodes over which they are spread evenly; by default they fill nodes in order.
     engine
-        ``flow`` or ``transfer``.
+        ``flow`` or ``simpy``.
     what_ifs
         Changes of the cluster, such as ``transport sockets``.
 

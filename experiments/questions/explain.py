@@ -190,15 +190,15 @@ def explain(
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
 ) -> ExplainReport:
-    """Simulate a step and say what it is spent on; or where the utility of a resource comes from.
+    """Simulate a step and say what its time is spent on, or where a resource's utility comes from.
 
     Parameters
     ----------
     trace, cluster
         As for every question.
     utility
-        A resource, such as ``scale_out.bandwidth``: what ``factor`` times of it saves is taken
-        apart by cause, module and rank; "" for none.
+        A resource, such as ``scale_out.bandwidth``: the saving by ``factor`` times of it is
+        broken down by cause, module and rank; "" for none.
     factor
         How many times as good: 2 is twice a bandwidth and half of a latency.
     settings, watch

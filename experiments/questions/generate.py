@@ -176,16 +176,15 @@ def generate(
     cluster
         The cluster, its name in the catalogue, or the path of its YAML file.
     fold_replicas
-        Write down no more replicas than have the times of all on this cluster, as
-        :func:`representatives` does. By default, of jobs of 512 ranks and more where nothing is
-        changed.
+        Write out only as many replicas as represent all on this cluster, as
+        :func:`representatives` does. By default for jobs of 512 ranks and more without changes.
     settings
         How to simulate.
     watch
         Called with what is about to be simulated; returns where its progress goes.
     planned
-        Called with the plan, its replicas included, before anything is simulated: whoever writes it
-        to a file has it also if the simulation fails.
+        Called with the plan, including its replicas, before anything is simulated, so that it can
+        be written to a file even if the simulation fails.
 
     Returns
     -------
@@ -280,10 +279,10 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     imbalance
         How unevenly tokens choose experts, as :func:`simulator.imbalance.parse_imbalance` reads it.
     ignore_memory
-        Leave out of the plan how much memory the accelerator has, so that nobody checks that the
-        step fits into it.
+        Leave the size of the accelerator's memory out of the plan, so that no check is made
+        whether the step fits.
     kernels
-        Kernels measured on one's own machine, or where they are, as
+        Kernels measured on your own machine, or their file, as
         :func:`traces.load.own_kernels` reads them.
 
     Raises
@@ -442,14 +441,14 @@ def memory(plan: GenerationPlan) -> MemoryReport:
     Parameters
     ----------
     plan
-        Which step; :func:`plan_on` makes one for a cluster, whose
-        ``accelerator.memory`` it is held against.
+        Which step; :func:`plan_on` makes one for a cluster, whose ``accelerator.memory`` is the
+        limit.
 
     Returns
     -------
     MemoryReport
-        Bytes by what they are for each pipeline stage; whether they fit, None where the plan does
-        not say how much there is; and what would fit if they do not.
+        Bytes of each part for every pipeline stage; whether they fit (None where the plan does
+        not give the memory); and what would fit if they do not.
 
     Examples
     --------

@@ -227,21 +227,22 @@ def serving(  # noqa: PLR0913 - the options of the command
     Parameters
     ----------
     instances
-        Who serves; a deployment is one instance.
+        The instances that serve; a deployment is one instance.
     load
-        What asks.
+        The requests, or what generates them from a seed.
     slo
-        By which requests count as goodput; None: no goodput.
+        The SLO that a request must meet to count as goodput; None: no goodput.
     seeds
-        Runs, of which intervals are made; a load that is the same for all seeds is run once.
+        Number of runs, from which intervals are computed; a load that is the same for all seeds
+        runs once.
     resources
-        Which to multiply; None: all that there are.
+        The resources to multiply; None: all.
     factor
-        By what.
+        The factor by which to multiply them.
     watch
         Called with what is about to be simulated; returns where its progress goes.
     before
-        What the instances were before a resource was multiplied, where they are not as they are.
+        The instances before a resource was multiplied, if ``instances`` are already changed.
 
     Raises
     ------

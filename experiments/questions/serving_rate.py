@@ -172,24 +172,24 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     Parameters
     ----------
     instances
-        Who serves.
+        The instances that serve.
     load
         Requests whose gaps are scaled: a table, or what generates one from a seed.
     slo
-        What each request is to keep.
+        The SLO that requests are to meet.
     seeds
-        Runs, of which the interval is made; a table is run once.
+        Number of runs, from which the interval is computed; a table runs once.
     resources
-        Which to multiply; None: all that there are.
+        The resources to multiply; None: all.
     factor
-        By what.
+        The factor by which to multiply them.
     watch
         Called with what is about to be simulated; returns where its progress goes.
 
     Raises
     ------
     WhatIfError
-        If requests that nobody waits for do not meet the SLO, or a resource is unknown.
+        If the SLO is not met even without any queueing, or a resource is unknown.
     """
     if isinstance(instances, Deployment):
         instances = Instances(deployment=instances)

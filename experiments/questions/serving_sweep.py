@@ -129,16 +129,16 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     Parameters
     ----------
     instances, load
-        Who serves, and what asks.
+        The instances that serve, and their requests.
     varied
         ``rate`` or ``concurrency`` of the load, ``cluster``, ``tp`` or ``instances``, or a
         resource, whose values are factors. The engine's limits stay as they are.
     values
-        Of it, as text: ``4/s``, ``hgx-h200``, ``2``.
+        Its values as text: ``4/s``, ``hgx-h200``, ``2``.
     slo
-        By which requests count as goodput.
+        The SLO that a request must meet to count as goodput.
     seeds
-        Runs, of which intervals are made; every point serves the same requests.
+        Number of runs, from which intervals are computed; every point serves the same requests.
     watch
         Called with what is about to be simulated; returns where its progress goes.
 

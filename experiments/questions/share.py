@@ -367,30 +367,29 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     Parameters
     ----------
     traces
-        Traces or plans, two or more; ``x3`` behind one stands for three copies of it, in the same
-        text or as one of its own. Jobs are called by their files; copies and files of one name are
-        numbered, ``a:1``, ``a:2``.
+        Two or more traces or plans; ``x3`` after one means three copies of it, in the same text
+        or as a separate one. Jobs are named after their files; copies and files of the same name
+        are numbered, ``a:1``, ``a:2``.
     cluster
-        On which all run, and each is taken to have been recorded.
+        The cluster on which all jobs run, and on which each is assumed to be recorded.
     placement, place_on, seed
         Which seats the jobs take: ``packed``, ``striped``, ``random`` (drawn with the seed), or a
         file, and on how many nodes (:func:`experiments.scenario.seating.seated`).
     starts
-        When the first step of a job begins, by its name: text with a unit, or seconds; 0 of others.
+        When the first step of a job begins, by its name: text with a unit, or seconds; default 0.
     steps
-        Steps of the slowest job that are averaged at least, where not everything repeats before;
-        at most five times as many.
+        Steps of the slowest job to average; fewer if all jobs repeat, at most five times as many.
     warm_up
         First steps of each job that are left out.
     factor, resources
         How many times as good resources are to be, and which; all if none is named, and None for
         no utilities.
     keep
-        Of how many steps of each job, the last ones, to keep all times, for Perfetto.
+        For how many steps of each job (the last ones) to keep all times, for Perfetto.
     settings
         How each job is read and costed by itself; the engine is ``flow``.
     watch
-        Told what is simulated.
+        Called with what is about to be simulated.
 
     Returns
     -------

@@ -138,8 +138,8 @@ def topology(
     spec
         A spec (:mod:`topologies.spec`), or a graph's file.
     bandwidth, latency
-        Of each cable, as text with a unit: of a spec 1 GB/s and 1 us if they are not given, of a
-        file what its edges leave open.
+        Those of each cable, as text with a unit. The default for a spec is 1 GB/s and 1 us; in a
+        file they apply to edges without their own.
 
     Returns
     -------

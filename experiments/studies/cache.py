@@ -260,10 +260,10 @@ def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
     Parameters
     ----------
     limit
-        How many bytes answers, and steps, may take from now on: ``2 GB``. What was not asked for
-        longest goes.
+        The most disk that answers, and steps, may each take from now on: ``2 GB``. The least
+        recently used are removed.
     clear
-        Whether to throw out all of them.
+        Whether to remove all of them.
 
     Returns
     -------

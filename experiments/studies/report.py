@@ -78,22 +78,22 @@ def report(
     watch: Watch = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> StudyReport:
-    """Read a study back from its directory, finished or not, and look closely at some points.
+    """Read a study back from its directory, finished or not, with details of some points.
 
-    Points are not computed again. Those that are looked at closely (:attr:`StudyReport.details`:
-    bill, utilities, timeline) are simulated anew from the study's traces and plans; where these
-    are not as they were, or are gone, details are left out, and ``notes`` say why.
+    Points are not computed again, but those with details (:attr:`StudyReport.details`: bill,
+    utilities, timeline) are simulated anew from the study's traces and plans. If these have
+    changed or are gone, the details are left out, and ``notes`` say why.
 
     Parameters
     ----------
     directory
-        Of a study.
+        The directory of a study.
     points
-        Numbers of points to look at closely, besides ``details``.
+        Numbers of points to detail, in addition to ``details``.
     details
-        How many points of the front to look at closely, the best of each objective first.
+        How many points of the front to detail, the best of each objective first.
     folder
-        From which the study takes its paths; where its file was, if not given.
+        The folder to which the study's paths are relative; by default that of its file.
     watch, note
         As for :func:`experiments.studies.study.study`.
 

@@ -311,7 +311,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     watch: Watch = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> StudyReport:
-    """Explore a space of designs: search it, keep what was found, and return the front.
+    """Explore a space of designs: search it, store all points, and return the front.
 
     Parameters
     ----------
@@ -319,13 +319,13 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
         The path of a study file, or its fields as a mapping: ``name``, ``workloads``, ``space``,
         ``constraints``, ``objectives``, ``search``, ``settings``, ``confirm``.
     directory
-        Where points are kept: new, empty, or this study's, which goes on where it was interrupted.
-        Without one nothing is written but to the cache.
+        Where points are stored: new, empty, or this study's, which is then resumed. Without a
+        directory only the cache is written.
     workers
         Processes of this machine that simulate; the answer does not depend on it.
     dask
         A Dask cluster that simulates instead: ``tcp://HOST:PORT`` of its scheduler, or ``local:N``
-        for one of N processes of this machine. Neither does the answer depend on that.
+        for one of N processes of this machine. The answer does not depend on it either.
     cache
         Whether answers are taken from, and kept in, the cache of all studies.
     watch
@@ -341,8 +341,8 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     Raises
     ------
     StudyError
-        If the study is written wrongly, the directory is another one's, no point can be, or the
-        cluster cannot be used.
+        If the study file is wrong, the directory belongs to another study, no point is possible,
+        or the Dask cluster cannot be used.
     TwofoldError
         If a trace, plan or cluster cannot be read, or the directory cannot be written.
 

@@ -150,8 +150,8 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If the trace shows nothing of any kind of collective, or what it tells does not
-        explain how long the step took.
+        If no kind of collective can be fitted to the trace, or the fit does not explain how long
+        the step took.
     TwofoldError
         As :func:`experiments.baseline.baseline` says.
     """

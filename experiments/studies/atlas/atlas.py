@@ -109,11 +109,11 @@ def atlas(
     watch: Watch = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> AtlasReport:
-    """Make a site of a study whose space has models, clusters and sizes: a page for each cell.
+    """Make a site of a study over models, clusters and sizes, with a page for each cell.
 
-    The study answers all plans of the grid; of those of a cell the best in its first objective is
-    asked what twice of each resource buys, as ``utility`` asks it. What an interrupted run made is
-    kept, and the same call goes on with it.
+    The study computes all plans of the grid. For the plan of a cell that is best in the first
+    objective, the page says what twice of each resource buys, as ``utility`` does. After an
+    interruption the same call resumes the atlas.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ READ = (
     *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
     *("calls", "imbalance", "expert_imbalance", "compare", "folder"),
-    *("requests", "serving", "serving_log", "ratios", "steps"),
+    *("requests", "predictions", "serving", "serving_log", "ratios", "steps"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1", b"<!DOC")

@@ -36,11 +36,11 @@ def _table_kinds() -> Iterable[str]:
 
 _OF_CALLS = ("ranks", "ranks_per_node", "kind")
 _MEANINGLESS = {
-    "steps": (*_OF_CALLS, "predict", "nodes", "algorithm", "figure"),
+    "steps": (*_OF_CALLS, "predictions", "predict", "nodes", "algorithm", "figure"),
     "ratios": (*_OF_CALLS, "predict", "cluster", "nodes", "algorithm", "workers", "figure"),
-    "collectives": ("predict", "brief", "engine", "algorithm", "workers"),
+    "collectives": ("predictions", "predict", "brief", "engine", "algorithm", "workers"),
     "what-ifs": (*_OF_CALLS, "predict", "workers"),
-    None: (*_OF_CALLS, "workers"),
+    None: (*_OF_CALLS, "predictions", "workers"),
 }
 """Options of validate that have no effect for tables of a kind; None: for traces."""
 
@@ -105,6 +105,14 @@ def validate(
         typer.Option(
             metavar="DIR",
             help="A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
+        ),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Predictions of other tools (row: its line in the table, predicted, tool) of a "
+            "table of what-ifs or of ratios: score them beside these and a roofline's.",
         ),
     ] = None,
     ranks: Ranks = None,
@@ -172,7 +180,14 @@ def _validated(
         if table == "collectives":
             return ask((), cluster, collectives=sources, layout=layout, watch=watch)
         if table == "what-ifs":
-            return ask((), cluster, against=sources, settings=settings, watch=watch)
+            return ask(
+                (),
+                cluster,
+                against=sources,
+                predictions=ctx.params["predictions"],
+                settings=settings,
+                watch=watch,
+            )
         return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
 
 
@@ -204,7 +219,9 @@ def _validate_ratios(
     from experiments.questions.validation.ratios import validate_ratios
 
     with watching() as watch:
-        ratios = validate_ratios(sources, watch=watch, **_engine_of(ctx))
+        ratios = validate_ratios(
+            sources, predictions=ctx.params["predictions"], watch=watch, **_engine_of(ctx)
+        )
     show(replace(ratios, brief=brief), output)
 
 
@@ -236,6 +253,7 @@ def _validate_serving(
             "read_as",
             "predict",
             "ratios",
+            "predictions",
             *_OF_CALLS,
             "engine",
             "nodes",

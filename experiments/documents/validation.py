@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary
     from experiments.validation.predicted_points import PointError
+    from experiments.validation.scores import Score
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""
@@ -243,6 +244,7 @@ def _points(report: "ValidationReport") -> Document:
     summary = _recordings(report)
     if len(summary.rows) > 1 or report.brief:
         sections.append(Section("recordings", "Recordings", [summary], wide=True))
+    sections += _scores(report.scores)
     charts = list(_point_panels(report))
     if charts:
         sections.append(Section("charts", "Predictions", charts, wide=True, terminal=False))
@@ -450,6 +452,7 @@ def predicted_ratios(report: "RatiosReport") -> Document:
     ]
     table = Table(("knob", ">ratios", ">refused", ">median", ">worst"), rows)
     sections.append(Section("errors", "Errors", [table], wide=True))
+    sections += _scores(report.scores)
     if refused := [Text(f"refused: {row.refused}") for row in report.ratios if row.refused]:
         sections.append(Section("refused", "Refused", [*refused]))
     headline = f"None of {plural(len(report.ratios), 'measured ratio')} could be predicted."
@@ -468,6 +471,36 @@ def predicted_ratios(report: "RatiosReport") -> Document:
             "error": "of the predicted ratio; medians are absolute",
         },
     )
+
+
+def _scores(scores: "Sequence[Score]") -> list[Section]:
+    """Say how tools do on the rows that all of them answer; nothing where no other was given."""
+    if not scores:
+        return []
+    rows = [
+        Row(
+            (
+                score.tool,
+                f"{score.answered:,}",
+                *(
+                    [""] * 4
+                    if score.errors is None
+                    else (
+                        percent(score.errors.median_pct),
+                        percent(score.errors.p90_pct),
+                        percent(score.errors.bias_pct, signed=True),
+                        score.errors.worst[0].name,
+                    )
+                ),
+            )
+        )
+        for score in scores
+    ]
+    shared = 0 if scores[0].errors is None else scores[0].errors.rows
+    foot = f"errors: on the {plural(shared, 'row')} that every tool answers; medians are absolute"
+    columns = ("tool", ">answered", ">median", ">90 % within", ">bias", "|worst")
+    about = "Predictions of other tools beside this one's and a plain roofline's, on the same rows."
+    return [Section("scores", "Scores", [Table(columns, rows, foot=foot)], about, wide=True)]
 
 
 def _of_ratios(ratios: "Sequence[RatioPrediction]") -> Table:

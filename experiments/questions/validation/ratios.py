@@ -1,7 +1,7 @@
 """Validate what-ifs that others measured: the ratio of two generated steps beside the published."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from experiments.report import Report, Rows
 from experiments.settings import Watch
 from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.measured_ratios import MeasuredRatio, Side, read_ratios
+from experiments.validation.scores import Measured, Score, line_of, read_predictions, scores
 from simulator.support.errors import TwofoldError, WhatIfError
 
 
@@ -54,13 +55,17 @@ class RatioErrors:
 
 
 class ValidateRatiosAnswer(Head):
-    """The error of every ratio, and by knob; ``of_known`` are those whose settings are figures."""
+    """The error of every ratio, and by knob; ``of_known`` are those whose settings are figures.
+
+    ``scores`` are those of tools whose predictions were given, beside this one's and a roofline's.
+    """
 
     ratios: list[RatioPrediction]
     errors: list[RatioErrors]
     of_known: RatioErrors
     median_error_pct: float | None
     error_summary: ErrorSummary | None
+    scores: list[Score]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -72,6 +77,7 @@ class RatiosReport(Report):
     ratios: tuple[RatioPrediction, ...]
     settings: Settings
     brief: bool = False
+    scores: tuple[Score, ...] = ()
 
     @property
     def errors(self) -> tuple[RatioErrors, ...]:
@@ -101,6 +107,7 @@ class RatiosReport(Report):
             "of_known": self.of_known,
             "median_error_pct": self.errors[0].median_pct,
             "error_summary": self.error_summary,
+            "scores": list(self.scores),
         }
 
     def document(self) -> Document:
@@ -125,6 +132,7 @@ def validate_ratios(
     ratios: Sequence[Path | str] | Path | str,
     *,
     engine: str = "analytic",
+    predictions: Path | str | None = None,
     watch: Watch = lambda _: None,
 ) -> RatiosReport:
     r"""Predict what-ifs that others measured, from generated steps of both settings.
@@ -136,6 +144,9 @@ def validate_ratios(
     engine
         As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
         calls which overlap share links.
+    predictions
+        A table of other tools' predictions of one table's rows
+        (:mod:`experiments.validation.scores`), to be scored beside these and a roofline's.
 
     Returns
     -------
@@ -147,7 +158,7 @@ def validate_ratios(
     TraceError
         As :func:`experiments.validation.measured_ratios.read_ratios` says.
     WhatIfError
-        If there are no tables.
+        If there are no tables, or predictions and several.
 
     Examples
     --------
@@ -164,6 +175,9 @@ def validate_ratios(
     tables = [ratios] if isinstance(ratios, Path | str) else list(ratios)
     if not tables:
         raise WhatIfError("nothing to validate: name a table of measured ratios")
+    if predictions is not None and len(tables) > 1:
+        raise WhatIfError("predictions name rows of one table: validate each table by itself")
+    others = {} if predictions is None else read_predictions(predictions)
     settings = Settings(engine=engine)
     rows = [row for table in tables for row in read_ratios(table)]
     progress = watch(f"{len(rows)} ratios")
@@ -172,7 +186,22 @@ def validate_ratios(
         answers.append(_predicted(row, settings))
         if progress is not None:
             progress(len(answers), len(rows))
-    return RatiosReport(tuple(answers), settings, inputs=Inputs(files=tuple(map(Path, tables))))
+    files = [*tables, *([] if predictions is None else [predictions])]
+    report = RatiosReport(tuple(answers), settings, inputs=Inputs(files=tuple(map(Path, files))))
+    if predictions is None:
+        return report
+    measured = [
+        Measured(
+            line_of(row.place),
+            f"{row.model}: {row.setting_a} to {row.setting_b}",
+            row.measured,
+            answer.predicted_ratio,
+            _roofline(row, settings),
+        )
+        for row, answer in zip(rows, answers, strict=True)
+        if row.measured is not None
+    ]
+    return replace(report, scores=scores(measured, others, predictions))
 
 
 def _predicted(row: MeasuredRatio, settings: Settings) -> RatioPrediction:
@@ -208,6 +237,21 @@ def _predicted(row: MeasuredRatio, settings: Settings) -> RatioPrediction:
         refused=refused,
         assumed="; ".join(dict.fromkeys(filter(None, assumed))),
     )
+
+
+def _roofline(row: MeasuredRatio, settings: Settings) -> float | None:
+    """Return the ratio by rooflines of kernels and network, without measured kernels or host."""
+    if row.sides is None:
+        return None
+    times = []
+    for side in row.sides:
+        run = replace(side.step.run, framework="none", cuda_graphs=None)
+        plain = replace(side, step=replace(side.step, run=run))
+        try:
+            times.append(_step(plain, settings)[0] * _gpus_per_token(plain))
+        except TwofoldError:  # such as what only a framework does
+            return None
+    return times[1] / times[0]
 
 
 def _step(side: Side, settings: Settings) -> tuple[float, list[str]]:

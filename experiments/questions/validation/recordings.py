@@ -5,7 +5,9 @@ another recording of the same program, may be given to predict.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -18,10 +20,25 @@ from experiments.output.document import Document
 from experiments.provenance import ClusterIdentity, Head, Inputs, identity
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.change import Change
 from experiments.settings import EVERY, SettingsOptions, Watch
 from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.measured_collectives import CallError, ErrorClass, by_class, errors_of
-from experiments.validation.predicted_points import PointError, points_of, read_points, recording_of
+from experiments.validation.predicted_points import (
+    MeasuredPoint,
+    PointError,
+    points_of,
+    read_points,
+    recording_of,
+)
+from experiments.validation.scores import (
+    Measured,
+    Score,
+    line_of,
+    read_predictions,
+    roofline_step,
+    scores,
+)
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.timeline import step_before_ended
 from simulator.workload import What
@@ -70,7 +87,8 @@ class ValidateAnswer(Head):
     """The error of every step of every trace, or of every point predicted; medians have no sign.
 
     Points are those of tables and second recordings; the medians of their steps are over all of
-    them, ``median_points_apart`` (percentage points) over those that change something.
+    them, ``median_points_apart`` (percentage points) over those that change something. ``scores``
+    are those of tools whose predictions were given, beside this one's and a roofline's.
     """
 
     clusters: list[ClusterIdentity]
@@ -86,6 +104,7 @@ class ValidateAnswer(Head):
     calls: list[CallError]
     call_errors: list[ErrorClass]
     error_summary: ErrorSummary | None
+    scores: list[Score]
     notes: list[str]
 
 
@@ -104,6 +123,7 @@ class ValidationReport(Report):
     """What was left out of tables of calls."""
     brief: bool = False
     """Whether the table leaves out single points."""
+    scores: tuple[Score, ...] = ()
 
     def answer(self) -> "ValidateAnswer":
         """Return the JSON answer."""
@@ -122,6 +142,7 @@ class ValidationReport(Report):
             "calls": list(self.calls),
             "call_errors": list(self.call_errors),
             "error_summary": self.error_summary,
+            "scores": list(self.scores),
             "notes": list(self.notes),
         }
 
@@ -185,6 +206,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     predict: Sequence[Path | str] = (),
     collectives: Sequence[Path | str] = (),
     layout: Layout | None = None,
+    predictions: Path | str | None = None,
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
@@ -196,8 +218,9 @@ def validate(  # noqa: PLR0913 - the options of the command
     and their points predicted; with ``predict`` every trace predicts these recordings of the same
     program. With ``collectives``, tables or logs of benchmarks
     (:mod:`collectives.files.benchmark_logs`), every call is modelled on ``cluster``; ``layout``
-    says how ranks lie where a log does not. What cannot be used is a row that says why, so that the
-    rest is answered.
+    says how ranks lie where a log does not. ``predictions`` is a table of other tools' predictions
+    of the rows of ``against`` (:mod:`experiments.validation.scores`). What cannot be used is a row
+    that says why, so that the rest is answered.
 
     Raises
     ------
@@ -210,6 +233,8 @@ def validate(  # noqa: PLR0913 - the options of the command
         As :func:`topologies.load_cluster` says.
     """
     settings = settings or _EVERY_STEP
+    if predictions is not None and len(against) != 1:
+        raise WhatIfError("predictions name rows of one table of measured points: give that alone")
     if (against or collectives) and (traces or predict or (against and collectives)):
         raise WhatIfError(
             "give either a trace or a table: "
@@ -218,7 +243,10 @@ def validate(  # noqa: PLR0913 - the options of the command
     if collectives:
         return _of_calls(collectives, cluster, settings, (layout, watch))
     if against:
-        return _against(against, cluster, settings, watch)
+        report = _against(against, cluster, settings, watch)
+        if predictions is None:
+            return report
+        return _scored(report, read_points(against[0], _usual(cluster)), predictions, watch)
     if not traces:
         raise WhatIfError("nothing to validate: name a trace, or a table of measured points")
     pairs = [_pair(trace, cluster) for trace in traces]
@@ -250,8 +278,7 @@ def _against(
     settings: Settings,
     watch: Watch,
 ) -> ValidationReport:
-    usual = cluster.name if isinstance(cluster, Cluster) else cluster
-    points = [point for table in tables for point in read_points(table, usual)]
+    points = [point for table in tables for point in read_points(table, _usual(cluster))]
     answers = list(points_of(points, settings, watch))
     clusters = {where.name: where for _, where in answers if where is not None}
     files = (*map(Path, tables), *(Path(point.cluster) for point in points))
@@ -265,6 +292,52 @@ def _against(
             tuple(file for file in files if file.exists()),
         ),
     )
+
+
+def _usual(cluster: Cluster | Path | str | None) -> Path | str | None:
+    """Return what rows of a table that name no cluster ran on."""
+    return cluster.name if isinstance(cluster, Cluster) else cluster
+
+
+def _scored(
+    report: ValidationReport, points: Sequence[MeasuredPoint], predictions: Path | str, watch: Watch
+) -> ValidationReport:
+    """Score other tools' predictions on the rows of a table beside those of a report."""
+    others = read_predictions(predictions)
+    rows = [
+        Measured(
+            line_of(point.place),
+            f"{point.trace.name} {point.what_if}".strip(),
+            point.measured,
+            answer.predicted_s,
+            roofline,
+        )
+        for point, answer, roofline in zip(
+            points, report.points, _rooflines(points, report.settings, watch), strict=True
+        )
+    ]
+    inputs = report.inputs.joined(Inputs(files=(Path(predictions),)))
+    return replace(report, scores=scores(rows, others, predictions), inputs=inputs)
+
+
+def _rooflines(
+    points: Sequence[MeasuredPoint], settings: Settings, watch: Watch
+) -> Iterator[float | None]:
+    """Yield a roofline's step of each point, None where the recording or the change cannot be."""
+    one_step = replace(settings, step=Settings().step)
+    for (trace, where), same in groupby(points, key=lambda point: (point.trace, point.cluster)):
+        base: Baseline | None = None
+        with suppress(TwofoldError):
+            base = replayed(
+                open_package(trace, settings.reading), load_cluster(where), one_step, watch
+            )
+        for point in same:
+            step = None
+            with suppress(TwofoldError):
+                if base is not None:
+                    changed = point.change or Change()
+                    step = roofline_step(changed.apply(base.scenario).scenario)
+            yield step
 
 
 def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str, Cluster]:

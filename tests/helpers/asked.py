@@ -5,6 +5,7 @@ import signal
 import time
 
 from simulator.support.errors import DeadlockError
+from simulator.support.limits import limits
 
 
 def deadlocked(scenario, progress=None):
@@ -26,3 +27,8 @@ def asleep(scenario, progress=None):
     """Take long."""
     del scenario, progress
     time.sleep(60)
+
+
+def depth_limit(_case):
+    """What the process that answers may nest at most."""
+    return limits().depth

@@ -1,6 +1,8 @@
 """Files that are read apart, by one process or two, are what they are read together."""
 
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,22 @@ def test_a_job_read_file_by_file_is_the_job_to_the_last_bit(workers):
     job = read_job(JOB)
     for step in ("median", "1", "all"):
         assert stored(files.link(step)) == stored(link_job(JOB, job, step))
+
+
+def test_a_large_directory_is_read_apart_by_the_door_and_execution_traces_still_count(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for file in JOB.iterdir():
+        text = gzip.decompress(file.read_bytes())
+        (folder / file.stem).write_bytes(text + b" " * 8_500_000)
+    assert is_large(folder)
+    apart = replace(load(folder, "2", options=Options(workers=2)), trace=str(JOB))
+    assert stored(apart) == stored(load(JOB, "2"))
+    nodes = b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "time": "now", "start_ts": 1, "nodes": []}'
+    (folder / "et_0.json").write_bytes(nodes)
+    asked = load(folder, "2", options=Options(workers=2, executions=True))
+    assert [Path(file).name for file, _ in asked.coverage.skipped] == ["et_0.json"]
+    assert stored(replace(asked, trace=str(JOB), coverage=apart.coverage)) == stored(apart)
 
 
 def test_hosts_without_devices_and_steps_that_no_rank_has():

@@ -16,12 +16,13 @@ from experiments.evaluate.parallel import map_scenarios, outcome
 from experiments.points.sweep import sweep
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
-from helpers.asked import deadlocked, killed
+from helpers.asked import deadlocked, depth_limit, killed
 from helpers.places import ROOT
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.support import workers as processes
 from simulator.support.errors import DeadlockError, WhatIfError
+from simulator.support.limits import LIMITS, parse_limits
 from simulator.workload import What
 from topologies import load_cluster
 
@@ -95,6 +96,14 @@ def test_columns_that_a_process_maps_are_of_the_type_they_were_and_its_own(
     first.duration[0] = 1.0
     assert given[0].workload.duration[0] != 1.0
     assert (tmp_path / "columns").read_bytes() == kept
+
+
+def test_a_worker_keeps_to_the_limits_of_the_process_that_it_works_for():
+    before = LIMITS.set(parse_limits(["depth=7"]))
+    try:
+        assert processes.ask_all([1, 2], depth_limit, 2, lambda _: None) == [7, 7]
+    finally:
+        LIMITS.reset(before)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -417,7 +417,7 @@ def replayed(
     percentile = percentile_of(settings.step)
     if percentile is not None and settings.step_time:
         raise SettingsError(
-            f"step_time: that of one recorded step; step {settings.step} is drawn from several"
+            f"step_time is for one recorded step; step {settings.step} is drawn from several"
         )
     loaded = read(settings.step if percentile is None else TYPICAL)
     asked_nodes = settings.nodes

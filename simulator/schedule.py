@@ -239,7 +239,7 @@ class Schedule:
 
     def _check_lengths(self, lengths: Floats) -> None:
         if lengths.shape != (self.chunks,) or not (np.isfinite(lengths) & (lengths >= 0)).all():
-            raise ScheduleError(f"{self}: {self.chunks} chunks need as many lengths, none below 0")
+            raise ScheduleError(f"{self}: {self.chunks} chunks need one length each, none below 0")
         for number, step in enumerate(self.steps):
             if step.repeats > 1:
                 raise ScheduleError(f"{self}, step {number}: chunks of unlike length are repeated")

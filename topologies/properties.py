@@ -175,7 +175,7 @@ def middle_cut(network: Topology) -> float:
     ranks = network.ranks
     if ranks < 2 or len(network) > MOST_LINKS:
         raise TopologyError(
-            f"{network.name}: the halves of 2 or more ranks are cut, of at most {MOST_LINKS} links"
+            f"{network.name}: cuts need 2 or more ranks and at most {MOST_LINKS} links"
         )
     graph, half = network.graph(), range(ranks // 2)
     rest = range(ranks // 2, ranks)

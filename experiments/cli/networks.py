@@ -172,7 +172,7 @@ def clusters(
         ranks=ranks,
     )
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
-        raise typer.BadParameter("which cluster? Name one, or give a drawing.")
+        raise typer.BadParameter("no cluster: name one, or give a drawing.")
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
     if write is not None and report.asked is not None:

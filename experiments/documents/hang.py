@@ -68,8 +68,8 @@ def _answer(report: "HangReport") -> tuple[str, str]:
     if any(call.unknown for call in job.calls):
         unknown = sorted({rank for call in job.calls for rank in call.unknown})
         return (
-            f"{where}: {plural(len(job.calls), 'call')} had not ended, and whether "
-            f"{_subject(unknown)} made them is not recorded.",
+            f"{where}: {plural(len(job.calls), 'call')} had not ended; it is not "
+            f"recorded whether {_subject(unknown)} made them.",
             "Add the dumps of those ranks.",
         )
     if not job.calls:

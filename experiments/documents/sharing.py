@@ -155,8 +155,8 @@ def _jobs(report: "ShareReport") -> Section:
         ">slow-down",
     )
     foot = (
-        "replayed: alone, on nodes filled in order; alone: on the ranks it has here; together: mean"
-        " step beside the other jobs"
+        "replayed: the step without other jobs on nodes filled in order; alone: without other jobs"
+        " on the ranks that the job has here; together: mean step beside the other jobs"
     )
     scale, unit = unit_of(max(job.worst_step_s for job in jobs))
     names = [job.job for job in jobs]

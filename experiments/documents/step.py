@@ -109,7 +109,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
     coverage, error = base.loaded.coverage, base.communication_error["median_absolute_pct"]
     parts = [_say_replay(base), f"{len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks"]
     if base.settings.ranks:
-        parts[-1] += " read (a slower one of the others is not seen)"
+        parts[-1] += " read (a slower one among the others goes unnoticed)"
     if base.by_hosts:
         parts.append(f"on {base.settings.nodes} nodes by the names of their hosts")
     if error is not None:

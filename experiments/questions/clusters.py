@@ -224,7 +224,7 @@ def clusters(  # noqa: PLR0913 - the options of the command
             "--like has no effect without a drawing: it fills in what a drawing lacks"
         )
     if name is None and not drawings and links:
-        raise WhatIfError("whose links? Name a cluster, or give a drawing")
+        raise WhatIfError("--links needs a cluster: name one, or give a drawing")
     if accelerator is not None and (name is not None or drawings):
         raise WhatIfError("--accelerator filters the catalogue: do not name a cluster as well")
     if name is None and not drawings:

@@ -173,8 +173,8 @@ def _replayed(target: Path, scenario: Scenario) -> str:
         again = replace(scenario, workload=read).run().makespan
     except DeadlockError:
         return (
-            "replayed, the file stands still: GOAL does not tell which sends do not wait for their "
-            "receivers, and those of this step must not"
+            "replayed, the file deadlocks: in this step some sends must not wait for their "
+            "receivers, which GOAL does not record"
         )
     before, after = (format_quantity(time, "s") for time in (step, again))
     change = 100 * (again / step - 1) if step else 0.0

@@ -518,7 +518,7 @@ def job_files(traces: Sequence[Path | str]) -> dict[str, str]:
             raise SettingsError(f"{text}: copies: write a number from 1 to {_MOST_COPIES}")
         files += [times[1] or files.pop()] * copies
     if len(files) < 2:
-        raise SettingsError("jobs that share: name two traces or more; 'TRACE x2' is two of one")
+        raise SettingsError("name two or more traces; 'TRACE x2' means two copies of one")
     names = [_job_name(file) for file in files]
     often, seen = Counter(names), Counter[str]()
     named_files = {}

@@ -143,7 +143,7 @@ def _check_room(jobs: Sizes, nodes: int, slots: int, where: str) -> None:
             neighbours = [job for job in jobs if job != name][:_NAMED]
             others = f" beside {', '.join(neighbours)}" if free < nodes * slots else ""
             raise ClusterError(
-                f"job {name} does not fit{others}: it needs {ranks} ranks, and {free} of"
+                f"job {name} does not fit{others}: it needs {ranks} ranks, but only {free} of"
                 f" {nodes * slots} are free ({where}: {nodes} node{'s' * (nodes != 1)} of {slots})"
             )
         free -= ranks
@@ -246,7 +246,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[_Row]:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(head):
-            raise SettingsError(f"{where}: {len(cells)} cells, and there are {len(head)} columns")
+            raise SettingsError(f"{where}: {len(cells)} cells, but there are {len(head)} columns")
         row = dict(zip(head, (cell.strip() for cell in cells), strict=True))
         rank, seat = (_number(row[name], name, where) for name in ("rank", "seat"))
         yield _Row(row["job"], rank, seat, where)

@@ -122,7 +122,7 @@ def parse_timed_call(text: str) -> TimedCall:
     while words.left():
         call = _clause(words, call)
     if call.imbalance and kind != "all_to_all":
-        raise WhatIfError(f"{text!r}: imbalance is of an all_to_all, and this is {kind}")
+        raise WhatIfError(f"{text!r}: only an all_to_all has an imbalance, not {kind}")
     if kind == "send_receive" and len(call.ranks) not in (0, 2):
         raise WhatIfError(
             f"{text!r}: a message has a sender and a receiver, not {len(call.ranks)} ranks"

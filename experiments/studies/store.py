@@ -456,7 +456,7 @@ def _time(value: object) -> float:
 
 def _move(source: object, longer: object, shorter: object) -> Move:
     if not all(isinstance(value, int | float) and isfinite(value) for value in (longer, shorter)):
-        raise ValueError(f"{shown(longer)} and {shown(shorter)} are no changes of a time")
+        raise ValueError(f"{shown(longer)} and {shown(shorter)} are not changes of a time")
     return Move(str(source), float(longer), float(shorter))  # type: ignore[arg-type]
 
 

@@ -150,7 +150,7 @@ def _check(workloads: Sequence[Workload]) -> None:
     if any(job.copies is not None for job in workloads):
         raise WorkloadError("copies of ranks must be written out before jobs are merged")
     if len({job.job_ranks for job in workloads}) != 1:
-        raise WorkloadError("jobs are merged that are on ranks of one machine")
+        raise WorkloadError("the jobs must be on ranks of the same machine")
     ranks = np.concatenate([np.array(job.ranks, dtype=np.int64) for job in workloads])
     values, count = np.unique(ranks, return_counts=True)
     if (count > 1).any():

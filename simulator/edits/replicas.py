@@ -210,7 +210,7 @@ def _check_shares(part: Workload, more: Floats) -> None:
     for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
         raise WorkloadError(
             f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
-            "tell what more or fewer ranks would send to each other"
+            "show what more or fewer ranks would send to each other"
         )
 
 

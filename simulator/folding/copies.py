@@ -143,7 +143,7 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
 
 def _copies_of(workload: Workload) -> Copies:
     if workload.copies is None:
-        raise ValueError("the workload says of no rank what stands for it")
+        raise ValueError("no rank of the workload has a representative")
     return workload.copies
 
 

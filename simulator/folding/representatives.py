@@ -162,8 +162,8 @@ def _check_places(symmetry: Symmetry, stand_in: Longs, component: Longs) -> None
     if wrong.any():
         rank = int(np.flatnonzero(wrong)[0])
         raise CannotFoldError(
-            f"rank {rank} is elsewhere in its node than rank {stand_in[rank]}, which stands for it,"
-            " or with others"
+            f"rank {rank} is placed differently in its node, or with other ranks, than rank"
+            f" {stand_in[rank]}, which stands for it"
         )
 
 

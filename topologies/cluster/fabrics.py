@@ -283,8 +283,8 @@ class PlanedFabric(_Routed):
             )
         if self.nics_per_node * self.ports_of_nic % self.planes:
             raise ValueError(
-                f"{self.nics_per_node} NICs of {self.ports_of_nic} ports do not fill"
-                f" {self.planes} planes alike"
+                f"{self.nics_per_node} NICs of {self.ports_of_nic} ports do not divide"
+                f" evenly over {self.planes} planes"
             )
         return self
 
@@ -659,7 +659,7 @@ class HowKnown(ClusterPart):
                 )
             if tier in self.errors and how != MEASURED:
                 raise ValueError(
-                    f"errors.{tier}: only a tier that is {MEASURED} has errors of its own, and "
+                    f"errors.{tier}: only a tier that is {MEASURED} has its own errors, but "
                     f"{tier} is {how!r}"
                 )
         return self

@@ -178,7 +178,7 @@ def _scale_up(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     size = part.setdefault("size", network.ranks)
     if isinstance(size, int) and size != network.ranks:
         raise TopologyError(
-            f"{graph.name} has {network.ranks} ranks, and scale_up.size is {size}: draw one domain,"
+            f"{graph.name} has {network.ranks} ranks, but scale_up.size is {size}: draw one domain,"
             " a rank for each of its places"
         )
     return _as_table(part, graph)
@@ -211,7 +211,7 @@ def _native_domain(part: dict[str, Any], spec: SpecWords) -> dict[str, Any] | No
         part["dimensions"] = "x".join(map(str, spec.numbers))
     ranks = spec.ranks
     if isinstance(size := part.setdefault("size", ranks), int) and size != ranks:
-        raise TopologyError(f"{spec.words} has {ranks} ranks, and scale_up.size is {size}")
+        raise TopologyError(f"{spec.words} has {ranks} ranks, but scale_up.size is {size}")
     return part
 
 
@@ -348,7 +348,7 @@ def _rail(spec: SpecWords, size: Size, rank_unit: str | None) -> dict[str, Any]:
     del rank_unit
     nodes, rails, spines = spec.numbers
     if rails != size.nics:
-        raise TopologyError(f"{spec.words} has {rails} rails, and a node has {size.nics} NICs")
+        raise TopologyError(f"{spec.words} has {rails} rails, but a node has {size.nics} NICs")
     _check_room(spec, nodes, size)
     return {
         "nodes_per_pod": nodes,

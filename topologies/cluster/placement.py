@@ -164,7 +164,7 @@ def _check_room(
             node = f"a node of kind {part.kind}" if part.kind else "a node"
             raise ClusterError(
                 f"{cluster.name}: {request[0]} ranks on {request[1]} nodes are {per_node} per node,"
-                f" and {node} has {part.cluster.ranks_per_node}"
+                f" but {node} has {part.cluster.ranks_per_node}"
             )
 
 

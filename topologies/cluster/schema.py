@@ -192,7 +192,7 @@ class Cluster(ClusterPart):
         if self.scale_out is None and self.capacity > size:
             raise ValueError(
                 f"{self.capacity} ranks are more than scale_up.size {size},"
-                " and there is no scale_out to join them"
+                " but there is no scale_out to join them"
             )
         return self
 

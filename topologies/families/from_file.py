@@ -242,7 +242,7 @@ def _name(name: object) -> object:
 def _check_edges(edges: object, nodes: set[object]) -> None:
     """Refuse an end that is not a node of the file: networkx would make one of a misspelt name."""
     if not isinstance(edges, list):
-        raise TypeError("there is no list 'edges' (or 'links') of cables")
+        raise TypeError("the list 'edges' (or 'links') of cables is missing")
     for edge in edges:
         for end in ("source", "target"):
             if (name := _name(edge[end])) not in nodes:

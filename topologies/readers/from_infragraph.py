@@ -118,7 +118,9 @@ def _cluster(file: Path, data: Any, like: Cluster) -> Cluster:
         if devices[entry["device"]].vertices_of(*_ACCELERATORS)
     ]
     if len(hosts) != 1:
-        raise _GraphError(f"{len(hosts)} instances with accelerators; a cluster has nodes of one")
+        raise _GraphError(
+            f"{len(hosts)} kinds of instances with accelerators; a cluster has one kind of node"
+        )
     host, node = hosts[0], devices[instances[hosts[0]]["device"]]
     fabric = _Fabric(host, _count(instances[host]), _outer(table, kinds, instances))
     cluster = wired_cluster(_drawing(file, str(table["name"]), node, fabric, like), like)

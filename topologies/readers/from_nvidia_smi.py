@@ -71,7 +71,7 @@ def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     try:
         text = decoded(read_bytes(file, ClusterError))
     except ValueError as error:
-        raise ClusterError(f"{file}: cannot be read: not text file") from error
+        raise ClusterError(f"{file}: cannot be read: not a text file") from error
     matrix = _matrix(file, as_printed(text))
     return wired_cluster(_drawing(file, matrix, like), like)
 

@@ -72,7 +72,7 @@ def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> 
     empty = np.flatnonzero(workload.members == 0)
     if len(empty):
         raise OutputError(
-            f"{directory}: {workload.call_view(int(empty[0]))} is joined by no op, and Chakra has "
+            f"{directory}: {workload.call_view(int(empty[0]))} is joined by no op, but Chakra has "
             "calls only as nodes"
         )
     files = {f"{prefix}.{rank}.et": body for rank, body in _bodies(workload)}

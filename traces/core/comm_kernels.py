@@ -309,7 +309,7 @@ def _check_ends(pattern: str) -> None:
     if repeats is None or repeats > _MOST_REPEATS:
         why = "repeats a repeat or alternatives" if repeats is None else f"has {repeats} repeats"
         raise TraceError(
-            f"rule {shown(pattern)}: {why}, and a long name would take for ever: write at most "
+            f"rule {shown(pattern)}: {why}, so a long name would take forever: write at most "
             f"{_MOST_REPEATS} of *, + and {{n}}, none inside another"
         )
 

@@ -187,13 +187,15 @@ def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> tuple[int, str]:
     lists = [set(group.ranks) for group in groups.values() if group.ranks]
     common = set.intersection(*lists) if lists else set()
     if lists and not common:
-        raise TraceError(f"{path}: pg_config: no rank is in all groups: whose dump is this?")
+        raise TraceError(
+            f"{path}: pg_config: no rank is in all groups: it is unclear whose dump this is"
+        )
     if len(common) == 1:
         return common.pop(), "its groups"
     named = rank_in_name(path)
     if named is None:
         raise TraceError(
-            f"{path}: which rank is this? Its groups do not tell, and its name has no number: "
+            f"{path}: which rank is this? Its groups do not show it, and its name has no number: "
             "rename it to 'nccl_trace_rank_3' or so, as PyTorch names it"
         )
     if common and named not in common:

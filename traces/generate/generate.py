@@ -188,7 +188,7 @@ def load_plan(path: Path, step: str) -> Loaded:
         fit into the memory that the file gives.
     """
     if step not in (MEDIAN, ALL, GENERATED):
-        raise TraceError(f"{path}: no step {step}; a plan is of one step")
+        raise TraceError(f"{path}: no step {step}; a plan has one step")
     plan = read_plan(path)
     try:
         check_memory(

@@ -100,9 +100,7 @@ class Parallelism:
 
     def _check_experts(self) -> None:
         if self.etp is not None and self.tp % self.etp:
-            raise WorkloadError(
-                f"etp {self.etp}: an expert is on as many ranks as divide {self.tp} tensor ranks"
-            )
+            raise WorkloadError(f"etp {self.etp}: it must divide the {self.tp} tensor ranks")
         if self.etp not in (None, self.tp) and self.ep == 1:
             raise WorkloadError(f"etp {self.etp} needs ep of 2 or more")
         if self.ranks_per_stage % (self.ep * self.expert_tp):
@@ -200,7 +198,7 @@ def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
     Coordinates(tp=1, cp=0, dp=0, pp=1, ep=0)
     """
     if not 0 <= rank < parallelism.ranks:
-        raise WorkloadError(f"rank {rank} is not one of {parallelism.ranks}")
+        raise WorkloadError(f"rank {rank} does not exist: there are {parallelism.ranks} ranks")
     pp, dp, cp, tp = (int(index) for index in np.unravel_index(rank, _shape(parallelism)))
     ep = int(ep_of(parallelism, np.array([rank]))[0])
     return Coordinates(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep)

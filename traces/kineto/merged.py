@@ -118,7 +118,7 @@ def _numbered(
     if stages > 1 and world_size is not None and world_size != size:
         _refuse(
             f"labels of {tensor} tensor ranks and {stages} stages in a world of {world_size} ranks "
-            "(distributedInfo.world_size): which rank is which cannot be told"
+            "(distributedInfo.world_size): it is unclear which rank is which"
         )
     if stages == 1 and world_size is not None and world_size % tensor == 0:
         size = max(size, world_size)

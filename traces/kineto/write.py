@@ -130,10 +130,12 @@ def _documents(
     """Yield each rank and its file, unpacked."""
     ranks = {timeline.workload.job_ranks for timeline in timelines}
     if len(ranks) != 1:
-        raise WorkloadError(f"steps of one job have one number of ranks, not {sorted(ranks)}")
+        raise WorkloadError(
+            f"all steps of a job must have the same number of ranks, not {sorted(ranks)}"
+        )
     rank_steps = [rank_programs(timeline) for timeline in timelines]
     if len({tuple(programs) for programs in rank_steps}) != 1:
-        raise WorkloadError("steps of one job are of the same ranks")
+        raise WorkloadError("all steps of a job must be of the same ranks")
     steps = in_sequence(timelines, first)
     groups: dict[Group, int] = {}
     comms = _comms([timeline.workload for timeline in timelines], groups)

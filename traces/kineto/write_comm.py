@@ -142,7 +142,8 @@ def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCa
         sender, receiver = wrong[0].tolist()
         raise WorkloadError(
             f"no Kineto trace of this workload: {call}: {table[sender, receiver]:g} elements from "
-            f"rank {call.group.ranks[sender]} to rank {call.group.ranks[receiver]}: not whole ones"
+            f"rank {call.group.ranks[sender]} to rank {call.group.ranks[receiver]} are not a whole"
+            " number"
         )
     return tuple(
         replace(

@@ -92,7 +92,7 @@ def _rows(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> tuple[Floats,
                 continue
             if len(split_bytes) != n:
                 raise TraceError(
-                    f"{call.where}: {name}: {len(split_bytes)} numbers, and the group has {n} ranks"
+                    f"{call.where}: {name}: {len(split_bytes)} numbers, but the group has {n} ranks"
                 )
             # `row` is a view: a row of what is sent, or a column of what is received.
             row[:] = split_bytes

@@ -186,7 +186,7 @@ def _elements_each(
     if not split or elements is None:
         return ()
     if group is not None and len(split) != group:
-        raise TraceError(f"{where}: {len(split)} numbers, and the group has {group} ranks")
+        raise TraceError(f"{where}: {len(split)} numbers, but the group has {group} ranks")
     rows = sum(split)
     if min(split) < 0 or (elements % rows if rows else elements):
         raise TraceError(f"{where}: {rows} rows in all cannot be those of {elements} elements")

@@ -228,7 +228,7 @@ def _benchmark(text: str, source: str) -> Requests | None:
         starts = _numbers(data, "start_times", source, whole=False)
     if not 0 < len(prompt) == len(output) == len(starts):
         raise TraceError(
-            f"{source}: input_lens, output_lens and start_times are not alike in number"
+            f"{source}: input_lens, output_lens and start_times have different lengths"
         )
     order = np.argsort(starts, kind="stable")
     return Requests(starts[order] - starts.min(), prompt[order], output[order], source)

@@ -90,7 +90,7 @@ class Requests:
             if len(column) != count or wrong.any():
                 number = int(np.argmax(wrong)) if len(column) == count else count
                 raise TraceError(
-                    f"{self.source}: {name} tokens of request {number} are not 1 to {MOST_TOKENS}"
+                    f"{self.source}: request {number}: {name} tokens must be 1 to {MOST_TOKENS}"
                 )
         self._check_hashes()
 

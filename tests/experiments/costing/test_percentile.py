@@ -84,7 +84,7 @@ def test_what_is_no_percentile_is_refused(step):
 
 
 def test_a_drawn_step_has_no_unprofiled_time_and_is_in_no_file():
-    with pytest.raises(SettingsError, match="step_time: that of one recorded step; step p95 is"):
+    with pytest.raises(SettingsError, match="step_time is for one recorded step; step p95 is"):
         baseline(LIVE / "1f1b-2", LIVE / "1f1b-2.yaml", step="p95", step_time="1 s")
     with pytest.raises(TraceError, match="p95: what-ifs draw this step; here name a recorded one"):
         load(LIVE / "1f1b-2", "p95")

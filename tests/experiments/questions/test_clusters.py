@@ -122,4 +122,4 @@ def test_an_accelerator_of_no_cluster_is_refused_with_those_there_are():
 def test_the_catalogue_is_no_cluster_file():
     refused = RUN.invoke(app, ["clusters", "--output", "yaml"])
     assert refused.exit_code == 2
-    assert "which cluster" in refused.output
+    assert "no cluster: name one" in refused.output

@@ -56,7 +56,7 @@ def test_calls_are_read_as_they_are_written(text, said):
         ("all_reduce 1MB at 5", ">>5<<: a time such as 1ms"),
         ("all_reduce 1MB at -1ms", ">>-1ms<<: a time such as 1ms"),
         ("all_reduce 1MB every 0s", "above 0"),
-        ("all_reduce 1MB imbalance 2", "imbalance is of an all_to_all"),
+        ("all_reduce 1MB imbalance 2", "only an all_to_all has an imbalance"),
         ("all_to_all 1MB imbalance 0.2", ">>0.2<<.*must be 1 or more"),
         ("send_receive 1MB ranks 0-2", "a message has a sender and a receiver, not 3 ranks"),
     ],

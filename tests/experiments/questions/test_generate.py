@@ -189,7 +189,7 @@ def test_a_file_too_long_for_a_plan_is_refused_not_cut_off(tmp_path):
 
 
 def test_a_step_number_means_nothing_to_a_plan(plan):
-    with pytest.raises(TraceError, match="a plan is of one step"):
+    with pytest.raises(TraceError, match="a plan has one step"):
         load(plan, "3")
 
 

@@ -182,7 +182,7 @@ def test_folding_changes_no_answer():
 def test_jobs_are_counted_and_named():
     assert list(job_files(["a/x.et", "b/x.et"])) == ["x:1", "x:2"]
     assert job_files(["runs/a x2"]) == {"a:1": "runs/a", "a:2": "runs/a"}
-    with pytest.raises(SettingsError, match="name two traces or more"):
+    with pytest.raises(SettingsError, match="name two or more traces"):
         job_files(["runs/a"])
     with pytest.raises(SettingsError, match="x2: means copies of the trace before it"):
         job_files(["x2", "runs/a"])

@@ -96,7 +96,7 @@ def test_files_give_seats(tmp_path):
 WRONG = {
     "job,rank\na,0\n": "line 1: the columns are job,rank; write job,rank,seat",
     "": "line 1: the columns are missing",
-    "job,rank,seat\na,0\n": "line 2: 2 cells, and there are 3 columns",
+    "job,rank,seat\na,0\n": "line 2: 2 cells, but there are 3 columns",
     "job,rank,seat\na,0,-1\n": "line 2: seat '-1' is not a whole number",
     "job,rank,seat\na,0,1.5\n": "line 2: seat '1.5' is not a whole number",
     "job,rank,seat\na,0,nan\n": "line 2: seat 'nan' is not a whole number",

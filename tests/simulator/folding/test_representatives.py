@@ -110,7 +110,7 @@ def test_nodes_that_are_not_filled_are_noticed(small):
     _, _, network, planner = small
     parallelism = Parallelism(tp=4, dp=8, pp=2)
     few = made(parallelism, replicas=1)
-    assert "elsewhere in its node" in why_not_copies(
+    assert "placed differently in its node" in why_not_copies(
         few, copies(few, parallelism, 1), Costs(network, planner)
     )
 
@@ -149,7 +149,7 @@ def test_a_rank_that_stands_for_one_elsewhere_is_noticed(small):
     wrong = stands.stand_in.copy()
     wrong[[16, 17]] = wrong[[17, 16]]
     reason = why_not_copies(few, Copies(wrong, stands.groups), Costs(network, planner))
-    assert reason.startswith("rank 16 is elsewhere in its node than rank 1")
+    assert reason.startswith("rank 16 is placed differently in its node")
 
 
 def test_a_member_for_whom_nobody_stands_is_noticed():

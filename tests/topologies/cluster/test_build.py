@@ -314,7 +314,7 @@ def test_every_rank_of_a_catalogue_cluster_reaches_every_other(name, ranks):
         (8, 17, "17 nodes were requested"),
         (8, 0, "0 nodes were requested"),
         (8, 3, "do not divide evenly over 3 nodes"),
-        (16, 2, "8 per node, and a node has 4"),
+        (16, 2, "8 per node, but a node has 4"),
     ],
 )
 def test_a_job_that_does_not_fit_is_refused(ranks, nodes, message):

@@ -179,7 +179,7 @@ def test_a_fabric_with_room_for_the_job_will_do():
         ("{topology: {}}", FABRIC, "give either file"),
         ("{topology: {file: a.json, spec: 'ring:4'}}", FABRIC, "give either file"),
         (SWITCH, f"{{topology: 'ring:3', {NICS}}}", "3 ranks, but the cluster has 4 nodes with 16"),
-        (SWITCH, f"{{topology: 'rail:4x3x1', {NICS}}}", "3 rails, and a node has 4 NICs"),
+        (SWITCH, f"{{topology: 'rail:4x3x1', {NICS}}}", "3 rails, but a node has 4 NICs"),
         (SWITCH, f"{{topology: 'torus:1x2', {NICS}}}", "room for 2 nodes, not for 4"),
         (SWITCH, f"{{topology: 'leaf_spine:4x1x6', {NICS}, ranks: x}}", "scale_out.ranks"),
     ],

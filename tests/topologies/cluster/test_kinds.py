@@ -86,7 +86,7 @@ def test_ranks_are_spread_evenly_over_nodes_that_differ():
         (node, slot) for node in range(5) for slot in range(2)
     ]
     assert [part.placement.ranks for part in placement.parts] == [4, 6]
-    with pytest.raises(ClusterError, match="5 per node, and a node of kind plain has 4"):
+    with pytest.raises(ClusterError, match="5 per node, but a node of kind plain has 4"):
         place(two(), 25, 5)
     with pytest.raises(ClusterError, match=r"it has 32 .2 nodes of 4 and 3 nodes of 8"):
         place(two(), 33)

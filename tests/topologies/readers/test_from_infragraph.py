@@ -230,7 +230,10 @@ BAD = {
     "class": (CLOS.replace("nvlink", "magic"), "neither its name nor its description"),
     "scheme": (CLOS.replace("many2many", "ring", 1), "scheme 'ring'"),
     "ends": (CLOS.replace("port[0:16]", "port[0:8]", 1), "one2one of 16 and 8 ends"),
-    "no gpu": (CLOS.replace("choice: npu", "choice: cpu"), "0 instances with accelerators"),
+    "no gpu": (
+        CLOS.replace("choice: npu", "choice: cpu"),
+        "0 kinds of instances with accelerators",
+    ),
     "unit": (
         CLOS.replace("gigabits_per_second", "gigatransfers_per_second"),
         "is not in bit/s or B/s",

@@ -209,7 +209,7 @@ def test_splits_that_are_cut_short_are_said(tmp_path):
 
 def test_parts_of_elements_are_no_kineto_trace(tmp_path):
     timeline = Scenario(job(TABLE + 0.5), CLUSTER).run()
-    with pytest.raises(WorkloadError, match="not whole ones"):
+    with pytest.raises(WorkloadError, match="not a whole number"):
         write_kineto([timeline], tmp_path)
 
 

@@ -112,6 +112,14 @@ def serving(
             help="Cache prompts for requests that begin with the same tokens.",
         ),
     ] = True,
+    host_cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="100 GB",
+            rich_help_panel=_POOLS,
+            help="Host memory per accelerator for prompts that leave its cache.",
+        ),
+    ] = None,
     decode: Annotated[
         str | None,
         typer.Option(
@@ -223,7 +231,7 @@ def serving(
         **{"speculation": speculation, "adapters": adapters, "policy": policy},
         **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
         **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
-        **{"decode": decode, "down": tuple(down or ())},
+        **{"host_cache": host_cache, "decode": decode, "down": tuple(down or ())},
         **{"requests": requests, "rate": rate, "concurrency": concurrency},
         **{"input": input_tokens, "output": output_tokens, "count": count, "client": client},
         **{"slo": slo, "seeds": seeds},

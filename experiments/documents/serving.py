@@ -99,7 +99,8 @@ def serving(report: "ServingReport") -> Document:
             else "",
             "prefixes": ""
             if report.found is None
-            else f"{percent(100 * report.found)} of prompts found in the cache",
+            else f"{percent(100 * report.found)} of prompts found in the cache"
+            + (f", {percent(100 * report.loaded)} in host memory" if report.loaded else ""),
         },
         sections=tuple(sections),
         details={

@@ -35,7 +35,7 @@ from simulator.serving.loop import (
 )
 from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
 from simulator.support.arrays import Floats, Longs, offsets
-from simulator.support.errors import WorkloadError
+from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.limits import limits
 from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY
@@ -84,6 +84,9 @@ class Instances:
         accelerator.
     outages
         When which of the instances is down.
+    host_cache
+        Bytes of host memory for each accelerator that keep prompts' caches which leave it, and from
+        where they are copied back over PCIe where that is faster than to compute them.
     by_priority
         Whether requests that wait are admitted in the order of their priorities, and the least
         urgent are preempted (vLLM's ``--scheduling-policy priority``), instead of by arrival.
@@ -102,6 +105,7 @@ class Instances:
     decode_count: int = 0
     outages: tuple[Outage, ...] = ()
     by_priority: bool = False
+    host_cache: float = 0.0
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -239,10 +243,16 @@ def serve(  # noqa: PLR0913 - the nouns of a run
         )
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
     unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
+    if instances.host_cache and not unit:
+        raise WorkloadError(
+            "host memory keeps prompts that begin alike: use requests with hashes of prefixes"
+        )
     before = base or instances
     where = before.deployment.cluster
     first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=host)
     second = first._replace(workers=0)
+    if instances.host_cache:
+        first = _with_host_tier(first, deployment, instances.host_cache)
     if instances.decode is not None:
         where = (before.decode or before.deployment).cluster
         second = _pool(decode, instances.decode_count, columns, unit=0, base=where, host=host)
@@ -387,6 +397,7 @@ def _pool(
         int(by.merges),
         by.captured if by.pads_ranks == "graphs" else _ANY,
         int(by.pads_chunks),
+        0,
     )
     if unit % by.block:
         raise WorkloadError(
@@ -407,6 +418,27 @@ def _pool(
         times = times._replace(kernels=times.kernels * (1 + more))
     surface = instance_surface(deployment, base)
     return Pool(count * width, width, rules, surface, times)
+
+
+def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
+    """Return a pool with so many bytes of host memory for each accelerator.
+
+    A token is copied by every rank over its own port; where that takes longer than to compute one
+    in the largest batch, nothing is kept.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster says nothing of PCIe.
+    """
+    cluster, token = deployment.cluster, memory_use(deployment).token
+    if cluster.pcie is None:
+        raise ClusterError(f"{cluster.name}: pcie.bandwidth is missing, and --host-cache needs it")
+    copy = token / (cluster.pcie.bandwidth * cluster.pcie.efficiency)
+    rules, times = pool.rules, pool.surface.eager
+    computed = pool.host.kernels * float(times[-1]) / (len(times) - 1)
+    units = int(size / (token * rules.unit)) if copy < computed else 0
+    return pool._replace(rules=rules._replace(host_units=min(units, _ANY)), copy=copy)
 
 
 def _as_seen(state: RunState, host: Host) -> InstanceRun:

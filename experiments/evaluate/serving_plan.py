@@ -86,9 +86,10 @@ class ServingPlan(BaseModel):
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
-    instances, router, prefix_cache, decode, down
-        How many there are, who gets a request, whether prompts are kept, a pool that decodes
-        (``4 x tp 8 on hgx-h200``), and when instances are down (``2 from 10 s to 40 s``).
+    instances, router, prefix_cache, host_cache, decode, down
+        How many there are, who gets a request, whether prompts are kept, how much host memory keeps
+        them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``), and
+        when instances are down (``2 from 10 s to 40 s``).
     requests, rate, concurrency
         What asks, one of them: a file, requests a second (``4/s``), or how many at a time.
     input, output, count, client
@@ -119,6 +120,7 @@ class ServingPlan(BaseModel):
     instances: Count = 1
     router: str = "least-load"
     prefix_cache: bool = True
+    host_cache: Annotated[str | None, BeforeValidator(_none)] = None
     decode: Annotated[str | None, BeforeValidator(_none)] = None
     down: tuple[str, ...] = ()
     requests: Annotated[str | None, BeforeValidator(_as_text)] = None
@@ -231,7 +233,34 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         decode_count=decode_count,
         outages=tuple(map(read_outage, plan.down)),
         by_priority=plan.policy == "priority",
+        host_cache=read_host_cache(plan),
     )
+
+
+def read_host_cache(plan: ServingPlan) -> float:
+    """Read how many bytes of host memory keep prompts for each accelerator; 0 where none do.
+
+    Raises
+    ------
+    WorkloadError
+        If it is no size, or prompts are not kept at all.
+
+    Examples
+    --------
+    >>> read_host_cache(serving_plan(model="llama-3.1-8b", host_cache="100 GB"))
+    100000000000.0
+    """
+    if plan.host_cache is None:
+        return 0.0
+    if not plan.prefix_cache:
+        raise WorkloadError("host_cache keeps prompts: leave out --no-prefix-cache")
+    try:
+        size = parse_quantity(plan.host_cache, "B")
+    except QuantityError as error:
+        raise WorkloadError(f"host_cache: {error}") from error
+    if not 0 < size < math.inf:
+        raise WorkloadError(f"host_cache {plan.host_cache}: give a size such as 100 GB")
+    return size
 
 
 def _deployment(
@@ -449,6 +478,7 @@ def check_plan(plan: ServingPlan) -> None:
     slo_of(plan)
     for text in plan.down:
         read_outage(text)
+    read_host_cache(plan)
     if plan.decode is not None:
         read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))
     if plan.speculation is not None:

@@ -124,6 +124,7 @@ class ServingAnswer(Head):
     restarted: int
     peak_cache: float
     found_fraction: float | None
+    loaded_fraction: float | None
     kwh_per_million_tokens: float | None
     usd_per_million_tokens: float | None
     blocks: int
@@ -154,6 +155,7 @@ class ServingReport(Report):
     restarted: int
     peak_cache: float
     found: float | None
+    loaded: float
     spent: TokenCost | None
     memory: MemoryUse
     seeds: int
@@ -185,6 +187,7 @@ class ServingReport(Report):
             "restarted": self.restarted,
             "peak_cache": self.peak_cache,
             "found_fraction": self.found,
+            "loaded_fraction": None if self.found is None else self.loaded,
             "kwh_per_million_tokens": None if self.spent is None else self.spent.kwh,
             "usd_per_million_tokens": None if self.spent is None else self.spent.usd,
             "blocks": self.memory.blocks,
@@ -298,6 +301,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         int(sum(run.totals["restarted"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
         _found(base, load),
+        _loaded(base, load),
         spent_on(instances, base),
         memory,
         count,
@@ -365,6 +369,13 @@ def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:
     if not isinstance(load, Requests) or load.hashes is None:
         return None
     return float(runs[0].found.sum() / load.prompt.sum())
+
+
+def _loaded(runs: Sequence[InstanceRun], load: Load) -> float:
+    """Share of the tokens of prompts that were copied from host memory."""
+    if not isinstance(load, Requests):
+        return 0.0
+    return float(runs[0].totals["loaded_tokens"]) / float(load.prompt.sum())
 
 
 def _deterministic(load: Load) -> bool:

@@ -21,6 +21,7 @@ from simulator.serving.prefix_cache import (
     Entries,
     NodeRows,
     PrefixCache,
+    clear_host,
     evict,
     name_units,
 )
@@ -34,6 +35,7 @@ from simulator.serving.schedulers import (
     FREE,
     ITERATIONS,
     KEPT,
+    LOADED,
     MOVING,
     NOBODY,
     PEAK,
@@ -108,13 +110,17 @@ class Client(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Workers that are alike, in instances of ``width`` data-parallel ranks that step together."""
+    """Workers that are alike, in instances of ``width`` data-parallel ranks that step together.
+
+    ``copy`` is what a token of a cache takes from host memory (s).
+    """
 
     workers: int
     width: int
     rules: Rules
     surface: IterationSurface
     host: Host
+    copy: float = 0.0
 
 
 class Fleet(NamedTuple):
@@ -161,12 +167,13 @@ three hundred values."""
 SUMS = records(
     "coming done turn sends switched",
     "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
-    " decoded_tokens stuck restarted",
+    " decoded_tokens stuck restarted loaded_tokens",
 )
 """Of a run: the request that comes next, how many are served, the router's turn, how many caches
 are to be sent, and the outages that have begun or ended; the time (s), and sums: counts, times (s)
 of iterations without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a
-request could never be scheduled, and how many lost what they had computed with their instance."""
+request could never be scheduled, how many lost what they had computed with their instance, and
+tokens copied from host memory."""
 INSTANCE = records("", "begun ends")
 OUTAGE = records("instance down", "time")
 
@@ -264,8 +271,9 @@ def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
     names = int(prefixes.units.max(initial=-1)) + 1
     nodes = np.zeros((pool.workers, names + count + 1), NODE)
     nodes["references"] = ABSENT
-    # The end of the ring is its own neighbour while nothing is free.
-    nodes["before"] = nodes["after"] = names + count
+    # The end of a ring is its own neighbour while there is nothing in it.
+    for neighbour in ("before", "after", "earlier", "later"):
+        nodes[neighbour] = names + count
     return Caches(prefixes.offset, entries, nodes)
 
 
@@ -435,11 +443,14 @@ def _start(
     if run.instances[instance].ends != math.inf or run.counters[first, DOWN]:
         return
     sums = run.sums[0]
-    device, chunks, most, mean = 0.0, 0, 0.0, 0.0
+    device, chunks, most, mean, loaded = 0.0, 0, 0.0, 0.0, 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
         batch = _planned(run, pool.rules, worker)
         worker.counters[ITERATIONS] += 1
+        loaded = max(loaded, worker.counters[LOADED])
+        sums.loaded_tokens += worker.counters[LOADED]
+        worker.counters[LOADED] = 0
         if batch.decodes + batch.chunks:
             computed = batch.decodes * batch.width + batch.chunk_tokens
             # What ranks do together takes the tokens of all, the rest those of the slowest.
@@ -454,7 +465,9 @@ def _start(
         # A graph is replayed by all ranks or by none: all are padded to the one with the most.
         pads = most <= pool.rules.padded and (not chunks or pool.rules.pads_chunks)
         device += shared_time(surface, most if pads else mean, chunks)
-        _begin_iteration(run, pool.host, instance, pool.host.kernels * device, most, chunks)
+        # Each rank copies over a port of its own, before its kernels.
+        device = pool.host.kernels * device + loaded * pool.copy
+        _begin_iteration(run, pool.host, instance, device, most, chunks)
 
 
 @hot_loop
@@ -519,7 +532,8 @@ def _lose(run: RunState, worker: Worker, lost: int) -> int:
         states[run.sends[index]].unread = 0
     counters[UNREAD] = 0
     if rules.unit:
-        evict(worker.cache, int(counters[KEPT]), rules.unit // rules.block)
+        evict(worker.cache, int(counters[KEPT]), rules.unit // rules.block, 0)
+        clear_host(worker.cache)
         counters[KEPT] = 0
     return lost
 

@@ -20,12 +20,14 @@ ABSENT = -1
 
 ENTRY = records("unit shared")
 """A unit of a prompt, and 1 while its request holds the cached copy."""
-NODE = records("references before after loose")
+NODE = records("references before after loose hosted earlier later")
 """What may be free: a unit, or the blocks of a request that have no name.
 
 ``references`` are how many requests hold a unit, or :data:`ABSENT`; ``loose`` is how many nameless
 blocks of a request are free. ``before`` and ``after`` are its neighbours in the queue of what is
-free, a ring over units, then requests, then the end of the ring.
+free, a ring over units, then requests, then the end of the ring. ``hosted`` is 1 of a unit that is
+in host memory, and of the end how many are; ``earlier`` and ``later`` are its neighbours there, by
+when they left the device.
 """
 Entries = Annotated[Any, ENTRY]
 Nodes = Annotated[Any, NODE]
@@ -123,14 +125,19 @@ def release_units(cache: PrefixCache, request: int, loose: int) -> tuple[int, in
 
 
 @hot_loop
-def evict(cache: PrefixCache, blocks: int, unit_blocks: int) -> int:
-    """Take at least so many blocks from the front of what is free; return how many it was."""
+def evict(cache: PrefixCache, blocks: int, unit_blocks: int, hosted: int) -> int:
+    """Take at least so many blocks from the front of what is free; return how many it was.
+
+    Units go to host memory, which has room for ``hosted`` of them.
+    """
     evicted, end, units = 0, cache.nodes.shape[0] - 1, _units(cache)
     while evicted < blocks and cache.nodes[end].after != end:
         node = cache.nodes[end].after
         if node < units:
             _unlink(cache, node)
             cache.nodes[node].references = ABSENT
+            if hosted:
+                _keep_in_host(cache, node, hosted)
             evicted += unit_blocks
             continue
         part = min(cache.nodes[node].loose, blocks - evicted)
@@ -139,6 +146,55 @@ def evict(cache: PrefixCache, blocks: int, unit_blocks: int) -> int:
         if cache.nodes[node].loose == 0:
             _unlink(cache, node)
     return evicted
+
+
+@hot_loop
+def hosted_units(cache: PrefixCache, request: int, count: int) -> int:
+    """Count the units behind a prompt's first ``count`` that are in host memory, up to a gap."""
+    first, last = cache.offset[request] + count, cache.offset[request + 1]
+    for entry in range(first, last):
+        if not cache.nodes[cache.entries[entry].unit].hosted:
+            return int(entry - first)
+    return int(last - first)
+
+
+@hot_loop
+def take_from_host(cache: PrefixCache, request: int, first: int, last: int) -> None:
+    """Take units ``first`` to ``last`` of a prompt out of host memory: they are on the device."""
+    begin = cache.offset[request]
+    for entry in range(begin + first, begin + last):
+        _leave_host(cache, cache.entries[entry].unit)
+
+
+@hot_loop
+def clear_host(cache: PrefixCache) -> None:
+    """Lose all that is in host memory."""
+    end = cache.nodes.shape[0] - 1
+    while cache.nodes[end].hosted:
+        _leave_host(cache, cache.nodes[end].later)
+
+
+@hot_loop
+def _keep_in_host(cache: PrefixCache, unit: int, room: int) -> None:
+    """Keep a unit in host memory, as the latest; the earliest goes where there is no room."""
+    end = cache.nodes.shape[0] - 1
+    if cache.nodes[unit].hosted:
+        _leave_host(cache, unit)
+    if cache.nodes[end].hosted >= room:
+        _leave_host(cache, cache.nodes[end].later)
+    last = cache.nodes[end].earlier
+    cache.nodes[last].later, cache.nodes[unit].earlier = unit, last
+    cache.nodes[unit].later, cache.nodes[end].earlier = end, unit
+    cache.nodes[unit].hosted = 1
+    cache.nodes[end].hosted += 1
+
+
+@hot_loop
+def _leave_host(cache: PrefixCache, unit: int) -> None:
+    earlier, later = cache.nodes[unit].earlier, cache.nodes[unit].later
+    cache.nodes[earlier].later, cache.nodes[later].earlier = later, earlier
+    cache.nodes[unit].hosted = 0
+    cache.nodes[cache.nodes.shape[0] - 1].hosted -= 1
 
 
 @hot_loop

@@ -12,7 +12,10 @@ from simulator.serving.prefix_cache import (
     cached_units,
     evict,
     hold_units,
+    hosted_units,
+    name_units,
     release_units,
+    take_from_host,
     unheld_units,
 )
 from simulator.support.arrays import Floats, Longs, numbers_of, records
@@ -22,7 +25,7 @@ NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
-FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, COUNTERS = (
+FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, LOADED, COUNTERS = (
     10,
     11,
     12,
@@ -32,12 +35,14 @@ FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, COUNTERS = (
     16,
     17,
     18,
+    19,
 )
 """Places of a worker's counters: requests that run; three lists, each how many there are, the first
 and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
 when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
 preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
-cache is on its way; iterations; 1 while it is down; and how many counters there are."""
+cache is on its way; iterations; 1 while it is down; tokens that the planned iteration copies from
+host memory; and how many counters there are."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -78,6 +83,8 @@ class Rules(NamedTuple):
         1: of two computed copies of a unit one is given up.
     padded, pads_chunks
         Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts, too.
+    host_units
+        Units that host memory keeps of those that leave the device; 0: none.
     """
 
     scheduler: int
@@ -93,6 +100,7 @@ class Rules(NamedTuple):
     merges: int
     padded: int
     pads_chunks: int
+    host_units: int
 
 
 RULES = numbers_of(Rules)
@@ -271,7 +279,7 @@ def hold_blocks(rules: RuleRecord, worker: Worker, before: int, tokens: int) -> 
     counters[FREE] -= more
     if counters[KEPT] > counters[FREE]:
         lacking = int(counters[KEPT] - counters[FREE])
-        counters[KEPT] -= evict(worker.cache, lacking, rules.unit // rules.block)
+        counters[KEPT] -= evict(worker.cache, lacking, rules.unit // rules.block, rules.host_units)
     return more
 
 
@@ -411,7 +419,8 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         request = int(counters[WAITS + 1])
         sequence = int(states[request].prompt + states[request].generated)
         units = cached_units(worker.cache, request) if rules.unit else 0
-        computed = _computed(rules, units, sequence)
+        hosted = hosted_units(worker.cache, request, units) if rules.host_units else 0
+        computed = _computed(rules, units + hosted, sequence)
         missing = sequence - computed
         # A prompt beyond the whole budget is read alone where it cannot be cut.
         if missing > left and not rules.chunked and left != rules.tokens:
@@ -423,6 +432,8 @@ def _admit_prompts(rules: RuleRecord, worker: Worker, left: int) -> bool:
         if units:
             _take_cached(rules, worker, request, units)
         states[request].computed = computed
+        if hosted:
+            _load(rules, worker, request, units)
         _hold(rules, worker, request, sequence if rules.reserve else computed + planned)
         promised += max(0, whole - states[request].blocks) if rules.reserve == 2 else 0
         _run(worker, pop_first(worker, WAITS))
@@ -463,6 +474,25 @@ def _take_cached(rules: RuleRecord, worker: Worker, request: int, units: int) ->
     if worker.states[request].generated == 0:
         prompt = int(worker.states[request].prompt)
         worker.states[request].found = _computed(rules, units, prompt)
+
+
+@hot_loop
+def _load(rules: RuleRecord, worker: Worker, request: int, units: int) -> None:
+    """Copy what is computed of a prompt behind its first units from host memory to the device.
+
+    A unit of which a part is computed stays where it is, and is named when it is whole.
+    """
+    state, cache = worker.states[request], worker.cache
+    known = _computed(rules, units, int(state.prompt + state.generated))
+    worker.counters[LOADED] += state.computed - known
+    whole = max(units, int(state.computed) // rules.unit)
+    take_from_host(cache, request, units, whole)
+    # Its own blocks, which it is about to hold; of one that others have meanwhile, their copy.
+    _hold(rules, worker, request, int(state.computed))
+    given_up = name_units(cache, request, units, whole, rules.merges)
+    worker.counters[FREE] += given_up * (rules.unit // rules.block)
+    if state.generated == 0:
+        state.found = state.computed
 
 
 @hot_loop

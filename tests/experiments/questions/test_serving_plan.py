@@ -1,7 +1,11 @@
 """What a deployment in a few words may have besides: drafts, and where its requests' time goes."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import instance_surface, memory_use
 from experiments.evaluate.serving_plan import (
     check_plan,
@@ -12,6 +16,9 @@ from experiments.evaluate.serving_plan import (
 )
 from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
+from topologies import changed
+from traces.requests.generators import generate_requests
+from traces.requests.table import Hashes, Requests
 
 SLO = "ttft 200 ms, tpot 20 ms"
 
@@ -146,3 +153,61 @@ def test_urgent_requests_of_a_trace_wait_less(tmp_path):
     asked = serving_plan(model="llama-3.1-8b", rate="1/s", policy="priority")
     with pytest.raises(TwofoldError, match="have no priorities"):
         serving(instances_of(asked, "hgx-h100"), load_of(asked), resources=[])
+
+
+def hashed(families: int = 6, count: int = 60):
+    """Make requests far apart, in turn of families whose prompts of 4,096 tokens are the same."""
+    ids = np.concatenate([8 * (i % families) + np.arange(8) for i in range(count)])
+    arrival = 10.0 * np.arange(count)
+    tokens = np.full(count, 4096)
+    hashes = Hashes(512, 8 * np.arange(count + 1), ids)
+    return Requests(arrival, tokens, np.full(count, 4), "families", hashes)
+
+
+def test_host_memory_serves_what_the_device_lost_and_is_never_slower():
+    """Two of six families fit on the device; alone with it, a prompt is copied or computed."""
+    fields = {"model": "llama-3.1-8b", "rate": "1/s", "blocks": 600}
+    plan = serving_plan(**fields)
+    load = hashed()
+    device, small, large = (
+        serve(instances_of(plan.with_fields({"host_cache": size}), "hgx-h100"), load)
+        for size in (None, "1 GB", "100 GB")
+    )
+    assert device.totals["loaded_tokens"] == 0
+    assert large.totals["loaded_tokens"] > 0
+    assert (large.ttft <= device.ttft + 1e-12).all()
+    assert (small.ttft <= device.ttft + 1e-12).all()
+    assert large.ttft.sum() < 0.6 * device.ttft.sum()
+    assert large.totals["decoded_tokens"] == device.totals["decoded_tokens"]
+
+
+def test_nothing_is_copied_where_computing_is_faster():
+    served_by = instances_of(
+        serving_plan(model="llama-3.1-8b", rate="1/s", blocks=600, host_cache="100 GB"), "hgx-h100"
+    )
+    cluster = served_by.deployment.cluster
+    slow = changed(cluster, "pcie.bandwidth", 0.02)
+    deployment = replace(served_by.deployment, cluster=slow)
+    run = serve(replace(served_by, deployment=deployment), hashed())
+    assert run.totals["loaded_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"host_cache": "100"}, "host_cache"),
+        ({"host_cache": "0 GB"}, "give a size"),
+        ({"host_cache": "1 GB", "prefix_cache": False}, "leave out --no-prefix-cache"),
+    ],
+)
+def test_a_host_tier_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(TwofoldError, match=said):
+        check_plan(serving_plan(model="llama-3.1-8b", rate="1/s", **fields))
+
+
+def test_a_host_tier_needs_prompts_that_begin_alike():
+    served_by = instances_of(
+        serving_plan(model="llama-3.1-8b", rate="1/s", host_cache="1 GB"), "hgx-h100"
+    )
+    with pytest.raises(TwofoldError, match="requests with hashes"):
+        serving(served_by, generate_requests(4, 1.0, 64, 4), resources=[], seeds=1)

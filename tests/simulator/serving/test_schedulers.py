@@ -49,6 +49,7 @@ def rules(scheduler: str, **changes: int) -> Rules:
         "merges": 0,
         "padded": 0,
         "pads_chunks": 0,
+        "host_units": 0,
     }
     return Rules(SCHEDULERS[scheduler], **(usual | changes))
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.serving.loop import (
     ROUTERS,
     SEND,
@@ -43,7 +44,7 @@ def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes:
     usual = {
         **{"scheduler": SCHEDULERS["vllm"], "tokens": 512, "sequences": 8, "chunked": 1},
         **{"reserve": 1, "block": 4, "blocks": 1000, "drafts": 0, "accepted": 1.0},
-        **{"unit": UNIT, "merges": 0, "padded": 0, "pads_chunks": 0},
+        **{"unit": UNIT, "merges": 0, "padded": 0, "pads_chunks": 0, "host_units": 0},
     }
     return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
 
@@ -271,3 +272,63 @@ def test_no_request_and_no_block_is_lost_with_instances_that_fail(
     for begin, who, end in first.values():
         ran = state.states["worker"] == who
         assert not ((state.states["last"] > begin) & (state.states["last"] < end) & ran).any()
+
+
+@given(
+    families,
+    st.sampled_from(["vllm", "sglang", "trtllm", "sarathi"]),
+    st.integers(1, 2),
+    st.integers(16, 40),
+    st.integers(0, 12),
+)
+@tries(40)
+def test_blocks_and_tokens_are_conserved_with_a_host_tier(
+    load, scheduler, workers, blocks, host_units
+):
+    """Host memory never overflows, no block is lost to it, and what is found is not computed."""
+    gaps, prompt, output, family, _ = zip(*load, strict=True)
+    names = [[100 * family[i] + k for k in range(prompt[i] // UNIT)] for i in range(len(load))]
+    numbers = {name: number for number, name in enumerate(sorted({n for r in names for n in r}))}
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
+    by = pool(
+        workers,
+        scheduler=SCHEDULERS[scheduler],
+        merges=int(scheduler != "vllm"),
+        tokens=64,
+        blocks=blocks,
+        host_units=host_units,
+    )
+    state = run(requests, by, names=[[numbers[n] for n in row] for row in names])
+    assert (state.states["generated"] == requests.output).all()
+    assert (state.counters[:, FREE] == blocks).all()
+    nodes = state.caches.nodes
+    kept = ((nodes["references"] == 0) * (UNIT // 4) + nodes["loose"]).sum(axis=1)
+    assert (state.counters[:, KEPT] == kept).all()
+    units = nodes[:, : len(numbers)]
+    assert (units["hosted"].sum(axis=1) == nodes["hosted"][:, -1]).all()
+    assert (nodes["hosted"][:, -1] <= host_units).all()
+    loaded = state.sums["loaded_tokens"][0]
+    assert loaded == 0 or host_units
+    if not state.sums["preemptions"][0]:
+        assert loaded <= state.states["found"].sum()
+        computed = requests.prompt.sum() + (requests.output - 1).sum()
+        assert state.sums["computed_tokens"][0] == computed - state.states["found"].sum()
+
+
+def test_a_prefix_that_left_the_device_comes_back_at_the_price_of_its_copy():
+    """A, then B, which takes A's blocks, then A again: its last block of 4 tokens is computed.
+
+    Blocks leave from the last of a prompt to the first, so room for 4 of 6 units has the first 4.
+    """
+    requests = columns([0.0, 100.0, 200.0], [48, 48, 48], [1, 1, 1])
+    names = [list(range(6)), list(range(6, 12)), list(range(6))]
+    times = {}
+    for host_units in (0, 4, 6):
+        by = pool(blocks=13, per_token=0.1, host_units=host_units)._replace(copy=0.01)
+        state = run(requests, by, names=names)
+        times[host_units] = float(state.states["last"][2]) - 200.0
+        assert state.sums["loaded_tokens"][0] == {0: 0, 4: 32, 6: 44}[host_units]
+    # One iteration of 1 s, 0.1 s a token that is computed, and 0.01 s one that is copied.
+    assert times[0] == pytest.approx(1.0 + 48 * 0.1)
+    assert times[4] == pytest.approx(1.0 + 32 * 0.01 + 16 * 0.1)
+    assert times[6] == pytest.approx(1.0 + 44 * 0.01 + 4 * 0.1)

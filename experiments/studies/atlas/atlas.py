@@ -208,6 +208,10 @@ def _check_grid(declared: Declaration) -> None:
     file = declared.file
     if len(file.workloads) != 1 or file.workloads[0].plan is None:
         raise declared.wrong(("workloads",), "an atlas needs exactly one workload, a plan")
+    if file.workloads[0].ignore_memory:
+        raise declared.wrong(
+            ("workloads", 0, "ignore_memory"), "an atlas says which cells do not fit into memory"
+        )
     if file.search.method != "grid":
         raise declared.wrong(("search", "method"), "an atlas computes every cell: use method grid")
     for name in file.settings:

@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -133,11 +134,13 @@ def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Ite
         values = results.values(number)
         key = str(values[MODEL]), str(values[CLUSTER]), int(values[SIZE])
         groups.setdefault(key, []).append(number)
-    names: Counter[str] = Counter()
+    names: set[str] = set()
     for (model, cluster, ranks), numbers in groups.items():
-        name = _file_name(model, cluster, ranks)
-        names[name] += 1
-        name += f"-{names[name]}" * (names[name] > 1)
+        first = name = _file_name(model, cluster, ranks)
+        again = count(2)
+        while name in names:
+            name = f"{first}-{next(again)}"
+        names.add(name)
         tried = tuple(_tried(study, results, number) for number in numbers)
         about = name, model, cluster, study.path(cluster), ranks, tried
         feasible = [number for number in numbers if not results.refused[number]]

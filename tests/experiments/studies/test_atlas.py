@@ -92,6 +92,17 @@ def test_what_does_not_fit_says_so_instead_of_a_number(site):
     assert "2 of 4 cells have no number" in report.document().cause
 
 
+def test_cells_whose_names_are_alike_have_files_of_their_own(tmp_path):
+    for name in ("C.yaml", "c.yaml"):
+        (tmp_path / name).write_text(cluster_text(tf.load_cluster("hgx-h100")))
+    sizes = {"plan.gpus": [8, 2], "plan.tp": [2]}
+    path = cells(tmp_path, ["llama-3.2-1b"], ["C.yaml", "c.yaml", "hgx-h100"], **sizes)
+    report = tf.atlas(path, tmp_path / "site", cache=False)
+    pages = [row.page for row in report.cells]
+    assert len(set(pages)) == 6
+    assert all((tmp_path / "site" / page).is_file() for page in pages)
+
+
 def test_names_of_strangers_are_text(site):
     folder, _ = site
     for path in (folder / "index.html", *(folder / "cells").glob("*.html")):
@@ -156,6 +167,7 @@ def test_wrong_usage_is_refused(tmp_path, words, message):
         ({"search": {"method": "random", "trials": 2}}, "method grid"),
         ({"workloads": [{"plan": "plan.yaml"}, {"plan": "plan.yaml"}]}, "one workload, a plan"),
         ({"settings": {"nodes": 2}}, "have no settings"),
+        ({"workloads": [{"plan": "plan.yaml", "ignore_memory": True}]}, "which cells do not fit"),
         ({"space": {"plan.model": ["gpt-2"], "cluster": ["dgx-a100"]}}, "needs plan.gpus"),
     ],
 )

@@ -7,7 +7,6 @@ leads from every unit to the one as far behind; calls are matched anew, the n-th
 rank. What does not repeat stays as it is.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -123,7 +122,7 @@ def programs(workload: Workload) -> list[Program]:
     launches = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
     order = np.zeros(len(workload), dtype=np.int64)
     launched_at = np.full(len(workload), -1, dtype=np.int64)
-    kinds: dict[tuple[object, ...], int] = {}
+    looks = _looks(workload)
     by_rank = []
     for rank in workload.ranks:
         ops = workload.ops_of(rank)
@@ -140,23 +139,24 @@ def programs(workload: Workload) -> list[Program]:
         at[alone] = np.searchsorted(workload.measured_start[hosts], begins[alone], side="right")
         in_order = np.lexsort((begins, at))
         ops = launched[in_order]
-        looks = [kinds.setdefault(_look(workload, int(op)), len(kinds)) for op in ops]
         position = np.maximum.accumulate(at[in_order])
-        result.append(Program(rank, ops, np.array(looks, dtype=np.int64), position, hosts))
+        result.append(Program(rank, ops, looks[ops], position, hosts))
     return result
 
 
-def _look(workload: Workload, op: int) -> tuple[object, ...]:
-    """Return what makes ops alike: their name, or the kind, group and size of their call."""
-    call = int(workload.call[op])
-    if call < 0:
-        return int(workload.what[op]), int(workload.name[op])
-    calls = workload.calls
-    size = float(calls.size[call])
-    return (
-        *(int(workload.what[op]), int(calls.kind[call]), int(calls.group[call])),
-        None if math.isnan(size) else size,
-    )
+def _looks(workload: Workload) -> Longs:
+    """Return numbers that alike ops share: of one name, or in calls of one kind, group and size."""
+    calls, call = workload.calls, workload.call
+    in_call = call >= 0
+    size = np.full(len(workload), -1.0)
+    group, kind = (np.full(len(workload), -1, dtype=np.int64) for _ in range(2))
+    size[in_call] = np.nan_to_num(calls.size[call[in_call]], nan=-1.0)
+    group[in_call], kind[in_call] = calls.group[call[in_call]], calls.kind[call[in_call]]
+    looks = workload.what.astype(np.int64)
+    for column in (np.where(in_call, -1, workload.name), kind, group, size):
+        values, number = np.unique(column, return_inverse=True)
+        _, looks = np.unique(looks * len(values) + number, return_inverse=True)
+    return looks
 
 
 def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
@@ -212,31 +212,36 @@ class _Longer:
     durations: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        ops = len(self.workload)
         self._first: list[int] = []  # of an insertion, its first copy's first op
         self._of: dict[int, tuple[int, int]] = {}  # op -> insertion, position in its unit
-        self._unit: dict[int, tuple[int, int]] = {}  # op -> run, unit
-        self._runs: list[Run] = []
-        self._cuts: list[list[int]] = []  # of a run, its insertions
-        numbers: dict[int, int] = {}
-        count = len(self.workload)
+        self._run = np.full(ops, -1, dtype=np.int64)  # of an op, its run; -1: it does not repeat
+        self._unit = np.zeros(ops, dtype=np.int64)  # of an op, its unit of the run
+        self._passed = np.zeros(ops, dtype=np.int64)  # and how many insertions are before that
+        cuts: dict[int, list[int]] = {}
         for number, insertion in enumerate(self.insertions):
-            run = insertion.run
-            if id(run) not in numbers:
-                numbers[id(run)] = len(self._runs)
-                self._runs.append(run)
-                self._cuts.append([])
-                for unit in range(len(run)):
-                    for op in (*run.launched[unit].tolist(), *run.hosts[unit].tolist()):
-                        self._unit[op] = numbers[id(run)], unit
-            self._cuts[numbers[id(run)]].append(number)
-            ops = np.concatenate([run.hosts[insertion.unit], run.launched[insertion.unit]])
-            for position, op in enumerate(ops.tolist()):
-                self._of[op] = number, position
-            self._first.append(count)
-            self.templates.append(np.tile(ops, insertion.copies))
+            cuts.setdefault(id(insertion.run), []).append(number)
+            unit = np.concatenate(
+                [insertion.run.hosts[insertion.unit], insertion.run.launched[insertion.unit]]
+            )
+            self._of |= {op: (number, position) for position, op in enumerate(unit.tolist())}
+            self._first.append(ops)
+            self.templates.append(np.tile(unit, insertion.copies))
             lasting = _median_durations(self.workload, insertion)
             self.durations.append(np.tile(lasting, insertion.copies))
-            count += len(ops) * insertion.copies
+            ops += len(unit) * insertion.copies
+        self._cuts = list(cuts.values())
+        for number, insertions in enumerate(self._cuts):
+            self._number_units(number, insertions)
+
+    def _number_units(self, number: int, insertions: Sequence[int]) -> None:
+        """Note of the ops of a run which unit they are of."""
+        run = self.insertions[insertions[0]].run
+        units = [self.insertions[insertion].unit for insertion in insertions]
+        for unit in range(len(run)):
+            ops = np.concatenate([run.launched[unit], run.hosts[unit]])
+            self._run[ops], self._unit[ops] = number, unit
+            self._passed[ops] = sum(cut < unit for cut in units)
 
     def _copy(self, op: int, number: int) -> int:
         """Return a copy of an op of an insertion's unit; they count from 1, and 0 is itself."""
@@ -249,31 +254,39 @@ class _Longer:
     def edges(self, ops: int) -> Edges:
         """Return the edges: those inside units once more, those between them as far as before."""
         old = self.workload.edges
+        source, target = old.source, old.target
+        same = (self._run[source] >= 0) & (self._run[source] == self._run[target])
+        crossing = same & (self._passed[source] != self._passed[target])
+        template = np.zeros(len(self.workload), dtype=np.bool_)
+        template[list(self._of)] = True
+        copied = template[target] | (template[source] & (self._run[target] < 0))
         rows: list[tuple[int, int, float]] = []
-        for source, target, lag in zip(
-            old.source.tolist(), old.target.tolist(), old.lag.tolist(), strict=True
-        ):
-            cut = self._crossed(source, target)
-            if cut is None:
-                rows.append((source, target, lag))
-            else:
-                number = self._unit[target][1] - self.insertions[cut].unit
-                number += self.insertions[cut].copies * (number > 0)
-                rows.append((self._as_far(source, target, cut, number), target, lag))
-            rows += self._copied(source, target, lag)
-        sources, targets, lags = zip(*rows, strict=True)
-        return Edges.of(ops, np.array(sources), np.array(targets), np.array(lags))
+        for edge in np.flatnonzero(crossing | copied).tolist():
+            first, second, lag = int(source[edge]), int(target[edge]), float(old.lag[edge])
+            if crossing[edge]:
+                rows.append((self._over(first, second), second, lag))
+            if copied[edge]:
+                rows += self._copied(first, second, lag)
+        added = list(zip(*rows, strict=True)) or [(), (), ()]
+        kept = ~crossing
+        return Edges.of(
+            ops,
+            np.append(source[kept], np.array(added[0], dtype=np.int64)),
+            np.append(target[kept], np.array(added[1], dtype=np.int64)),
+            np.append(old.lag[kept], np.array(added[2], dtype=np.float64)),
+        )
 
-    def _crossed(self, source: int, target: int) -> int | None:
-        """Return the insertion between two units of a run that an edge leads over."""
-        before, behind = self._unit.get(source), self._unit.get(target)
-        if before is None or behind is None or before[0] != behind[0]:
-            return None
-        first, last = sorted((before[1], behind[1]))
-        for cut in self._cuts[before[0]]:
-            if first <= self.insertions[cut].unit < last:
-                return cut
-        return None
+    def _over(self, source: int, target: int) -> int:
+        """Return what an op waits for behind an insertion that its edge leads over."""
+        units = sorted((self._unit[source], self._unit[target]))
+        cut = next(
+            cut
+            for cut in self._cuts[self._run[source]]
+            if units[0] <= self.insertions[cut].unit < units[1]
+        )
+        number = int(self._unit[target]) - self.insertions[cut].unit
+        number += self.insertions[cut].copies * (number > 0)
+        return self._as_far(source, target, cut, number)
 
     def _copied(self, source: int, target: int, lag: float) -> Iterator[tuple[int, int, float]]:
         """Yield an edge once more for each copy of its ends."""
@@ -282,14 +295,13 @@ class _Longer:
             for number in range(1, self.insertions[insertion].copies + 1):
                 at = self._source(source, target, insertion, number)
                 yield at, self._copy(target, number), lag
-        elif source in self._of and target not in self._unit:
+        else:
             for number in range(1, self.insertions[self._of[source][0]].copies + 1):
                 yield self._copy(source, number), target, lag
 
     def _source(self, source: int, target: int, insertion: int, number: int) -> int:
         """Return what the copy of an op waits for where the op waits for ``source``."""
-        behind, before = self._unit.get(target), self._unit.get(source)
-        if behind is not None and before is not None and behind[0] == before[0]:
+        if self._run[source] == self._run[target]:
             return self._as_far(source, target, insertion, number)
         if source in self._of and number <= self.insertions[self._of[source][0]].copies:
             return self._copy(source, number)
@@ -302,8 +314,8 @@ class _Longer:
         units behind it. ``number`` is that of the unit that waits.
         """
         insertion = self.insertions[cut]
-        unit = self._unit[source][1]
-        at = number - (self._unit[target][1] - unit)
+        unit = int(self._unit[source])
+        at = number - (int(self._unit[target]) - unit)
         copies = insertion.copies
         wanted = insertion.unit + (min(at, 0) if at <= copies else at - copies)
         op = _counterpart(self.workload, insertion.run, source, unit, wanted)

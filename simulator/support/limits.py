@@ -195,12 +195,12 @@ def budget() -> Budget:
     return Budget(limits(), _guarded[0] if _guarded else None)
 
 
-def keep_to(given: Budget) -> None:
+def keep_to(parent: Budget) -> None:
     """Keep this process to the budget of the one that it works for."""
-    LIMITS.set(given.limits)
-    if given.guarded is not None:
+    LIMITS.set(parent.limits)
+    if parent.guarded is not None:
         guard_memory()
-        _guarded[:] = [given.guarded]
+        _guarded[:] = [parent.guarded]
         _set_limit()
 
 

@@ -78,8 +78,8 @@ def read_job(path: Path, *, sample: bool = False, ranks: Sequence[int] = ()) -> 
 
     chosen = files_of_ranks(path, ranks)
     job = job_of(path, *ranks_of(path, read(), chosen), sample=sample, chosen=chosen)
-    held = tuple(traces[head] for head in job.ranks)
-    return Job(held, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
+    with_events = tuple(traces[head] for head in job.ranks)
+    return Job(with_events, job.job_ranks, job.job_ranks_source, job.skipped, job.notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ def sample_of(workload: Workload, step: float) -> Sample | None:
         except TraceError:  # the groups of these ranks do not say what the others do
             copies = {}
         if copies and all(programs[rank] == programs[model] for rank, model in copies.items()):
-            apart = work[list(copies)] - work[list(copies.values())]
-            off = float(np.abs(apart).max() / step)
+            difference = work[list(copies)] - work[list(copies.values())]
+            off = float(np.abs(difference).max() / step)
             if off < _ALIKE:
                 return Sample(tuple(sorted(ranks)), workload.job_ranks, off)
         size *= 2

@@ -252,12 +252,12 @@ def end_of(trace: RankTrace) -> int:
 def _without_copies(ranks: Sequence[_Read], skipped: list[Skipped]) -> Iterator[_Read]:
     """Leave out merged files whose ranks have files of their own, as SGLang leaves both."""
     heads = [rank.head for rank in ranks]
-    own = {head.rank for head in heads if head.rank_source != LABELLED}
+    separate = {head.rank for head in heads if head.rank_source != LABELLED}
     merged: dict[Path, set[int]] = {}
     for head in heads:
         if head.rank_source == LABELLED:
             merged.setdefault(head.file, set()).add(head.rank)
-    copies = {file for file, held in merged.items() if held <= own}
+    copies = {file for file, ranks_held in merged.items() if ranks_held <= separate}
     skipped += [
         Skipped(file, "ranks that have files of their own, merged") for file in sorted(copies)
     ]

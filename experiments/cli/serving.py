@@ -112,6 +112,14 @@ def serving(
             help="Cache prompts for requests that begin with the same tokens.",
         ),
     ] = True,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'from N at N requests, T to start'",
+            rich_help_panel=_POOLS,
+            help="Autoscale from N instances to all, by the requests that each has.",
+        ),
+    ] = None,
     host_cache: Annotated[
         str | None,
         typer.Option(
@@ -231,7 +239,7 @@ def serving(
         **{"speculation": speculation, "adapters": adapters, "policy": policy},
         **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
         **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
-        **{"host_cache": host_cache, "decode": decode, "down": tuple(down or ())},
+        **{"scale": scale, "host_cache": host_cache, "decode": decode, "down": tuple(down or ())},
         **{"requests": requests, "rate": rate, "concurrency": concurrency},
         **{"input": input_tokens, "output": output_tokens, "count": count, "client": client},
         **{"slo": slo, "seeds": seeds},

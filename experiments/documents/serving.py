@@ -94,6 +94,7 @@ def serving(report: "ServingReport") -> Document:
             "memory": f"{memory.weights / 1e9:.4g} GB weights, {gigabytes} per GPU",
             "cache used": f"{percent(100 * report.peak_cache)} at most,"
             f" {plural(report.preemptions, 'preemption')}",
+            "autoscaled": f"{report.held:.4g} instances held on average" if report.scales else "",
             "outages": f"{plural(report.restarted, 'request')} restarted on another instance"
             if report.restarted
             else "",

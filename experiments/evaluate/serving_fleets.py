@@ -15,6 +15,7 @@ from experiments.evaluate.serving_instances import (
     memory_use,
     parts_of,
 )
+from experiments.evaluate.serving_scaling import Autoscaler, Scaling
 from simulator.serving.engines import RESERVES
 from simulator.serving.loop import (
     PAUSED,
@@ -22,6 +23,7 @@ from simulator.serving.loop import (
     ROUTERS,
     SEND,
     SERVED,
+    STUCK,
     Client,
     Fleet,
     Host,
@@ -84,6 +86,8 @@ class Instances:
         accelerator.
     outages
         When which of the instances is down.
+    scaling
+        How many of them serve by the load; None: all.
     host_cache
         Bytes of host memory for each accelerator that keep prompts' caches which leave it, and from
         where they are copied back over PCIe where that is faster than to compute them.
@@ -106,6 +110,7 @@ class Instances:
     outages: tuple[Outage, ...] = ()
     by_priority: bool = False
     host_cache: float = 0.0
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -115,6 +120,20 @@ class Instances:
         if self.router not in ROUTERS:
             raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
         self._check_outages()
+        self._check_scaling()
+
+    def _check_scaling(self) -> None:
+        if self.scaling is None:
+            return
+        if self.decode is not None or self.outages:
+            raise WorkloadError("autoscaling has neither a pool that decodes nor outages here")
+        if not 1 <= self.scaling.least <= self.count:
+            raise WorkloadError(
+                f"autoscaling from {self.scaling.least} instances: there are {self.count} at most"
+            )
+        times = (self.scaling.requests, self.scaling.every, 1 + self.scaling.start)
+        if not all(0 < value < math.inf for value in times):
+            raise WorkloadError("autoscaling: requests and times are positive numbers")
 
     def _check_outages(self) -> None:
         if self.outages and self.decode is not None:
@@ -153,7 +172,8 @@ class InstanceRun(NamedTuple):
     ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
     ``priority`` by which it was admitted. ``unserved`` requests
     were not done when the run was interrupted; the others have a row. ``iterations`` are the first
-    (:class:`simulator.serving.loop.RunState`, ``log``).
+    (:class:`simulator.serving.loop.RunState`, ``log``), and ``held`` is how many instances were
+    held in the mean.
     """
 
     arrived: Floats
@@ -169,6 +189,7 @@ class InstanceRun(NamedTuple):
     gaps: Floats
     unserved: int
     iterations: NDArray[np.void]
+    held: float
 
 
 def columns_of(requests: Requests) -> Columns:
@@ -266,8 +287,8 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     )
     prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
     state = run_state(columns, fleet, client, prefixes, _switches(instances.outages))
-    _finish(instances, fleet, state)
-    return _as_seen(state, first.host)
+    held = _finish(instances, fleet, state)
+    return _as_seen(state, first.host)._replace(held=held)
 
 
 def _ordered(instances: Instances, columns: Columns) -> Columns:
@@ -294,10 +315,16 @@ def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _finish(instances: Instances, fleet: Fleet, state: RunState) -> None:
-    """Run to the end, or until interrupted, if any request is done then."""
+def _finish(instances: Instances, fleet: Fleet, state: RunState) -> float:
+    """Run to the end, or until interrupted, if any request is done then; return ``held``."""
+    scaler = None
+    if instances.scaling is not None:
+        scaler = Autoscaler(instances.scaling, state, fleet.first.width)
     try:
-        reason = _run(instances, fleet, state)
+        if scaler is None:
+            reason = _run(instances, fleet, state)
+        else:
+            reason = _run_scaled(fleet, state, scaler)
     except KeyboardInterrupt:
         # What is done is an answer, too; who asks sees that some are not served.
         if not state.sums["done"][0]:
@@ -310,6 +337,21 @@ def _finish(instances: Instances, fleet: Fleet, state: RunState) -> None:
     if not state.sums["end"][0] <= CENTURY:
         model = instances.deployment.model.name
         raise WorkloadError(f"{model}: the requests are not served within a century")
+    if scaler is None:
+        return float(instances.count + instances.decode_count)
+    end = float(state.sums["end"][0])
+    scaler.count_to(end)
+    return scaler.held_time / end
+
+
+def _run_scaled(fleet: Fleet, state: RunState, scaler: Autoscaler) -> int:
+    """Run the loop to its end, and look at the load now and then; return why it ended."""
+    while True:
+        reason = serve_requests(state, fleet.surfaces, scaler.next, _ITERATIONS)
+        if reason not in (PAUSED, REACHED):
+            return reason
+        if reason == REACHED and not scaler.act(scaler.next):
+            return STUCK
 
 
 def _run(instances: Instances, fleet: Fleet, state: RunState) -> int:
@@ -460,4 +502,5 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         state.gaps,
         len(state.states) - len(done),
         state.log[: min(int(state.sums["iterations"][0]), len(state.log))],
+        0.0,
     )

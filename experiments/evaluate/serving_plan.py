@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
 from experiments.evaluate.serving_fleets import Instances, Outage
 from experiments.evaluate.serving_instances import Deployment, Speculation, deployment_of
+from experiments.evaluate.serving_scaling import Scaling
 from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.input_files import read_text
 from simulator.support.names import did_you_mean
@@ -48,6 +49,9 @@ _SPECULATION = re.compile(
     r"(mtp|eagle|ngram|draft\s+\S+)\s+(\d{1,3})\s+accepts\s+(\d{1,3}(?:\.\d*)?)"
 )
 _ADAPTERS = re.compile(r"(\d{1,6})\s+of\s+rank\s+(\d{1,6})")
+_SCALING = re.compile(
+    r"from\s+(\d{1,6})\s+at\s+(\d{1,9}(?:\.\d{1,9})?)\s+requests,\s*(.+?)\s+to\s+start"
+)
 _OUTAGE = re.compile(r"(\d{1,6})\s+from\s+(.+?)(?:\s+to\s+(.+))?")
 NONE = "none"
 """A pool that decodes, of a study's point that has none."""
@@ -86,8 +90,9 @@ class ServingPlan(BaseModel):
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
         The engine's limits, where they are not its defaults.
-    instances, router, prefix_cache, host_cache, decode, down
-        How many there are, who gets a request, whether prompts are kept, how much host memory keeps
+    instances, scale, router, prefix_cache, host_cache, decode, down
+        How many there are, how many of them serve by the load (``from 2 at 20 requests, 60 s to
+        start``), who gets a request, whether prompts are kept, how much host memory keeps
         them for each accelerator (``100 GB``), a pool that decodes (``4 x tp 8 on hgx-h200``), and
         when instances are down (``2 from 10 s to 40 s``).
     requests, rate, concurrency
@@ -118,6 +123,7 @@ class ServingPlan(BaseModel):
     max_sequences: Count | None = None
     blocks: Count | None = None
     instances: Count = 1
+    scale: Annotated[str | None, BeforeValidator(_none)] = None
     router: str = "least-load"
     prefix_cache: bool = True
     host_cache: Annotated[str | None, BeforeValidator(_none)] = None
@@ -234,7 +240,27 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         outages=tuple(map(read_outage, plan.down)),
         by_priority=plan.policy == "priority",
         host_cache=read_host_cache(plan),
+        scaling=None if plan.scale is None else read_scaling(plan.scale),
     )
+
+
+def read_scaling(text: str) -> Scaling:
+    """Read from how many instances on, at how many requests for each, and how long one starts.
+
+    Raises
+    ------
+    WorkloadError
+        If it is written otherwise.
+
+    Examples
+    --------
+    >>> read_scaling("from 2 at 20 requests, 60 s to start")
+    Scaling(least=2, requests=20.0, start=60.0, every=15.0, keep=300.0)
+    """
+    words = _SCALING.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(f"scale {text!r}: write such as 'from 2 at 20 requests, 60 s to start'")
+    return Scaling(int(words[1]), float(words[2]), _seconds("scale", words[3]))
 
 
 def read_host_cache(plan: ServingPlan) -> float:
@@ -479,6 +505,8 @@ def check_plan(plan: ServingPlan) -> None:
     for text in plan.down:
         read_outage(text)
     read_host_cache(plan)
+    if plan.scale is not None:
+        read_scaling(plan.scale)
     if plan.decode is not None:
         read_pool(plan.decode, (plan.tp, plan.dp, plan.ep))
     if plan.speculation is not None:

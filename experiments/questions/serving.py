@@ -125,6 +125,7 @@ class ServingAnswer(Head):
     peak_cache: float
     found_fraction: float | None
     loaded_fraction: float | None
+    instances_held: float
     kwh_per_million_tokens: float | None
     usd_per_million_tokens: float | None
     blocks: int
@@ -156,6 +157,8 @@ class ServingReport(Report):
     peak_cache: float
     found: float | None
     loaded: float
+    held: float
+    scales: bool
     spent: TokenCost | None
     memory: MemoryUse
     seeds: int
@@ -187,6 +190,7 @@ class ServingReport(Report):
             "restarted": self.restarted,
             "peak_cache": self.peak_cache,
             "found_fraction": self.found,
+            "instances_held": self.held,
             "loaded_fraction": None if self.found is None else self.loaded,
             "kwh_per_million_tokens": None if self.spent is None else self.spent.kwh,
             "usd_per_million_tokens": None if self.spent is None else self.spent.usd,
@@ -302,6 +306,8 @@ def serving(  # noqa: PLR0913 - the options of the command
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
         _found(base, load),
         _loaded(base, load),
+        float(np.mean([run.held for run in base])),
+        instances.scaling is not None,
         spent_on(instances, base),
         memory,
         count,

@@ -440,7 +440,8 @@ def _start(
     run: RunState, pool: PoolRecord, surface: IterationSurface, instance: int, first: int
 ) -> None:
     """Begin an iteration of an instance, whose workers begin with ``first``, if it is idle."""
-    if run.instances[instance].ends != math.inf or run.counters[first, DOWN]:
+    # One that drains (2) goes on with what it has.
+    if run.instances[instance].ends != math.inf or run.counters[first, DOWN] == 1:
         return
     sums = run.sums[0]
     device, chunks, most, mean, loaded = 0.0, 0, 0.0, 0.0, 0

@@ -41,8 +41,8 @@ FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, LOADED, COUNT
 and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
 when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
 preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
-cache is on its way; iterations; 1 while it is down; tokens that the planned iteration copies from
-host memory; and how many counters there are."""
+cache is on its way; iterations; 1 while it is down, 2 while it ends what it has; tokens that the
+planned iteration copies from host memory; and how many counters there are."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {

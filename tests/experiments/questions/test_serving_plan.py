@@ -211,3 +211,68 @@ def test_a_host_tier_needs_prompts_that_begin_alike():
     )
     with pytest.raises(TwofoldError, match="requests with hashes"):
         serving(served_by, generate_requests(4, 1.0, 64, 4), resources=[], seeds=1)
+
+
+def surge(seed: int = 0):
+    """Make requests for ten minutes, of which the second two are at thirty times the rate."""
+    generator = np.random.default_rng(seed)
+    parts = [(0.0, 120.0, 1.0), (120.0, 240.0, 30.0), (240.0, 600.0, 1.0)]
+    arrival = np.sort(
+        np.concatenate(
+            [
+                begin + (end - begin) * generator.random(int(rate * (end - begin)))
+                for begin, end, rate in parts
+            ]
+        )
+    )
+    arrival -= arrival[0]
+    count = len(arrival)
+    return Requests(arrival, np.full(count, 1024), np.full(count, 128), "surge")
+
+
+def scaled(scale: str | None, count: int = 6):
+    plan = serving_plan(model="llama-3.1-8b", rate="1/s", instances=count, scale=scale)
+    return serve(instances_of(plan, "hgx-h100"), surge())
+
+
+def test_autoscaling_is_between_its_least_and_all():
+    least, all_of_them = scaled(None, 1), scaled(None)
+    quick = scaled("from 1 at 20 requests, 10 s to start")
+    slow = scaled("from 1 at 20 requests, 60 s to start")
+    worst = [float(np.quantile(run.ttft, 0.99)) for run in (all_of_them, quick, slow, least)]
+    assert worst == sorted(worst)
+    assert worst[1] < worst[2] < worst[3]
+    assert all_of_them.held == 6
+    assert 1 < quick.held < 6
+    for run in (quick, slow):
+        assert run.totals["decoded_tokens"] == 128 * len(run.ttft)
+        assert run.unserved == 0
+
+
+def test_autoscaling_from_all_changes_nothing():
+    usual, same = scaled(None, 3), scaled("from 3 at 20 requests, 10 s to start", 3)
+    assert (usual.ttft == same.ttft).all()
+    assert same.held == pytest.approx(3.0)
+
+
+def test_instances_go_when_the_load_has_been_low_for_long_enough():
+    """Of 600 s the surge takes 120, and what it wanted holds for 300 s."""
+    run = scaled("from 1 at 20 requests, 10 s to start")
+    late = run.arrived > 590.0
+    assert len(np.unique(run.worker[(run.arrived > 200.0) & (run.arrived < 300.0)])) > 1
+    assert set(run.worker[late]) <= {int(worker) for worker in np.unique(run.worker)}
+    assert run.held < 6 * 500 / 600
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"scale": "2"}, "write such as"),
+        ({"scale": "from 9 at 20 requests, 1 s to start", "instances": 3}, "there are 3 at most"),
+        ({"scale": "from 1 at 0 requests, 1 s to start", "instances": 3}, "positive"),
+        ({"scale": "from 1 at 2 requests, 1 s to start", "instances": 3, "decode": "1"}, "neither"),
+    ],
+)
+def test_autoscaling_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(TwofoldError, match=said):
+        instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", **fields), "hgx-h100")

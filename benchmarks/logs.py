@@ -8,7 +8,8 @@ error, by the catalogue and calibrated, and in how many seeds the calibrated med
 kind, ranks and version is off at the 90th percentile, all other rows known: no smooth model of a
 quarter of the rows does better. ``--parts``: what calls of some sizes, or of one kind, make of all
 others: sizes from 512 KiB to 64 MiB, up to and from 1 MiB, all-reduces from 8 MiB, and six sizes of
-one kind on the largest node that was timed.
+one kind on the largest node that was timed. ``--part 0.25 --system polaris``: one of the curves'
+points, of one system.
 
 Calls are modelled once and the fit predicts them; that a calibrated cluster file says the same is a
 test (``tests/experiments/questions/test_calibrate_logs.py``).
@@ -181,6 +182,7 @@ def main(
     seeds: int = 20,
     *,
     system: Annotated[list[str] | None, typer.Option()] = None,
+    part: Annotated[list[float] | None, typer.Option()] = None,
     parts_of_logs: Annotated[bool, typer.Option("--parts")] = False,
 ) -> None:
     """Print errors by system and by how many rows are known, medians over seeds."""
@@ -199,15 +201,15 @@ def main(
     for name in system or NEAREST:
         base, rows = nearest(name), rows_of(table, name)
         calls = modelled_rows(rows, base)
-        for part in PARTS:
-            by_seed = medians(calls, base, part, seeds)
+        for known in part or PARTS:
+            by_seed = medians(calls, base, known, seeds)
             before, after, p90_before, p90 = np.median(by_seed, axis=0).tolist()
-            kept = after <= before + 1e-9 and (part != QUARTER or (after <= MEDIAN and p90 <= P90))
+            kept = after <= before + 1e-9 and (known != QUARTER or (after <= MEDIAN and p90 <= P90))
             shown.add_row(
-                *(name, str(len(rows)), f"{part:g}" if part >= 1 else f"{100 * part:.0f} %"),
+                *(name, str(len(rows)), f"{known:g}" if known >= 1 else f"{100 * known:.0f} %"),
                 *(f"{before:.1f}", f"{after:.1f}", f"{p90_before:.1f}", f"{p90:.1f}"),
                 f"{int((by_seed[:, 1] > by_seed[:, 0] + 1e-9).sum())} of {seeds}",
-                f"{between(table, name):.1f}" if part == QUARTER else "",
+                f"{between(table, name):.1f}" if known == QUARTER else "",
                 "yes" if kept else "no",
             )
     console.print(shown)

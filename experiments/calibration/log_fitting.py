@@ -310,7 +310,7 @@ def _shrunk(fit: LogFit) -> LogFit:
 
     def errors(share: float) -> Floats:
         off = np.abs(catalogue + share * (left_out - catalogue))
-        return np.asarray(np.minimum(off, _FAR_OFF), dtype=np.float64)
+        return np.asarray(np.log(off + _NEAR), dtype=np.float64)
 
     share = min(_SHARES, key=lambda share: float(errors(share).mean()))
     gain = errors(0.0) - errors(share)
@@ -336,8 +336,12 @@ def _is_significant(gain: Floats) -> bool:
     return bool(gain.mean() > quantile * gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-_FAR_OFF = 0.3
-"""A call further off (of a logarithm) counts as this far: a few of them decide nothing."""
+_NEAR = 0.05
+"""Errors count by their logarithm, so that a call half as far off as before counts the same however
+far that is, and a few far ones decide nothing; what is off by less than this (of a logarithm)
+hardly counts. When errors counted as they are, up to 0.3, a quarter of Polaris's rows was kept to
+the catalogue in every other draw although the rest was better met: a tenth of its calls is off by
+two and more times, and none of their gain counted. Between 0.02 and 0.1 it hardly matters."""
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 

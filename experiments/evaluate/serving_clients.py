@@ -12,8 +12,8 @@ import numpy as np
 
 from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
 from experiments.evaluate.serving_instances import Deployment
-from simulator.serving.loop import Host
 from simulator.serving.schedulers import Columns
+from simulator.serving.state import Host
 from simulator.support.arrays import Longs
 
 INFERENCEX = "inferencex"

@@ -24,18 +24,12 @@ from simulator.serving.loop import (
     SEND,
     SERVED,
     STUCK,
-    Client,
-    Fleet,
-    Host,
-    Pool,
-    Prefixes,
-    RunState,
     close,
     deliver,
-    run_state,
     serve_requests,
 )
 from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
+from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, RunState, run_state
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.limits import limits
@@ -164,7 +158,7 @@ class Instances:
 
 
 class InstanceRun(NamedTuple):
-    """Times of requests (s) at the client, and sums over the run (:data:`loop.SUMS`).
+    """Times of requests (s) at the client, and sums over the run.
 
     ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
     does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
@@ -172,7 +166,7 @@ class InstanceRun(NamedTuple):
     ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
     ``priority`` by which it was admitted. ``unserved`` requests
     were not done when the run was interrupted; the others have a row. ``iterations`` are the first
-    (:class:`simulator.serving.loop.RunState`, ``log``), and ``held`` is how many instances were
+    (:class:`simulator.serving.state.RunState`, ``log``), and ``held`` is how many instances were
     held in the mean.
     """
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.serving.loop import RunState
 from simulator.serving.prefix_cache import ABSENT
 from simulator.serving.schedulers import COMES, DOWN, KEPT, RUNS, WAITS
+from simulator.serving.state import RunState
 
 SERVES, STOPPED, DRAINS = 0, 1, 2
 """What ``DOWN`` of a worker says: one that drains gets no request and ends those it has."""

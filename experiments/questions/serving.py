@@ -27,7 +27,7 @@ from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.gaps import gap_quantile
-from simulator.serving.loop import Host
+from simulator.serving.state import Host
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from simulator.serving.loop import Host
 from simulator.serving.schedulers import SCHEDULERS
+from simulator.serving.state import Host
 from simulator.support.errors import WorkloadError
 from simulator.support.names import one_of
 from simulator.support.quantities import parse_quantity

@@ -270,7 +270,7 @@ def test_kernels_that_nobody_measured_are_a_doubt():
 
 
 def test_an_encoder_is_refused():
-    with pytest.raises(TwofoldError, match="bert-large is not a decoder"):
+    with pytest.raises(TwofoldError, match="bert-large does not generate token by token"):
         deployment_of("bert-large", "hgx-h100")
 
 

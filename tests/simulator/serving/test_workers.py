@@ -8,22 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tries import tries
-from simulator.serving.loop import (
-    ROUTERS,
-    SEND,
-    SERVED,
-    STUCK,
-    Client,
-    Fleet,
-    Host,
-    Pool,
-    Prefixes,
-    close,
-    deliver,
-    run_state,
-    serve_requests,
-)
+from simulator.serving.loop import ROUTERS, SEND, SERVED, STUCK, close, deliver, serve_requests
 from simulator.serving.schedulers import FREE, KEPT, SCHEDULERS, Columns, Rules
+from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, run_state
 from simulator.serving.surface import IterationSurface
 from simulator.support.arrays import offsets
 

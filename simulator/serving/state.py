@@ -1,0 +1,216 @@
+"""The state of a run: who serves, who asks, and all that changes while requests are served.
+
+Of what the compiled loop hands on, numbers are records, which are one address to the compiler.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from simulator.serving.gaps import GAP_BINS
+from simulator.serving.prefix_cache import ABSENT, ENTRY, NODE, Entries, NodeRows
+from simulator.serving.schedulers import COUNTERS, FREE, NOBODY, STATE, Columns, Rules, States
+from simulator.serving.surface import IterationSurface
+from simulator.support.arrays import Floats, LongMatrix, Longs, numbers_of, record_of, records
+
+LOGGED = 10_000
+"""Iterations that are kept one by one."""
+
+
+class Host(NamedTuple):
+    """What an engine's host adds to the device's time.
+
+    ``step`` (s) to every iteration, ``prefill`` (s) to one with chunks of prompts besides,
+    ``kernels`` multiplies the device's time; ``first`` and ``per_token`` (s) delay the first token
+    of a request at the client: a constant, and by each token of its prompt.
+    """
+
+    step: float
+    prefill: float
+    kernels: float
+    first: float
+    per_token: float
+
+
+class Client(NamedTuple):
+    """Who asks: ``concurrency`` requests at a time, or, if that is 0, each when it arrives.
+
+    The client sees its first token when ``first_chunk`` tokens have been made, or, where
+    ``iterations`` is 1, after as many iterations, of which each may make several. The engine
+    looks for new requests every ``poll`` iterations, and whenever nothing runs.
+    """
+
+    concurrency: int
+    first_chunk: int
+    poll: int
+    iterations: int
+
+
+class Pool(NamedTuple):
+    """Workers that are alike, in instances of ``width`` data-parallel ranks that step together.
+
+    ``copy`` is what a token of a cache takes from host memory (s).
+    """
+
+    workers: int
+    width: int
+    rules: Rules
+    surface: IterationSurface
+    host: Host
+    copy: float = 0.0
+
+
+class Fleet(NamedTuple):
+    """Pools: the first reads prompts, and decodes where the second has no workers.
+
+    ``router`` is a number of :data:`ROUTERS`; caches of prompts go to the worker of the second pool
+    with the least load.
+    """
+
+    first: Pool
+    second: Pool
+    router: int
+
+    @property
+    def surfaces(self) -> "Surfaces":
+        """How long iterations of either pool take."""
+        return Surfaces(self.first.surface, self.second.surface)
+
+
+class Surfaces(NamedTuple):
+    """How long iterations take, by pool."""
+
+    first: IterationSurface
+    second: IterationSurface
+
+
+class Iteration(NamedTuple):
+    """An iteration: begin and end (s), tokens of the rank with the most, chunks of prompts."""
+
+    instance: int
+    begin: float
+    end: float
+    tokens: float
+    chunks: int
+
+
+LOG = numbers_of(Iteration)
+FLEET, CLIENT = numbers_of(Fleet), numbers_of(Client)
+PoolRecord = Annotated[Pool, numbers_of(Pool)]
+HostRecord = Annotated[Host, numbers_of(Host)]
+"""The numbers of each, without surfaces: to the compiler one address, where a call would hand over
+three hundred values."""
+
+SUMS = records(
+    "coming done turn sends switched",
+    "now iterations preemptions decode_time prefill_time computed_tokens peak_blocks end"
+    " decoded_tokens stuck restarted loaded_tokens",
+)
+"""Of a run: the request that comes next, how many are served, the router's turn, how many caches
+are to be sent, and the outages that have begun or ended; the time (s), and sums: counts, times (s)
+of iterations without and with chunks of prompts, tokens, blocks, the end of the run (s), whether a
+request could never be scheduled, how many lost what they had computed with their instance, and
+tokens copied from host memory."""
+INSTANCE = records("", "begun ends")
+OUTAGE = records("instance down", "time")
+
+
+class Caches(NamedTuple):
+    """Prefix caches of the first pool: :class:`~simulator.serving.prefix_cache.PrefixCache`.
+
+    ``nodes`` have a row for each worker.
+    """
+
+    offset: Longs
+    entries: Entries
+    nodes: NodeRows
+
+
+class RunState(NamedTuple):
+    """All that changes while requests are served, and what does not: ``fleet`` and ``client``.
+
+    These and ``sums`` (:data:`SUMS`) are arrays of one record. ``running`` and ``counters`` have a
+    row by worker, ``instances`` the times (s) of each one's iteration, which ends never where it
+    has none. ``homes`` is the worker of each session. ``sends`` are requests whose cache is to be
+    sent, ``gaps`` counts the times between two tokens of a request, in bins of
+    :mod:`simulator.serving.gaps`. ``outages`` are times (s), ascending, the instance of the first
+    pool, and whether it then goes down (1) or comes back (0). ``log`` has the first iterations
+    (:class:`Iteration`).
+    """
+
+    fleet: Annotated[Any, FLEET]
+    client: Annotated[Any, CLIENT]
+    states: States
+    running: LongMatrix
+    counters: LongMatrix
+    caches: Caches
+    sums: Annotated[Any, SUMS]
+    instances: Annotated[Any, INSTANCE]
+    homes: Longs
+    sends: Longs
+    gaps: Floats
+    outages: Annotated[Any, OUTAGE]
+    log: Annotated[Any, LOG]
+
+
+class Prefixes(NamedTuple):
+    """Units of prompts by request, CSR: numbers from 0, equal where all tokens so far are equal."""
+
+    offset: Longs
+    units: Longs
+
+
+def run_state(
+    requests: Columns,
+    fleet: Fleet,
+    client: Client,
+    prefixes: Prefixes | None = None,
+    outages: Sequence[tuple[int, int, float]] = (),
+) -> RunState:
+    """Return the state before the first request; ``outages`` are rows of :data:`OUTAGE`."""
+    count = len(requests.prompt)
+    pools = (fleet.first, fleet.second)
+    workers = sum(pool.workers for pool in pools)
+    most = max(pool.rules.sequences for pool in pools)
+    states = np.zeros(count, STATE)
+    for column in Columns._fields:
+        values = getattr(requests, column)
+        states[column] = 0 if values is None else values
+    for time in ("arrived", "scheduled", "first", "last", "emitted", "handed", "delivered"):
+        states[time] = math.nan
+    counters = np.zeros((workers, COUNTERS), np.int64)
+    counters[: fleet.first.workers, FREE] = fleet.first.rules.blocks
+    counters[fleet.first.workers :, FREE] = fleet.second.rules.blocks
+    instances = np.zeros(sum(pool.workers // pool.width for pool in pools), INSTANCE)
+    instances["ends"] = math.inf
+    return RunState(
+        record_of(fleet, FLEET),
+        record_of(client, CLIENT),
+        states,
+        np.zeros((workers, min(count, most) + 1), np.int64),
+        counters,
+        _caches(count, fleet.first, prefixes),
+        np.zeros(1, SUMS),
+        instances,
+        np.full(int(requests.session.max()) + 2, NOBODY, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(GAP_BINS),
+        np.array(sorted(outages, key=lambda row: (row[2], *row)), OUTAGE),
+        np.zeros(LOGGED, LOG),
+    )
+
+
+def _caches(count: int, pool: Pool, prefixes: Prefixes | None) -> Caches:
+    if prefixes is None or not pool.rules.unit:
+        return Caches(np.zeros(1, np.int64), np.zeros(0, ENTRY), np.zeros((1, 1), NODE))
+    entries = np.zeros(len(prefixes.units), ENTRY)
+    entries["unit"] = prefixes.units
+    names = int(prefixes.units.max(initial=-1)) + 1
+    nodes = np.zeros((pool.workers, names + count + 1), NODE)
+    nodes["references"] = ABSENT
+    # The end of a ring is its own neighbour while there is nothing in it.
+    for neighbour in ("before", "after", "earlier", "later"):
+        nodes[neighbour] = names + count
+    return Caches(prefixes.offset, entries, nodes)

@@ -74,8 +74,8 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
     )
     if (first < arrivals - origin).any() or (last < first).any():
         raise TraceError(
-            f"{path / 'requests.jsonl'}: a request's last token comes before its first, or that"
-            " before it arrives"
+            f"{path / 'requests.jsonl'}: a request has its last token before its first, or its"
+            " first before it arrives"
         )
     deployment = _deployment(meta, path, cluster, int((prompt + output).max()))
     ids = tuple(str(row.get("request_id", number)) for number, row in enumerate(rows))

@@ -236,7 +236,7 @@ def _call(
         )
     if entry.state not in (*PENDING, "completed"):
         raise TraceError(
-            f"{path}: entry {number} ({shown(entry.name)}): state {shown(entry.state)}"
+            f"{path}: entry {number} ({shown(entry.name)}): state {shown(entry.state)} is unknown"
         )
     message = _MESSAGE.match(entry.name)
     peer = None if message is None else _peer(path, number, message, groups[key])

@@ -1,1 +1,1 @@
-"""What every reader uses: typed events, calls, a rank's graph, bytes of files, sniffing."""
+"""Common to all readers: typed events and their launches, calls, ranks' graphs, sniffing."""

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from experiments.cli.main import COMMANDS
+from experiments.cli.main import COMMANDS, app
 from helpers.places import ROOT
 from simulator.calls import KINDS
 from simulator.engine.simulate import ENGINES
@@ -33,9 +34,12 @@ def completed(line):
     """What bash would offer for a line at whose end the cursor stands."""
     words = line.split()
     at = len(words) if line.endswith(" ") else len(words) - 1
-    return asked(
-        _TWOFOLD_COMPLETE="complete_bash", COMP_WORDS=line.rstrip(), COMP_CWORD=str(at)
-    ).split()
+    pressed = {"COMP_WORDS": line.rstrip(), "COMP_CWORD": str(at), "NO_COLOR": "1"}
+    answer = CliRunner().invoke(
+        app, [], prog_name="twofold", env=pressed | {"_TWOFOLD_COMPLETE": "complete_bash"}
+    )
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    return answer.stdout.split()
 
 
 @pytest.mark.parametrize(

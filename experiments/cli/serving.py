@@ -84,9 +84,9 @@ def serving(
     policy: Annotated[
         str,
         typer.Option(
-            **choice(lambda: ("fcfs", "priority")),
+            **choice(lambda: ("fcfs", "priority", "slo")),
             rich_help_panel=_ENGINE,
-            help="Which waiting request goes first; priority: the one in the request trace.",
+            help="Which waiting request goes first: by arrival, by the trace, or those still in time.",
         ),
     ] = "fcfs",
     max_tokens: Annotated[

@@ -28,7 +28,7 @@ from simulator.serving.loop import (
     deliver,
     serve_requests,
 )
-from simulator.serving.schedulers import SCHEDULERS, Columns, Rules
+from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, RunState, run_state
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import ClusterError, WorkloadError
@@ -80,6 +80,9 @@ class Instances:
         accelerator.
     outages
         When which of the instances is down.
+    patience
+        Time (s) after its arrival from which a request that still waits lets others go first, since
+        it has missed its SLO; 0: none does.
     scaling
         How many of them serve by the load; None: all.
     host_cache
@@ -105,6 +108,7 @@ class Instances:
     by_priority: bool = False
     host_cache: float = 0.0
     scaling: Scaling | None = None
+    patience: float = 0.0
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -258,14 +262,11 @@ def serve(  # noqa: PLR0913 - the nouns of a run
         )
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
     unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
-    if instances.host_cache and not unit:
-        raise WorkloadError(
-            "host memory keeps prompts that begin alike: use requests with hashes of prefixes"
-        )
     before = base or instances
     where = before.deployment.cluster
     first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=host)
     second = first._replace(workers=0)
+    first = first._replace(rules=first.rules._replace(patience=instances.patience))
     if instances.host_cache:
         first = _with_host_tier(first, deployment, instances.host_cache)
     if instances.decode is not None:
@@ -434,6 +435,7 @@ def _pool(
         by.captured if by.pads_ranks == "graphs" else _ANY,
         int(by.pads_chunks),
         0,
+        0.0,
     )
     if unit % by.block:
         raise WorkloadError(
@@ -464,10 +466,14 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
 
     Raises
     ------
-    ClusterError
-        If the cluster says nothing of PCIe.
+    ClusterError, WorkloadError
+        If the cluster says nothing of PCIe, or requests nothing of prefixes.
     """
     cluster, token = deployment.cluster, memory_use(deployment).token
+    if not pool.rules.unit:
+        raise WorkloadError(
+            "host memory keeps prompts that begin alike: use requests with hashes of prefixes"
+        )
     if cluster.pcie is None:
         raise ClusterError(f"{cluster.name}: pcie.bandwidth is missing, and --host-cache needs it")
     copy = token / (cluster.pcie.bandwidth * cluster.pcie.efficiency)
@@ -491,7 +497,7 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         np.nan_to_num(seen["delivered"] - seen["handed"]),
         seen["found"],
         seen["worker"],
-        seen["priority"],
+        seen["priority"] % LATE,
         state.sums[0],
         state.gaps,
         len(state.states) - len(done),

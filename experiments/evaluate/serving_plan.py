@@ -118,7 +118,7 @@ class ServingPlan(BaseModel):
     version: str = ""
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
-    policy: Literal["fcfs", "priority"] = "fcfs"
+    policy: Literal["fcfs", "priority", "slo"] = "fcfs"
     max_tokens: Count | None = None
     max_sequences: Count | None = None
     blocks: Count | None = None
@@ -240,8 +240,19 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         outages=tuple(map(read_outage, plan.down)),
         by_priority=plan.policy == "priority",
         host_cache=read_host_cache(plan),
+        patience=_patience(plan),
         scaling=None if plan.scale is None else read_scaling(plan.scale),
     )
+
+
+def _patience(plan: ServingPlan) -> float:
+    """Return after which time (s) a request has missed its SLO; 0 where that changes nothing."""
+    if plan.policy != "slo":
+        return 0.0
+    slo = slo_of(plan)
+    if slo is None or slo.ttft is None:
+        raise WorkloadError("policy slo goes by the SLO's TTFT: give slo: ttft 500 ms")
+    return slo.ttft
 
 
 def read_scaling(text: str) -> Scaling:

@@ -36,6 +36,7 @@ from simulator.serving.schedulers import (
     hold_blocks,
     join_queue,
     leave_running,
+    let_others_first,
     missing_tokens,
     plan_batch,
     pop_first,
@@ -333,6 +334,8 @@ def _planned(run: RunState, rules: RuleRecord, worker: Worker) -> Batch:
         join_queue(worker)
     if counters[RUNS] + counters[WAITS] == 0:
         return Batch(1, 0, 0.0, 0, 0.0, 0.0)
+    if rules.patience > 0.0:
+        let_others_first(rules, worker, run.sums[0].now)
     plan_batch(rules, worker)
     counters[PEAK] = max(counters[PEAK], rules.blocks - counters[FREE])
     return _batch(rules, worker)

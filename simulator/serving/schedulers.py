@@ -23,6 +23,8 @@ from simulator.support.compiled import hot_loop
 
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
+LATE = 2**40
+"""What the priority of a request is raised by that has waited beyond its patience."""
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
 FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, LOADED, COUNTERS = (
@@ -85,6 +87,9 @@ class Rules(NamedTuple):
         Most tokens to which data-parallel ranks are padded, and 1: with chunks of prompts, too.
     host_units
         Units that host memory keeps of those that leave the device; 0: none.
+    patience
+        Time (s) after its arrival from which a request that still waits lets others go first; 0:
+        none does.
     """
 
     scheduler: int
@@ -101,6 +106,7 @@ class Rules(NamedTuple):
     padded: int
     pads_chunks: int
     host_units: int
+    patience: float
 
 
 RULES = numbers_of(Rules)
@@ -224,6 +230,21 @@ def _wait_before(worker: Worker, request: int, priority: int) -> None:
     else:
         states[before].following = request
     counters[WAITS] += 1
+
+
+@hot_loop
+def let_others_first(rules: RuleRecord, worker: Worker, now: float) -> None:
+    """Put those behind all others that have waited for longer than their patience."""
+    counters, states = worker.counters, worker.states
+    while counters[WAITS]:
+        request = int(counters[WAITS + 1])
+        state = states[request]
+        is_late = now - state.arrived > rules.patience and state.generated == 0
+        if not is_late or state.priority >= LATE:
+            return
+        pop_first(worker, WAITS)
+        state.priority += LATE
+        _wait_before(worker, request, int(state.priority) + 1)
 
 
 @hot_loop

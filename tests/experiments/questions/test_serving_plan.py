@@ -276,3 +276,11 @@ def test_instances_go_when_the_load_has_been_low_for_long_enough():
 def test_autoscaling_that_cannot_be_is_refused(fields, said):
     with pytest.raises(TwofoldError, match=said):
         instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", **fields), "hgx-h100")
+
+
+def test_the_policy_slo_goes_by_the_time_to_the_first_token():
+    fields = {"model": "llama-3.1-8b", "rate": "1/s", "policy": "slo"}
+    served_by = instances_of(serving_plan(**fields, slo="ttft 500 ms"), "hgx-h100")
+    assert served_by.patience == pytest.approx(0.5)
+    with pytest.raises(TwofoldError, match="goes by the SLO's TTFT"):
+        instances_of(serving_plan(**fields, slo="tpot 50 ms"), "hgx-h100")

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tries import tries
 from simulator.serving.gaps import gap_quantile
 from simulator.serving.loop import LEAST_LOAD, SERVED, STUCK, close, serve_requests
-from simulator.serving.schedulers import FREE, SCHEDULERS, Columns, Rules
+from simulator.serving.schedulers import FREE, LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, run_state
 from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
 
@@ -40,6 +41,7 @@ def rules(scheduler: str, **changes: int) -> Rules:
         "padded": 0,
         "pads_chunks": 0,
         "host_units": 0,
+        "patience": 0.0,
     }
     return Rules(SCHEDULERS[scheduler], **(usual | changes))
 
@@ -244,3 +246,31 @@ def test_the_least_urgent_is_preempted():
     assert state.states["last"][1] < state.states["last"][0]
     usual = run(load._replace(priority=None), rules("vllm", blocks=10), constant_surface())
     assert usual.states["last"][0] < usual.states["last"][1]
+
+
+@given(loads, schedulers, st.floats(0.5, 20))
+@tries(20)
+def test_those_who_missed_their_slo_wait_for_others_and_are_served_all_the_same(
+    load, scheduler, patience
+):
+    gaps, prompt, output = zip(*load, strict=True)
+    requests = columns(np.cumsum(gaps).tolist(), list(prompt), list(output))
+    state = run(requests, rules(scheduler, sequences=2, patience=patience), constant_surface())
+    assert (state.states["generated"] == requests.output).all()
+    waited = state.states["scheduled"] - state.states["arrived"]
+    late = state.states["priority"] >= LATE
+    assert (waited[late] > patience).all()
+    # Who was in time at every look is scheduled in the order of arrival.
+    assert (np.diff(state.states["scheduled"][~late]) >= -1e-12).all()
+
+
+def test_a_burst_costs_those_behind_it_less():
+    """Twenty at once, one a time, 5 s each; then one every 6 s: all of those are in time."""
+    requests = columns([0.0] * 20 + [6.0 * k for k in range(1, 31)], [1] * 50, [5] * 50)
+    waits = {}
+    for patience in (0.0, 10.0):
+        state = run(requests, rules("vllm", sequences=1, patience=patience), constant_surface())
+        waits[patience] = state.states["scheduled"] - state.states["arrived"]
+    assert (waits[0.0][20:] <= 10.0).sum() < 10
+    assert (waits[10.0][20:] <= 10.0).all()
+    assert waits[10.0].max() > waits[0.0].max(), "who waits for others waits longer"

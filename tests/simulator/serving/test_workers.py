@@ -31,7 +31,14 @@ def pool(workers: int = 1, *, width: int = 1, per_token: float = 0.0, **changes:
     usual = {
         **{"scheduler": SCHEDULERS["vllm"], "tokens": 512, "sequences": 8, "chunked": 1},
         **{"reserve": 1, "block": 4, "blocks": 1000, "drafts": 0, "accepted": 1.0},
-        **{"unit": UNIT, "merges": 0, "padded": 0, "pads_chunks": 0, "host_units": 0},
+        **{
+            "unit": UNIT,
+            "merges": 0,
+            "padded": 0,
+            "pads_chunks": 0,
+            "host_units": 0,
+            "patience": 0.0,
+        },
     }
     return Pool(workers, width, Rules(**(usual | changes)), surface(1.0, per_token), NO_HOST)
 

@@ -86,7 +86,7 @@ def serving(
         typer.Option(
             **choice(lambda: ("fcfs", "priority", "slo")),
             rich_help_panel=_ENGINE,
-            help="Which waiting request goes first: by arrival, by the trace, or those still in time.",
+            help="Who goes first of those waiting: by arrival, by the trace, or those in time.",
         ),
     ] = "fcfs",
     max_tokens: Annotated[

@@ -467,7 +467,7 @@ def _with_detours(
     network, (load, took) = survey.network, direct
     first, last = gathered.first, gathered.last
     some: Mask | slice = slice(None) if around.all() else around  # millions of pairs are not copied
-    if gathered.exchanges is not None and around.all() and _is_one_group(network):
+    if gathered.exchanges and around.all() and _is_one_group(network):
         # Either half of the detours over all of N equal nodes is an all-to-all of (N - 1) / N of
         # the bytes, for of a message's N detours one is no half. Loads are of its direct ways, so
         # that each link has as many times as much, and all pairs the same latency in the mean.

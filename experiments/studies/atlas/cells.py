@@ -25,7 +25,8 @@ from experiments.studies.declaration import Declaration
 from experiments.studies.placed import Base, Site, digest, whole_identity
 from experiments.studies.results import Results
 from experiments.studies.sites import Sites
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import StudyError, TwofoldError
+from simulator.support.input_files import read_bytes
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster
 from traces.generate.plan import GenerationPlan, plan_text
@@ -228,8 +229,8 @@ def answered(cell: Cell, folder: Path) -> CellRow:
 def _kept_row(path: Path, key: str) -> CellRow | None:
     """Return the row of a run before, if it was made of the same; what is broken is made anew."""
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
-    except (OSError, msgspec.DecodeError):
+        kept = msgspec.json.decode(read_bytes(path, StudyError, "as a cell"), type=_Kept)
+    except (StudyError, msgspec.DecodeError):
         return None
     return kept.row if kept.key == key else None
 

@@ -78,5 +78,5 @@ def test_nothing_is_made_of_no_steps():
     with pytest.raises(ValueError, match="no step that counts"):
         steady([job([1.0])], Window(warm_up=2))
     for wrong in ({"warm_up": -1}, {"least": 1}, {"least": 9, "most": 8}, {"close": 0.0}):
-        with pytest.raises(ValueError, match="no window"):
+        with pytest.raises(ValueError, match="is not a window"):
             Window(**wrong)

@@ -76,7 +76,7 @@ def test_numbers_that_are_no_ranks_are_refused(ranks, size, told):
 def test_jobs_that_cannot_be_put_together_are_refused():
     with pytest.raises(WorkloadError, match="two jobs have ops on rank 0"):
         merged([job(), job()])
-    with pytest.raises(WorkloadError, match="one machine"):
+    with pytest.raises(WorkloadError, match="the same machine"):
         merged([job(), job(1, ranks=3)])
     copied = replace(job(), copies=Copies(np.array([0, 0]), ()))
     with pytest.raises(WorkloadError, match="written out"):

@@ -141,5 +141,5 @@ def test_an_edge_to_a_node_that_nobody_drew_is_refused(tmp_path):
     with pytest.raises(TopologyError, match=r"edge a - swich0: target 'swich0'.*switch0"):
         custom(file)
     file.write_text(json.dumps({"nodes": nodes}))
-    with pytest.raises(TopologyError, match="no list 'edges'"):
+    with pytest.raises(TopologyError, match="the list 'edges'"):
         custom(file)

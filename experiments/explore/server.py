@@ -349,7 +349,7 @@ def listening(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise OutputError(
-            f"port {port} of {HOST}is not available: {error}; leave --port out for any that is free"
+            f"port {port} of {HOST} is not available: {error}; leave --port out for a free one"
         ) from error
     return listener
 

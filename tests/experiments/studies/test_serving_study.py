@@ -80,11 +80,11 @@ def test_a_front_is_the_same_whoever_computes_it_and_again(chat, explored, tmp_p
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"space": {"serving.tpp": [1]}}, "no field of a deployment; did you mean tp"),
+        ({"space": {"serving.tpp": [1]}}, "not a field of a deployment; did you mean tp"),
         ({"space": {"what_if": ["compute x0.5"]}}, "changes steps, not a deployment"),
         ({"objectives": {"step_s": "min"}}, "a deployment has no step; write ttft_mean"),
         ({"objectives": {"ttft_p99": {"min": "p90"}}}, "only simulated figures have quantiles"),
-        ({"workloads": [{"plan": "p.yaml"}]}, "no workload is a deployment"),
+        ({"workloads": [{"plan": "p.yaml"}]}, "only a deployment has this field"),
         ({"workloads": [{"plan": "p.yaml"}, {"serving": "c.yaml"}]}, "make two studies"),
         ({"workloads": [{"plan": "p.yaml", "serving": "c.yaml"}]}, "give one of trace, plan and"),
     ],

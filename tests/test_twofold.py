@@ -176,7 +176,7 @@ def test_settings_may_be_given_whole_or_one_by_one():
     [
         ({"nodez": 2}, "nodez: no such setting; did you mean nodes?"),
         ({"nodes": "two"}, "nodes: 'two': write a valid integer"),
-        ({"settings": Settings(), "nodes": 2}, "settings= and nodes= were given"),
+        ({"settings": Settings(), "nodes": 2}, "settings= and nodes= were both given"),
     ],
 )
 def test_wrong_settings_are_one_clear_line(options, told):

@@ -14,11 +14,12 @@ def first():
 
 
 def test_every_command_of_the_readme_is_asked():
-    """``explore`` serves a page, whose answers are those of ``utility`` and ``explain``."""
+    """``explore`` serves a page, whose answers are those of ``utility`` and ``explain``; ``atlas``
+    writes pages of ``utility`` for the plans of a ``study``."""
     text = (ROOT / "README.md").read_text("utf-8")
     named = set(re.findall(r"`twofold ([a-z][a-z-]+)", text))
     assert len(named) > 15
-    assert named - {words.split()[0] for words in COMMANDS.values()} == {"explore"}
+    assert named - {words.split()[0] for words in COMMANDS.values()} == {"explore", "atlas"}
 
 
 def test_hash_seeds_change_nothing(first):

@@ -44,7 +44,7 @@ from traces.load import load
         ),
         (
             kernel(cat="cpu_op", name="nccl:all_reduce", args={"Input Dims": {}}),
-            r"event 1 'nccl:all_reduce': field 'Input Dims': .* no list",
+            r"event 1 'nccl:all_reduce': field 'Input Dims': .* is not a list",
         ),
         (kernel(cat="cuda_sync", args={"stream": "?"}), r"field 'stream': '\?' is not an integer"),
     ],

@@ -152,7 +152,7 @@ def changed(**fields: object) -> bytes:
         (b'{"schema": "1.0.1", "pid": 1, "nodes": [{"id": "x"}]}', "broken.*id"),
         (b'{"schema": "1.0.1", "pid": 1, "nodes": ' + b"[" * 100_000, "broken"),
         (changed(id=3), "two nodes have id 3"),
-        (changed(id=2**63), "no 64-bit number"),
+        (changed(id=2**63), "not a 64-bit number"),
         (changed(inputs={"values": [1], "types": [], "shapes": []}), "node 8 .*1 values, but 0"),
         (
             changed(

@@ -176,7 +176,7 @@ def parse_formula(text: str, unit_of: UnitOf) -> Formula:
         raise StudyError(f"{len(text)} characters are more than {_LONGEST}")
     formula = Formula(text, _Reader(text, unit_of).formula(list(_words(text))))
     if not formula.names:
-        raise StudyError(f"{text!r} names nothing of a point")
+        raise StudyError(f"{text!r} names no figure of a point")
     return formula
 
 
@@ -222,7 +222,7 @@ def parse_constraint(
         return Constraint(text, Name(needed, unit_of(needed)), "<=", Name(room, unit_of(room)))
     constraint = _Reader(text, unit_of).constraint(words)
     if not constraint.names:
-        raise StudyError(f"{text!r} is not a figure of a point")
+        raise StudyError(f"{text!r} names no figure of a point")
     return constraint
 
 

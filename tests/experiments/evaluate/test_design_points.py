@@ -274,8 +274,8 @@ def test_a_calibrated_cluster_keeps_its_calibration():
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ({}, "name resources"),
-        ({"compute": [1, 2], "host": [1]}, "as many factors"),
+        ({}, "the same number of factors"),
+        ({"compute": [1, 2], "host": [1]}, "the same number of factors"),
         ({"compute": [0.0]}, "factor 0"),
         ({"compute": [np.nan]}, "nan"),
         ({"scale_up.bandwith": [2.0]}, "did you mean"),
@@ -417,7 +417,7 @@ def test_a_resource_that_is_not_used_has_a_level_curve():
 @pytest.mark.parametrize(
     ("resource", "options", "message"),
     [
-        ("scale_up.size", {}, "sweep it"),
+        ("scale_up.size", {}, "use sweep"),
         ("nonsense", {}, "not a resource"),
         ("compute", {"reach": (1.0, 1.5)}, "no doubling"),
         ("compute", {"reach": (0.0, 4.0)}, "factor 0"),

@@ -36,7 +36,7 @@ def test_the_headline_names_the_greatest_utility_with_the_figure_of_its_row(repo
     )
     headline = report.document().headline
     assert best.resource == "compute"
-    assert "GPUs save" in headline
+    assert "GPUs twice as fast save" in headline
     assert say_gain(best.utility_pct, best.interval_pct) in headline
     lines = printed(report.document()).splitlines()
     assert lines[0].startswith(headline[:60])

@@ -105,7 +105,7 @@ def test_a_measured_tier_has_its_own_errors_and_other_kinds_those_of_before() ->
     [
         ("{scale_up: fited}", "known.scale_up: 'fited'"),
         ("{scale_up: measured}", "errors.scale_up: missing"),
-        (f"{{errors: {{scale_up: {ERRORS}}}}}", "only a tier that is measured has errors"),
+        (f"{{errors: {{scale_up: {ERRORS}}}}}", "only a tier that is measured has its own errors"),
         (
             "{scale_up: measured, errors: {scale_up: {small: {median: 0.3, p90: 0.2},"
             " large: {median: 0.1, p90: 0.2}}}}",

@@ -70,7 +70,7 @@ def test_random_seats_are_those_of_the_seed():
 
 
 def test_a_job_that_does_not_fit_is_named_with_ranks_needed_and_free():
-    with pytest.raises(ClusterError, match=r"^job b does not fit beside a: it needs 16 ranks, and"):
+    with pytest.raises(ClusterError, match=r"^job b does not fit beside a: it needs 16 ranks, but"):
         seated({"a": 10, "b": 16}, SMALL)
     with pytest.raises(ClusterError, match=r"job a does not fit: it needs 25 ranks, and 24 of 24"):
         seated({"a": 25, "b": 1}, SMALL)

@@ -173,8 +173,8 @@ def test_plans_differ_by_their_own_errors(tmp_path):
     [
         ({"step_s": {"min": "p100"}}, "'p100' is not a quantile: write median, p90"),
         ({"step_s": {"least": "p90"}}, "'least': input should be 'min' or 'max'"),
-        ({"step_s": {"min": "p90", "max": "p10"}}, "write min, max, or a quantile"),
-        ({"cost": {"min": "p90"}}, "cost is known as it is: quantiles are of what is simulated"),
+        ({"step_s": {"min": "p90", "max": "p10"}}, "write min, max, a quantile"),
+        ({"cost": {"min": "p90"}}, "cost is not uncertain: only simulated figures have quantiles"),
         ({"step_s": "best"}, "'best': input should be 'min' or 'max'"),
     ],
 )

@@ -99,8 +99,8 @@ def percentile_of(step: str) -> int | None:
     >>> percentile_of("p99"), percentile_of("p100"), percentile_of("median")
     (99, None, None)
     """
-    found = re.fullmatch(r"p([1-9]\d?)", step)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"p([1-9]\d?)", step)
+    return int(match[1]) if match else None
 
 
 def _ranks(value: str) -> str:

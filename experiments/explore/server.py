@@ -27,7 +27,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from experiments.explore.session import Session
 from experiments.output import pages
 from experiments.output.columns import packed
 from experiments.output.page import plotly
@@ -36,6 +35,7 @@ from simulator.support.errors import OutputError, TwofoldError
 
 if TYPE_CHECKING:
     from experiments.explore.serving import ServingSession
+    from experiments.explore.session import Session
     from experiments.settings import Watch
     from simulator.engine.simulate import Progress
 
@@ -81,6 +81,8 @@ def application(
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
+    from experiments.explore.session import Session  # a deployment's page needs none of it
+
     if isinstance(session, Session):
         of_step = _AskedOfStep(session, stopping)
         routes += [
@@ -214,7 +216,7 @@ class _Asked:
 class _AskedOfStep(_Asked):
     """What only the page of a step asks."""
 
-    def __init__(self, session: Session, stopping: threading.Event) -> None:
+    def __init__(self, session: "Session", stopping: threading.Event) -> None:
         super().__init__(session, stopping)
         self._step = session
 

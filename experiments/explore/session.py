@@ -240,7 +240,7 @@ class Session:
             if ground.design is None:
                 return ()
             names = [
-                one.resource for one in done.sliders if is_number(one.resource) and not one.note
+                row.resource for row in done.sliders if is_number(row.resource) and not row.note
             ]
             others = {name: _slid(ground, state.without(name))[0] for name in names}
             changes = [others[name] | better(name, factor) for name in names for factor in FACTORS]
@@ -300,7 +300,7 @@ class Session:
     ) -> Answer:
         step, before = done.timeline.makespan, side.base.timeline.makespan
         settings = settings_with(self.base.settings, side.base.settings.engine, state.changes())
-        notes = zip(state.changes(), (one.note for one in done.made), strict=True)
+        notes = zip(state.changes(), (changed.note for changed in done.made), strict=True)
         answer = Answer(
             address=state.address(),
             engine=done.timeline.engine,
@@ -320,7 +320,9 @@ class Session:
             causes=done.parts.causes,
             timeline=strips(done.timeline, done.path, windows, state.first_rank),
             changes=tuple(Note(change, note) for change, note in notes),
-            assumptions=tuple(dict.fromkeys(text for one in done.made for text in one.assumptions)),
+            assumptions=tuple(
+                dict.fromkeys(text for changed in done.made for text in changed.assumptions)
+            ),
             warnings=done.warnings or self.base.warnings,
             command=command(self.trace, self.cluster, settings),
             python=python(self.trace, self.cluster, settings),

@@ -43,9 +43,9 @@ class Score:
     errors: ErrorSummary | None
 
 
-def line_of(place: str) -> int:
-    """Return the line of a row by its place in words: ``pairs.csv, line 7``."""
-    return int(place.rpartition(" ")[2])
+def line_of(location: str) -> int:
+    """Return the line of a row by its location in words: ``pairs.csv, line 7``."""
+    return int(location.rpartition(" ")[2])
 
 
 def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
@@ -58,30 +58,30 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
     """
     source = Path(path)
     predictions: dict[str, dict[int, float]] = {}
-    for tool, line, value, place in read_rows(
-        source, "prediction", lambda row, place: _prediction(row, source, place)
+    for tool, line, value, location in read_rows(
+        source, "prediction", lambda row, location: _prediction(row, source, location)
     ):
         of_tool = predictions.setdefault(tool, {})
         if line in of_tool:
-            raise TraceError(f"{place}: row: {tool} predicts line {line} twice")
+            raise TraceError(f"{location}: row: {tool} predicts line {line} twice")
         of_tool[line] = value
     return predictions
 
 
-def _prediction(row: Row, source: Path, place: str) -> tuple[str, int, float, str]:
+def _prediction(row: Row, source: Path, location: str) -> tuple[str, int, float, str]:
     tool = text(row, "tool") or source.stem
     if tool in (OURS, ROOFLINE):
-        raise TraceError(f"{place}: tool: {tool!r} is computed here: call yours otherwise")
+        raise TraceError(f"{location}: tool: {tool!r} is computed here: call yours otherwise")
     line = text(row, "row")
     if not line.isdecimal():
-        raise TraceError(f"{place}: row: {line!r} is no line of the table of what was measured")
+        raise TraceError(f"{location}: row: {line!r} is no line of the table of what was measured")
     try:
         value = number(text(row, "predicted"))
     except TwofoldError as error:
-        raise TraceError(f"{place}: predicted: {error}") from error
+        raise TraceError(f"{location}: predicted: {error}") from error
     if not (value > 0 and math.isfinite(value)):
-        raise TraceError(f"{place}: predicted: {value:g} is not positive and finite")
-    return tool, int(line), value, place
+        raise TraceError(f"{location}: predicted: {value:g} is not positive and finite")
+    return tool, int(line), value, location
 
 
 def scores(

@@ -153,17 +153,19 @@ def _planes(
     for nic in nics:
         sort = nic.sort.in_plane() if isinstance(nic.sort, PlanedFabric) else nic.sort
         numbers = range(nic.first * each, (nic.first + nic.count) * each)
-        for plane, mine in enumerate(ports):
-            here = [port // fabric.planes for port in numbers if port % fabric.planes == plane]
-            if here:
-                mine.append((nic, Nic(nic.node, here[0], len(here), sort)))
-    for plane, mine in enumerate(ports):
+        for plane, plane_ports in enumerate(ports):
+            nics_there = [
+                port // fabric.planes for port in numbers if port % fabric.planes == plane
+            ]
+            if nics_there:
+                plane_ports.append((nic, Nic(nic.node, nics_there[0], len(nics_there), sort)))
+    for plane, plane_ports in enumerate(ports):
         ends = {
             side: whole_side
-            for whole, port in mine
+            for whole, port in plane_ports
             for side, whole_side in ((port.out, whole.out), (port.into, whole.into))
         }
-        for link in fabric_links(fabric.in_plane(), [port for _, port in mine], nodes):
+        for link in fabric_links(fabric.in_plane(), [port for _, port in plane_ports], nodes):
             source, target = (
                 ends.get(str(end), in_plane(str(end), plane)) for end in (link.source, link.target)
             )

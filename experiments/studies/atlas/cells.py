@@ -204,7 +204,7 @@ def answered(cell: Cell, folder: Path) -> CellRow:
     OutputError
         If a file of the site cannot be written.
     """
-    kept = folder / CELLS / f"{cell.name}.json"
+    row_file = folder / CELLS / f"{cell.name}.json"
     cluster = load_cluster(cell.where)
     key = digest(
         [
@@ -215,13 +215,13 @@ def answered(cell: Cell, folder: Path) -> CellRow:
             [[entry.plan, entry.step, entry.refused] for entry in cell.tried],
         ]
     )
-    before = _kept_row(kept, key)
-    if before is not None and kept.with_suffix(".html").is_file():
+    before = _kept_row(row_file, key)
+    if before is not None and row_file.with_suffix(".html").is_file():
         return before
     row, text = _made(cell, cluster, folder)
-    with writing(kept.with_suffix(".html")) as stream:
+    with writing(row_file.with_suffix(".html")) as stream:
         stream.write(text.encode("utf-8", "replace"))
-    with writing(kept) as stream:
+    with writing(row_file) as stream:
         stream.write(msgspec.json.encode(_Kept(key, row)))
     return row
 
@@ -229,10 +229,10 @@ def answered(cell: Cell, folder: Path) -> CellRow:
 def _kept_row(path: Path, key: str) -> CellRow | None:
     """Return the row of a run before, if it was made of the same; what is broken is made anew."""
     try:
-        kept = msgspec.json.decode(read_bytes(path, StudyError, "as a cell"), type=_Kept)
+        before = msgspec.json.decode(read_bytes(path, StudyError, "as a cell"), type=_Kept)
     except (StudyError, msgspec.DecodeError):
         return None
-    return kept.row if kept.key == key else None
+    return before.row if before.key == key else None
 
 
 def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:

@@ -193,8 +193,8 @@ def _pays_most(any_best: "Sequence[Saving | None]", network: "Sequence[Saving | 
     names = Counter(saving.resource for saving in (*any_best, *network) if saving is not None)
     rows = []
     for name in names:
-        of_all = [one.saves_pct for one in any_best if one is not None and one.resource == name]
-        alone = [one.saves_pct for one in network if one is not None and one.resource == name]
+        of_all = [row.saves_pct for row in any_best if row is not None and row.resource == name]
+        alone = [row.saves_pct for row in network if row is not None and row.resource == name]
         cells = (f"{len(of_all):,}", f"{len(alone):,}" if name not in RANKS else "")
         saves = median(value or 0.0 for value in of_all or alone)
         rows.append((len(of_all), len(alone), Row((say_resource(name), *cells, say_gain(saves)))))

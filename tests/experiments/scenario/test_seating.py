@@ -72,11 +72,13 @@ def test_random_seats_are_those_of_the_seed():
 def test_a_job_that_does_not_fit_is_named_with_ranks_needed_and_free():
     with pytest.raises(ClusterError, match=r"^job b does not fit beside a: it needs 16 ranks, but"):
         seated({"a": 10, "b": 16}, SMALL)
-    with pytest.raises(ClusterError, match=r"job a does not fit: it needs 25 ranks, and 24 of 24"):
+    with pytest.raises(
+        ClusterError, match=r"job a does not fit: it needs 25 ranks, but only 24 of 24"
+    ):
         seated({"a": 25, "b": 1}, SMALL)
     with pytest.raises(ClusterError, match="4 nodes were asked for, and dgx-a100 has 3 nodes of 8"):
         seated({"a": 2, "b": 1}, SMALL, nodes=4)
-    with pytest.raises(ClusterError, match=r"9 ranks, and 8 of 16"):
+    with pytest.raises(ClusterError, match=r"9 ranks, but only 8 of 16"):
         seated({"a": 8, "b": 9}, SMALL, "striped", nodes=2)
 
 

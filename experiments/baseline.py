@@ -49,7 +49,6 @@ from topologies.cluster.bare import unspecified
 from topologies.cluster.catalog import clusters_with
 from traces.card.package import find_package, open_package
 from traces.core.loaded import MEDIAN, CoverageRecord, Loaded
-from traces.core.typical import TYPICAL, like_steps
 from traces.load import OpenTrace
 
 if TYPE_CHECKING:
@@ -419,7 +418,7 @@ def replayed(
         raise SettingsError(
             f"step_time is for one recorded step; step {settings.step} is drawn from several"
         )
-    loaded = read(settings.step if percentile is None else TYPICAL)
+    loaded = read(settings.step if percentile is None else Settings().step)
     asked_nodes = settings.nodes
     loaded, settings = _on_hosts(loaded, cluster, settings)
     cluster = with_nodes(cluster, settings.nodes)
@@ -501,6 +500,7 @@ def _drawn(
         If the trace does not show how steps scatter.
     """
     from experiments.costing.percentile import DRAWS, at_percentile  # most steps are as recorded
+    from traces.core.typical import like_steps
 
     steps = like_steps(read, typical)
     progress = watch(f"{DRAWS} steps")

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _HTTP = 80
+STEP_PAGE = "index.html"
+"""The page of a step; that of a deployment is another."""
 _STATIC = Path(__file__).with_name("static")
 _SHARED = Path(pages.__file__).with_name("assets")
 """The look of pages, and what draws a timeline: those of the files that ``report`` writes."""
@@ -81,10 +83,8 @@ def application(
         Mount("/static", StaticFiles(directory=_STATIC)),
         Mount("/assets", StaticFiles(directory=_SHARED)),
     ]
-    from experiments.explore.session import Session  # a deployment's page needs none of it
-
-    if isinstance(session, Session):
-        of_step = _AskedOfStep(session, stopping)
+    if session.page == STEP_PAGE:
+        of_step = _AskedOfStep(cast("Session", session), stopping)
         routes += [
             Route("/api/choices", of_step.choices),
             Route("/api/ranks", of_step.ranks),

@@ -64,8 +64,9 @@ from experiments.scenario.change import (
     is_of_links,
 )
 from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replicas
-from experiments.scenario.sizes import LAYERS, MICRO_BATCHES, Repeats, repeats
 from experiments.scenario.words import (
+    LAYERS,
+    MICRO_BATCHES,
     CallsNamed,
     Clause,
     Word,
@@ -283,6 +284,8 @@ def _repeats(clause: Clause) -> Part:
     what, *rest = [word.text for word in clause.words]
     if len(rest) != 3 or rest[1] != "->" or not (rest[0].isdecimal() and rest[2].isdecimal()):
         raise WhatIfError(f"write the present and the new number, as in '{what} 4 -> 8'")
+    from experiments.scenario.sizes import Repeats, repeats  # other what-ifs do without
+
     return repeats(Repeats(what, int(rest[0][:7]), int(rest[2][:7])))
 
 

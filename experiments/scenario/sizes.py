@@ -13,14 +13,13 @@ import numpy as np
 
 from experiments.scenario.change import Changed, Edited, say_count
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import LAYERS, MICRO_BATCHES
 from simulator.calls import KINDS
 from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError, WhatIfError, WorkloadError
 from simulator.workload import What, Workload
 
-LAYERS, MICRO_BATCHES = "layers", "micro-batches"
-"""Words for what repeats in a step."""
 _FEWEST = 3
 """Repetitions from which on a trace tells that something repeats: two may be chance."""
 _ENDS = 4

@@ -163,11 +163,11 @@ def broken(tmp_path_factory):
 def test_what_is_broken_or_taken_is_listed_with_the_reason(broken):
     rows = json.loads(asked(broken, "system", "plugins", "-o", "json").stdout)["plugins"]
     refused = {row["name"]: row["refused"] for row in rows}
-    assert "ring is twofold's own" in refused["ring"]
+    assert "ring is a name of twofold's own" in refused["ring"]
     assert "No module named 'mine_gone'" in refused["gone"]
     assert "write a topologies.families.family.Family, not a int" in refused["number"]
     assert "after the last step" in refused["all_reduce.short"]
-    assert "goal is twofold's own" in refused["goal"]
+    assert "goal is a name of twofold's own" in refused["goal"]
     assert "dgx-a100 is twofold's already" in refused["mine"]
     assert all("bad 1.2" in told for told in refused.values())
 

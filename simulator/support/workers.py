@@ -32,6 +32,11 @@ Answer = TypeVar("Answer")
 Case = TypeVar("Case")
 _CLOCK = ("simulator.engine.flow",)
 """What simulating needs."""
+_PIPED = 2048
+"""Bytes of an answer that go through the pipe between processes, which takes up to 4,096 at once
+(``PIPE_BUF``). Of a longer one a worker that is ended may leave the beginning there, for whose rest
+would be waited for ever; so it lies in a file.
+"""
 _ALIGNED = 64
 """Columns begin at multiples of this many bytes, a cache line."""
 
@@ -106,7 +111,7 @@ def ask_all(
             answers = []
             try:
                 for future in futures:
-                    answers.append(future.result())
+                    answers.append(_unpacked(future.result()))
                     if progress is not None:
                         progress(len(answers), len(futures))
             except KeyboardInterrupt:
@@ -118,8 +123,23 @@ def ask_all(
         ) from None
 
 
-def _ask(cases: Sequence[Case], ask: Callable[[Case], Answer], index: int) -> Answer:
-    return ask(cases[index])
+def _ask(cases: Sequence[Case], ask: Callable[[Case], object], index: int) -> bytes | Path:
+    """Answer a case: pickled, in a file where it is long."""
+    answer = pickle.dumps(ask(cases[index]), protocol=5)
+    if len(answer) <= _PIPED:
+        return answer
+    path: Path = _mapped["folder"] / f"answer {index}"
+    path.write_bytes(answer)
+    return path
+
+
+def _unpacked(answer: bytes | Path) -> Any:
+    if isinstance(answer, bytes):
+        return pickle.loads(answer)
+    with answer.open("rb") as file:
+        unpacked = pickle.load(file)
+    answer.unlink()
+    return unpacked
 
 
 def process_context(imports: Sequence[str] = _CLOCK) -> BaseContext:
@@ -187,7 +207,7 @@ def _attach(graph: bytes, path: Path, places: list[_Column]) -> None:
         columns[begin:end].toreadonly() if read_only else columns[begin:end]
         for begin, end, read_only in places
     ]
-    _mapped["shared"] = pickle.loads(graph, buffers=buffers)
+    _mapped.update(shared=pickle.loads(graph, buffers=buffers), folder=path.parent)
 
 
 def _call(function: Callable[..., Answer], *arguments: object) -> Answer:

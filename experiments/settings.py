@@ -154,7 +154,7 @@ class Settings:
     algorithms : sequence of str
         Force algorithms, as :func:`collectives.libraries.planners.parse_rule` reads them:
         ``all_reduce[1MiB..]@tp=ring``.
-    workers : int
+    workers : int, optional
         Processes that simulate what-ifs, and that read the files of a large trace: by default one
         simulates, and as many read as there are cores. Answers do not depend on it.
     what_ifs : sequence of str
@@ -192,7 +192,7 @@ class Settings:
     step: Annotated[Text, AfterValidator(_step)] = "typical"
     nodes: Annotated[int, Field(ge=1)] | None = None
     algorithms: Texts = ()
-    workers: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1)] | None = None
     what_ifs: Texts = ()
     kernels: Path | None = None
     replicate: bool = False
@@ -218,7 +218,7 @@ class Settings:
             self.kernels,
             self.replicate,
             ranks=parse_ranks(self.ranks) if self.ranks else (),
-            workers=self.workers if self.workers > 1 else None,
+            workers=self.workers,
         )
 
     def record(self) -> "SettingsRecord":
@@ -248,7 +248,7 @@ class SettingsRecord(TypedDict):
     step: str
     nodes: int | None
     algorithms: list[str]
-    workers: int
+    workers: int | None
     what_ifs: list[str]
     kernels: str | None
     replicate: bool
@@ -266,7 +266,7 @@ class SettingsOptions(TypedDict, total=False):
     step: str | int
     nodes: int | str | None
     algorithms: "Sequence[str] | str"
-    workers: int
+    workers: int | None
     what_ifs: "Sequence[str] | str"
     kernels: Path | str | None
     replicate: bool

@@ -469,12 +469,12 @@ Fold = Annotated[
     ),
 ]
 Workers = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1,
         rich_help_panel=_SIMULATION,
-        help="Processes that simulate what-ifs, and read large traces (which all cores do by"
-        " default).",
+        show_default="1 simulates, all cores read",
+        help="Processes that simulate what-ifs, and that read large traces.",
     ),
 ]
 
@@ -492,7 +492,7 @@ _OF_SETTINGS: dict[str, tuple[Any, Any]] = {
     "slow_down": (SlowDown, ""),
     "step_time": (StepTime, ""),
     "fold": (Fold, None),
-    "workers": (Workers, 1),
+    "workers": (Workers, None),
 }
 """Options that make the settings, in the order of ``--help``: how each is read, and its default."""
 _FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}

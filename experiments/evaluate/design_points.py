@@ -459,7 +459,7 @@ def simulated(
     """
     every = [(changing.name, scenario) for changing in changes for scenario in changing.scenarios]
     try:
-        results = iter(map_scenarios(every, ask, workers=base.settings.workers, watch=watch))
+        results = iter(map_scenarios(every, ask, workers=base.settings.workers or 1, watch=watch))
     except Interrupted as interruption:
         if len(interruption.answers) < len(changes[0].scenarios):
             raise

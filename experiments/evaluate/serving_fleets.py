@@ -472,7 +472,7 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
     cluster, token = deployment.cluster, memory_use(deployment).token
     if not pool.rules.unit:
         raise WorkloadError(
-            "host memory keeps prompts that begin alike: use requests with hashes of prefixes"
+            "--host-cache keeps prefixes that prompts share: give --requests with prefix hashes"
         )
     if cluster.pcie is None:
         raise ClusterError(f"{cluster.name}: pcie.bandwidth is missing, and --host-cache needs it")

@@ -29,7 +29,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
 from simulator.support.arrays import Floats
-from simulator.workload import What
+from simulator.workload import What, Workload
 from topologies import Cluster
 
 
@@ -187,11 +187,29 @@ def _steps(
             scale[What.COMPUTE] = kernels * np.where(concerned, times, 1.0)
         applies = is_base.any() or source.of_changed or lent
         factor = points.factor
-        if applies and len(kept_times) == len(factor):
-            factor = factor * kept_times
+        if applies:
+            factor = factor * _kept_in(group.steps[0], design.base.workload, kept_times)
         graph = design.graph(group.steps[0], PARTS)
         steps[group.points] = makespans(graph, replace(points, factor=factor, scale=scale))
     return steps
+
+
+def _kept_in(changed: Workload, base: Workload, kept_times: Floats) -> Floats:
+    """Return by what the calls of a changed step are multiplied: as those of the base like them.
+
+    A change may add calls, such as those of further layers. One of a kind, a group and a size that
+    the base has is as known as the base's; of any other nothing was recorded: 1.
+    """
+    if len(changed.calls) == len(kept_times):
+        return kept_times
+    known = dict(zip(_call_sorts(base), kept_times.tolist(), strict=True))
+    return np.array([known.get(sort, 1.0) for sort in _call_sorts(changed)])
+
+
+def _call_sorts(workload: Workload) -> list[tuple[int, tuple[int, ...], float]]:
+    calls, ranks = workload.calls, [group.ranks for group in workload.groups]
+    columns = calls.kind.tolist(), calls.group.tolist(), calls.size.tolist()
+    return [(kind, ranks[group], size) for kind, group, size in zip(*columns, strict=True)]
 
 
 def by_sources(

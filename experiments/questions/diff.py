@@ -361,7 +361,7 @@ def _changes(a: Side, b: Side, watch: Watch) -> tuple[tuple[ChangeOfA, ...], Cha
     for change in likely:
         every = _applied(every, change)[0] or every
     scenarios = [*((text, changed) for text, changed, _ in possible), ("together", every)]
-    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers, watch=watch)
+    outcomes = map_scenarios(scenarios, outcome, workers=base.settings.workers or 1, watch=watch)
     steps = [change.makespan for change in outcomes]
     rows = [
         _change(text, step, note, a, b)

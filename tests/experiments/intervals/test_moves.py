@@ -21,6 +21,7 @@ from experiments.scenario.change import Change
 from experiments.scenario.cluster import moved_to
 from experiments.scenario.resources import better
 from experiments.scenario.scenario import Scenario
+from helpers.places import SAMPLES
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -237,3 +238,10 @@ def test_a_network_compared_with_itself_leaves_nothing_open() -> None:
     for cost in ("model", "trace"):
         again = compare(SAMPLE, ["dgx-a100", "dgx-a100"], nodes=2, collective_cost=cost).points[1]
         assert (again.utility_pct, again.interval_pct) == (0.0, 0.0)
+
+
+def test_calls_that_a_change_adds_are_as_known_as_those_of_the_base_like_them():
+    """Twice the layers have twice the recorded calls, and none of another kind, group or size."""
+    (point,) = what_ifs(SAMPLES / "gpu-dp2-tp4", "dgx-a100", ["layers 6 -> 12"], nodes=2).points
+    assert point.gain_pct == pytest.approx(-93, abs=1)
+    assert point.prior_pct < 1

@@ -209,7 +209,7 @@ def test_a_host_tier_needs_prompts_that_begin_alike():
     served_by = instances_of(
         serving_plan(model="llama-3.1-8b", rate="1/s", host_cache="1 GB"), "hgx-h100"
     )
-    with pytest.raises(TwofoldError, match="requests with hashes"):
+    with pytest.raises(TwofoldError, match="prefix hashes"):
         serving(served_by, generate_requests(4, 1.0, 64, 4), resources=[], seeds=1)
 
 

@@ -25,11 +25,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from experiments.scenario.change import unit_of_value
 from experiments.settings import Settings
 from experiments.studies.constraints import (
     Constraint,
-    UnitOf,
     contradiction,
     parse_constraint,
     parse_formula,
@@ -39,7 +37,7 @@ from experiments.studies.dimensions import (
     Dimension,
     DimensionError,
     parse_dimension,
-    plan_fields,
+    unit_of_names,
 )
 from experiments.studies.figures import FIGURES, FITS, OF_REQUESTS, OF_STEPS
 from experiments.studies.robust import Goal, check_quantile, is_quantile
@@ -50,6 +48,7 @@ from simulator.support.yaml_text import Keys, Place, parse_yaml, place_of, place
 
 MOST_POINTS = 1_000_000
 """Points of a grid, and trials of a search: more are a space to search, not to list."""
+_UNITS = {name: figure.unit for name, figure in FIGURES.items()}
 _LONGEST = 1 << 20
 """Bytes of a study file."""
 METHODS = ("grid", "random", "sobol", "nsga2", "tpe", "bisect", "sensitivity")
@@ -308,7 +307,7 @@ class Declaration:
     @property
     def goals(self) -> tuple[Goal, ...]:
         """The objectives, in the order of the file."""
-        goals, unit_of = [], _unit_of(self.dimensions)
+        goals, unit_of = [], unit_of_names(self.dimensions, _UNITS)
         for name, raw in self.file.objectives.items():
             way, of = next(iter(raw.items())) if isinstance(raw, dict) else (raw, "")
             if of and not is_quantile(of):
@@ -500,7 +499,7 @@ def _constraints(
     file: StudyFile, dimensions: Iterable[Dimension], wrong: Any
 ) -> tuple[Constraint, ...]:
     """Read what must hold, and refuse what no point can meet."""
-    unit_of = _unit_of(dimensions)
+    unit_of = unit_of_names(dimensions, _UNITS)
     constraints = []
     for index, text in enumerate(file.constraints):
         try:
@@ -514,45 +513,6 @@ def _constraints(
                 ("constraints", index), f"no point meets both {left_unit!r} and {right_unit!r}"
             )
     return tuple(constraints)
-
-
-def _unit_of(dimensions: Iterable[Dimension]) -> UnitOf:
-    """Make what says the unit of a name, and raises StudyError of one that is not a figure."""
-    units = units_of(dimensions)
-
-    def unit_of(name: str) -> str:
-        if name in units:
-            return units[name]
-        raise StudyError(
-            f"{name!r} is not a figure; {did_you_mean(name, units)}there are {_few(units)}"
-        )
-
-    return unit_of
-
-
-def units_of(dimensions: Iterable[Dimension]) -> dict[str, str]:
-    """Return the base unit of every name that a constraint or an objective may have."""
-    from experiments.scenario.change import CLUSTER_RESOURCES
-
-    units = {name: figure.unit for name, figure in FIGURES.items()}
-    units |= {f"plan.{name}": "" for name in plan_fields()}
-    units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
-    of_dimensions = {
-        dimension.name: _base(dimension.unit) for dimension in dimensions if dimension.is_number
-    }
-    return units | of_dimensions
-
-
-def _base(unit: str) -> str:
-    return unit if unit in ("s", "B", "B/s", "FLOP/s") else ""
-
-
-def _few(names: Iterable[str]) -> str:
-    """List names, those of plans and clusters as one of many."""
-    figures = [name for name in names if "." not in name]
-    return (
-        f"{', '.join(figures)}, plan.tp and other fields of a plan, scale_up.size and other values"
-    )
 
 
 def _check_objectives(declaration: Declaration, wrong: Any) -> None:
@@ -589,7 +549,7 @@ def _check_objectives(declaration: Declaration, wrong: Any) -> None:
 
 def _check_formula(declaration: Declaration, name: str, formula: str, wrong: Any) -> None:
     try:
-        parse_formula(formula, _unit_of(declaration.dimensions))
+        parse_formula(formula, unit_of_names(declaration.dimensions, _UNITS))
     except StudyError as error:
         raise wrong(("objectives", name), str(error)) from error
 

@@ -21,7 +21,7 @@ A range without ``steps`` is a continuum, which searches may draw from and a gri
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -33,7 +33,8 @@ from experiments.scenario.change import CLUSTER_RESOURCES, is_of_links, unit_of_
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS
 from experiments.scenario.words import MOST
-from simulator.support.errors import QuantityError, TwofoldError
+from experiments.studies.constraints import UnitOf
+from simulator.support.errors import QuantityError, StudyError, TwofoldError
 from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import format_quantity, parse_quantity
 from topologies.cluster.fabrics import FABRICS
@@ -522,3 +523,31 @@ _KINDS: dict[str, Callable[[str, object], Dimension]] = {
     PLAN: _plan,
     SERVING: _plan,
 }
+
+
+def unit_of_names(dimensions: Iterable[Dimension], figures: Mapping[str, str]) -> UnitOf:
+    """Make what says the base unit of a name that a constraint or an objective may have.
+
+    ``figures`` are the units of figures by name. What is made raises StudyError of any other name
+    than theirs, those of dimensions, and of fields of plans and values of clusters.
+    """
+    units = {**figures, **{f"plan.{name}": "" for name in plan_fields()}}
+    units |= {name: _base(unit_of_value(name)) for name in CLUSTER_RESOURCES}
+    units |= {
+        dimension.name: _base(dimension.unit) for dimension in dimensions if dimension.is_number
+    }
+
+    def unit_of(name: str) -> str:
+        if name in units:
+            return units[name]
+        figure_names = ", ".join(name for name in units if "." not in name)
+        raise StudyError(
+            f"{name!r} is not a figure; {did_you_mean(name, units)}there are {figure_names}, "
+            "plan.tp and other fields of a plan, scale_up.size and other values"
+        )
+
+    return unit_of
+
+
+def _base(unit: str) -> str:
+    return unit if unit in ("s", "B", "B/s", "FLOP/s") else ""

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.house import PACKAGES, longest_import_chain, size_of
 
 MODULES = 439
-LINES = 128_906
+LINES = 128_911
 CHAIN = 30
 VAGUE_PCT = {
     "simulator": 0.3,

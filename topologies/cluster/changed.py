@@ -16,7 +16,14 @@ from simulator.support.names import did_you_mean, same_name
 from simulator.support.quantities import whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.cluster.catalog import complaints
-from topologies.cluster.fabrics import DATA_SHEET, GRAPH, TRANSPORT_FIELDS, TRANSPORTS, GraphFabric
+from topologies.cluster.fabrics import (
+    DATA_SHEET,
+    GRAPH,
+    TRANSPORT_FIELDS,
+    TRANSPORTS,
+    GraphFabric,
+    PlanedFabric,
+)
 from topologies.cluster.graphs import fabric_for
 from topologies.cluster.kinds import changed_kinds, values_of_kinds
 from topologies.cluster.node import WIRED, LinkFactors
@@ -383,6 +390,9 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
 and by NCCL's variable: from what one is set to, to fields of the file."""
 
 
+_PLANES = {"scale_out.planes", "scale_out.nic_ports"}
+
+
 def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
     """Return the cluster with a setting of its library, or of how that reaches its NICs.
 
@@ -417,6 +427,12 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
         fields = SETTINGS[setting](text)
     except WhatIfError as error:
         raise WhatIfError(f"{what}: {error}") from error
+    fabric = cluster.scale_out
+    if _PLANES & fields.keys() and fabric is not None and not isinstance(fabric, PlanedFabric):
+        raise WhatIfError(
+            f"{what}: planes belong to leaf_spine, rail and fat_tree, but a {fabric.topology} "
+            f"joins the NICs of {cluster.name}; write 'topology scale_out=rail and {what}'"
+        )
     transport = fields.get("scale_out.transport")
     if transport in TRANSPORTS and cluster.scale_out is not None:
         cluster = _without_transport(cluster, TRANSPORTS[str(transport)])

@@ -8,7 +8,7 @@ from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.routing.routes import link_loads, routes
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError
-from topologies import Fault, broken, build, parse_cluster
+from topologies import Fault, broken, build, load_cluster, parse_cluster
 from topologies.cluster.bill import bill_of
 from topologies.cluster.changed import with_setting
 from topologies.drawing import figure
@@ -157,3 +157,8 @@ def test_a_figure_shows_every_plane():
 def test_planes_that_do_not_fit_are_refused(more, size, reason):
     with pytest.raises(ClusterError, match=reason):
         cluster("leaf_spine", *more, size=size)
+
+
+def test_planes_of_another_fabric_are_refused_with_what_to_change():
+    with pytest.raises(WhatIfError, match="a switch joins the NICs of dgx-a100; write"):
+        with_setting(load_cluster("dgx-a100"), "scale_out.planes", "2")

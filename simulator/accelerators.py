@@ -371,6 +371,22 @@ def multiprocessor_count(chip: Accelerator) -> int | None:
     return closest.multiprocessors
 
 
+def compute_capability(chip: Accelerator) -> int | None:
+    """Return the first number of CUDA's compute capability; None of a chip that has none.
+
+    Examples
+    --------
+    >>> [compute_capability(accelerator(name)) for name in ("H200", "RTX-5090", "TPU v4")]
+    [9, 12, None]
+    """
+    stated = [sheets()[sheet.name].get("capability") for sheet in named(chip.name)]
+    return next(filter(None, stated), _CAPABILITIES.get(chip.generation))
+
+
+_CAPABILITIES = {"volta": 7, "ampere": 8, "ada": 8, "hopper": 9, "blackwell": 10}
+"""First numbers of compute capabilities (NVIDIA CUDA C++ Programming Guide)."""
+
+
 def vendor(generation: str) -> str:
     """Return the maker of a generation: ``nvidia``, ``amd``, ``google``; "" of others."""
     return next((name for name, order in GENERATIONS.items() if generation in order), "")

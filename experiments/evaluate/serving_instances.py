@@ -10,7 +10,7 @@ import numpy as np
 from collectives.libraries.engine_all_reduce import engine_all_reduce
 from experiments.scenario.collective_times import collective_time
 from experiments.scenario.scenario import Scenario
-from simulator.accelerators import Accelerator
+from simulator.accelerators import Accelerator, compute_capability
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
 from simulator.schedule import Plan
@@ -222,8 +222,11 @@ def cache_bytes(deployment: Deployment) -> float:
 
 @lru_cache(maxsize=8)
 def _kernels(chip: "_Chip") -> KernelTimes:
-    peaks = dict(chip.peaks)
-    return kernel_times(Accelerator(chip.name, peaks, chip.bandwidth, chip.generation))
+    return kernel_times(_accelerator(chip))
+
+
+def _accelerator(chip: "_Chip") -> Accelerator:
+    return Accelerator(chip.name, dict(chip.peaks), chip.bandwidth, chip.generation)
 
 
 class _Chip(NamedTuple):
@@ -302,6 +305,7 @@ class _Key:
             deployment.adapters,
             deployment.context,
             (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
+            _decode_rows(deployment),
         )
 
     def __hash__(self) -> int:
@@ -335,8 +339,20 @@ def _surface(key: _Key) -> IterationSurface:
         context=deployment.context,
         captured=captured_sizes(by.captured),
         pads_chunks=by.pads_chunks,
+        query_block=_decode_rows(deployment),
     )
     return surface(clock, batch, limits)
+
+
+def _decode_rows(deployment: Deployment) -> int:
+    """Return rows of queries of a decode's head beside chunks of prompts.
+
+    Caches of 8 bits are not FlashAttention-2's (vLLM, ``v1/attention/backends/flash_attn.py``).
+    """
+    if deployment.precisions.cache.startswith("fp8"):
+        return 1
+    capability = compute_capability(_accelerator(_chip(deployment.cluster)))
+    return deployment.engine.decode_rows.get(capability or 0, 1)
 
 
 _SMALL_DOMAIN = 4e6
@@ -368,8 +384,7 @@ class ExchangeClock:
         library = collective_time(self.cluster, exchange.kind, ranks, exchange.size)
         if exchange.kind != "all_reduce" or ranks > self.base.scale_up.size:
             return library
-        chip = _chip(self.base)
-        accelerator = Accelerator(chip.name, dict(chip.peaks), chip.bandwidth, chip.generation)
+        accelerator = _accelerator(_chip(self.base))
         kernel = engine_all_reduce(accelerator, ranks, exchange.size)
         if kernel is None:
             return library

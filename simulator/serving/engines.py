@@ -47,6 +47,9 @@ class Engine:
         Whether of two computed copies of a block one is given up.
     pads_ranks
         ``always`` or ``graphs``: when data-parallel ranks are padded to the one with the most.
+    decode_rows
+        Rows of queries that attention computes for each head of a decode beside chunks of prompts,
+        by the first number of CUDA's compute capability; 1 for those that are not named.
     host
         What an iteration and a first token take besides kernels.
     assumed
@@ -68,6 +71,7 @@ class Engine:
     merges: bool
     pads_ranks: str
     fuses_casts: bool
+    decode_rows: Mapping[int, int]
     host: Host
     assumed: str = ""
 
@@ -117,6 +121,7 @@ def engine(name: str, version: str = "", memory: float = 80e9) -> Engine:
         merges=data["merges"],
         pads_ranks=data["pads_ranks"],
         fuses_casts=data["fuses_casts"],
+        decode_rows=data["decode_rows"],
         host=Host(
             step=parse_quantity(host["step"], "s"),
             prefill=parse_quantity(host["prefill"], "s"),

@@ -25,8 +25,9 @@ class IterationSurface(NamedTuple):
     ``tokens[n]`` is of ``n`` tokens as the engine pads them in a batch of decodes alone,
     ``eager[n]`` as in one with chunks of prompts; ``sequences[m]`` of a head for ``m``. ``decodes``
     and ``chunks`` are over ``STEPS`` points for each doubling, from 1: of their number in the
-    rows, of the mean context or length in the columns. ``windowed`` is of chunks in layers with a
-    window, whose columns are tokens of a chunk.
+    rows, of the mean context or length in the columns. ``beside`` is of decodes in a batch that has
+    chunks, too, and ``windowed`` of chunks in layers with a window, whose columns are tokens of a
+    chunk.
 
     ``shared[n]`` and ``shared_eager[n]`` are the parts of ``tokens`` and ``eager`` that
     data-parallel ranks do together, experts and their exchanges, where each rank has ``n`` tokens;
@@ -37,6 +38,7 @@ class IterationSurface(NamedTuple):
     eager: Floats
     sequences: Floats
     decodes: Matrix
+    beside: Matrix
     chunks: Matrix
     windowed: Matrix
     shared: Floats
@@ -95,7 +97,8 @@ def iteration_time(surface: IterationSurface, batch: Batch) -> float:
     time += surface.sequences[sequences]
     if batch.decodes:
         mean = batch.decode_context / batch.decodes
-        time += grid_value(surface.decodes, float(batch.decodes), mean)
+        decodes = surface.beside if batch.chunks else surface.decodes
+        time += grid_value(decodes, float(batch.decodes), mean)
     if batch.chunks:
         length = math.sqrt(2.0 * batch.chunk_pairs / batch.chunks)
         time += grid_value(surface.chunks, float(batch.chunks), length)
@@ -120,6 +123,7 @@ def with_drafts(
         eager=surface.eager + draft.eager + (drafts - 1) * draft.tokens[1],
         sequences=surface.sequences + drafts * draft.sequences[heads],
         decodes=surface.decodes + drafts * draft.decodes,
+        beside=surface.beside + drafts * draft.beside,
         chunks=surface.chunks + draft.chunks,
         windowed=surface.windowed + draft.windowed,
     )

@@ -76,7 +76,7 @@ def test_a_sheet_is_found_by_its_name_and_its_table_and_says_its_sources(name):
         assert accelerator(chip.kernel_table) == chip
         assert kernel_machines()[chip.kernel_table].name == name
     numbers = {"memory_bandwidth", *(f"peak.{dtype}" for dtype in sheet.get("peak", ()))}
-    numbers |= {"memory", "multiprocessors", "sustained"} & sheet.keys()
+    numbers |= {"capability", "memory", "multiprocessors", "sustained"} & sheet.keys()
     assert numbers <= sheet["sources"].keys()
 
 

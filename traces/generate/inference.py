@@ -113,6 +113,9 @@ class InferencePass:
         How tokens choose experts, as tables of grouped products name it.
     adapters
         Which each token has one of; of dense models with grouped attention.
+    decode_rows
+        Rows of queries that grouped attention computes for each head of a decode: more than one
+        where kernels give it a block of its own.
 
     Raises
     ------
@@ -127,6 +130,7 @@ class InferencePass:
     precisions: Precisions = Precisions()
     distribution: str = "power_law_1.2"
     adapters: Adapters | None = None
+    decode_rows: int = 1
 
     def __post_init__(self) -> None:
         least = sum(segment.sequences * segment.new_tokens for segment in self.segments)
@@ -249,9 +253,10 @@ def _grouped(
             batch=segment.sequences,
             heads=heads,
             kv_heads=kv_heads,
-            queries=segment.new_tokens,
+            queries=batch.decode_rows if segment.new_tokens == 1 else segment.new_tokens,
             keys=segment.context,
             head_size=attention.head,
+            causal=segment.new_tokens > 1 or batch.decode_rows == 1,
             window=window,
             cached=True,
             cache_dtype=batch.precisions.cache,

@@ -125,6 +125,8 @@ class SurfaceLimits:
     """How large the batches of an instance get, and to which sizes the engine pads them.
 
     ``captured`` are the sizes of captured graphs, ascending; larger batches are not padded.
+    ``query_block`` is how many rows of queries attention computes for each head of a decode that is
+    beside chunks of prompts.
     """
 
     tokens: int
@@ -132,6 +134,7 @@ class SurfaceLimits:
     context: int
     captured: tuple[int, ...] = ()
     pads_chunks: bool = True
+    query_block: int = 1
 
 
 def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> IterationSurface:
@@ -163,11 +166,17 @@ def surface(clock: PassClock, batch: InferencePass, limits: SurfaceLimits) -> It
     ]
     sequences = np.interp(np.arange(limits.sequences + 1), heads, by_head)
     sequences[0] = 0.0
+    grids = _grid(limits.sequences), _grid(limits.context)
+    decodes = beside = _attention(clock, batch, *grids, _decode)
+    if limits.query_block > 1:
+        in_blocks = replace(batch, decode_rows=limits.query_block)
+        beside = np.maximum(decodes, _attention(clock, in_blocks, *grids, _decode))
     return IterationSurface(
         tokens=tokens,
         eager=eager,
         sequences=np.ascontiguousarray(sequences),
-        decodes=_attention(clock, batch, _grid(limits.sequences), _grid(limits.context), _decode),
+        decodes=decodes,
+        beside=beside,
         chunks=_attention(clock, batch, _grid(64), _grid(limits.context), _square, windowed=False),
         windowed=_attention(clock, batch, _grid(64), _grid(limits.tokens), _square, windowed=True),
         shared=shared,

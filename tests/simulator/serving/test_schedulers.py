@@ -22,7 +22,7 @@ def constant_surface(step: float = 1.0, per_token: float = 0.0) -> IterationSurf
     zero = np.full((5, 40), 1e-300)
     none = np.zeros(0)
     return IterationSurface(
-        tokens, tokens, np.zeros(2049), zero, zero.copy(), zero.copy(), none, none
+        tokens, tokens, np.zeros(2049), zero, zero, zero.copy(), zero.copy(), none, none
     )
 
 

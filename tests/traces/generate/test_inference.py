@@ -1,5 +1,6 @@
 """Inference passes: the surface against the pass, physics of its parts, MLA, experts."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -53,6 +54,22 @@ def test_the_surface_is_the_pass_within_two_per_cent(name, decodes, context, chu
         1, decodes, float(decodes * context), chunks, float(chunks * length), chunks * length**2 / 2
     )
     assert iteration_time(surface_of(name), batch) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_attention_in_blocks_counts_beside_chunks_only(chunks):
+    """As FlashAttention-2 takes decodes in a mixed batch, here with heads that share keys."""
+    clock = PassClock(kernel_times(accelerators()["A100-SXM4-80GB"]), CLOCK.exchange)
+    one, limits = a_pass("llama-3.1-70b", Segment(1, 1, 1)), replace(LIMITS, query_block=64)
+    table = surface(clock, replace(one, precisions=Precisions()), limits)
+    segments = [Segment(100, 1, 1000), *([Segment(chunks, 500, 500)] if chunks else [])]
+    rows = 64 if chunks else 1
+    given_pass = a_pass("llama-3.1-70b", *segments, decode_rows=rows)
+    whole = clock.time(replace(given_pass, precisions=Precisions()))
+    batch = Batch(1, 100, 1e5, chunks, chunks * 500.0, chunks * 500.0**2 / 2)
+    assert iteration_time(table, batch) == pytest.approx(whole, rel=0.02)
+    plain = clock.time(replace(given_pass, precisions=Precisions(), decode_rows=1))
+    assert (whole > 1.05 * plain) == bool(chunks)
 
 
 def test_experts_and_mla_ask_their_own_tables():

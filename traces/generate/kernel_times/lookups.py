@@ -150,8 +150,19 @@ def _attention_lookup(shape: Attention, tables: Collection[Key], generation: str
     return result
 
 
+_KEYS_OF_BLOCK = 128.0
+"""Keys of a block of FlashAttention-2 over a paged cache, of 64 queries (Dao-AILab/flash-attention,
+``flash_fwd_launch_template.h``, ``run_mha_fwd_splitkv_dispatch``): a causal square of n tokens
+computes n (n + 128) / 2 pairs of a query and a key."""
+
+
 def _forward(shape: Attention, tables: Collection[Key]) -> tuple[float, Lookup | None]:
     """Find flash attention forward, and the length that its efficiency is that of."""
+    if shape.cached and not shape.causal:
+        # Blocks of rows that see all keys, of the causal square of as many keys.
+        seen = shape.keys if shape.window is None else min(shape.window, shape.keys)
+        result = _square(shape, seen, None, tables)
+        return seen, result and result.times(2.0 * shape.queries / (seen + _KEYS_OF_BLOCK))
     if not shape.causal:
         # A block without a mask has the length of the square with as many pairs of tokens.
         length = math.sqrt(shape.pairs)

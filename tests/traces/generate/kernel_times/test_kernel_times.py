@@ -182,6 +182,19 @@ def test_one_head_of_attention_leaves_most_multiprocessors_idle():
     assert work_of(one).flops / H100.time(one).seconds < 1.01 * 579e12 * 32 / 132
 
 
+@pytest.mark.parametrize(
+    ("decodes", "keys", "measured"),
+    [(16, 923, 78), (64, 410, 145), (64, 1384, 368), (128, 410, 306), (128, 923, 582)],
+)
+def test_a_decode_in_a_block_of_queries_takes_what_was_measured(decodes, keys, measured):
+    """Us beside 16 tokens of a prompt, with 4 and with 8 heads of keys (LLMServingSim @72c16ba,
+    profiler/perf/RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507, vLLM 0.19)."""
+    shape = Attention(decodes, 32, 4, 64, keys, 128, causal=False, cached=True)
+    assert TIMES["rtx_pro_6000_server"].time(shape).seconds == pytest.approx(
+        1e-6 * measured, rel=0.15
+    )
+
+
 @tries(60)
 @given(
     queries=st.integers(1, 60),

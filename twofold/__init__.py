@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from experiments.questions.diff import diff as diff
     from experiments.questions.explain import explain as explain
     from experiments.questions.generate import generate as generate
+    from experiments.questions.generate import launch_file as launch_file
     from experiments.questions.generate import memory as memory
     from experiments.questions.generate import plan_on as plan_on
     from experiments.questions.generate import write_plan as write_plan
@@ -131,6 +132,7 @@ _PLACES = {
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
     "write_plan": f"{_QUESTIONS}.generate:write_plan",
     "memory": f"{_QUESTIONS}.generate:memory",
+    "launch_file": f"{_QUESTIONS}.generate:launch_file",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
     "bill": f"{_QUESTIONS}.bill:bill",
@@ -208,6 +210,7 @@ __all__ = [
     "generate",
     "grid",
     "inspect",
+    "launch_file",
     "load",
     "load_cluster",
     "memory",

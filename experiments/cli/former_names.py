@@ -59,6 +59,9 @@ def current_words(words: Sequence[str]) -> list[str]:
         rest += [word for page in pages for word in ("--html", page)]
     elif command == "validate":
         rest = _with_tables(rest)
+    elif command == "generate":
+        rest, launches = _take_option(rest, "--launch")
+        rest += [word for launch in launches for word in (_launch_option(launch), launch)]
     rest, replicas = _take_option(rest, "--replicas")
     rest = [word for times in replicas for word in ("--what-if", f"replicas x{times}")] + rest
     if command not in ("bill", "clusters"):
@@ -91,6 +94,12 @@ def _take_option(words: Sequence[str], *names: str) -> tuple[list[str], list[str
         else:
             rest.append(word)
     return rest, values
+
+
+def _launch_option(value: str) -> str:
+    """Return what ``--launch`` is called: with a time it was what is ``--launch-time`` now."""
+    is_name = value[:1].isalpha() or not value
+    return "--launch" if is_name else "--launch-time"
 
 
 def _with_tables(words: list[str]) -> list[str]:

@@ -32,6 +32,7 @@ from experiments.cli.show import check_html, say, show
 from simulator.support.errors import WorkloadError
 
 if TYPE_CHECKING:
+    from experiments.settings import Settings
     from topologies import Cluster as ClusterDescription
     from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
@@ -54,6 +55,12 @@ def _optimizers() -> Iterable[str]:
     from traces.generate.run import OPTIMIZERS
 
     return OPTIMIZERS
+
+
+def _launchers() -> Iterable[str]:
+    from traces.generate.launch_files import LAUNCHERS
+
+    return LAUNCHERS
 
 
 def _frameworks() -> Iterable[str]:
@@ -209,7 +216,7 @@ def generate(
             help="gpipe, 1f1b, interleaved, zb-h1.",
         ),
     ] = None,
-    launch: Annotated[
+    launch_time: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=_DETAIL,
@@ -276,6 +283,15 @@ def generate(
         Path | None,
         typer.Option("--write", "-w", help="Write the plan, a YAML file for other commands."),
     ] = None,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_DETAIL,
+            **choice(_launchers),
+            help="Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
+            "nemo, deepspeed, slurm.",
+        ),
+    ] = None,
     html: Html = None,
     engine: Engine = "flow",
     nodes: Nodes = None,
@@ -298,6 +314,9 @@ def generate(
     if memory_only:
         _show_memory(plan, output)
         return
+    if launch is not None:
+        _print_launch_file(plan, where, launch, settings_of(ctx))
+        return
 
     def keep(plan: "GenerationPlan") -> None:
         if write is not None:
@@ -317,6 +336,18 @@ def _show_memory(plan: "GenerationPlan", output: Output) -> None:
     from experiments.questions.generate import memory
 
     show(memory(plan), output)
+
+
+def _print_launch_file(
+    plan: "GenerationPlan", cluster: "ClusterDescription", launcher: str, settings: "Settings"
+) -> None:
+    """Print the launch file of a plan; what its format has no comments for is told beside it."""
+    from experiments.questions.generate import launch_file
+
+    file = launch_file(plan, cluster, launcher, settings=settings)
+    typer.echo(file.text, nl=False)
+    for note in file.notes:
+        say(note)
 
 
 def _check(ctx: typer.Context) -> None:
@@ -351,7 +382,7 @@ def _check_framework(values: dict[str, Any]) -> None:
 
 
 _OF_PLANS = frozenset(
-    {"ctx", "model", "cluster", "memory_only", "folded", "write", "html", "output"}
+    {"ctx", "model", "cluster", "memory_only", "folded", "write", "launch", "html", "output"}
 )
 _OF_PLANS |= {"engine", "nodes", "algorithm", "transport", "what_if", "slow_down", "verbose"}
 """Options that mean something for a plan, which says itself what runs."""
@@ -388,7 +419,9 @@ def _plan_of(values: dict[str, Any], cluster: "ClusterDescription") -> "Generati
             **{name: values[name] for name in degrees}, dp_replicate=values["dp_replicate"]
         ),
         run=_training(values) if values["phase"] == "training" else _serving(values),
-        launch=None if values["launch"] is None else parse_quantity(values["launch"], "s"),
+        launch=None
+        if values["launch_time"] is None
+        else parse_quantity(values["launch_time"], "s"),
         compute_efficiency=COMPUTE_EFFICIENCY if compute is None else compute,
         memory_efficiency=MEMORY_EFFICIENCY if memory is None else memory,
         imbalance=values["expert_imbalance"],

@@ -22,6 +22,7 @@ from experiments.priors.steps import StepPrior, likely_step, step_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
+from experiments.scenario.nccl_environment import nccl_environment
 from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
@@ -32,6 +33,8 @@ from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster, place, with_nodes
 from traces.generate.generate import CallVolume, Volumes, as_loaded
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, OwnKernels
+from traces.generate.launch_files import Job, notes_of
+from traces.generate.launch_files import launch_file as made_launch_file
 from traces.generate.memory import StageMemory, fullest, memory_of
 from traces.generate.model import Model, load_model, parameters
 from traces.generate.parallelism import Parallelism
@@ -251,7 +254,7 @@ def _folds(plan: GenerationPlan, settings: Settings) -> bool:
 
 
 def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
-    cluster: Cluster,
+    cluster: Cluster | Path | str,
     *,
     model: Model | Path | str,
     parallelism: Parallelism,
@@ -268,7 +271,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
     Parameters
     ----------
     cluster
-        Its file gives the accelerator's peak and memory bandwidth.
+        The cluster, its name, or its file, which gives the accelerator's peak and bandwidth.
     model
         A model, its name, or the path of its card.
     parallelism, run, launch
@@ -292,8 +295,9 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         parallelism and run do not fit each other.
     """
     shape = model if isinstance(model, Model) else load_model(model)
+    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     accelerator = accelerator_of(
-        cluster,
+        machine,
         run.precision,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
@@ -305,7 +309,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         accelerator=accelerator,
         launch=launch,
         imbalance=parse_imbalance(imbalance) if isinstance(imbalance, str) else imbalance,
-        memory=None if ignore_memory else memory_on(cluster),
+        memory=None if ignore_memory else memory_on(machine),
         kernels=_own_kernels(kernels),
     )
 
@@ -328,6 +332,67 @@ def write_plan(plan: GenerationPlan, path: Path | str) -> None:
     """
     with writing(Path(path)) as stream:
         stream.write(plan_text(plan).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFile:
+    """The file that starts a step, and notes where its format has no comments."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def launch_file(
+    plan: GenerationPlan,
+    cluster: Cluster | Path | str,
+    launcher: str,
+    *,
+    settings: Settings | None = None,
+) -> LaunchFile:
+    """Return the file that starts a planned step on a cluster; nothing is simulated.
+
+    Parameters
+    ----------
+    plan
+        A training step.
+    cluster
+        The cluster, its name in the catalogue, or the path of its YAML file.
+    launcher
+        A name of :data:`traces.generate.launch_files.LAUNCHERS`: ``megatron``, ``torchtitan``,
+        ``nemo``, ``deepspeed`` or ``slurm``.
+    settings
+        ``nodes`` as everywhere; what-ifs such as ``NCCL_PXN_DISABLE = 1`` and ``transport
+        sockets``, and algorithms for whole kinds of calls, become variables of NCCL.
+
+    Raises
+    ------
+    TwofoldError
+        If the step does not fit on the cluster or into memory, the launcher has no setting for
+        something in it, or a what-if is of the machine or the step.
+
+    Examples
+    --------
+    >>> step = Training(micro_batch=1, global_batch=16, sequence=4096)
+    >>> degrees = Parallelism(dp=16, zero=1)
+    >>> plan = plan_on("hgx-h100", model="qwen3-4b", parallelism=degrees, run=step)
+    >>> print(launch_file(plan, "hgx-h100", "deepspeed").text[:27])
+    {
+      "train_batch_size": 16,
+    """
+    settings = settings or Settings()
+    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where = with_nodes(machine, settings.nodes)
+    placement = place(where, plan.parallelism.ranks, settings.nodes)
+    check_memory(with_own_rates(plan, where, settings.nodes))
+    job = Job(
+        plan=plan,
+        cluster=where.name,
+        nodes=placement.nodes,
+        ranks_per_node=min(placement.ranks_per_node, plan.parallelism.ranks),
+        environment=nccl_environment(where, settings.what_ifs, settings.algorithms),
+    )
+    text = made_launch_file(job, launcher)
+    return LaunchFile(text, () if "#" in text else tuple(notes_of(job)))
 
 
 @dataclass(frozen=True, slots=True)

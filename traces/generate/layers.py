@@ -113,17 +113,27 @@ def divided(
     layers: Sequence[ModelBlock], outer: tuple[ModelBlock, ModelBlock], count: int
 ) -> list[list[ModelBlock]]:
     """Divide layers over ``count`` chunks, with embedding and head on the outer two."""
-    base, remainder = divmod(len(layers), count)
-    longer = range((count - remainder) // 2, (count - remainder) // 2 + remainder)
     blocks: list[list[ModelBlock]] = []
     layer = 0
-    for chunk in range(count):
-        end = layer + base + (1 if chunk in longer else 0)
-        blocks.append(list(layers[layer:end]))
-        layer = end
+    for size in chunk_sizes(len(layers), count):
+        blocks.append(list(layers[layer : layer + size]))
+        layer += size
     blocks[0].insert(0, outer[0])
     blocks[-1].append(outer[1])
     return blocks
+
+
+def chunk_sizes(layers: int, count: int) -> list[int]:
+    """Return how many layers each of ``count`` chunks has.
+
+    Examples
+    --------
+    >>> chunk_sizes(126, 16)  # Llama 3.1 405B
+    [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]
+    """
+    base, remainder = divmod(layers, count)
+    longer = range((count - remainder) // 2, (count - remainder) // 2 + remainder)
+    return [base + (chunk in longer) for chunk in range(count)]
 
 
 def _outer(batch: MicroBatch, block: ModelBlock) -> ModelBlock:

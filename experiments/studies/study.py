@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.baseline import baseline
@@ -26,6 +27,7 @@ from experiments.studies.explore import Chosen, Explored, Explorer
 from experiments.studies.placed import Base, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
+from experiments.studies.trade_offs import knee, marginal
 from simulator.support.errors import OutputError, StudyError, TwofoldError
 from simulator.support.input_files import read_text
 from topologies import load_cluster
@@ -40,7 +42,10 @@ class PointRow:
     in base units. ``best_of`` names the objectives that no feasible point is better in.
     ``confirmed_step_s`` is its step by the engine that confirms, ``longer_pct`` by how much longer
     that is; both None where none does. ``kept_pct`` says in how many of 100 draws of what is not
-    known it is on the front, None where no objective is a quantile.
+    known it is on the front, None where no objective is a quantile. Of two objectives ``marginal``
+    is what each is more than at the next point, which is worse in the first, and ``knee`` marks the
+    one point behind which less is gained for what is given up
+    (:func:`experiments.studies.trade_offs.knee`).
     """
 
     point: int
@@ -50,6 +55,8 @@ class PointRow:
     confirmed_step_s: float | None = None
     longer_pct: float | None = None
     kept_pct: float | None = None
+    marginal: dict[str, float] | None = None
+    knee: bool = False
 
 
 _CONFIRMED = ("confirmed_step_s", "longer_pct", "kept_pct")
@@ -170,7 +177,21 @@ class StudyReport(Report):
                 row = replace(row, confirmed_step_s=again.step, longer_pct=again.longer_pct)
             rows.append(row)
         name, sign = goals[0].column, goals[0].sign
-        return tuple(sorted(rows, key=lambda row: (sign * row.objectives[name], row.point)))
+        rows.sort(key=lambda row: (sign * row.objectives[name], row.point))
+        return tuple(rows if len(goals) != 2 else self._compared(rows))
+
+    def _compared(self, rows: Sequence[PointRow]) -> Iterator[PointRow]:
+        """Say of each row of a front of two objectives what it gains for what it gives up."""
+        goals = self.study.goals
+        values = np.array([[row.objectives[goal.column] for goal in goals] for row in rows])
+        turn = knee(values.reshape(-1, 2), [goal.sign for goal in goals])
+        changes = marginal(values.reshape(-1, 2))
+        for index, row in enumerate(rows):
+            change = None
+            if index < len(changes):
+                pairs = zip(goals, changes[index].tolist(), strict=True)
+                change = {goal.column: value for goal, value in pairs}
+            yield replace(row, marginal=change, knee=index == turn)
 
     @property
     def refused(self) -> list[RefusedAnswer]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
     from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
-    from experiments.validation.step_pairs import PairErrors
+    from experiments.validation.errors import PairErrors
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""

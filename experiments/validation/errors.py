@@ -1,8 +1,14 @@
-"""Errors of predictions in a few figures, the same for every kind of table."""
+"""Errors of predictions in a few figures, the same for every kind of table.
 
-from collections.abc import Iterable
+Of all rows, of those that are alike in something, and of the ratios of pairs that differ in one
+thing. A planner asks what tensor parallelism or another machine would change: so a pair's ratio of
+times is held against the ratio of predictions, and what both rows have in common cancels.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +42,24 @@ class ErrorSummary:
     worst: tuple[Prediction, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PairErrors:
+    """Errors of the ratios of pairs that differ in ``what``, in % without sign."""
+
+    what: str
+    pairs: int
+    median_pct: float
+    p90_pct: float
+
+
+Differ = Mapping[str, tuple[str, tuple[str, ...]]]
+"""What rows may differ in: the column, and those that follow from it or cancel in the ratio."""
+Known = tuple[Mapping[str, Hashable], float, float]
+"""What says what ran where, by columns; its time as measured and by prediction (s)."""
+Row = TypeVar("Row")
+ALL = "all"
+_DIGITS = 12
+"""Places that numbers are padded to, so that they sort as numbers."""
 NEAR_PCT = 10.0
 """Calls within this need no explanation: a benchmark's own repeatability is of this order."""
 _WORST = 3
@@ -65,3 +89,55 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
         intervals=len(inside),
         worst=tuple(sorted(rows, key=lambda row: -abs(row.error_pct))[:_WORST]),
     )
+
+
+def error_pct(predicted: float | None, measured: float | None) -> float | None:
+    """Return the error of a prediction in % of what was measured; None where one is not known."""
+    return None if predicted is None or measured is None else 100 * (predicted / measured - 1)
+
+
+def groups(
+    rows: Sequence[Row], by: Mapping[str, Callable[[Row], str]]
+) -> Iterator[tuple[str, str, list[Row]]]:
+    """Yield all rows, then those that are alike: in what, in which value of it, and the rows.
+
+    Examples
+    --------
+    >>> list(groups(["b1", "a1"], {"letter": lambda row: row[0]}))
+    [('all', '', ['b1', 'a1']), ('letter', 'a', ['a1']), ('letter', 'b', ['b1'])]
+    """
+    yield ALL, "", list(rows)
+    for what, value_of in by.items():
+        alike: dict[str, list[Row]] = {}
+        for row in rows:
+            alike.setdefault(value_of(row), []).append(row)
+        yield from ((what, value, alike[value]) for value in sorted(alike))
+
+
+def ratio_errors(answered: Sequence[Known], differ: Differ) -> tuple[PairErrors, ...]:
+    """Return the errors of the ratios of pairs, by what they differ in.
+
+    Rows that differ in a thing alone are put in the order of its values, and neighbours compared.
+    """
+    pairs = []
+    for what, (column, follow) in differ.items():
+        summary = error_summary(
+            Prediction(what, 100 * error) for error in _of_neighbours(answered, column, follow)
+        )
+        if summary is not None:
+            pairs.append(PairErrors(what, summary.rows, summary.median_pct, summary.p90_pct))
+    return tuple(pairs)
+
+
+def _of_neighbours(
+    answered: Sequence[Known], column: str, follow: Sequence[str]
+) -> Iterator[float]:
+    alike: dict[Hashable, list[Known]] = {}
+    for row in answered:
+        same = tuple(row[0][name] for name in row[0] if name != column and name not in follow)
+        alike.setdefault(same, []).append(row)
+    for group in alike.values():
+        group.sort(key=lambda row: str(row[0].get(column, "")).rjust(_DIGITS))
+        for (facts, measured, predicted), (facts_b, measured_b, predicted_b) in pairwise(group):
+            if facts.get(column) != facts_b.get(column):
+                yield (predicted_b / predicted) / (measured_b / measured) - 1

@@ -15,7 +15,7 @@ from experiments.calibration.modelled_calls import (
     check_unit,
     modelled,
 )
-from experiments.validation.errors import Prediction, error_summary
+from experiments.validation.errors import ALL, Prediction, error_summary
 from topologies import Cluster
 
 KIB, MIB = 2**10, 2**20
@@ -25,7 +25,6 @@ SIZES: dict[str, tuple[float, float]] = {
     "16 MiB and more": (16 * MIB, np.inf),
 }
 """Classes of sizes, each up to its end: where latency, both, and bandwidth decide."""
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,26 @@ alone, or its shape in ``layers``, ``hidden``, ``heads``, ``vocab`` and ``ffn``,
 and ``notes`` are searched for the name of one. Other columns are not read.
 
 A row that cannot be read is kept with the reason, line and column: the others are answered.
+
+Sources whose steps lie on lines were extended by a rule, not measured one by one. Steps that differ
+in the number of micro-batches alone grow by as much for each, but no clock tells it to a hundredth
+of a per cent: pipelines fill, hosts and clocks waver. Such steps say little of what steps take, and
+nothing of how much they scatter.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
-from simulator.support.errors import TraceError, TwofoldError, shown
+import numpy as np
+
+from experiments.validation.errors import Differ, PairErrors, ratio_errors
+from experiments.validation.tables import Cells, read_rows, refusal
+from simulator.support.errors import TraceError, TwofoldError
 from simulator.support.names import one_of
-from simulator.support.quantities import MOST_RANKS, bytes_per_element
+from simulator.support.quantities import bytes_per_element
 from traces.generate.model import Experts, GroupedAttention, Model, load_model, model_names
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import RECIPES, Attention, Training
@@ -80,26 +88,22 @@ def read_steps(
     TraceError
         If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
     """
-    source = Path(path)
-    return read_rows(
-        source,
-        "step",
-        lambda row, line: read_step(row, source, line, usual),
-        lambda columns: _check_columns(columns, source),
-    )
+    return read_rows(path, "step", lambda row: read_step(row, usual), _check_columns)
 
 
-def framework_of(row: Row, zero: int, accelerator: str) -> str:
+def _framework_of(row: Cells, zero: int) -> str:
     """Return the framework that a row names, or that its source and notes name.
 
     A row that names none ran what is usual for it: MaxText on a TPU, FSDP2 where weights are
     sharded over replicas, Megatron-LM else.
     """
-    words = " ".join(text(row, name) for name in ("source", "notes")).lower()
+    if framework := row.text("framework"):
+        return framework
+    words = " ".join(row.text(name) for name in ("source", "notes")).lower()
     for pattern, name in _NAMED:
         if re.search(pattern, words):
             return name
-    if accelerator.lower().startswith("tpu"):
+    if row.text("accelerator").lower().startswith("tpu"):
         return "maxtext"
     return "fsdp2" if zero == 3 else "megatron"
 
@@ -119,95 +123,88 @@ NVIDIA's dgxc-benchmarking runs NeMo where a recipe names nothing else.
 """
 
 
-def _check_columns(names: Sequence[str], source: Path) -> None:
-    columns = {name.strip() for name in names}
+def _check_columns(columns: set[str]) -> None:
     if "model" not in columns and not columns.issuperset(_SHAPE):
         missing = ", ".join(name for name in ("model", *_SHAPE) if name not in columns)
         raise TraceError(
-            f"{source}, line 1: no column {missing}; a table of measured steps says model or "
-            f"{', '.join(_SHAPE)}, with cluster, sequence, global_batch and step_s"
+            f"no column {missing}; a table of measured steps says model or {', '.join(_SHAPE)}, "
+            "with cluster, sequence, global_batch and step_s"
         )
 
 
-def read_step(
-    row: Row, source: Path, line_of_file: str, usual: Path | str | None = None
-) -> MeasuredStep | UnreadStep:
-    """Read a row of the table ``source``; ``usual`` is its cluster where it names none."""
-    line = line_of_file.rpartition(" ")[2]
-    name = text(row, "id") or f"line {line}"
-    labels = (name, text(row, "source"), text(row, "accelerator"))
+def read_step(row: Cells, usual: Path | str | None = None) -> MeasuredStep | UnreadStep:
+    """Read a row; ``usual`` is its cluster where it names none."""
+    labels = row.text("id", f"line {row.line}"), row.text("source"), row.text("accelerator")
     measured = None
     try:
-        measured = seconds(row, "step_s")
-        cluster = cluster_named(row, source, usual)
+        measured = row.seconds("step_s")
+        cluster = row.cluster(usual)
         parallelism = _parallelism(row)
-        accelerator = labels[2]
-        framework = text(row, "framework")
-        ran_by = framework or framework_of(row, parallelism.zero, accelerator)
+        framework = _framework_of(row, parallelism.zero)
         return MeasuredStep(
             *labels,
             cluster=cluster,
             model=_model(row),
             parallelism=parallelism,
-            run=_training(row, parallelism, ran_by),
-            framework=ran_by,
+            run=_training(row, parallelism, framework),
+            framework=framework,
             measured=measured,
-            place=line_of_file,
+            place=row.location,
         )
     except (TwofoldError, ValueError) as error:
-        reason = f"{line_of_file}: {_reason(error)}"
-        return UnreadStep(*labels, text(row, "cluster"), measured, line_of_file, reason)
+        reason = refusal(row.location, error)
+        return UnreadStep(*labels, row.text("cluster"), measured, row.location, reason)
 
 
-def _model(row: Row) -> Model:
+def _model(row: Cells) -> Model:
     """Return the model of a row: the shape that it gives, or the card that it names."""
-    name = text(row, "model")
-    if not any(text(row, column) for column in _SHAPE):
+    name = row.text("model")
+    if not any(row.text(column) for column in _SHAPE):
         if name not in model_names():
             raise TraceError(f"model: {one_of(name, model_names())}; or give {', '.join(_SHAPE)}")
         return load_model(name)
-    hidden, heads = _count(row, "hidden"), _count(row, "heads")
-    head = _count(row, "head_dim", hidden // heads if hidden % heads == 0 else None)
+    hidden, heads = row.count("hidden"), row.count("heads")
+    head = row.count("head_dim", hidden // heads if hidden % heads == 0 else None)
     return Model(
         name=name or "model",
-        layers=_count(row, "layers"),
+        layers=row.count("layers"),
         hidden=hidden,
-        vocabulary=_count(row, "vocab"),
+        vocabulary=row.count("vocab"),
         attention=GroupedAttention(
-            kind="grouped", heads=heads, kv_heads=_count(row, "kv_heads", heads), head=head
+            kind="grouped", heads=heads, kv_heads=row.count("kv_heads", heads), head=head
         ),
-        ffn=_positive(row, "ffn"),
-        gated=_flag(row, "gated"),
-        tied_embeddings=_flag(row, "tied"),
-        positions=_positive(row, "positions"),
-        biases=_flag(row, "biases"),
+        ffn=row.count_or_none("ffn"),
+        gated=row.flag("gated"),
+        tied_embeddings=row.flag("tied"),
+        positions=row.count_or_none("positions"),
+        biases=row.flag("biases"),
         experts=_experts(row),
     )
 
 
-def _experts(row: Row) -> Experts | None:
-    if not (count := _positive(row, "experts")):
+def _experts(row: Cells) -> Experts | None:
+    if not (count := row.count_or_none("experts")):
         return None
     return Experts(
         count=count,
-        top_k=_count(row, "top_k"),
-        hidden=_count(row, "expert_hidden"),
-        shared=_positive(row, "shared_experts") or 0,
-        dense_layers=_positive(row, "dense_layers") or 0,
+        top_k=row.count("top_k"),
+        hidden=row.count("expert_hidden"),
+        shared=row.count_or_none("shared_experts") or 0,
+        dense_layers=row.count_or_none("dense_layers") or 0,
     )
 
 
-def _parallelism(row: Row) -> Parallelism:
-    degrees = {name: _count(row, name, 1) for name in ("tp", "pp", "dp", "cp", "ep")}
-    zero = _number(row, "zero", 0)
+def _parallelism(row: Cells) -> Parallelism:
+    degrees = {name: row.count(name, 1) for name in ("tp", "pp", "dp", "cp", "ep")}
+    zero = row.count("zero", 0, least=0)
     parallelism = Parallelism(
         **degrees,
-        virtual=_count(row, "vpp", 1),
-        dp_replicate=_count(row, "dp_replicate", 1),
-        sequence_parallel=_flag(row, "sp") and degrees["tp"] > 1,
+        virtual=row.count("vpp", 1),
+        dp_replicate=row.count("dp_replicate", 1),
+        sequence_parallel=row.flag("sp") and degrees["tp"] > 1,
         zero=zero,
     )
-    gpus = _positive(row, "gpus")
+    gpus = row.count_or_none("gpus")
     if gpus is not None and gpus != parallelism.ranks:
         raise TraceError(
             f"gpus: {gpus} is not tp x cp x dp x pp = {parallelism.ranks}; correct one of them"
@@ -215,10 +212,9 @@ def _parallelism(row: Row) -> Parallelism:
     return parallelism
 
 
-def _training(row: Row, parallelism: Parallelism, framework: str) -> Training:
-    precision = text(row, "precision") or "bf16"
+def _training(row: Cells, parallelism: Parallelism, framework: str) -> Training:
     choices: dict[str, str] = {
-        name: value for name in ("gradient", "scores", "recompute") if (value := text(row, name))
+        name: value for name in ("gradient", "scores", "recompute") if (value := row.text(name))
     }
     if framework == "fsdp2" and choices.get("recompute") == "selective":
         choices["recompute"] = "op"  # what torchtitan calls selective, if layers are not given
@@ -226,10 +222,10 @@ def _training(row: Row, parallelism: Parallelism, framework: str) -> Training:
     for name in ("precision", "gradient"):
         _check_dtype(row, name)
     return Training(  # what is not a choice of a field is refused there, by its name
-        micro_batch=_count(row, "micro_batch", 1),
-        global_batch=_count(row, "global_batch"),
-        sequence=_count(row, "sequence"),
-        precision=precision,
+        micro_batch=row.count("micro_batch", 1),
+        global_batch=row.count("global_batch"),
+        sequence=row.count("sequence"),
+        precision=row.text("precision", "bf16"),
         schedule="interleaved" if parallelism.virtual > 1 else "1f1b",
         framework=framework,
         attention=attention,
@@ -238,65 +234,127 @@ def _training(row: Row, parallelism: Parallelism, framework: str) -> Training:
     )
 
 
-def _attention(row: Row) -> Attention:
+def _attention(row: Cells) -> Attention:
     """Return the kernels of attention: as given, else those that compute as many scores.
 
     Kernels that leave out what a causal mask hides are fused; those that do not write the scores.
     """
-    attention = text(row, "attention")
+    attention = row.text("attention")
     if attention:
         return cast("Attention", attention)
-    return "unfused" if text(row, "scores") != "causal" else "flash"
+    return "unfused" if row.text("scores") != "causal" else "flash"
 
 
-def _check_dtype(row: Row, name: str) -> None:
-    if (cell := text(row, name)) and not (name == "precision" and cell in RECIPES):
+def _check_dtype(row: Cells, name: str) -> None:
+    if (cell := row.text(name)) and not (name == "precision" and cell in RECIPES):
         try:
             bytes_per_element(cell)
         except TwofoldError as error:
             raise TraceError(f"{name}: {error}") from error
 
 
-def _number(row: Row, name: str, usual: int | None = None) -> int:
-    cell = text(row, name)
-    if not cell:
-        if usual is None:
-            raise TraceError(f"{name}: missing; give a whole number")
-        return usual
-    value = number(cell)
-    if not 0 <= value <= MOST_RANKS or value % 1:  # so many ranks, tokens or sequences at most
-        raise TraceError(f"{name}: {shown(cell)} is not a whole number of 0 to {MOST_RANKS}")
-    return int(value)
+def pair_errors(
+    rows: Sequence[MeasuredStep | UnreadStep], predicted: Sequence[float | None]
+) -> tuple[PairErrors, ...]:
+    """Return the errors of the ratios of pairs, by what they differ in.
+
+    ``predicted`` are the times of the rows by prediction (s), None where there is none. All but the
+    accelerator's pairs are of the same source.
+    """
+    answered = [
+        (facts(step), step.measured, time)
+        for step, time in zip(rows, predicted, strict=True)
+        if isinstance(step, MeasuredStep) and step.measured is not None and time is not None
+    ]
+    return ratio_errors(answered, _DIFFER)
 
 
-def _count(row: Row, name: str, usual: int | None = None) -> int:
-    value = _number(row, name, usual)
-    if value < 1:
-        raise TraceError(f"{name}: {value} must be at least 1")
-    return value
+_DIFFER: Differ = {
+    "tensor parallel": ("tp", ("gpus", "sp")),
+    "pipeline": ("pp", ("gpus",)),
+    "data parallel": ("dp", ("gpus",)),
+    "nodes": ("dp", ("gpus", "global_batch")),
+    "micro-batch": ("micro_batch", ()),
+    "recompute": ("recompute", ("sp",)),
+    "sequence": ("sequence", ("global_batch", "micro_batch")),
+    "accelerator": ("accelerator", ("cluster", "source", "micro_batch", "global_batch")),
+}
 
 
-def _positive(row: Row, name: str) -> int | None:
-    """Read a count that may be left out: nothing and 0 say that there is none."""
-    return _number(row, name, 0) or None
+def facts(step: MeasuredStep) -> dict[str, Hashable]:
+    """Return all that says what ran where, by the names of columns."""
+    p, run = step.parallelism, step.run
+    return {
+        "source": step.source,
+        "accelerator": step.accelerator,
+        "cluster": str(step.cluster),
+        "model": step.model.model_dump_json(exclude={"name", "positions"}),
+        "framework": step.framework,
+        **{name: getattr(p, name) for name in ("tp", "pp", "dp", "cp", "ep", "zero", "virtual")},
+        "sp": p.sequence_parallel,
+        "gpus": p.ranks,
+        **{
+            name: getattr(run, name)
+            for name in ("micro_batch", "global_batch", "sequence", "recompute", "precision")
+        },
+        "gradient": run.gradient,
+        "scores": run.scores,
+    }
 
 
-def _flag(row: Row, name: str) -> bool:
-    cell = text(row, name)
-    if cell.lower() not in _FLAGS:
-        raise TraceError(f"{name}: {cell.lower()!r} is neither 1 nor 0")
-    return _FLAGS[cell.lower()]
+_FEWEST = 3
+"""Steps of a series: a line goes through any two."""
+_EXACT = 1e-4
+"""Part of the longest step that others are off the line at most."""
 
 
-_FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+@dataclass(frozen=True, slots=True)
+class LinearSeries:
+    """A source of which all series of steps over the number of micro-batches lie on lines."""
+
+    source: str
+    steps: int
+    series: int
 
 
-def _reason(error: Exception) -> str:
-    """Say an error in one line: pydantic's of a model takes several."""
-    details = getattr(error, "errors", None)
-    if details is None:
-        return " ".join(str(error).split())
-    return "; ".join(
-        f"{'.'.join(map(str, detail['loc'])) or 'model'}: {detail['msg']}"
-        for detail in details(include_url=False)
-    )
+def linear_series(rows: Sequence[MeasuredStep | UnreadStep]) -> tuple[LinearSeries, ...]:
+    """Return the sources whose steps were extended by a rule.
+
+    Parameters
+    ----------
+    rows
+        Rows of tables.
+
+    Returns
+    -------
+    tuple of LinearSeries
+        Of each source with series of three steps or more that differ in the global batch alone, all
+        of which lie on a line to 0.01 % of the longest step; ``steps`` are all of the source's.
+    """
+    return tuple(_linear(rows))
+
+
+def _linear(rows: Sequence[MeasuredStep | UnreadStep]) -> Iterator[LinearSeries]:
+    measured = [
+        steps for steps in rows if isinstance(steps, MeasuredStep) and steps.measured is not None
+    ]
+    for source in dict.fromkeys(steps.source for steps in measured):
+        of_source = [steps for steps in measured if steps.source == source]
+        series = [steps for steps in _series(of_source) if len(steps) >= _FEWEST]
+        if series and all(_on_a_line(steps) for steps in series):
+            yield LinearSeries(source, len(of_source), len(series))
+
+
+def _series(steps: Sequence[MeasuredStep]) -> list[dict[int, float]]:
+    """Group steps that differ in the global batch alone: times (s) by it."""
+    groups: dict[object, dict[int, float]] = {}
+    for step in steps:
+        same = tuple(value for name, value in facts(step).items() if name != "global_batch")
+        groups.setdefault(same, {})[step.run.global_batch] = step.measured or 0.0
+    return list(groups.values())
+
+
+def _on_a_line(times: dict[int, float]) -> bool:
+    batches, seconds = np.array(list(times)), np.array(list(times.values()))
+    line = np.polyval(np.polyfit(batches, seconds, 1), batches)
+    return bool(np.abs(seconds - line).max() <= _EXACT * seconds.max())

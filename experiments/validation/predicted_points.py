@@ -34,7 +34,8 @@ from experiments.scenario.language import parse_change
 from experiments.scenario.resources import RANKS, better, check_resource, utility_pct
 from experiments.scenario.words import check_factor
 from experiments.settings import EVERY, Watch
-from experiments.validation.tables import Row, cluster_named, number, read_rows, seconds, text
+from experiments.validation.errors import error_pct
+from experiments.validation.tables import Cells, read_rows
 from simulator.calls import KINDS, UNKNOWN
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from simulator.support.names import one_of
@@ -77,51 +78,43 @@ def read_points(path: Path | str, usual: Path | str | None = None) -> list[Measu
     TraceError
         If the file cannot be read, or a row is wrong: with file, line and field.
     """
-    source = Path(path)
-    return read_rows(source, "point", lambda row, line: _point(row, source, line, usual))
+    return read_rows(path, "point", lambda row: _point(row, usual))
 
 
-def _point(row: Row, source: Path, line: str, usual: Path | str | None) -> MeasuredPoint:
-    trace = text(row, "trace")
-    if not trace:
-        raise TraceError(f"{line}: trace: missing; name the recording, beside this file")
-    try:
-        cluster = cluster_named(row, source, usual)
-        change, what_if, factor = _change(row)
-        measured = seconds(row, "measured_step_s")
-        scatter = seconds(row, "measured_mad_s", may_be_zero=True)
-        step_is = text(row, "step_is") or LATENCY
-        if step_is not in (LATENCY, PERIOD):
-            raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")
-    except TwofoldError as error:
-        raise TraceError(f"{line}: {error}") from error
-    if measured is None:
-        raise TraceError(f"{line}: measured_step_s: missing; how long the step took there (s)")
+def _point(row: Cells, usual: Path | str | None) -> MeasuredPoint:
+    if not (trace := row.text("trace")):
+        raise TraceError("trace: missing; name the recording, beside this file")
+    cluster = row.cluster(usual)
+    change, what_if, factor = _change(row)
+    if (measured := row.seconds("measured_step_s")) is None:
+        raise TraceError("measured_step_s: missing; how long the step took there (s)")
+    if (step_is := row.text("step_is", LATENCY)) not in (LATENCY, PERIOD):
+        raise WhatIfError(f"step_is: {one_of(step_is, (LATENCY, PERIOD))}")
     return MeasuredPoint(
-        trace=source.parent / trace,
+        trace=row.source.parent / trace,
         cluster=cluster,
         change=change,
         what_if=what_if,
         factor=factor,
         measured=measured,
-        scatter=scatter,
-        place=line,
+        scatter=row.seconds("measured_mad_s", may_be_zero=True),
+        place=row.location,
         step_is=step_is,
     )
 
 
-def _change(row: Row) -> tuple[Change | None, str, float | None]:
+def _change(row: Cells) -> tuple[Change | None, str, float | None]:
     """Read what a row changes: as a change, as text, and as a factor if it is one."""
-    what_if, resource, factor = (text(row, name) for name in COLUMNS_OF_CHANGE)
+    what_if, resource, factor = map(row.text, COLUMNS_OF_CHANGE)
     if what_if and (resource or factor):
         raise WhatIfError("what_if and resource or factor are given: write one or the other")
     if what_if:
         return parse_change(what_if), what_if, None
-    if not resource and not factor and "what_if" in row:
+    if not resource and not factor and "what_if" in row.by_column:
         return None, "", 1.0
     if not resource or not factor:
         raise WhatIfError("resource and factor, or what_if: write what was changed; factor 1: none")
-    value = number(factor)
+    value = row.number("factor")
     check_factor(value)
     resource = check_resource(resource)
     if value == 1:
@@ -250,9 +243,7 @@ class Recording:
         except TwofoldError as error:
             return _noted(row, str(error))
         return replace(
-            row,
-            network_only_s=own_step,
-            network_only_error_pct=_error_pct(own_step, row.measured_s),
+            row, network_only_s=own_step, network_only_error_pct=error_pct(own_step, row.measured_s)
         )
 
     def _moved(self, row: PointError, cluster: Cluster, change: Change, watch: Watch) -> PointError:
@@ -379,16 +370,10 @@ def _compared(row: PointError, predicted: float, calibrated: float | None) -> Po
     return replace(
         row,
         predicted_s=predicted,
-        error_pct=_error_pct(predicted, row.measured_s),
+        error_pct=error_pct(predicted, row.measured_s),
         calibrated_s=calibrated,
-        calibrated_error_pct=_error_pct(calibrated, row.measured_s),
+        calibrated_error_pct=error_pct(calibrated, row.measured_s),
     )
-
-
-def _error_pct(predicted: float | None, measured: float | None) -> float | None:
-    if predicted is None or measured is None:
-        return None
-    return 100 * (predicted / measured - 1)
 
 
 def _with_utility(row: PointError, recorded: float | None, replayed_step: float) -> PointError:

@@ -15,8 +15,8 @@ import numpy as np
 
 from experiments.scenario.scenario import Scenario
 from experiments.validation.errors import ErrorSummary, Prediction, error_summary
-from experiments.validation.tables import Row, number, read_rows, text
-from simulator.support.errors import TraceError, TwofoldError
+from experiments.validation.tables import Cells, read_rows
+from simulator.support.errors import TraceError
 from simulator.workload import What
 
 OURS, ROOFLINE = "twofold", "roofline"
@@ -56,32 +56,23 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
     TraceError
         If the file cannot be read as CSV, a number is none, or a tool predicts a row twice.
     """
-    source = Path(path)
     predictions: dict[str, dict[int, float]] = {}
-    for tool, line, value, location in read_rows(
-        source, "prediction", lambda row, location: _prediction(row, source, location)
-    ):
-        of_tool = predictions.setdefault(tool, {})
-        if line in of_tool:
-            raise TraceError(f"{location}: row: {tool} predicts line {line} twice")
-        of_tool[line] = value
+
+    def read(row: Cells) -> None:
+        tool, line = row.text("tool", row.source.stem), row.text("row")
+        if tool in (OURS, ROOFLINE):
+            raise TraceError(f"tool: {tool!r} is computed here: call yours otherwise")
+        if not line.isdecimal():
+            raise TraceError(f"row: {line!r} is no line of the table of what was measured")
+        value = row.number("predicted")
+        if not 0 < value < math.inf:
+            raise TraceError(f"predicted: {row.text('predicted')!r} is not positive and finite")
+        if int(line) in predictions.setdefault(tool, {}):
+            raise TraceError(f"row: {tool} predicts line {line} twice")
+        predictions[tool][int(line)] = value
+
+    read_rows(path, "prediction", read)
     return predictions
-
-
-def _prediction(row: Row, source: Path, location: str) -> tuple[str, int, float, str]:
-    tool = text(row, "tool") or source.stem
-    if tool in (OURS, ROOFLINE):
-        raise TraceError(f"{location}: tool: {tool!r} is computed here: call yours otherwise")
-    line = text(row, "row")
-    if not line.isdecimal():
-        raise TraceError(f"{location}: row: {line!r} is no line of the table of what was measured")
-    try:
-        value = number(text(row, "predicted"))
-    except TwofoldError as error:
-        raise TraceError(f"{location}: predicted: {error}") from error
-    if not (value > 0 and math.isfinite(value)):
-        raise TraceError(f"{location}: predicted: {value:g} is not positive and finite")
-    return tool, int(line), value, location
 
 
 def scores(

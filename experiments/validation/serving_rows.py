@@ -8,14 +8,14 @@ A table is CSV with a row per measurement; columns are those of ``measured_servi
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from experiments.evaluate.serving_instances import Deployment, Speculation
-from experiments.validation.step_pairs import Differ
-from experiments.validation.tables import Row, number, read_rows, text
+from experiments.validation.errors import Differ
+from experiments.validation.tables import Cells, read_rows, refusal
 from simulator.accelerators import named, sheets
 from simulator.serving.engines import engine
 from simulator.support.errors import TraceError, TwofoldError, shown
@@ -90,46 +90,43 @@ def read_serving(path: Path | str) -> list[ServingRow]:
     TraceError
         If the file cannot be read as CSV, has no row, or none of the columns that say what ran.
     """
-    source = Path(path)
-
-    def check(columns: object) -> None:
-        missing = {"engine", "model", "machine", "isl", "osl"} - set(columns or ())  # type: ignore[call-overload]
-        if missing:
-            raise TraceError(
-                f"{source}: column {sorted(missing)[0]} is missing: a table of serving needs"
-                " engine, model, machine, isl, osl, concurrency and tp"
-            )
-
-    return read_rows(source, "serving row", _row, check)
+    return read_rows(path, "serving row", _row, _check_columns)
 
 
-def _row(row: Row, place: str) -> ServingRow:
-    concurrency = number(text(row, "concurrency"))
+def _check_columns(columns: set[str]) -> None:
+    if missing := sorted({"engine", "model", "machine", "isl", "osl"} - columns):
+        raise TraceError(
+            f"no column {missing[0]}; a table of serving needs engine, model, machine, isl, osl,"
+            " concurrency and tp"
+        )
+
+
+def _row(row: Cells) -> ServingRow:
+    concurrency = row.number("concurrency")
     read = ServingRow(
-        id=text(row, "id") or place.rpartition(" ")[2],
-        engine=text(row, "engine"),
-        model=text(row, "model"),
-        machine=text(row, "machine"),
-        mode=text(row, "mode") or "agg",
-        precision=text(row, "weights") or "bf16",
-        client=text(row, "client") or "other",
+        id=row.text("id", str(row.line)),
+        engine=row.text("engine"),
+        model=row.text("model"),
+        machine=row.text("machine"),
+        mode=row.text("mode", "agg"),
+        precision=row.text("weights", "bf16"),
+        client=row.text("client", "other"),
         concurrency=int(concurrency) if concurrency == concurrency else 0,
-        place=place,
+        place=row.location,
         measured_ttft=_milliseconds(row, "ttft_ms"),
         measured_tpot=_milliseconds(row, "tpot_ms"),
-        facts={column: text(row, column) for column in row if column not in OUTCOMES},
+        facts={column: row.text(column) for column in row.by_column if column not in OUTCOMES},
         case=None,
     )
     try:
         return replace(read, case=_case(row, read))
     except TwofoldError as error:
-        return replace(read, refused=f"{place}: {' '.join(str(error).split())}")
+        return replace(read, refused=refusal(row.location, error))
 
 
-def _milliseconds(row: Row, column: str) -> float | None:
+def _milliseconds(row: Cells, column: str) -> float | None:
     """Read a time; None where it was not measured."""
-    cell = text(row, column)
-    value = number(cell) / 1e3
+    cell, value = row.text(column), row.number(column) / 1e3
     if cell.lower() in ("", "nan", "n/a") or value == 0:
         return None
     if not INSTANT <= value <= CENTURY:
@@ -137,25 +134,13 @@ def _milliseconds(row: Row, column: str) -> float | None:
     return value
 
 
-def _count(row: Row, column: str, usual: int | None = None) -> int:
-    cell = text(row, column)
-    value = number(cell)
-    if not cell and usual is not None:
-        return usual
-    if not value >= 1 or value != int(value):
-        raise TraceError(f"{column}: {cell or 'missing'!r} is not a count of at least 1")
-    return int(value)
-
-
-def _case(row: Row, read: ServingRow) -> ServingCase:
+def _case(row: Cells, read: ServingRow) -> ServingCase:
     drafts = _check(row, read)
     cluster, model = cluster_of_machine(read.machine), model_named(read.model)
     precisions = precisions_of(row, cluster, model, read.engine)
-    inputs, outputs = _count(row, "isl"), _count(row, "osl")
-    concurrency = _count(row, "concurrency")
-    by = engine(
-        read.engine, text(row, "engine_version"), cluster.accelerator.memory or _USUAL_MEMORY
-    )
+    inputs, outputs = row.count("isl"), row.count("osl")
+    concurrency = row.count("concurrency")
+    by = engine(read.engine, row.text("engine_version"), cluster.accelerator.memory or USUAL_MEMORY)
     if by.name == "trtllm":
         # Scripts of InferenceX give a whole prompt beside all decodes, 8,192 tokens at least.
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
@@ -171,11 +156,11 @@ def _case(row: Row, read: ServingRow) -> ServingCase:
                 parallelism=parallelism,
                 engine=by,
                 precisions=precisions,
-                context=_context(inputs + outputs),
+                context=context_of(inputs + outputs),
                 speculation=_speculation(parallelism) if drafts else None,
             )
         )
-    workers = [_count(row, f"{part}workers") for part in parts if part] or [1, 1]
+    workers = [row.count(f"{part}workers") for part in parts if part] or [1, 1]
     return ServingCase(
         id=read.id,
         client=read.client,
@@ -203,27 +188,27 @@ def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) 
         yield "drafts and acceptance of InferenceX's MTP"
 
 
-_USUAL_MEMORY = 80e9
+USUAL_MEMORY = 80e9
 """Bytes of an accelerator whose memory is not known, by which engines choose their budgets."""
 
 
-def _check(row: Row, read: ServingRow) -> bool:
+def _check(row: Cells, read: ServingRow) -> bool:
     """Refuse what is not known; return whether tokens are drafted."""
-    if text(row, "unusable"):
-        raise TraceError(f"unusable: {text(row, 'unusable')}")
-    speculative = text(row, "speculative") or "no"
+    if row.text("unusable"):
+        raise TraceError(f"unusable: {row.text('unusable')}")
+    speculative = row.text("speculative", "no")
     if speculative not in ("no", "mtp"):
         raise TraceError(f"speculative: {speculative!r}: what is drafted is not known")
     if read.mode not in ("agg", "disagg"):
         raise TraceError(f"mode: {read.mode!r} is not agg or disagg")
     for column in ("prefill_workers", "decode_workers"):
-        if read.mode == "disagg" and not text(row, column):
+        if read.mode == "disagg" and not row.text(column):
             raise TraceError(f"{column}: missing: workers are not known")
     return speculative == "mtp"
 
 
-def _context(longest: int) -> int:
-    """Round a context up, so that deployments that differ in little share a surface."""
+def context_of(longest: int) -> int:
+    """Round a context up (tokens), so that deployments that differ in little share a surface."""
     size = 4096
     while size < longest:
         size *= 2
@@ -240,10 +225,10 @@ def _speculation(parallelism: Parallelism) -> Speculation:
     return Speculation(drafts=3, accepted=2.49)
 
 
-def _parallelism(row: Row, prefix: str, model: Model) -> Parallelism:
-    tp, dp = _count(row, f"{prefix}tp"), _count(row, f"{prefix}dp", 1)
-    ep, etp = _count(row, f"{prefix}ep", 1), _count(row, f"{prefix}expert_tp", 1)
-    pp = _count(row, f"{prefix}pp", 1)
+def _parallelism(row: Cells, prefix: str, model: Model) -> Parallelism:
+    tp, dp = row.count(f"{prefix}tp"), row.count(f"{prefix}dp", 1)
+    ep, etp = row.count(f"{prefix}ep", 1), row.count(f"{prefix}expert_tp", 1)
+    pp = row.count(f"{prefix}pp", 1)
     if model.experts is not None and dp > 1:
         # Ranks with a batch of their own share the experts: one spread over all is like another.
         ep, etp = tp * dp, 1
@@ -369,7 +354,7 @@ _SAME_SHAPE = (
 _RECIPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4_wo", "int8_wo")
 
 
-def precisions_of(row: Row, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
+def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) -> Precisions:
     """Return the precisions of a checkpoint's parts, as row, engine and machine have them.
 
     Four-bit checkpoints of models with MLA, and all with four-bit integers, keep attention in 16
@@ -382,8 +367,8 @@ def precisions_of(row: Row, cluster: Cluster, model: Model, engine_name: str) ->
     TraceError
         If a recipe is not known.
     """
-    weights = text(row, "weights") or "bf16"
-    experts = text(row, "experts") or weights
+    weights = row.text("weights", "bf16")
+    experts = row.text("experts") or weights
     for column, recipe in (("weights", weights), ("experts", experts)):
         if recipe not in _RECIPES:
             raise TraceError(f"{column}: {recipe!r} is not one of {', '.join(_RECIPES)}")
@@ -450,21 +435,16 @@ def client_settings(
     return 1, 1
 
 
-def groups_of(rows: list[ServingRow]) -> Mapping[str, Mapping[str, list[int]]]:
-    """Return numbers of rows by what they are alike in: engine, machine, precision, ..."""
-    groups: dict[str, dict[str, list[int]]] = {}
-    for index, row in enumerate(rows):
-        for by, value in (
-            ("client", row.client),
-            ("mode", row.mode),
-            ("engine", row.engine),
-            ("machine", row.machine),
-            ("model", row.model),
-            ("precision", row.precision),
-            ("concurrency", _class(row.concurrency)),
-        ):
-            groups.setdefault(by, {}).setdefault(value, []).append(index)
-    return groups
+GROUPS: dict[str, Callable[[ServingRow], str]] = {
+    "client": lambda row: row.client,
+    "mode": lambda row: row.mode,
+    "engine": lambda row: row.engine,
+    "machine": lambda row: row.machine,
+    "model": lambda row: row.model,
+    "precision": lambda row: row.precision,
+    "concurrency": lambda row: _class(row.concurrency),
+}
+"""What rows are alike in, where errors are summed up."""
 
 
 def _class(concurrency: int) -> str:

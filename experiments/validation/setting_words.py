@@ -1,13 +1,14 @@
 """Two settings of a step as people write them: read where the words say one thing, else refused.
 
->>> row = {
+>>> from pathlib import Path
+>>> words = {
 ...     "model": "mpt-7b FSDP, micro-batch 18, accumulation 1, recompute full",
 ...     "hardware": "A100-40GB 1600 Gbps",
 ...     "knob": "nodes",
 ...     "setting_a": "32 GPUs",
 ...     "setting_b": "128 GPUs",
 ... }
->>> (a, b), assumed = sides_in_words(row)
+>>> (a, b), assumed = sides_in_words(Cells(Path("ratios.csv"), 2, words))
 >>> a["cluster"], a["gpus"], b["gpus"], b["recompute"], assumed
 ('dgx-a100-40gb', '32', '128', 'full', ('sequences as long as the model reads: 2,048',))
 """
@@ -16,12 +17,12 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from experiments.validation.tables import Row, text
+from experiments.validation.tables import Cells
 from simulator.support.errors import TraceError
 from topologies import load_cluster
 from traces.generate.model import load_model, model_names
 
-Cells = dict[str, str]
+Columns = dict[str, str]
 
 _OF_RUN: tuple[tuple[str, Mapping[str, str]], ...] = (
     (r"micro[- ]?batch(?:es)?(?: of)? (\d+)", {"micro_batch": "1"}),
@@ -66,7 +67,7 @@ _PCIE = {"dgx-a100": "a100-pcie-8", "dgx-a100-40gb": "a100-pcie-8", "hgx-h100": 
 _LETTERS = re.compile(r"[^a-z0-9]+")
 
 
-def sides_in_words(row: Row) -> tuple[tuple[Cells, Cells], tuple[str, ...]]:
+def sides_in_words(row: Cells) -> tuple[tuple[Columns, Columns], tuple[str, ...]]:
     """Return the columns of both steps of a row, and what the words leave to be assumed.
 
     Raises
@@ -78,24 +79,24 @@ def sides_in_words(row: Row) -> tuple[tuple[Cells, Cells], tuple[str, ...]]:
     sides = []
     for side in ("a", "b"):
         cells = dict(common)
-        hardware = _hardware_of(text(row, "hardware"), text(row, f"setting_{side}"))
+        hardware = _hardware_of(row.text("hardware"), row.text(f"setting_{side}"))
         cells |= {name: value for name, value in hardware.items() if value}
-        cells |= _setting_of(text(row, f"setting_{side}"), text(row, "knob"), cells)
+        cells |= _setting_of(row.text(f"setting_{side}"), row.text("knob"), cells)
         sides.append(_finished(cells))
     if sides[0] == sides[1]:
         raise TraceError(
-            f"knob: {text(row, 'knob')!r}: the words {text(row, 'setting_a')!r} and "
-            f"{text(row, 'setting_b')!r} make no difference that is understood"
+            f"knob: {row.text('knob')!r}: the words {row.text('setting_a')!r} and "
+            f"{row.text('setting_b')!r} make no difference that is understood"
         )
     return (sides[0], sides[1]), assumed
 
 
-def _run_of(row: Row) -> tuple[Cells, tuple[str, ...]]:
+def _run_of(row: Cells) -> tuple[Columns, tuple[str, ...]]:
     """Read the column ``model``: the model, and how it is run."""
-    rest = text(row, "model").lower()
+    rest = row.text("model").lower()
     if served := re.search(_SERVED, rest):
         raise TraceError(f"model: {served[0]!r} is serving; only training steps are answered")
-    cells: Cells = {"source": text(row, "source")}
+    cells: Columns = {"source": row.text("source")}
     for pattern, columns in _OF_RUN:
         if match := re.search(rf"\b{pattern}\b", rest):
             cells |= {name: match[int(group)] for name, group in columns.items()}
@@ -143,7 +144,7 @@ def _accelerators() -> tuple[str, ...]:
     return tuple(sorted(_ACCELERATORS, key=len, reverse=True))
 
 
-def _hardware_of(words: str, setting: str) -> Cells:
+def _hardware_of(words: str, setting: str) -> Columns:
     """Read the column ``hardware``, of two kinds of it the one that the setting names."""
     rest = _kind_of(words, setting).lower()
     chip = _accelerator_in(rest)
@@ -152,7 +153,7 @@ def _hardware_of(words: str, setting: str) -> Cells:
     for pattern, missing in _AMBIGUOUS.items():
         if re.search(pattern, rest):
             raise TraceError(f"hardware: {words!r}: {missing} is not stated")
-    cells: Cells = {"cluster": _ACCELERATORS[chip], "accelerator": chip}
+    cells: Columns = {"cluster": _ACCELERATORS[chip], "accelerator": chip}
     rest = rest.replace(chip, " ", 1)
     for name, pattern in (("gbit", _RATE), ("gpus", r"\b(\d+) ?x?(?=\s|$)")):
         if match := re.search(pattern, rest):
@@ -184,7 +185,7 @@ def _accelerator_in(words: str) -> str:
     return next((name for name in _accelerators() if re.search(rf"\b{name}\b", lower)), "")
 
 
-def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Cells:
+def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Columns:
     """Read a setting: what it changes of what both sides have in common."""
     lower = words.lower().strip()
     for pattern, read in _SETTINGS.items():
@@ -199,17 +200,17 @@ def _setting_of(words: str, knob: str, cells: Mapping[str, str]) -> Cells:
     raise TraceError(f"setting: {words!r} is not understood")
 
 
-def _nodes(match: re.Match[str], cells: Mapping[str, str]) -> Cells:
+def _nodes(match: re.Match[str], cells: Mapping[str, str]) -> Columns:
     return {"gpus": str(int(match[1]) * load_cluster(cells["cluster"]).ranks_per_node)}
 
 
-def _degree(match: re.Match[str], _: Mapping[str, str]) -> Cells:
+def _degree(match: re.Match[str], _: Mapping[str, str]) -> Columns:
     if match[1] == "tp":
         return {"tp": match[2], "sp": "1", "zero": "0"}
     return {"gpus": match[2], "zero": _WAYS[match[1]], "way": match[1]}
 
 
-def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Cells:
+def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Columns:
     """Put the same accelerator into the catalogue's machine of PCIe cards."""
     cluster = cells["cluster"]
     if cluster not in _PCIE:
@@ -218,7 +219,7 @@ def _without_nvlink(_: re.Match[str], cells: Mapping[str, str]) -> Cells:
     return {"cluster": _PCIE[cluster], "settings": f"accelerator = {whole}"}
 
 
-_SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Cells]] = {
+_SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Columns]] = {
     r"(\d+) gpus?": lambda match, _: {"gpus": match[1]},
     r"(\d+) nodes?": _nodes,
     r"(fsdp|ddp|tp)[ =]?(\d+)": _degree,
@@ -230,7 +231,7 @@ _SETTINGS: dict[str, Callable[[re.Match[str], Mapping[str, str]], Cells]] = {
 """Settings as they are written, and the columns that they fill."""
 
 
-def _finished(cells: Cells) -> Cells:
+def _finished(cells: Columns) -> Columns:
     """Work out what follows: the rate of a NIC, the framework, who shares shards with whom."""
     if "gpus" not in cells:
         raise TraceError("hardware: no number of GPUs is stated")

@@ -5,17 +5,17 @@ the other kinds stand in ``_COLUMNS``. What has none of them may be the log of a
 no table.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError, shown
 from simulator.support.input_files import csv_table, read_bytes, read_text
-from simulator.support.quantities import CENTURY, INSTANT, number_of
+from simulator.support.quantities import CENTURY, INSTANT, MOST_RANKS, number_of
 from topologies import catalog
 
-Row = Mapping[str, str | None]
-"""Cells of a row by the names of their columns."""
 Kind = Literal["what-ifs", "steps", "ratios", "collectives"]
 _COLUMNS: dict[Kind, frozenset[str]] = {
     "what-ifs": frozenset({"trace", "measured_step_s"}),
@@ -27,7 +27,86 @@ KINDS = tuple(_COLUMNS)
 """Kinds of tables, as ``validate --as`` names them."""
 _HEAD = 2**16
 """Bytes of a file that are looked at; benchmarks print their header before the first call."""
+_FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A row of a table by the names of its columns, and in which line of which file it stands.
+
+    What cannot be read is a :class:`TraceError` that names the column; :func:`read_rows` puts file
+    and line before it.
+    """
+
+    source: Path
+    line: int
+    by_column: Mapping[str, str]
+
+    @property
+    def location(self) -> str:
+        """File and line, in words."""
+        return f"{self.source}, line {self.line}"
+
+    def text(self, column: str, usual: str = "") -> str:
+        """Return a cell without the blanks round it; ``usual`` where it is empty or absent."""
+        return (self.by_column.get(column) or "").strip() or usual
+
+    def number(self, column: str) -> float:
+        """Return the number in a cell; NaN where it holds none."""
+        return number_of(self.text(column))
+
+    def count(self, column: str, usual: int | None = None, *, least: int = 1) -> int:
+        """Return the whole number in a cell, of ranks, tokens or sequences.
+
+        Raises
+        ------
+        TraceError
+            If it is none, less than ``least``, or missing where there is no ``usual`` one.
+        """
+        cell = self.text(column)
+        if not cell:
+            if usual is None:
+                raise TraceError(f"{column}: missing; give a whole number")
+            return usual
+        value = number_of(cell)
+        if not 0 <= value <= MOST_RANKS or value % 1:
+            raise TraceError(f"{column}: {shown(cell)} is not a whole number of 0 to {MOST_RANKS}")
+        if value < least:
+            raise TraceError(f"{column}: {value:g} must be at least {least}")
+        return int(value)
+
+    def count_or_none(self, column: str) -> int | None:
+        """Return a count that may be left out: nothing and 0 say that there is none."""
+        return self.count(column, 0, least=0) or None
+
+    def flag(self, column: str) -> bool:
+        """Return whether a cell says yes; an empty one says no."""
+        cell = self.text(column).lower()
+        if cell not in _FLAGS:
+            raise TraceError(f"{column}: {cell!r} is neither 1 nor 0")
+        return _FLAGS[cell]
+
+    def seconds(self, column: str, *, may_be_zero: bool = False) -> float | None:
+        """Return the time in a cell (s); None where there is none."""
+        cell = self.text(column)
+        if not cell:
+            return None
+        value = number_of(cell)
+        if not INSTANT <= value <= CENTURY and not (value == 0 and may_be_zero):
+            more = "" if may_be_zero else f", {INSTANT:g} or more"
+            raise TraceError(f"{column}: {cell!r} is not a time in seconds{more}")
+        return value
+
+    def cluster(self, usual: Path | str | None) -> str | Path:
+        """Return the cluster of the row: a name of the catalogue, or a file beside the table."""
+        name = self.text("cluster")
+        if not name:
+            if usual is None:
+                raise TraceError("cluster: missing; name it here, or with --cluster for all rows")
+            return usual
+        file = self.source.parent / name
+        return name if name in catalog() or not file.is_file() else file
 
 
 def table_kind(path: Path | str) -> Kind | None:
@@ -57,8 +136,8 @@ def table_kind(path: Path | str) -> Kind | None:
 def read_rows(
     path: Path | str,
     of: str,
-    parse: Callable[[Row, str], Read],
-    check: Callable[[Sequence[str]], None] = lambda _: None,
+    parse: Callable[[Cells], Read],
+    check: Callable[[set[str]], None] = lambda _: None,
 ) -> list[Read]:
     """Read the rows of a CSV file.
 
@@ -69,64 +148,68 @@ def read_rows(
     of
         What a row is: ``"point"``, ``"step"``.
     parse
-        Makes something of a row, given its place in words: file and line.
+        Makes something of a row.
     check
         Refuses columns, given their names.
 
     Raises
     ------
     TraceError
-        If the file cannot be read as CSV, or has no row.
+        If the file cannot be read as CSV, has no row, or ``parse`` or ``check`` refuses something:
+        with file and line.
     """
     source = Path(path)
     names, table = csv_table(read_text(source, TraceError, f"as a table of {of}s"), source)
-    check(names)
-    rows = [parse(row, f"{source}, line {line}") for line, row in table]
+    with _located(f"{source}, line 1"):
+        check({name.strip() for name in names})
+    rows = []
+    for line, by_column in table:
+        cells = Cells(source, line, by_column)
+        with _located(cells.location):
+            rows.append(parse(cells))
     if not rows:
         raise TraceError(f"{source}: a table of measured {of}s has a row per {of}; it has none")
     return rows
 
 
-def text(row: Row, column: str) -> str:
-    """Return a cell without the blanks round it; "" where there is none."""
-    return (row.get(column) or "").strip()
-
-
-def cluster_named(row: Row, source: Path, usual: Path | str | None) -> str | Path:
-    """Return the cluster of a row: a name of the catalogue, or a file beside the table.
+def read_tables(
+    tables: Sequence[Path | str] | Path | str, of: str, read: Callable[[Path | str], list[Read]]
+) -> tuple[list[Read], tuple[Path, ...]]:
+    """Read one table, or several of a kind one after the other; return the rows and the files.
 
     Raises
     ------
-    TraceError
-        If the row names none, and there is no ``usual`` one.
+    WhatIfError
+        If there is no table; ``of`` says of what it should be.
     """
-    name = text(row, "cluster")
-    if not name:
-        if usual is None:
-            raise TraceError("cluster: missing; name it here, or with --cluster for all rows")
-        return usual
-    file = source.parent / name
-    return name if name in catalog() or not file.is_file() else file
+    files = [tables] if isinstance(tables, Path | str) else list(tables)
+    if not files:
+        raise WhatIfError(f"nothing to validate: name a table of measured {of}")
+    return [row for file in files for row in read(file)], tuple(map(Path, files))
 
 
-def seconds(row: Row, column: str, *, may_be_zero: bool = False) -> float | None:
-    """Return the time in a cell; None where there is none.
+@contextmanager
+def _located(location: str) -> Iterator[None]:
+    try:
+        yield
+    except TwofoldError as error:
+        raise TraceError(refusal(location, error)) from error
 
-    Raises
-    ------
-    TraceError
-        If it is not a time.
+
+def refusal(location: str, error: Exception) -> str:
+    """Say in one line why a row is refused, and where it stands.
+
+    Examples
+    --------
+    >>> refusal("mine.csv, line 2", TraceError("tp: 0 must be at least 1"))
+    'mine.csv, line 2: tp: 0 must be at least 1'
     """
-    cell = text(row, column)
-    if not cell:
-        return None
-    value = number(cell)
-    if not INSTANT <= value <= CENTURY and not (value == 0 and may_be_zero):
-        more = "" if may_be_zero else f", {INSTANT:g} or more"
-        raise TraceError(f"{column}: {cell!r} is not a time in seconds{more}")
-    return value
-
-
-def number(cell: str) -> float:
-    """Return the number in a cell; NaN where it holds none."""
-    return number_of(cell)
+    details = getattr(error, "errors", None)  # pydantic's, which would take several lines
+    if details is None:
+        reason = " ".join(str(error).split())
+    else:
+        reason = "; ".join(
+            f"{'.'.join(map(str, detail['loc'])) or 'model'}: {detail['msg']}"
+            for detail in details(include_url=False)
+        )
+    return f"{location}: {reason.removeprefix(f'{location}: ')}"

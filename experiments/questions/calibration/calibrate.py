@@ -32,13 +32,8 @@ from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import SettingsOptions, Watch, as_recorded
-from experiments.validation.measured_collectives import (
-    ALL,
-    LogCall,
-    LogErrors,
-    log_calls,
-    log_errors,
-)
+from experiments.validation.errors import ALL
+from experiments.validation.measured_collectives import LogCall, LogErrors, log_calls, log_errors
 from simulator.support.errors import CalibrationError
 from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import cluster_text

@@ -1,21 +1,69 @@
-"""Validate what-ifs that others measured: the ratio of two generated steps beside the published."""
+"""Validate what-ifs that others measured: the ratio of two generated steps beside the published.
 
-from collections.abc import Iterator, Sequence
+A table has a row per what-if: a step under two settings, and how many times as long the second is.
+``step_ratio_b_over_a_measured`` is the ratio; without it, it follows from ``value_a``, ``value_b``
+and ``unit``. ``knob`` says what differs, ``source`` who measured it, and ``knob_size_known``
+whether both settings are known in figures (``yes …``, ``no: …``).
+
+What ran stands in the columns of :mod:`experiments.validation.measured_steps`; a column with ``_a``
+or ``_b`` behind its name is of one side only: ``tp_a``, ``cluster_b``. ``gpus`` and
+``accumulation`` may stand for ``dp`` and ``global_batch``. ``settings`` are changes of the cluster,
+``NAME = VALUE`` with a semicolon between: NCCL's variables, or fields of its file. ``not_known``
+says what nobody states; such a row is kept, and refused for that reason.
+
+Without a column ``cluster`` the row is in words: ``model``, ``hardware``, ``setting_a`` and
+``setting_b`` (:mod:`experiments.validation.setting_words`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from experiments.baseline import Settings
+from experiments.evaluate.parallel import map_rows
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.questions.validation.steps import site_of, step_on
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from experiments.validation.errors import ErrorSummary, Prediction, error_summary
-from experiments.validation.measured_ratios import MeasuredRatio, Side, read_ratios
+from experiments.validation.errors import ErrorSummary, Prediction, error_pct, error_summary
+from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_step
 from experiments.validation.scores import Measured, Score, line_of, read_predictions, scores
-from simulator.support.errors import TwofoldError, WhatIfError
+from experiments.validation.setting_words import sides_in_words
+from experiments.validation.tables import Cells, read_rows, read_tables, refusal
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError
+from simulator.support.quantities import number_of
+from topologies import Cluster
+from topologies.cluster.changed import SETTINGS, with_fields, with_setting
+
+RATIO = "step_ratio_b_over_a_measured"
+_SIDES = ("a", "b")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A step under one setting: what ran where, and changes of its cluster by name."""
+
+    step: MeasuredStep
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """Return a cluster with the side's settings.
+
+        Raises
+        ------
+        WhatIfError
+            If it has no such setting, or not that value.
+        """
+        for name, value in self.settings:
+            if name in SETTINGS:
+                cluster = with_setting(cluster, name, value)
+            else:
+                cluster = with_fields(cluster, {name: value}, f"{name} = {value}")
+        return cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +83,30 @@ class RatioPrediction:
     setting_b: str
     knob_size_known: bool
     measured_ratio: float | None
-    predicted_ratio: float | None
-    error_pct: float | None
-    step_a_s: float | None
-    step_b_s: float | None
+    predicted_ratio: float | None = None
+    error_pct: float | None = None
+    step_a_s: float | None = None
+    step_b_s: float | None = None
     refused: str = ""
     assumed: str = ""
+
+    @property
+    def name(self) -> str:
+        """What differs in which model."""
+        return f"{self.model}: {self.setting_a} to {self.setting_b}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRatio:
+    """A row of a table: its answer before it is predicted, and both sides where they are known."""
+
+    unanswered: RatioPrediction
+    sides: tuple[Side, Side] | None = None
+
+    @property
+    def measured(self) -> float | None:
+        """The time of a token on a GPU at ``b`` over that at ``a``."""
+        return self.unanswered.measured_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +206,7 @@ def validate_ratios(
     Parameters
     ----------
     ratios
-        Tables as :mod:`experiments.validation.measured_ratios` describes them.
+        Tables as :mod:`experiments.questions.validation.ratios` describes them.
     engine
         As :class:`experiments.settings.Settings` has it; ``analytic``, the fastest, leaves out that
         calls which overlap share links.
@@ -156,7 +222,7 @@ def validate_ratios(
     Raises
     ------
     TraceError
-        As :func:`experiments.validation.measured_ratios.read_ratios` says.
+        As :func:`read_ratios` says.
     WhatIfError
         If there are no tables, or predictions and several.
 
@@ -172,70 +238,143 @@ def validate_ratios(
     >>> report.ratios[0].refused, 0.9 < report.ratios[0].predicted_ratio < 1.3
     ('', True)
     """
-    tables = [ratios] if isinstance(ratios, Path | str) else list(ratios)
-    if not tables:
-        raise WhatIfError("nothing to validate: name a table of measured ratios")
-    if predictions is not None and len(tables) > 1:
+    if predictions is not None and not isinstance(ratios, Path | str) and len(ratios) > 1:
         raise WhatIfError("predictions name rows of one table: validate each table by itself")
-    others = {} if predictions is None else read_predictions(predictions)
+    by_others = {} if predictions is None else read_predictions(predictions)
     settings = Settings(engine=engine)
-    rows = [row for table in tables for row in read_ratios(table)]
-    progress = watch(f"{len(rows)} ratios")
-    answers = []
-    for row in rows:
-        answers.append(_predicted(row, settings))
-        if progress is not None:
-            progress(len(answers), len(rows))
-    files = [*tables, *([] if predictions is None else [predictions])]
-    report = RatiosReport(tuple(answers), settings, inputs=Inputs(files=tuple(map(Path, files))))
+    rows, files = read_tables(ratios, "ratios", read_ratios)
+    answers = map_rows(rows, partial(_predicted, settings=settings), "ratios", watch=watch)
+    report = RatiosReport(tuple(answers), settings, inputs=Inputs(files=files))
     if predictions is None:
         return report
     measured = [
         Measured(
-            line_of(row.place),
-            f"{row.model}: {row.setting_a} to {row.setting_b}",
-            row.measured,
+            line_of(answer.place),
+            answer.name,
+            answer.measured_ratio,
             answer.predicted_ratio,
             _roofline(row, settings),
         )
         for row, answer in zip(rows, answers, strict=True)
-        if row.measured is not None
+        if answer.measured_ratio is not None
     ]
-    return replace(report, scores=scores(measured, others, predictions))
+    inputs = Inputs(files=(*files, Path(predictions)))
+    return replace(report, scores=scores(measured, by_others, predictions), inputs=inputs)
+
+
+def read_ratios(path: Path | str) -> list[MeasuredRatio]:
+    """Read a table of measured what-ifs.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read as CSV, or has no row.
+    """
+    return read_rows(path, "ratio", _ratio)
+
+
+def _ratio(row: Cells) -> MeasuredRatio:
+    answer = RatioPrediction(
+        place=row.location,
+        source=row.text("source"),
+        model=row.text("model"),
+        knob=row.text("knob"),
+        setting_a=row.text("setting_a"),
+        setting_b=row.text("setting_b"),
+        knob_size_known=row.text("knob_size_known").lower().startswith("yes"),
+        measured_ratio=None,
+    )
+    try:
+        answer = replace(answer, measured_ratio=_measured(row))
+        if missing := row.text("not_known"):
+            raise TraceError(f"not known: {missing}")
+        sides, assumed = _sides(row)
+    except TwofoldError as error:
+        return MeasuredRatio(replace(answer, refused=refusal(row.location, error)))
+    return MeasuredRatio(replace(answer, assumed="; ".join(assumed)), sides)
+
+
+def _measured(row: Cells) -> float:
+    """Return how many times as long a token takes on a GPU at the second setting."""
+    if row.text(RATIO):
+        ratio = row.number(RATIO)
+    else:
+        before, after = (row.number(f"value_{side}") for side in _SIDES)
+        unit = row.text("unit").lower()
+        is_rate = any(word in unit for word in ("/s", "per second", "%", "flop"))
+        ratio = before / after if is_rate and after else after / before if before else float("nan")
+    if not 0 < ratio < float("inf"):
+        raise TraceError(f"{RATIO}: missing, and value_a, value_b and unit do not give it")
+    return ratio
+
+
+def _sides(row: Cells) -> tuple[tuple[Side, Side], tuple[str, ...]]:
+    """Return both sides of a row, and what they take for granted."""
+    assumed: tuple[str, ...] = ()
+    columns = _columns_of(row, "a"), _columns_of(row, "b")
+    if not any(map(row.text, ("cluster", "cluster_a", "cluster_b"))):
+        columns, assumed = sides_in_words(row)
+    before, after = (_side(replace(row, by_column=_with_degrees(side))) for side in columns)
+    return (before, after), assumed
+
+
+def _columns_of(row: Cells, side: str) -> dict[str, str]:
+    """Return a side's cells by columns; its own before those of both."""
+    of_both = {name: row.text(name) for name in row.by_column if name[-2:] not in ("_a", "_b")}
+    of_side = {
+        name[:-2]: cell
+        for name in row.by_column
+        if name.endswith(f"_{side}") and (cell := row.text(name))
+    }
+    return of_both | of_side
+
+
+def _with_degrees(columns: Mapping[str, str]) -> dict[str, str]:
+    """Work out data parallel ranks and the global batch where GPUs and accumulation stand."""
+    columns = dict(columns)
+
+    def product(*names: str) -> float:
+        result = 1.0
+        for name in names:
+            result *= number_of(columns.get(name) or "1")
+        return result
+
+    if columns.get("gpus") and not columns.get("dp"):
+        columns["dp"] = f"{number_of(columns['gpus']) / product('tp', 'pp', 'cp'):g}"
+    if columns.get("micro_batch") and not columns.get("global_batch"):
+        columns["global_batch"] = f"{product('dp', 'micro_batch', 'accumulation'):g}"
+    return columns
+
+
+def _side(row: Cells) -> Side:
+    step = read_step(row)
+    if isinstance(step, UnreadStep):
+        raise TraceError(step.reason)
+    settings = []
+    for part in filter(None, (part.strip() for part in row.text("settings").split(";"))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not (name and equals and value):
+            raise TraceError(f"settings: {part!r}: write NAME = VALUE")
+        settings.append((name, value))
+    return Side(step, tuple(settings))
 
 
 def _predicted(row: MeasuredRatio, settings: Settings) -> RatioPrediction:
-    steps: tuple[float | None, float | None] = (None, None)
-    ratio, error, refused, assumed = None, None, row.refused, [row.assumed]
-    if row.sides is not None:
-        try:
-            answers = [_step(side, settings) for side in row.sides]
-        except TwofoldError as failed:
-            refused = f"{row.place}: {' '.join(str(failed).split())}"
-        else:
-            steps = answers[0][0], answers[1][0]
-            assumed += [note for _, notes in answers for note in notes]
-            times = [
-                step * _gpus_per_token(side)
-                for side, (step, _) in zip(row.sides, answers, strict=True)
-            ]
-            ratio = times[1] / times[0]
-            error = None if row.measured is None else 100 * (ratio / row.measured - 1)
-    return RatioPrediction(
-        place=row.place,
-        source=row.source,
-        model=row.model,
-        knob=row.knob,
-        setting_a=row.setting_a,
-        setting_b=row.setting_b,
-        knob_size_known=row.is_known,
-        measured_ratio=row.measured,
+    answer = row.unanswered
+    if row.sides is None:
+        return answer
+    try:
+        (before, notes), (after, more_notes) = (_step(side, settings) for side in row.sides)
+    except TwofoldError as error:
+        return replace(answer, refused=refusal(answer.place, error))
+    ratio = after * _gpus_per_token(row.sides[1]) / (before * _gpus_per_token(row.sides[0]))
+    return replace(
+        answer,
         predicted_ratio=ratio,
-        error_pct=error,
-        step_a_s=steps[0],
-        step_b_s=steps[1],
-        refused=refused,
-        assumed="; ".join(dict.fromkeys(filter(None, assumed))),
+        error_pct=error_pct(ratio, answer.measured_ratio),
+        step_a_s=before,
+        step_b_s=after,
+        assumed="; ".join(dict.fromkeys(filter(None, (answer.assumed, *notes, *more_notes)))),
     )
 
 
@@ -268,17 +407,16 @@ def _gpus_per_token(side: Side) -> float:
 
 def _errors(knob: str, rows: Sequence[RatioPrediction]) -> RatioErrors:
     summary = error_summary(_predictions(rows))
-    errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
     return RatioErrors(
         knob=knob,
         ratios=len(rows),
         refused=sum(bool(row.refused) for row in rows),
         median_pct=None if summary is None else summary.median_pct,
-        worst_pct=max(errors, default=None),
+        worst_pct=None if summary is None else abs(summary.worst[0].error_pct),
     )
 
 
 def _predictions(rows: Sequence[RatioPrediction]) -> Iterator[Prediction]:
     for row in rows:
         if row.error_pct is not None:
-            yield Prediction(f"{row.model}: {row.setting_a} to {row.setting_b}", row.error_pct)
+            yield Prediction(row.name, row.error_pct)

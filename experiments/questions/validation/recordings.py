@@ -4,9 +4,10 @@ A replay of a recorded step on its own network proves little; so a table of meas
 another recording of the same program, may be given to predict.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import ClassVar, Unpack
@@ -39,6 +40,7 @@ from experiments.validation.scores import (
     roofline_step,
     scores,
 )
+from experiments.validation.tables import read_tables
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
 from simulator.timeline import step_before_ended
 from simulator.workload import What
@@ -67,17 +69,17 @@ class StepError:
     trace: str
     cluster: str
     step: str
-    measured_s: float | None
-    simulated_s: float | None
-    model_pct: float | None
-    trace_pct: float | None
-    left_out_pct: float | None
-    call_start_s: float | None
-    call_end_s: float | None
-    collectives: int
-    collectives_matched: int
-    bytes_known: float
-    starts_explained: float
+    measured_s: float | None = None
+    simulated_s: float | None = None
+    model_pct: float | None = None
+    trace_pct: float | None = None
+    left_out_pct: float | None = None
+    call_start_s: float | None = None
+    call_end_s: float | None = None
+    collectives: int = 0
+    collectives_matched: int = 0
+    bytes_known: float = 0.0
+    starts_explained: float = 0.0
     note: str = ""
     communication_error_pct: float | None = None
     pinned_pct: float | None = None
@@ -241,47 +243,39 @@ def validate(  # noqa: PLR0913 - the options of the command
             "a table of what-ifs names its traces, a table of collectives needs none"
         )
     if collectives:
-        return _of_calls(collectives, cluster, settings, (layout, watch))
+        if cluster is None:
+            raise WhatIfError(f"{collectives[0]}: on which cluster? --cluster C")
+        where = _loaded(cluster)
+        calls, notes = errors_of(collectives, where, layout, watch)
+        return ValidationReport((), settings, (where,), calls=tuple(calls), notes=tuple(notes))
     if against:
-        report = _against(against, cluster, settings, watch)
-        if predictions is None:
-            return report
-        return _scored(report, read_points(against[0], _usual(cluster)), predictions, watch)
+        usual = cluster.name if isinstance(cluster, Cluster) else cluster
+        points, files = read_tables(against, "points", partial(read_points, usual=usual))
+        report = _predicted(points, files, settings, watch)
+        return report if predictions is None else _scored(report, points, predictions, watch)
     if not traces:
         raise WhatIfError("nothing to validate: name a trace, or a table of measured points")
     pairs = [_pair(trace, cluster) for trace in traces]
     others = [_pair(trace, cluster) for trace in predict]
     clusters = tuple({where.name: where for _, where in (*pairs, *others)}.values())
     if others:
-        points = [row for pair in pairs for row in recording_of(pair, others, settings, watch)]
-        return ValidationReport((), settings, clusters, tuple(points))
+        answers = [row for pair in pairs for row in recording_of(pair, others, settings, watch)]
+        return ValidationReport((), settings, clusters, tuple(answers))
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
     return ValidationReport(tuple(rows), settings, clusters)
 
 
-def _of_calls(
-    tables: Sequence[Path | str],
-    cluster: Cluster | Path | str | None,
-    settings: Settings,
-    how: tuple[Layout | None, Watch],
-) -> ValidationReport:
-    if cluster is None:
-        raise WhatIfError(f"{tables[0]}: on which cluster? --cluster C")
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    calls, notes = errors_of(tables, where, *how)
-    return ValidationReport((), settings, (where,), calls=tuple(calls), notes=tuple(notes))
+def _loaded(cluster: Cluster | Path | str) -> Cluster:
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
-def _against(
-    tables: Sequence[Path | str],
-    cluster: Cluster | Path | str | None,
-    settings: Settings,
-    watch: Watch,
+def _predicted(
+    points: Sequence[MeasuredPoint], tables: Sequence[Path], settings: Settings, watch: Watch
 ) -> ValidationReport:
-    points = [point for table in tables for point in read_points(table, _usual(cluster))]
+    """Predict the points of tables."""
     answers = list(points_of(points, settings, watch))
     clusters = {where.name: where for _, where in answers if where is not None}
-    files = (*map(Path, tables), *(Path(point.cluster) for point in points))
+    files = (*tables, *(Path(point.cluster) for point in points))
     return ValidationReport(
         (),
         settings,
@@ -294,16 +288,11 @@ def _against(
     )
 
 
-def _usual(cluster: Cluster | Path | str | None) -> Path | str | None:
-    """Return what rows of a table that name no cluster ran on."""
-    return cluster.name if isinstance(cluster, Cluster) else cluster
-
-
 def _scored(
     report: ValidationReport, points: Sequence[MeasuredPoint], predictions: Path | str, watch: Watch
 ) -> ValidationReport:
     """Score other tools' predictions on the rows of a table beside those of a report."""
-    others = read_predictions(predictions)
+    by_others = read_predictions(predictions)
     rows = [
         Measured(
             line_of(point.place),
@@ -317,7 +306,7 @@ def _scored(
         )
     ]
     inputs = report.inputs.joined(Inputs(files=(Path(predictions),)))
-    return replace(report, scores=scores(rows, others, predictions), inputs=inputs)
+    return replace(report, scores=scores(rows, by_others, predictions), inputs=inputs)
 
 
 def _rooflines(
@@ -347,7 +336,7 @@ def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str,
     where = name or cluster
     if where is None:
         raise WhatIfError(f"{trace}: on which cluster? --cluster C for all, or {path}@C")
-    return path, where if isinstance(where, Cluster) else load_cluster(where)
+    return path, _loaded(where)
 
 
 def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:
@@ -355,7 +344,7 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
         read = open_package(path)
         first = read(settings.step if settings.step != EVERY else "median")
     except TwofoldError as error:
-        yield _refused(path, cluster, settings.step, error)
+        yield StepError(path, cluster.name, settings.step, note=str(error))
         return
     bases: dict[str, Baseline] = {}
     for number in _numbers(first.coverage, settings):
@@ -363,7 +352,7 @@ def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Ite
             by_trace = replace(settings, step=number, collective_cost="trace")
             bases[number] = replayed(read, cluster, by_trace, watch)
         except TwofoldError as error:
-            yield _refused(path, cluster, number, error)
+            yield StepError(path, cluster.name, number, note=str(error))
     for number, base in bases.items():
         others = [step for step in bases if step != number]
         yield _row(base, cluster, [bases[step] for step in others], watch)
@@ -434,22 +423,3 @@ def _off(base: Baseline) -> tuple[float | None, float | None]:
     start = np.abs(timeline.start + origin - workload.measured_start)[joined]
     end = np.abs(timeline.end + origin - workload.measured_end)[joined]
     return float(np.median(start)), float(np.median(end))
-
-
-def _refused(path: str, cluster: Cluster, step: str, error: TwofoldError) -> StepError:
-    nothing: Mapping[str, None] = dict.fromkeys(
-        ("measured_s", "simulated_s", "model_pct", "trace_pct", "left_out_pct")
-    )
-    return StepError(
-        trace=path,
-        cluster=cluster.name,
-        step=step,
-        **nothing,
-        call_start_s=None,
-        call_end_s=None,
-        collectives=0,
-        collectives_matched=0,
-        bytes_known=0.0,
-        starts_explained=0.0,
-        note=str(error),
-    )

@@ -1,6 +1,6 @@
 """Validate serving: predict TTFT and TPOT of deployments that others measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,16 +14,23 @@ from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from experiments.validation.errors import Prediction, error_summary
+from experiments.validation.errors import (
+    PairErrors,
+    Prediction,
+    error_pct,
+    error_summary,
+    groups,
+    ratio_errors,
+)
 from experiments.validation.serving_rows import (
     DIFFER,
+    GROUPS,
     ServingCase,
     ServingRow,
-    groups_of,
     read_serving,
 )
-from experiments.validation.step_pairs import PairErrors, ratio_errors
-from simulator.support.errors import TwofoldError, WhatIfError
+from experiments.validation.tables import read_tables, refusal
+from simulator.support.errors import TwofoldError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +90,12 @@ class ValidateServingReport(Report):
     @property
     def errors(self) -> tuple[ServingErrors, ...]:
         """Errors of all rows, then of groups of them."""
-        everything = _errors("all", "", self.rows)
-        groups = [
-            _errors(by, value, [self.rows[index] for index in indices])
-            for by, values in groups_of(list(self.asked)).items()
-            for value, indices in sorted(values.items())
-        ]
-        return (everything, *groups)
+        both = list(zip(self.asked, self.rows, strict=True))
+        by = {name: _of_asked(value_of) for name, value_of in GROUPS.items()}
+        return tuple(
+            _errors(what, value, [row for _, row in alike])
+            for what, value, alike in groups(both, by)
+        )
 
     @property
     def pairs(self) -> tuple[PairErrors, ...]:
@@ -156,13 +162,11 @@ def validate_serving(
     WhatIfError
         If there are no tables.
     """
-    files = [tables] if isinstance(tables, Path | str) else list(tables)
-    if not files:
-        raise WhatIfError("nothing to validate: name a table of measured serving")
-    rows = [row for file in files for row in read_serving(file)]
+    rows, files = read_tables(tables, "serving", read_serving)
     answers = map_rows(rows, predicted, "rows", watch=watch)
-    inputs = Inputs(files=tuple(map(Path, files)))
-    return ValidateServingReport(tuple(answers), tuple(rows), Settings(), inputs=inputs)
+    return ValidateServingReport(
+        tuple(answers), tuple(rows), Settings(), inputs=Inputs(files=files)
+    )
 
 
 def predicted(row: ServingRow) -> ServingPrediction:
@@ -173,7 +177,7 @@ def predicted(row: ServingRow) -> ServingPrediction:
         ttft, tpot = mean_times(row.case)
     except (TwofoldError, ArithmeticError, LookupError, ValueError) as error:
         # A row that meets a fault is refused with it, so that the other thousands are answered.
-        return _answer(row, None, None, f"{row.place}: {' '.join(str(error).split())}")
+        return _answer(row, None, None, refusal(row.place, error))
     return _answer(row, ttft, tpot)
 
 
@@ -206,15 +210,17 @@ def _answer(
         tpot,
         row.measured_ttft,
         row.measured_tpot,
-        _error(ttft, row.measured_ttft),
-        _error(tpot, row.measured_tpot),
+        error_pct(ttft, row.measured_ttft),
+        error_pct(tpot, row.measured_tpot),
         refused,
         "; ".join(row.case.assumed) if row.case else "",
     )
 
 
-def _error(time: float | None, measured: float | None) -> float | None:
-    return None if time is None or measured is None else 100 * (time / measured - 1)
+def _of_asked(
+    value_of: Callable[[ServingRow], str],
+) -> Callable[[tuple[ServingRow, ServingPrediction]], str]:
+    return lambda both: value_of(both[0])
 
 
 def _errors(by: str, value: str, rows: Sequence[ServingPrediction]) -> ServingErrors:

@@ -1,21 +1,56 @@
-"""Validate a serving log: answer each of its requests, and compare with what was measured."""
+"""Validate a serving log: answer each of its requests, and compare with what was measured.
 
-from dataclasses import dataclass
+A log is what an engine was set to, and when each of its requests was queued and answered. Its
+folder has ``requests.jsonl``, a line per request: ``request_id``, ``input_toks``, ``output_toks``,
+``arrival_time`` or ``queued_ts`` and, where measured, ``first_token_ts`` and ``last_token_ts`` (s);
+and ``meta.json`` with ``model``, ``vllm_version`` and ``engine_kwargs``, as LLMServingSim's
+benchmark writes them (github casys-kaist/LLMServingSim).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_fleets import InstanceRun, serve
+from experiments.evaluate.serving_instances import Deployment
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
-from experiments.validation.serving_logs import ServingLog, rank_correlation, read_log
+from experiments.validation.errors import error_pct
+from experiments.validation.serving_rows import USUAL_MEMORY, context_of, model_named
+from simulator.serving.engines import engine
 from simulator.serving.schedulers import Columns
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs
+from simulator.support.errors import TraceError, shown
+from simulator.support.input_files import json_rows, parse_json, read_text
+from simulator.support.quantities import CENTURY, MOST_RANKS
 from topologies import Cluster, load_cluster
+from traces.generate.inference import Precisions
+from traces.generate.parallelism import Parallelism
+from traces.requests.table import MOST_TOKENS
+
+_FILES = ("meta.json", "requests.jsonl")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingLog:
+    """Requests in the order of their arrival; times count from the first arrival (s).
+
+    ``first`` and ``last`` are NaN where nothing was measured.
+    """
+
+    ids: tuple[str, ...]
+    arrival: Floats
+    prompt: Longs
+    output: Longs
+    first: Floats
+    last: Floats
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +135,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
     Parameters
     ----------
     folder
-        As :mod:`experiments.validation.serving_logs` describes it.
+        As :mod:`experiments.questions.validation.serving_log` describes it.
     cluster
         Where it ran: a cluster, its name in the catalogue, or the path of its file.
 
@@ -130,7 +165,6 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         figures += _figures(metric, predicted, measured)
         if np.isfinite(measured).all() and len(measured) > 1:
             correlations[metric] = rank_correlation(measured.tolist(), predicted.tolist())
-    path = Path(folder)
     return ServingLogReport(
         rows,
         tuple(figures),
@@ -140,7 +174,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
         f"{log.deployment.model.name} on {where.name}",
         int(runs.totals["preemptions"]),
         log.deployment.blocks,
-        inputs=Inputs(files=(path / "meta.json", path / "requests.jsonl")),
+        inputs=Inputs(files=tuple(Path(folder) / name for name in _FILES)),
     )
 
 
@@ -153,15 +187,152 @@ def served(log: ServingLog) -> InstanceRun:
 def _figures(metric: str, predicted: Floats, measured: Floats) -> list[LogFigure]:
     figures = []
     for name, quantile in (("mean", None), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-        both = [
+        of_predicted, of_measured = (
             float(times.mean() if quantile is None else np.quantile(times, quantile))
             for times in (predicted, measured)
-        ]
-        true = _or_none(both[1])
-        error = None if not true else 100 * (both[0] / true - 1)
-        figures.append(LogFigure(metric, name, both[0], true, error))
+        )
+        true = _or_none(of_measured)
+        figures.append(
+            LogFigure(metric, name, of_predicted, true, error_pct(of_predicted, true or None))
+        )
     return figures
 
 
 def _or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    """Return Spearman's rank correlation, ties by the mean of their ranks.
+
+    Examples
+    --------
+    >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
+    0.5
+    """
+    ranks = []
+    for values in (np.asarray(measured), np.asarray(predicted)):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ends = np.cumsum(counts)
+        ranks.append((ends - (counts - 1) / 2)[inverse])
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 12)
+
+
+def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
+    """Read a log.
+
+    Parameters
+    ----------
+    folder
+        With ``meta.json`` and ``requests.jsonl``.
+    cluster
+        Where the engine ran.
+
+    Raises
+    ------
+    TraceError
+        If a file is missing, or a field is; names file, line and field.
+    """
+    settings, requests = (Path(folder) / name for name in _FILES)
+    lines = json_rows(read_text(requests, TraceError, "as requests"), requests)
+    rows = [_Fields(f"{requests}, line {line}", row) for line, row in lines]
+    if not rows:
+        raise TraceError(f"{requests}: has no request")
+    arrivals = np.array([row.first_number("queued_ts", "arrival_time", "arrival") for row in rows])
+    order = np.argsort(arrivals, kind="stable")
+    rows, arrivals = [rows[index] for index in order], arrivals[order]
+    origin = float(arrivals[0])
+    prompt, output = (
+        np.array([row.count(name) for row in rows], dtype=np.int64)
+        for name in ("input_toks", "output_toks")
+    )
+    first, last = (
+        np.array([row.number(name, -CENTURY, CENTURY) for row in rows], dtype=float) - origin
+        for name in ("first_token_ts", "last_token_ts")
+    )
+    if (first < arrivals - origin).any() or (last < first).any():
+        raise TraceError(
+            f"{requests}: a request has its last token before its first, or its first before it"
+            " arrives"
+        )
+    meta = parse_json(
+        read_text(settings, TraceError, "as the settings of an engine"), settings, TraceError
+    )
+    deployment = _deployment(meta, settings, cluster, int((prompt + output).max()))
+    ids = tuple(str(row.by_name.get("request_id", number)) for number, row in enumerate(rows))
+    return ServingLog(ids, arrivals - origin, prompt, output, first, last, deployment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Fields of a log by name, and where they stand; one that is null is not given."""
+
+    location: str
+    by_name: Mapping[str, Any]
+
+    def number(self, name: str, least: float, most: float) -> float | None:
+        value = self.by_name.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TraceError(f"{self.location}: {name}: {shown(value)} is not a number")
+        if not least <= value <= most:
+            raise TraceError(f"{self.location}: {name}: {value:g} is not {least:g} to {most:g}")
+        return value
+
+    def first_number(self, *names: str) -> float:
+        """Return the time (s) of the first of these fields that is given."""
+        for name in names:
+            if (value := self.number(name, -CENTURY, CENTURY)) is not None:
+                return value
+        raise TraceError(f"{self.location}: {' or '.join(names)}: missing")
+
+    def count(self, name: str, usual: int | None = None, most: int = MOST_TOKENS) -> int:
+        value = self.number(name, 1, most)
+        value = usual if value is None else value
+        if not isinstance(value, int):
+            reason = "missing" if value is None else f"{value:g} is not a whole number"
+            raise TraceError(f"{self.location}: {name}: {reason}")
+        return value
+
+
+def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deployment:
+    """Return the engine that a log's settings describe, with room for its longest request."""
+    if not isinstance(meta, dict):
+        raise TraceError(f"{file}: the settings of an engine must be a table")
+    settings = meta.get("engine_kwargs") or {}
+    if not isinstance(settings, dict):
+        raise TraceError(f"{file}: engine_kwargs is not a table")
+    blocks = meta.get("num_gpu_blocks") or settings.get("num_gpu_blocks_override") or None
+    given = _Fields(f"{file}", settings | {"num_gpu_blocks": blocks})
+    name = meta.get("model") or settings.get("model")
+    if not isinstance(name, str):
+        raise TraceError(f"{file}: model is missing")
+    model = model_named(name)
+    tp, dp = (given.count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
+    parallelism = Parallelism(tp=tp, dp=dp)
+    if settings.get("enable_expert_parallel") and model.experts is not None and tp * dp > 1:
+        parallelism = replace(parallelism, ep=tp * dp, etp=1)
+    usual = engine(
+        "vllm", str(meta.get("vllm_version", "")), cluster.accelerator.memory or USUAL_MEMORY
+    )
+    part = given.number("gpu_memory_utilization", 0.01, 1)
+    weights = {"fp8": "fp8", "modelopt": "fp8"}.get(str(settings.get("quantization")), "bf16")
+    cache = "fp8" if str(settings.get("kv_cache_dtype", "")).startswith("fp8") else "bf16"
+    return Deployment(
+        model=model,
+        cluster=cluster,
+        parallelism=parallelism,
+        engine=replace(
+            usual,
+            tokens=given.count("max_num_batched_tokens", usual.tokens),
+            sequences=given.count("max_num_seqs", usual.sequences),
+            memory_fraction=usual.memory_fraction if part is None else float(part),
+            block=given.count("block_size", usual.block),
+            # The log's times are the engine's own: no server and no client stand before it.
+            host=usual.host._replace(first=0.0, per_token=0.0),
+        ),
+        precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),
+        context=context_of(longest),
+        blocks=None if blocks is None else given.count("num_gpu_blocks"),
+    )

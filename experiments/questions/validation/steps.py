@@ -16,10 +16,25 @@ from experiments.question import question
 from experiments.questions.generate import plan_on
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from experiments.validation.errors import ErrorSummary, Prediction, error_summary
-from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
-from experiments.validation.step_pairs import LinearSeries, PairErrors, linear_series, pair_errors
-from simulator.support.errors import TwofoldError, WhatIfError
+from experiments.validation.errors import (
+    ALL,
+    ErrorSummary,
+    PairErrors,
+    Prediction,
+    error_pct,
+    error_summary,
+    groups,
+)
+from experiments.validation.measured_steps import (
+    LinearSeries,
+    MeasuredStep,
+    UnreadStep,
+    linear_series,
+    pair_errors,
+    read_steps,
+)
+from experiments.validation.tables import read_tables, refusal
+from simulator.support.errors import TwofoldError
 from topologies import Cluster, load_cluster
 
 
@@ -95,7 +110,11 @@ class StepsReport(Report):
     @property
     def errors(self) -> tuple[StepErrors, ...]:
         """Errors of all steps, then of groups of them."""
-        return tuple(_grouped(self.steps))
+        return tuple(
+            _errors(by, value, steps)
+            for by, value, steps in groups(self.steps, _GROUPS)
+            if value or by == ALL
+        )
 
     @property
     def pairs(self) -> tuple[PairErrors, ...]:
@@ -205,22 +224,15 @@ def validate_steps(
     >>> len(report.steps), report.steps[0].refused
     (1, '')
     """
-    tables = [steps] if isinstance(steps, Path | str) else list(steps)
-    if not tables:
-        raise WhatIfError("nothing to validate: name a table of measured steps")
     settings = Settings(engine=engine)
-    rows = [step for table in tables for step in read_steps(table, cluster)]
+    rows, files = read_tables(steps, "steps", partial(read_steps, usual=cluster))
     if framework is not None:
         rows = [_run_by(step, framework) for step in rows]
     predict = partial(predicted, settings=settings)
     answers = map_rows(rows, predict, "steps", workers=workers, watch=watch)
     clusters = (Path(row.cluster) for row in rows)
-    return StepsReport(
-        tuple(answers),
-        tuple(rows),
-        settings,
-        inputs=Inputs(files=(*map(Path, tables), *(row for row in clusters if row.is_file()))),
-    )
+    inputs = Inputs(files=(*files, *(file for file in clusters if file.is_file())))
+    return StepsReport(tuple(answers), tuple(rows), settings, inputs=inputs)
 
 
 def _run_by(step: MeasuredStep | UnreadStep, framework: str) -> MeasuredStep | UnreadStep:
@@ -243,10 +255,12 @@ def predicted(
         cluster, assumed = site_of(step)
         makespan = step_on(cluster, step, settings, ignore_memory=step.measured is not None)
     except TwofoldError as error:
-        return _refused(step, f"{step.place}: {' '.join(str(error).split())}")
-    off = None if step.measured is None else 100 * (makespan / step.measured - 1)
+        return _refused(step, refusal(step.place, error))
     return replace(
-        _refused(step, ""), predicted_step_s=makespan, error_pct=off, assumed="; ".join(assumed)
+        _refused(step, ""),
+        predicted_step_s=makespan,
+        error_pct=error_pct(makespan, step.measured),
+        assumed="; ".join(assumed),
     )
 
 
@@ -319,22 +333,13 @@ def _kinds(step: StepPrediction) -> str:
     )
 
 
-_BY: dict[str, Callable[[StepPrediction], str]] = {
+_GROUPS: dict[str, Callable[[StepPrediction], str]] = {
     "source": lambda step: step.source,
     "accelerator": lambda step: step.accelerator,
     "framework": lambda step: step.framework,
     "gpus": _size,
     "parallelism": _kinds,
 }
-
-
-def _grouped(steps: Sequence[StepPrediction]) -> Iterator[StepErrors]:
-    yield _errors("all", "", steps)
-    for by, key in _BY.items():
-        groups: dict[str, list[StepPrediction]] = {}
-        for step in steps:
-            groups.setdefault(key(step), []).append(step)
-        yield from (_errors(by, value, group) for value, group in sorted(groups.items()) if value)
 
 
 def _errors(by: str, value: str, steps: Sequence[StepPrediction]) -> StepErrors:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.questions.validation.ratios import validate_ratios
-from experiments.validation.measured_ratios import read_ratios
+from experiments.questions.validation.ratios import read_ratios, validate_ratios
 
 SHIPPED = Path("experiments/validation/gpu_ratios.csv")
 WORDS = "source,model,hardware,knob,setting_a,value_a,setting_b,value_b,unit"

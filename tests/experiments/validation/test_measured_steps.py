@@ -11,8 +11,13 @@ from experiments.cli.main import app
 from experiments.questions.generate import generate, plan_on
 from experiments.questions.validation.steps import validate_steps
 from experiments.settings import Settings
-from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_steps
-from experiments.validation.step_pairs import linear_series, pair_errors
+from experiments.validation.measured_steps import (
+    MeasuredStep,
+    UnreadStep,
+    linear_series,
+    pair_errors,
+    read_steps,
+)
 from helpers.places import ROOT
 from simulator.support.errors import TraceError, WhatIfError
 from topologies import load_cluster

@@ -159,14 +159,44 @@ class Curve:
     step_s: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A network within a budget: what it costs (USD), the step on it (s), and how to set it.
+
+    ``gain_pct`` is against the step that is set; ``address`` holds the state with this network.
+    """
+
+    what: str
+    cost_usd: float
+    cost: str
+    step_s: float
+    step: str
+    gain_pct: float
+    address: str
+
+
 def say_price(scenario: Scenario) -> str:
     """Say what the job's part of the cluster costs; "" where the price of a part is not known."""
     try:
-        return format_quantity(
-            bill_of(scenario.cluster, scenario.ranks, scenario.nodes).cost, "USD"
-        )
+        return say_cost(cost_of(scenario))
     except TwofoldError:
         return ""
+
+
+def cost_of(scenario: Scenario) -> float:
+    """Return what the nodes and the network of the job cost (USD).
+
+    Raises
+    ------
+    ClusterError
+        If the price of a part is not known.
+    """
+    return bill_of(scenario.cluster, scenario.ranks, scenario.nodes).cost
+
+
+def say_cost(cost: float) -> str:
+    """Write a cost as bills do."""
+    return format_quantity(cost, "USD")
 
 
 @dataclass(frozen=True, slots=True)

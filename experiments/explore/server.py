@@ -32,6 +32,7 @@ from experiments.output.columns import packed
 from experiments.output.page import plotly
 from experiments.provenance import version
 from simulator.support.errors import OutputError, TwofoldError
+from simulator.support.quantities import parse_quantity
 
 if TYPE_CHECKING:
     from experiments.explore.serving import ServingSession
@@ -89,6 +90,7 @@ def application(
             Route("/api/choices", of_step.choices),
             Route("/api/ranks", of_step.ranks),
             Route("/api/curves", of_step.curves),
+            Route("/api/within/{budget:str}", of_step.within),
         ]
     app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
     return _Guarded(app, token)
@@ -240,6 +242,14 @@ class _AskedOfStep(_Asked):
             self._moving,
             lambda stop: self._step.curves(self._step.parse(request.url.query), until(stop)),
         )
+
+    async def within(self, request: Request) -> Response:
+        def find(stop: Callable[[], bool]) -> object:
+            budget = parse_quantity(request.path_params["budget"], "USD")
+            state = self._step.parse(request.url.query)
+            return {"offers": self._step.within(state, budget, until(stop))}
+
+        return await self._answered(request, self._resting, find)
 
 
 async def _in_thread(work: Callable[[], Response], stopping: threading.Event) -> Response:

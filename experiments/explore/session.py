@@ -26,13 +26,16 @@ from experiments.explore.answers import (
     Composition,
     Curve,
     Note,
+    Offer,
     Slider,
     bought,
     composition,
+    cost_of,
     say_price,
     say_time,
     slider,
 )
+from experiments.explore.budget import BANDWIDTHS, Priced, networks, offers, with_bandwidth
 from experiments.explore.choices import About, Choices, about, choices
 from experiments.explore.state import (
     State,
@@ -247,17 +250,72 @@ class Session:
             steps = iter(ground.design.steps(changes).tolist())
         return tuple(Curve(name, FACTORS, tuple(islice(steps, len(FACTORS)))) for name in names)
 
+    def within(
+        self, state: State, budget: float, watch: Watch = lambda _: None
+    ) -> tuple[Offer, ...]:
+        """Find the networks that a budget buys for the job, its nodes included.
+
+        Tried are the clusters of the catalogue with the step's accelerator, the topologies of the
+        network between nodes that fit, and an eighth to eight times its bandwidth; all else stays
+        as it is set. Returned are those that no other is both faster and cheaper than, the fastest
+        first, by the analytic engine.
+
+        Parameters
+        ----------
+        state
+            What is set.
+        budget
+            USD.
+        watch
+            As :meth:`moving` has it.
+
+        Raises
+        ------
+        TwofoldError
+            If the state cannot be, the price of a part of its cluster is not known, or the budget
+            buys none of what was tried: the least that one costs is named.
+        """
+        with self._moving.lock:
+            now = self._moved(state, watch)
+            cost_of(now.scenario)
+            points = [
+                point
+                for texts in networks(state, now.scenario)
+                for point in self._priced(texts, watch)
+            ]
+        return offers(points, budget, now.timeline.makespan)
+
+    def _priced(self, state: State, watch: Watch) -> Iterator[Priced]:
+        """Price and time a network at several bandwidths; nothing of one that cannot be."""
+        try:
+            ground = self._made(self._moving, state.structure(), watch)
+        except TwofoldError:
+            return
+        for bandwidth in BANDWIDTHS:
+            slid = with_bandwidth(state, bandwidth)
+            try:
+                number, scenario, _ = _slid(ground, slid)
+                cost = cost_of(scenario)
+            except TwofoldError:
+                continue
+            watch("step")
+            step = (
+                scenario.run().makespan
+                if ground.design is None
+                else float(ground.design.steps([number])[0])
+            )
+            yield Priced(slid, cost, step)
+
     def _ground(self, side: _Side, state: State, watch: Watch) -> _Ground:
         texts = state.structure()
+        return side.grounds.get((texts, _stamps(texts)), lambda: self._made(side, texts, watch))
 
-        def make() -> _Ground:
-            before = READABLE.set(self._readable)
-            try:
-                return _grounded(side.base, texts, watch)
-            finally:
-                READABLE.reset(before)
-
-        return side.grounds.get((texts, _stamps(texts)), make)
+    def _made(self, side: _Side, texts: tuple[str, ...], watch: Watch) -> _Ground:
+        before = READABLE.set(self._readable)
+        try:
+            return _grounded(side.base, texts, watch)
+        finally:
+            READABLE.reset(before)
 
     def _moved(self, state: State, watch: Watch) -> _Simulated:
         def make() -> _Simulated:

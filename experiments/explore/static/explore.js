@@ -15,7 +15,7 @@
   let odd = [];
   let about = null, answer = null, network = "";
   let asking = null, again = false, resting = null, choosing = null, tracing = null, timer = null, held = false;
-  let strips = null, turning = null, pins = null, ranks = null;
+  let strips = null, turning = null, pins = null, budget = null, ranks = null;
 
   const query = () => {
     const own = words.write(state);
@@ -54,6 +54,7 @@
     turning.update(answer, state);
     strips.update(answer.timeline);
     pins.follow(answer);
+    budget.follow(answer);
     document.documentElement.dataset.engine = answer.engine;
     document.documentElement.dataset.address = answer.address;
     at("footer").textContent = `${about.version ? `twofold ${about.version} · ` : ""}answered in ${answer.took_ms.toFixed(1)} ms by ${answer.engine}`;
@@ -242,6 +243,7 @@
     strips = twofold.strips(at("strips"), (first) => { state.firstRank = first; changed(); });
     turning = controls.sliders(turned);
     pins = twofold.pins({ ask: (text) => ask(`${about.rests ? "resting" : "moving"}/${strips.windows()}`, undefined, text), go, changed: keep });
+    budget = twofold.budget({ ask, go });
     for (const name of words.PINS) at(`pin-${name}`).addEventListener("click", () => { pins.pin(name, query()); keep(); });
     twofold.drawn.push(strips);
     at("copy-command").addEventListener("click", () => answer && copy(answer.command, "commands that answer the same"));

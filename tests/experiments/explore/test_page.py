@@ -384,6 +384,25 @@ def test_each_slider_has_the_curve_of_the_step_behind_it(chromium, page, session
         assert wrong(tab) == []
 
 
+def test_the_best_network_for_a_budget_is_found_and_set(chromium, page, session):
+    with opened(chromium, page.address) as tab:
+        settle(tab.page)
+        tab.page.fill("#budget", "1 kUSD")
+        tab.page.click("#budget-find")
+        tab.page.wait_for_selector("#budget-error:not([hidden])")
+        assert "the cheapest costs" in tab.page.inner_text("#budget-error")
+        tab.page.fill("#budget", "170 kUSD")
+        tab.page.click("#budget-find")
+        tab.page.wait_for_selector(".offer")
+        best = session.within(parse_state(""), 170e3)[0]
+        assert tab.page.locator(".offer").first.inner_text().startswith(best.step)
+        tab.page.locator(".offer button").first.click()
+        tab.page.wait_for_selector("html[data-address*=cluster]")
+        settle(tab.page)
+        assert tab.page.inner_text("#price") == best.cost
+        assert wrong(tab) == []
+
+
 def test_every_op_is_drawn_when_it_is_asked_for(chromium, page):
     with opened(chromium, page.address) as tab:
         settle(tab.page)

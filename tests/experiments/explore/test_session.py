@@ -386,3 +386,22 @@ def test_an_answer_has_its_cause_in_a_sentence_and_its_price(session):
     assert recorded.cause.startswith("The GPUs are busy: kernels are")
     assert recorded.price.endswith("USD")
     assert faster.price != recorded.price
+
+
+def test_offers_are_within_the_budget_and_are_what_they_said_when_they_are_set(session):
+    found = session.within(parse_state("compute=2"), 170e3)
+    steps, costs = [one.step_s for one in found], [one.cost_usd for one in found]
+    assert max(costs) <= 170e3
+    # None is both slower and dearer than another.
+    assert len(found) > 1
+    assert (steps, costs) == (sorted(steps), sorted(costs, reverse=True))
+    for offer in found:
+        answer = session.moving(parse_state(offer.address))
+        assert answer.step_s == pytest.approx(offer.step_s, rel=1e-9)
+        assert (answer.step, answer.price) == (offer.step, offer.cost)
+        assert any(one.resource == "compute" and one.factor == 2 for one in answer.sliders)
+
+
+def test_a_budget_below_all_names_the_cheapest(session):
+    with pytest.raises(TwofoldError, match=r"1 kUSD buys none of .* the cheapest costs 15"):
+        session.within(State(), 1e3)

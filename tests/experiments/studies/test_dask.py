@@ -24,9 +24,9 @@ FLOW = {"settings": {"engine": "flow"}, "objectives": {"step_s": "min"}}
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that are cut
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def swept():
-    """Close what Dask leaves open of a cut connection, here, where its warning is not an error."""
+    """Close what Dask leaves open of cut connections, here, where its warning is not an error."""
     yield
     gc.collect()
     for one in gc.get_objects():

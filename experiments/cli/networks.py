@@ -219,7 +219,9 @@ def collective(
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=1, show_default=False, help="Number of ranks."),
+        typer.Option(
+            "--ranks", "-n", min=1, show_default="all of a bare network", help="Number of ranks."
+        ),
     ] = None,
     sizes: Annotated[
         str | None,
@@ -286,7 +288,7 @@ def collective(
     if kind is None:
         raise typer.BadParameter("name a kind or calls, or --compare LOG.")
     if ranks is None:
-        raise typer.BadParameter("how many ranks? Give --ranks.")
+        ranks = _all_ranks(cluster)
     from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
@@ -342,6 +344,15 @@ _OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")
 """Options that have no effect where calls are written out."""
 _OF_MODEL_ALONE = ("sizes", "algorithm", "imbalance", "engine")
 """Options that have no effect where measured calls say what is modelled, and how."""
+
+
+def _all_ranks(cluster: str) -> int:
+    """Return how many ranks a bare network has; of a cluster it has to be said."""
+    from topologies.cluster.bare import bare_network, is_bare
+
+    if not is_bare(cluster):
+        raise typer.BadParameter("how many ranks? Give --ranks.")
+    return bare_network(cluster).capacity
 
 
 def _check_nodes(nodes: int | None, cluster: str) -> None:

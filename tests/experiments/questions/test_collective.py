@@ -1,9 +1,13 @@
 """A collective on its own: what nccl-tests would print."""
 
+import json
+
 import pytest
+from typer.testing import CliRunner
 
 from collectives.algorithms import ring
 from collectives.files.schedule_file import to_json
+from experiments.cli.main import app
 from experiments.questions.collective import collective
 from experiments.questions.validation.recordings import validate
 from simulator.support.errors import ScheduleError, WhatIfError, WorkloadError
@@ -157,3 +161,15 @@ def test_a_measured_ring_of_messages_is_modelled_as_the_collective_is(tmp_path, 
     (row,) = validate([], "hgx-h100", collectives=[path]).calls
     (point,) = collective("sendrecv_perf", "hgx-h100", [64 * MIB], ranks=ranks, nodes=nodes).points
     assert row.modelled_s == pytest.approx(point.time_s, rel=1e-9)
+
+
+def test_all_ranks_of_a_bare_network_are_asked_unless_it_is_said_otherwise():
+    asked = ["collective", "all_reduce", "-s", "1MiB", "-o", "json", "-c"]
+    every, all_eight = (
+        json.loads(CliRunner().invoke(app, [*asked, "ring:8, 50 GB/s, 1 us", *more]).stdout)
+        for more in ([], ["--ranks", "8"])
+    )
+    assert every["points"] == all_eight["points"]
+    refused = CliRunner().invoke(app, [*asked, "hgx-h100"])
+    assert refused.exit_code == 2
+    assert "how many ranks?" in refused.stderr

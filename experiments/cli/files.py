@@ -13,7 +13,6 @@ import typer
 from experiments.cli.options import (
     Output,
     OutputOption,
-    Step,
     Trace,
     choice,
     clusters,
@@ -43,11 +42,12 @@ def _formats() -> Iterable[str]:
     return format_names()
 
 
-def inspect(trace: Trace, step: Step = "median", output: OutputOption = Output.TABLE) -> None:
+@with_settings(only=("step",), step="median")
+def inspect(ctx: typer.Context, trace: Trace, output: OutputOption = Output.TABLE) -> None:
     """Say what is in a trace, how much can be used, and what is missing."""
     from experiments.questions.inspect_trace import look
 
-    show(look(trace, step=step), output)
+    show(look(trace, step=ctx.params["step"]), output)
 
 
 @with_settings("workers", "step_time", "only_ranks")

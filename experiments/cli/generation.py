@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from experiments.cli.options import (
-    Algorithms,
     Cluster,
-    Engine,
     Html,
-    Nodes,
+    Options,
     Output,
     OutputOption,
-    SlowDown,
-    Transport,
-    WhatIfs,
     choice,
     completed,
     fraction,
+    in_panel,
     models,
+    option,
     quantity,
     refuse_given,
     settings_of,
+    with_options,
+    with_settings,
 )
 from experiments.cli.show import check_html, say, show
 from simulator.support.errors import WorkloadError
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from traces.generate.plan import GenerationPlan
     from traces.generate.run import Serving, Training
 
-_DETAIL = "Model and parallelism in detail"
+_detail = in_panel("Model and parallelism in detail")
 Phase = Literal["training", "prefill", "decode"]
 Attention = Literal["flash", "unfused", "flex"]
 Recompute = Literal["none", "selective", "op", "full"]
@@ -69,6 +68,130 @@ def _frameworks() -> Iterable[str]:
     return FRAMEWORKS
 
 
+_PLAN: Options = {
+    "tp": option(int, "Tensor-parallel ranks.", default=1, min=1),
+    "cp": _detail(int, "Context-parallel ranks.", default=1, min=1),
+    "pp": option(int, "Pipeline stages.", default=1, min=1),
+    "virtual": _detail(int, "Chunks of layers per stage.", default=1, min=1),
+    "dp": option(int, "Data-parallel replicas.", default=1, min=1),
+    "ep": option(int, "Replicas over which experts are spread.", default=1, min=1),
+    "etp": _detail(
+        int,
+        "Tensor-parallel ranks that share an expert.",
+        min=1,
+        show_default="tp where ep divides dp, else 1",
+    ),
+    "dp_replicate": _detail(
+        int, "Copies of each ZeRO shard (HSDP), a divisor of dp.", default=1, min=1
+    ),
+    "zero": _detail(int, "Stage of ZeRO; 3 is FSDP.", default=0, min=0, max=3),
+    "sequence_parallel": _detail(
+        bool, "Cut norms along the sequence.", "--sequence-parallel", default=False
+    ),
+    "phase": option(Phase, "What the model does.", default="training"),
+    "micro_batch": _detail(int, "Sequences in a micro-batch.", default=1, min=1),
+    "global_batch": option(
+        int,
+        "Sequences per step, summed over all replicas.",
+        min=1,
+        show_default="micro-batch x dp; 4 x pp times that in training",
+    ),
+    "sequence": option(int, "Tokens of a sequence.", "--sequence", default=4096, min=1),
+    "precision": _detail(str, "Precision of weights and activations.", default="bf16"),
+    "recompute": _detail(Recompute, "What the backward pass recomputes.", default="none"),
+    "framework": option(
+        str,
+        "The framework, with its measured kernels, host times and overlap: megatron, "
+        "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
+        default="none",
+        **choice(_frameworks),
+    ),
+    "attention": _detail(Attention, "Scores on the chip, or written to memory.", default="flash"),
+    "fused": _detail(
+        bool,
+        "Bias, dropout and residual in one kernel.",
+        "--fused/--no-fused",
+        show_default="as the framework has it",
+    ),
+    "cuda_graphs": _detail(
+        bool,
+        "A layer's kernels are launched at once.",
+        "--cuda-graphs/--no-cuda-graphs",
+        show_default="as the framework has it",
+    ),
+    "scores": _detail(
+        Scores,
+        "Attention scores to compute: all, or the lower half.",
+        show_default="full in training, causal in serving",
+    ),
+    "gradient": _detail(str, "Precision of summed gradients.", default="fp32"),
+    "optimizer": _detail(
+        str,
+        "The optimiser, which decides the memory per parameter.",
+        default="adam",
+        **choice(_optimizers),
+    ),
+    "lora_rank": _detail(
+        int, "Rank of adapters trained beside frozen weights; 0: none.", default=0, min=0
+    ),
+    "lora_targets": _detail(
+        str,
+        "Products with adapters, separated by commas: qkv,proj,up,down.",
+        show_default="all of them",
+    ),
+    "loss": _detail(Loss, "How the loss stores the logits.", default="fused"),
+    "schedule": _detail(
+        str,
+        "gpipe, 1f1b, interleaved, zb-h1.",
+        show_default="1f1b or interleaved",
+        **choice(_schedules),
+    ),
+    "launch_time": _detail(str, "Host time per op, such as '5 us'.", callback=quantity("s")),
+    "compute_efficiency": _detail(
+        float, "Share of the peak that kernels reach.", callback=fraction, show_default="0.8"
+    ),
+    "memory_efficiency": _detail(
+        float,
+        "Share of the memory bandwidth that kernels reach.",
+        callback=fraction,
+        show_default="0.9",
+    ),
+    "kernels_from": _detail(
+        Path,
+        "Kernel times of your own machine: a CSV with kernel, shape, seconds, or a "
+        "PyTorch profile with record_shapes=True.",
+    ),
+    "expert_imbalance": _detail(
+        str,
+        "How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, "
+        "or a CSV file with layer, expert, tokens.",
+    ),
+    "memory_only": option(
+        bool, "Show what fills each rank's memory; generate nothing.", "--memory", default=False
+    ),
+    "ignore_memory": _detail(
+        bool, "Simulate even if the step does not fit.", "--ignore-memory", default=False
+    ),
+    "folded": _detail(
+        bool,
+        "Simulate only as many replicas as represent all.",
+        "--fold/--no-fold",
+        show_default="from 512 ranks on",
+    ),
+    "write": option(Path, "Write the plan, a YAML file for other commands.", "--write", "-w"),
+    "launch": _detail(
+        str,
+        "Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
+        "nemo, deepspeed, slurm.",
+        **choice(_launchers),
+    ),
+}
+
+
+@with_settings(
+    only=("engine", "nodes", "algorithm", "transport", "what_if", "slow_down"), before="output"
+)
+@with_options(_PLAN, before="html")
 def generate(
     ctx: typer.Context,
     model: Annotated[
@@ -82,223 +205,7 @@ def generate(
     ],
     *,
     cluster: Cluster,
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
-    cp: Annotated[
-        int, typer.Option(rich_help_panel=_DETAIL, min=1, help="Context-parallel ranks.")
-    ] = 1,
-    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 1,
-    virtual: Annotated[
-        int, typer.Option(rich_help_panel=_DETAIL, min=1, help="Chunks of layers per stage.")
-    ] = 1,
-    dp: Annotated[int, typer.Option(min=1, help="Data-parallel replicas.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, help="Replicas over which experts are spread.")] = 1,
-    etp: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            min=1,
-            show_default="tp where ep divides dp, else 1",
-            help="Tensor-parallel ranks that share an expert.",
-        ),
-    ] = None,
-    dp_replicate: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            min=1,
-            help="Copies of each ZeRO shard (HSDP), a divisor of dp.",
-        ),
-    ] = 1,
-    zero: Annotated[
-        int, typer.Option(rich_help_panel=_DETAIL, min=0, max=3, help="Stage of ZeRO; 3 is FSDP.")
-    ] = 0,
-    sequence_parallel: Annotated[
-        bool,
-        typer.Option(
-            "--sequence-parallel", rich_help_panel=_DETAIL, help="Cut norms along the sequence."
-        ),
-    ] = False,
-    phase: Annotated[Phase, typer.Option(help="What the model does.")] = "training",
-    micro_batch: Annotated[
-        int, typer.Option(rich_help_panel=_DETAIL, min=1, help="Sequences in a micro-batch.")
-    ] = 1,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            show_default="micro-batch x dp; 4 x pp times that in training",
-            help="Sequences per step, summed over all replicas.",
-        ),
-    ] = None,
-    sequence: Annotated[
-        int, typer.Option("--sequence", min=1, help="Tokens of a sequence.")
-    ] = 4096,
-    precision: Annotated[
-        str, typer.Option(rich_help_panel=_DETAIL, help="Precision of weights and activations.")
-    ] = "bf16",
-    recompute: Annotated[
-        Recompute, typer.Option(rich_help_panel=_DETAIL, help="What the backward pass recomputes.")
-    ] = "none",
-    framework: Annotated[
-        str,
-        typer.Option(
-            **choice(_frameworks),
-            help="The framework, with its measured kernels, host times and overlap: megatron, "
-            "deepspeed, nemo, fsdp2, composer, maxtext, vllm; none: a roofline.",
-        ),
-    ] = "none",
-    attention: Annotated[
-        Attention,
-        typer.Option(rich_help_panel=_DETAIL, help="Scores on the chip, or written to memory."),
-    ] = "flash",
-    fused: Annotated[
-        bool | None,
-        typer.Option(
-            "--fused/--no-fused",
-            rich_help_panel=_DETAIL,
-            show_default="as the framework has it",
-            help="Bias, dropout and residual in one kernel.",
-        ),
-    ] = None,
-    cuda_graphs: Annotated[
-        bool | None,
-        typer.Option(
-            "--cuda-graphs/--no-cuda-graphs",
-            rich_help_panel=_DETAIL,
-            show_default="as the framework has it",
-            help="A layer's kernels are launched at once.",
-        ),
-    ] = None,
-    scores: Annotated[
-        Scores | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            show_default="full in training, causal in serving",
-            help="Attention scores to compute: all, or the lower half.",
-        ),
-    ] = None,
-    gradient: Annotated[
-        str, typer.Option(rich_help_panel=_DETAIL, help="Precision of summed gradients.")
-    ] = "fp32",
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            **choice(_optimizers),
-            help="The optimiser, which decides the memory per parameter.",
-        ),
-    ] = "adam",
-    lora_rank: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            min=0,
-            help="Rank of adapters trained beside frozen weights; 0: none.",
-        ),
-    ] = 0,
-    lora_targets: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            show_default="all of them",
-            help="Products with adapters, separated by commas: qkv,proj,up,down.",
-        ),
-    ] = None,
-    loss: Annotated[
-        Loss, typer.Option(rich_help_panel=_DETAIL, help="How the loss stores the logits.")
-    ] = "fused",
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            **choice(_schedules),
-            show_default="1f1b or interleaved",
-            help="gpipe, 1f1b, interleaved, zb-h1.",
-        ),
-    ] = None,
-    launch_time: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            callback=quantity("s"),
-            help="Host time per op, such as '5 us'.",
-        ),
-    ] = None,
-    compute_efficiency: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            callback=fraction,
-            show_default="0.8",
-            help="Share of the peak that kernels reach.",
-        ),
-    ] = None,
-    memory_efficiency: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            callback=fraction,
-            show_default="0.9",
-            help="Share of the memory bandwidth that kernels reach.",
-        ),
-    ] = None,
-    kernels_from: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            help="Kernel times of your own machine: a CSV with kernel, shape, seconds, or a "
-            "PyTorch profile with record_shapes=True.",
-        ),
-    ] = None,
-    expert_imbalance: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            help="How unevenly tokens choose experts: busiest rank over mean (1.5), zipf:1.2, "
-            "or a CSV file with "
-            "layer, expert, tokens.",
-        ),
-    ] = None,
-    memory_only: Annotated[
-        bool, typer.Option("--memory", help="Show what fills each rank's memory; generate nothing.")
-    ] = False,
-    ignore_memory: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-memory",
-            rich_help_panel=_DETAIL,
-            help="Simulate even if the step does not fit.",
-        ),
-    ] = False,
-    folded: Annotated[
-        bool | None,
-        typer.Option(
-            "--fold/--no-fold",
-            rich_help_panel=_DETAIL,
-            show_default="from 512 ranks on",
-            help="Simulate only as many replicas as represent all.",
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", "-w", help="Write the plan, a YAML file for other commands."),
-    ] = None,
-    launch: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_DETAIL,
-            **choice(_launchers),
-            help="Print the file that starts the step, and simulate nothing: megatron, torchtitan, "
-            "nemo, deepspeed, slurm.",
-        ),
-    ] = None,
     html: Html = None,
-    engine: Engine = "flow",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    transport: Transport = None,
-    what_if: WhatIfs = None,
-    slow_down: SlowDown = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape or a plan, and simulate it; no trace needed."""
@@ -311,11 +218,12 @@ def generate(
     check_html(html)
     where = load_cluster(cluster)
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
-    if memory_only:
+    write = ctx.params["write"]
+    if ctx.params["memory_only"]:
         _show_memory(plan, output)
         return
-    if launch is not None:
-        _print_launch_file(plan, where, launch, settings_of(ctx))
+    if (launcher := ctx.params["launch"]) is not None:
+        _print_launch_file(plan, where, launcher, settings_of(ctx))
         return
 
     def keep(plan: "GenerationPlan") -> None:
@@ -326,7 +234,12 @@ def generate(
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(
-            plan, where, fold_replicas=folded, settings=settings, watch=watch, planned=keep
+            plan,
+            where,
+            fold_replicas=ctx.params["folded"],
+            settings=settings,
+            watch=watch,
+            planned=keep,
         )
     show(report, output, html=html)
 
@@ -364,8 +277,9 @@ def _check(ctx: typer.Context) -> None:
     for name in ("schedule", "recompute", "gradient", "optimizer", "loss", "lora_rank"):
         source = ctx.get_parameter_source(name)
         if values["phase"] != "training" and source is not None and source.name == "COMMANDLINE":
-            option = name.replace("_", "-")
-            raise WorkloadError(f"--{option} is for training, not for {values['phase']}")
+            raise WorkloadError(
+                f"--{name.replace('_', '-')} is for training, not for {values['phase']}"
+            )
     if values["lora_targets"] is not None and not values["lora_rank"]:
         raise typer.BadParameter("--lora-targets has no effect without a --lora-rank.")
     if values["sequence_parallel"] and values["tp"] == 1:

@@ -12,27 +12,16 @@ import typer
 
 from experiments.cli import options
 from experiments.cli.options import (
-    Algorithms,
     Cluster,
     ClusterOfTrace,
-    Engine,
-    EngineOfCalls,
     Figure,
-    Fold,
-    Kernels,
-    Nodes,
     Output,
     OutputOption,
-    Replicate,
-    SlowDown,
-    Step,
-    StepTime,
-    Transport,
-    WhatIfs,
     completed,
     is_given,
     refuse_given,
     settings_of,
+    with_settings,
 )
 from experiments.cli.show import check_figure, check_perfetto, say, show
 
@@ -204,6 +193,7 @@ def _show_bill(
     show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies), Output(output))
 
 
+@with_settings(only=("nodes", "transport", "what_if", "engine"), before="figure")
 def collective(
     ctx: typer.Context,
     cluster: Cluster,
@@ -232,7 +222,6 @@ def collective(
             show_default=_SIZES,
         ),
     ] = None,
-    nodes: Nodes = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -255,9 +244,6 @@ def collective(
             "--ranks select from it.",
         ),
     ] = None,
-    transport: Transport = None,
-    what_if: WhatIfs = None,
-    engine: EngineOfCalls = "flow",
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Draw it: .png, .svg or .pdf.")
     ] = None,
@@ -269,8 +255,8 @@ def collective(
     """Time a collective as nccl-tests does, or several concurrent ones."""
     check_figure(figure)
     check_perfetto(perfetto)
-    _check_nodes(nodes, cluster)
-    changes = (*_transport(transport), *(what_if or ()))
+    _check_nodes(ctx.params["nodes"], cluster)
+    changes = (*_transport(ctx.params["transport"]), *(ctx.params["what_if"] or ()))
     several = _calls(calls or [])
     if several is not None:
         refuse_given(ctx, _OF_ONE_KIND, "for calls: each has its own words")
@@ -302,9 +288,9 @@ def collective(
             cluster,
             None if sizes is None else parse_sizes(sizes),
             ranks=ranks,
-            nodes=nodes,
+            nodes=ctx.params["nodes"],
             algorithm=algorithm,
-            engine=engine,
+            engine=ctx.params["engine"],
             imbalance=imbalance,
             what_ifs=changes,
             watch=watch,
@@ -453,6 +439,7 @@ _OF_TRACES = (
 """Options of calibrate that have no effect for logs."""
 
 
+@with_settings(*("collective_cost", "what_if", "only_ranks", "workers"), before="logs")
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -465,15 +452,6 @@ def calibrate(
         typer.Option("--write", "-w", help="Write the calibrated cluster: a YAML file."),
     ] = None,
     *,
-    engine: Engine = "flow",
-    step: Step = "typical",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
-    kernels: Kernels = None,
-    replicate: Replicate = False,
-    slow_down: SlowDown = "",
-    step_time: StepTime = "",
-    fold: Fold = None,
     logs: Logs = None,
     steps: Annotated[
         list[Path] | None,
@@ -502,7 +480,7 @@ def calibrate(
         if steps:
             from experiments.questions.calibration.calibrate_steps import calibrate_steps
 
-            engines = {"engine": engine} if is_given(ctx, "engine") else {}
+            engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
             report = calibrate_steps(steps, cluster, watch=watch, **engines)
         elif logs:
             from experiments.questions.calibration.calibrate import calibrate_logs
@@ -511,7 +489,7 @@ def calibrate(
                 logs,
                 cluster or "",
                 ranks=ranks,
-                nodes=nodes,
+                nodes=ctx.params["nodes"],
                 ranks_per_node=ranks_per_node,
                 kind=kind_of(kind),
                 watch=watch,

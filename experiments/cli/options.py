@@ -3,9 +3,9 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -239,7 +239,7 @@ def quantity_or_none(base: str) -> Callable[[str], str]:
     return lambda text: check(text) or "" if text else ""
 
 
-_SIMULATION = "How the step is read and simulated"
+SIMULATION = "How the step is read and simulated"
 """Title of the options that most commands have, in ``--help``."""
 CLUSTER_HELP = (
     "A name of the catalogue, a YAML file, or a bare network with the bandwidth and latency of its "
@@ -322,6 +322,16 @@ Changes = Annotated[
         help="Such as 'compute x0.5', 'calls bytes x0.5', 'stragglers removed'.",
     ),
 ]
+StepB = Annotated[
+    str,
+    typer.Option(
+        callback=_step_or_none,
+        autocompletion=completed(lambda: ("median", "all")),
+        rich_help_panel=SIMULATION,
+        help="The step of TRACE_B, named as by --step.",
+        show_default="as --step",
+    ),
+]
 OutputOption = Annotated[
     Output,
     typer.Option(
@@ -331,176 +341,148 @@ OutputOption = Annotated[
     ),
 ]
 
-Engine = Annotated[
-    str,
-    typer.Option(
-        **choice(_engines, FORMER_ENGINES),
-        rich_help_panel=_SIMULATION,
-        help="flow: calls share links; simpy: the same model as SimPy processes, for small "
-        "steps; analytic: no contention.",
-    ),
-]
-EngineOfCalls = Annotated[
-    str,
-    typer.Option(
-        **choice(_engines, FORMER_ENGINES),
-        rich_help_panel=_SIMULATION,
-        help="flow: calls share links; simpy: the same model as SimPy processes; "
+
+def option(kind: Any, text: str, *flags: str, default: Any = None, **how: Any) -> "Declared":
+    """Declare an option as data, for :func:`with_options`.
+
+    Parameters
+    ----------
+    kind
+        The type of its value.
+    text
+        What ``--help`` says.
+    flags
+        How it is spelled, where that is not its name.
+    default
+        Its value where it is not given.
+    how
+        What else typer takes: ``min``, ``metavar``, ``show_default``, …
+    """
+    return Declared(kind if default is not None else kind | None, default, text, flags, how)
+
+
+class Declared(NamedTuple):
+    """An option as data, as :func:`option` takes it."""
+
+    kind: Any
+    default: Any
+    text: str
+    flags: tuple[str, ...]
+    how: Mapping[str, Any]
+
+    def parameter(self, name: str) -> inspect.Parameter:
+        """Return it as a parameter of a command, which typer reads."""
+        info = typer.Option(*self.flags, help=self.text, **self.how)
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self.default,
+            annotation=Annotated[self.kind, info],
+        )
+
+
+Options = Mapping[str, Declared]
+"""Options of a command by the names of its parameters, in the order of ``--help``."""
+
+
+def in_panel(panel: str) -> Callable[..., Declared]:
+    """Return :func:`option` for the options of a panel of ``--help``."""
+    return partial(option, rich_help_panel=panel)
+
+
+of_step = in_panel(SIMULATION)
+_SETTINGS: Options = {
+    "engine": of_step(
+        str,
+        "flow: calls share links; simpy: the same model as SimPy processes, for small cases; "
         "analytic: no contention.",
+        default="flow",
+        **choice(_engines, FORMER_ENGINES),
     ),
-]
-Cost = Annotated[
-    str,
-    typer.Option(
+    "collective_cost": of_step(
+        str,
+        "model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
+        default="model",
         **choice(_costs),
-        rich_help_panel=_SIMULATION,
-        help="model: from the cluster's links; calibrated: fitted to the trace; trace: its own.",
     ),
-]
-Step = Annotated[
-    str,
-    typer.Option(
+    "step": of_step(
+        str,
+        "Which step: a number, 'typical', 'median', 'p95' or 'all'.",
+        default="typical",
         callback=_step,
         autocompletion=completed(lambda: ("typical", "median", "p95", "all")),
-        rich_help_panel=_SIMULATION,
-        help="Which step: a number, 'typical', 'median', 'p95' or 'all'.",
     ),
-]
-StepB = Annotated[
-    str,
-    typer.Option(
-        callback=_step_or_none,
-        autocompletion=completed(lambda: ("median", "all")),
-        rich_help_panel=_SIMULATION,
-        help="The step of TRACE_B, named as by --step.",
-        show_default="as --step",
+    "nodes": of_step(int, "Spread the ranks evenly over N nodes.", min=1, show_default="fill"),
+    "algorithm": of_step(
+        list[str],
+        "Force an algorithm by kind, size or group: all_reduce=ring, all_reduce@tp=tree; "
+        "may be repeated.",
+        autocompletion=completed(_rules),
     ),
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        rich_help_panel=_SIMULATION,
-        help="Spread the ranks evenly over N nodes.",
-        show_default="fill",
-    ),
-]
-Transport = Annotated[
-    str | None,
-    typer.Option(
-        "--transport",
+    "transport": of_step(
+        str,
+        "How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
         **choice(transports),
-        rich_help_panel=_SIMULATION,
-        help="How the library reaches its NICs: rdma, roce, efa or sockets (TCP).",
         show_default="as the cluster",
     ),
-]
-Algorithms = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--algorithm",
-        autocompletion=completed(_rules),
-        rich_help_panel=_SIMULATION,
-        help="Force an algorithm by kind, size or group: all_reduce=ring, all_reduce@tp=tree; "
-        "may be repeated.",
-    ),
-]
-WhatIfs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--what-if",
+    "what_if": of_step(
+        list[str],
+        "Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
         callback=_changes,
-        rich_help_panel=_SIMULATION,
-        help="Apply this change before the question: 'rank 3 compute x1.2'; may be repeated.",
     ),
-]
-Kernels = Annotated[
-    Path | None,
-    typer.Option(
-        rich_help_panel=_SIMULATION,
-        help="A YAML file of rules that recognise communication kernels by their names.",
+    "kernels": of_step(
+        Path, "A YAML file of rules that recognise communication kernels by their names."
     ),
-]
-Replicate = Annotated[
-    bool,
-    typer.Option(
-        "--replicate",
-        rich_help_panel=_SIMULATION,
-        help="Replace missing ranks by copies of recorded ones.",
+    "replicate": of_step(
+        bool, "Replace missing ranks by copies of recorded ones.", "--replicate", default=False
     ),
-]
-OnlyRanks = Annotated[
-    str,
-    typer.Option(
+    "only_ranks": of_step(
+        str,
+        "Read these ranks of a profiler's trace only: the others are copies of them (inspect "
+        "says which will do).",
         "--ranks",
+        default="",
         metavar="0-7,64",
         callback=_only_ranks,
-        rich_help_panel=_SIMULATION,
-        help="Read these ranks of a profiler's trace only: the others are copies of them (inspect "
-        "says which will do).",
         show_default=False,
     ),
-]
-SlowDown = Annotated[
-    str,
-    typer.Option(
+    "slow_down": of_step(
+        str,
+        "How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
+        default="",
         callback=_slope,
         autocompletion=completed(lambda: ("trace",)),
-        rich_help_panel=_SIMULATION,
-        help="How much longer kernels take beside a call: 'trace', or a number such as 0.15.",
         show_default="not at all",
     ),
-]
-StepTime = Annotated[
-    str,
-    typer.Option(
+    "step_time": of_step(
+        str,
+        "Time of the step without a profiler, such as 401ms: removes stalls to match it.",
+        default="",
         callback=quantity_or_none("s"),
-        rich_help_panel=_SIMULATION,
-        help="Time of the step without a profiler, such as 401ms: removes stalls to match it.",
         show_default="as recorded",
     ),
-]
-Fold = Annotated[
-    bool | None,
-    typer.Option(
+    "fold": of_step(
+        bool,
+        "Simulate equivalent ranks only once.",
         "--fold/--no-fold",
         hidden=True,  # no answer depends on it: for those who check that
-        help="Simulate equivalent ranks only once.",
     ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
+    "workers": of_step(
+        int,
+        "Processes that simulate what-ifs, and that read large traces.",
         min=1,
-        rich_help_panel=_SIMULATION,
         show_default="1 simulates, all cores read",
-        help="Processes that simulate what-ifs, and that read large traces.",
     ),
-]
-
-_OF_SETTINGS: dict[str, tuple[Any, Any]] = {
-    "engine": (Engine, "flow"),
-    "collective_cost": (Cost, "model"),
-    "step": (Step, "typical"),
-    "nodes": (Nodes, None),
-    "algorithm": (Algorithms, None),
-    "transport": (Transport, None),
-    "what_if": (WhatIfs, None),
-    "kernels": (Kernels, None),
-    "replicate": (Replicate, False),
-    "only_ranks": (OnlyRanks, ""),
-    "slow_down": (SlowDown, ""),
-    "step_time": (StepTime, ""),
-    "fold": (Fold, None),
-    "workers": (Workers, None),
 }
-"""Options that make the settings, in the order of ``--help``: how each is read, and its default."""
+"""Options that make the settings."""
 _FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}
 """Fields of the settings that are called otherwise than the options, which may be repeated."""
 
 
-def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None]], Any]:
-    """Give a command with a ``ctx`` the options that make the settings, before ``output``.
+def with_settings(
+    *but: str, only: Iterable[str] = (), before: str = "output", **defaults: Any
+) -> Callable[[Callable[..., None]], Any]:
+    """Give a command with a ``ctx`` the options that make the settings.
 
     The command is called without them: :func:`settings_of` gathers them from its ``ctx``.
 
@@ -508,39 +490,49 @@ def with_settings(*but: str, **defaults: object) -> Callable[[Callable[..., None
     ----------
     but
         Options that it does not take.
+    only
+        Those that it takes, in their order, where it takes few; by default all.
+    before
+        The parameter before which they stand.
     defaults
         Those whose default is another one for it; ``transport`` only stands where it is named.
+    """
+    taken = {
+        name: declared._replace(default=defaults.get(name, declared.default))
+        for name, declared in ((name, _SETTINGS[name]) for name in only or _SETTINGS)
+        if name not in but and (name != "transport" or name in (*only, *defaults))
+    }
+    return with_options(taken, before)
+
+
+def with_options(options: Options, before: str = "output") -> Callable[[Callable[..., None]], Any]:
+    """Give a command with a ``ctx`` options that are declared as data.
+
+    The command is called without them: their values are in ``ctx.params``.
+
+    Parameters
+    ----------
+    options
+        What it takes besides its own parameters.
+    before
+        Its own parameter before which they stand in ``--help``.
     """
 
     def decorate(ask: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(ask)
         declared = list(signature.parameters.values())
-        settings = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, default),
-                annotation=annotation,
-            )
-            for name, (annotation, default) in _OF_SETTINGS.items()
-            if name not in but and (name != "transport" or name in defaults)
-        ]
 
         @wraps(ask)
-        def command(*arguments: object, **options: object) -> None:
-            declared_values = {
-                name: value for name, value in options.items() if name in signature.parameters
-            }
-            ask(*arguments, **declared_values)
+        def command(*arguments: object, **values: object) -> None:
+            ask(*arguments, **{name: values[name] for name in values if name not in options})
 
-        at = next(
-            (index for index, parameter in enumerate(declared) if parameter.name == "output"),
-            len(declared),
-        )
-        rest = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in declared[at:]
+        names = [parameter.name for parameter in declared]
+        at = names.index(before) if before in names else len(names)
+        parameters = [
+            *declared[:at],
+            *(one.parameter(name) for name, one in options.items()),
+            *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in declared[at:]),
         ]
-        parameters = [*declared[:at], *settings, *rest]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
@@ -571,7 +563,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
     """Make the settings of those of these options that a command has; others are the default."""
     from experiments.baseline import Settings
 
-    values: dict[str, Any] = {name: ctx.params[name] for name in _OF_SETTINGS if name in ctx.params}
+    values: dict[str, Any] = {name: ctx.params[name] for name in _SETTINGS if name in ctx.params}
     for option, name in _FIELDS.items():
         if option in values:
             values[name] = tuple(values.pop(option) or ())

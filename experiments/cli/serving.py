@@ -9,25 +9,30 @@ from experiments.cli.options import (
     Cluster,
     Figure,
     Html,
+    Options,
     Output,
     choice,
     completed,
+    in_panel,
     models,
+    option,
     refuse_given,
+    with_options,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from experiments.evaluate.serving_clients import Slo
     from experiments.evaluate.serving_fleets import Instances
-    from experiments.evaluate.serving_plan import Load, ServingPlan
+    from experiments.evaluate.serving_plan import ServingPlan
     from experiments.questions.serving import ServingReport
+    from experiments.questions.serving_rate import ServingRateReport
+    from experiments.questions.serving_sweep import ServingSweepReport
 
-_LOAD = "Load"
-_ENGINE = "Engine"
-_POOLS = "Instances"
+_of_engine = in_panel("Engine")
+_of_instances = in_panel("Instances")
+_of_load = in_panel("Load")
 
 
 def _engines() -> "Iterable[str]":
@@ -42,7 +47,78 @@ def _routers() -> "Iterable[str]":
     return ROUTERS
 
 
+_DEPLOYMENT: Options = {
+    "tp": option(int, "Tensor-parallel ranks of attention.", default=1, min=1),
+    "dp": option(int, "Data-parallel ranks of attention.", default=1, min=1),
+    "ep": option(int, "Ranks over which experts are spread.", default=1, min=1),
+    "weights": option(str, "Recipe of the weights: bf16, fp8, nvfp4.", default="bf16"),
+    "experts": option(str, "Recipe of the experts.", show_default="as weights"),
+    "cache": option(str, "Type of the cache: bf16 or fp8.", default="bf16"),
+    "engine": _of_engine(str, "Serving engine.", default="vllm", **choice(_engines)),
+    "version": _of_engine(str, "As 0.19.0.", "--engine-version", default="", show_default="newest"),
+    "speculation": _of_engine(
+        str,
+        "Speculative decoding: method (mtp, ngram, draft MODEL), drafts, tokens per step.",
+        metavar="'mtp 3 accepts 2.5'",
+    ),
+    "adapters": _of_engine(
+        str, "LoRA adapters; each request asks for any of them.", metavar="'8 of rank 16'"
+    ),
+    "policy": _of_engine(
+        str,
+        "Who goes first of those waiting: by arrival, by the trace, or those in time.",
+        default="fcfs",
+        **choice(lambda: ("fcfs", "priority", "slo")),
+    ),
+    "max_tokens": _of_engine(int, "Most tokens per iteration.", min=1),
+    "max_sequences": _of_engine(int, "Most concurrent requests.", min=1),
+    "blocks": _of_engine(int, "Blocks of the cache.", min=1),
+    "instances": _of_instances(int, "How many identical instances there are.", default=1, min=1),
+    "router": _of_instances(str, "Who gets a request.", default="least-load", **choice(_routers)),
+    "prefix_cache": _of_instances(
+        bool, "Cache prompts for requests that begin with the same tokens.", default=True
+    ),
+    "scale": _of_instances(
+        str,
+        "Autoscale from N instances to all, by the requests that each has.",
+        metavar="'from N at N requests, T to start'",
+    ),
+    "host_cache": _of_instances(
+        str, "Host memory per accelerator for prompts that leave its cache.", metavar="100 GB"
+    ),
+    "decode": _of_instances(
+        str,
+        "Decode in a separate pool of N instances, by default like the others.",
+        metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
+    ),
+    "down": _of_instances(
+        list[str],
+        "When instance N is down, because it failed or starts later; may be repeated.",
+        metavar="'N from T to T'",
+    ),
+    "find": _of_load(str, "Find the rate at which the SLO is just met.", metavar="rate"),
+    "sweep": _of_load(
+        str,
+        "Values of rate, concurrency, cluster, tp, instances or a resource.",
+        metavar="NAME=V1,V2",
+    ),
+    "requests": _of_load(
+        Path, "A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM."
+    ),
+    "rate": _of_load(str, "Requests per second, Poisson.", metavar="N/s"),
+    "concurrency": _of_load(int, "Requests at a time, closed.", min=1),
+    "input": _of_load(int, "Tokens of a prompt.", "--input", default=1024, min=1),
+    "output_tokens": _of_load(int, "Tokens made.", "--output-tokens", default=256, min=1),
+    "count": _of_load(int, "How many.", "--requests-count", default=500, min=2),
+    "client": _of_load(str, "inferencex: lengths from 0.8 to 1.0 of these.", default="fixed"),
+    "slo": option(str, "What counts as good.", metavar="'ttft 500 ms, tpot 50 ms'"),
+    "seeds": option(int, "Runs, for intervals.", default=5, min=1),
+}
+
+
+@with_options(_DEPLOYMENT, before="resource")
 def serving(
+    ctx: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -51,146 +127,6 @@ def serving(
     ],
     *,
     cluster: Cluster,
-    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of attention.")] = 1,
-    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks of attention.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, help="Ranks over which experts are spread.")] = 1,
-    weights: Annotated[str, typer.Option(help="Recipe of the weights: bf16, fp8, nvfp4.")] = "bf16",
-    experts: Annotated[
-        str | None, typer.Option(show_default="as weights", help="Recipe of the experts.")
-    ] = None,
-    cache: Annotated[str, typer.Option(help="Type of the cache: bf16 or fp8.")] = "bf16",
-    engine: Annotated[
-        str, typer.Option(**choice(_engines), rich_help_panel=_ENGINE, help="Serving engine.")
-    ] = "vllm",
-    engine_version: Annotated[
-        str, typer.Option(rich_help_panel=_ENGINE, show_default="newest", help="As 0.19.0.")
-    ] = "",
-    speculation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="'mtp 3 accepts 2.5'",
-            rich_help_panel=_ENGINE,
-            help="Speculative decoding: method (mtp, ngram, draft MODEL), drafts, tokens per step.",
-        ),
-    ] = None,
-    adapters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="'8 of rank 16'",
-            rich_help_panel=_ENGINE,
-            help="LoRA adapters; each request asks for any of them.",
-        ),
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            **choice(lambda: ("fcfs", "priority", "slo")),
-            rich_help_panel=_ENGINE,
-            help="Who goes first of those waiting: by arrival, by the trace, or those in time.",
-        ),
-    ] = "fcfs",
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Most tokens per iteration.")
-    ] = None,
-    max_sequences: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Most concurrent requests.")
-    ] = None,
-    blocks: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_ENGINE, help="Blocks of the cache.")
-    ] = None,
-    instances: Annotated[
-        int,
-        typer.Option(min=1, rich_help_panel=_POOLS, help="How many identical instances there are."),
-    ] = 1,
-    router: Annotated[
-        str, typer.Option(**choice(_routers), rich_help_panel=_POOLS, help="Who gets a request.")
-    ] = "least-load",
-    prefix_cache: Annotated[
-        bool,
-        typer.Option(
-            rich_help_panel=_POOLS,
-            help="Cache prompts for requests that begin with the same tokens.",
-        ),
-    ] = True,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="'from N at N requests, T to start'",
-            rich_help_panel=_POOLS,
-            help="Autoscale from N instances to all, by the requests that each has.",
-        ),
-    ] = None,
-    host_cache: Annotated[
-        str | None,
-        typer.Option(
-            metavar="100 GB",
-            rich_help_panel=_POOLS,
-            help="Host memory per accelerator for prompts that leave its cache.",
-        ),
-    ] = None,
-    decode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="'N x tp 8, dp 2, ep 16 on CLUSTER'",
-            rich_help_panel=_POOLS,
-            help="Decode in a separate pool of N instances, by default like the others.",
-        ),
-    ] = None,
-    down: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="'N from T to T'",
-            rich_help_panel=_POOLS,
-            help="When instance N is down, because it failed or starts later; may be repeated.",
-        ),
-    ] = None,
-    find: Annotated[
-        str | None,
-        typer.Option(
-            metavar="rate",
-            rich_help_panel=_LOAD,
-            help="Find the rate at which the SLO is just met.",
-        ),
-    ] = None,
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=V1,V2",
-            rich_help_panel=_LOAD,
-            help="Values of rate, concurrency, cluster, tp, instances or a resource.",
-        ),
-    ] = None,
-    requests: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=_LOAD,
-            help="A request trace: of Azure, Vidur, BurstGPT, Mooncake, LLMServingSim or vLLM.",
-        ),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="N/s", rich_help_panel=_LOAD, help="Requests per second, Poisson."),
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_LOAD, help="Requests at a time, closed.")
-    ] = None,
-    input_tokens: Annotated[
-        int, typer.Option("--input", min=1, rich_help_panel=_LOAD, help="Tokens of a prompt.")
-    ] = 1024,
-    output_tokens: Annotated[
-        int, typer.Option("--output-tokens", min=1, rich_help_panel=_LOAD, help="Tokens made.")
-    ] = 256,
-    count: Annotated[
-        int, typer.Option("--requests-count", min=2, rich_help_panel=_LOAD, help="How many.")
-    ] = 500,
-    client: Annotated[
-        str,
-        typer.Option(rich_help_panel=_LOAD, help="inferencex: lengths from 0.8 to 1.0 of these."),
-    ] = "fixed",
-    slo: Annotated[
-        str | None, typer.Option(metavar="'ttft 500 ms, tpot 50 ms'", help="What counts as good.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs, for intervals.")] = 5,
     resource: Annotated[
         list[str] | None, typer.Option(help="Double only this resource; may be repeated.")
     ] = None,
@@ -215,64 +151,44 @@ def serving(
     Instances are simulated iteration by iteration, as their engine schedules them; prompts go to a
     pool that decodes over the cluster's network.
     """
-    from experiments.evaluate.serving_plan import (
-        check_plan,
-        instances_of,
-        load_of,
-        serving_plan,
-        slo_of,
-    )
-    from experiments.output.progress import watching
-    from experiments.questions import serving as questions
+    from experiments.evaluate.serving_plan import check_plan, instances_of
     from simulator.support.errors import WorkloadError
 
     check_figure(figure)
     check_html(html)
     check_perfetto(perfetto)
-    form, output_tokens = _form_and_tokens(output or [], output_tokens)
-    if _scales_rate(find, sweep, concurrency) and rate is None and requests is None:
-        rate = "1/s"
-    plan = serving_plan(
-        **{"model": model, "tp": tp, "dp": dp, "ep": ep},
-        **{"weights": weights, "experts": experts, "cache": cache},
-        **{"engine": engine, "version": engine_version},
-        **{"speculation": speculation, "adapters": adapters, "policy": policy},
-        **{"max_tokens": max_tokens, "max_sequences": max_sequences, "blocks": blocks},
-        **{"instances": instances, "router": router, "prefix_cache": prefix_cache},
-        **{"scale": scale, "host_cache": host_cache, "decode": decode, "down": tuple(down or ())},
-        **{"requests": requests, "rate": rate, "concurrency": concurrency},
-        **{"input": input_tokens, "output": output_tokens, "count": count, "client": client},
-        **{"slo": slo, "seeds": seeds},
-    )
+    form, tokens = _form_and_tokens(output or [], ctx.params["output_tokens"])
+    plan = _plan_of(ctx, model, tokens)
     try:
         check_plan(plan)
     except WorkloadError as error:
         raise typer.BadParameter(f"{error}.") from error
-    served_by, load, limits = instances_of(plan, str(cluster)), load_of(plan), slo_of(plan)
-    if find is not None:
-        _show_rate(served_by, load, (limits, seeds, resource, factor), (form, figure, html))
-        return
-    if sweep is not None:
-        _show_sweep(served_by, load, sweep, (limits, seeds), (form, figure, html))
-        return
-    with watching("points") as watch:
-        report = questions.serving(
-            served_by, load, slo=limits, seeds=seeds, resources=resource, factor=factor, watch=watch
-        )
-    _draw_requests(report, perfetto)
+    served_by = instances_of(plan, str(cluster))
+    report: ServingReport | ServingRateReport | ServingSweepReport
+    if ctx.params["find"] is not None:
+        report = _rate(plan, served_by, resource, factor)
+    elif (sweep := ctx.params["sweep"]) is not None:
+        varied, equals, values = sweep.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--sweep {sweep!r}: write, for example, rate=1/s,2/s,4/s.")
+        given = [value.strip() for value in values.split(",") if value.strip()]
+        report = _sweep(plan, served_by, varied.strip(), given)
+    else:
+        report = _served(plan, served_by, resource, factor)
+        if perfetto is not None:
+            from experiments.output.perfetto import write_serving
+
+            write_serving(report, perfetto)
+            say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
     show(report, form, figure, html)
 
 
-def _draw_requests(report: "ServingReport", perfetto: Path | None) -> None:
-    if perfetto is not None:
-        from experiments.output.perfetto import write_serving
+def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
+    """Return the deployment and load that options describe, with so many output tokens."""
+    from experiments.evaluate.serving_plan import serving_plan
 
-        write_serving(report, perfetto)
-        say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-
-
-def _scales_rate(find: str | None, sweep: str | None, concurrency: int | None) -> bool:
-    """Check what is asked besides one load; return whether that sets the rate."""
+    fields = {name: ctx.params[name] for name in _DEPLOYMENT if name not in _NOT_OF_PLANS}
+    find, sweep, concurrency = (ctx.params[name] for name in ("find", "sweep", "concurrency"))
     if find not in (None, "rate"):
         raise typer.BadParameter(f"--find {find!r} is not rate.")
     if find is not None and concurrency is not None:
@@ -280,54 +196,74 @@ def _scales_rate(find: str | None, sweep: str | None, concurrency: int | None) -
     if find is not None and sweep is not None:
         raise typer.BadParameter("give one of --find and --sweep.")
     over_rate = concurrency is None and (sweep or "").partition("=")[0].strip() == "rate"
-    return find is not None or over_rate
+    if (find is not None or over_rate) and fields["rate"] is None and fields["requests"] is None:
+        fields["rate"] = "1/s"  # what is found or swept takes its place
+    fields["down"] = tuple(fields["down"] or ())
+    return serving_plan(model=model, output=tokens, **fields)
 
 
-def _show_rate(
-    served_by: "Instances",
-    load: "Load",
-    options: "tuple[Slo | None, int, list[str] | None, float]",
-    forms: tuple[Output, Path | None, Path | None],
-) -> None:
-    from experiments.evaluate.serving_clients import Closed, Slo
+_NOT_OF_PLANS = ("find", "sweep", "output_tokens")
+"""Options that are no fields of a plan by these names."""
+
+
+def _served(
+    plan: "ServingPlan", served_by: "Instances", resources: list[str] | None, factor: float
+) -> "ServingReport":
+    from experiments.evaluate.serving_plan import load_of, slo_of
     from experiments.output.progress import watching
-    from experiments.questions.serving_rate import serving_rate
+    from experiments.questions.serving import serving as ask
 
-    slo, seeds, resources, factor = options
-    assert not isinstance(load, Closed)  # noqa: S101 - refused before
     with watching("points") as watch:
-        report = serving_rate(
+        return ask(
             served_by,
-            load,
-            slo=slo or Slo(),
-            seeds=seeds,
+            load_of(plan),
+            slo=slo_of(plan),
+            seeds=plan.seeds,
             resources=resources,
             factor=factor,
             watch=watch,
         )
-    show(report, *forms)
 
 
-def _show_sweep(
-    served_by: "Instances",
-    load: "Load",
-    text: str,
-    options: "tuple[Slo | None, int]",
-    forms: tuple[Output, Path | None, Path | None],
-) -> None:
+def _rate(
+    plan: "ServingPlan", served_by: "Instances", resources: list[str] | None, factor: float
+) -> "ServingRateReport":
+    from experiments.evaluate.serving_clients import Closed, Slo
+    from experiments.evaluate.serving_plan import load_of, slo_of
     from experiments.output.progress import watching
-    from experiments.questions.serving_sweep import serving_sweep
+    from experiments.questions.serving_rate import serving_rate as ask
 
-    varied, equals, values = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"--sweep {text!r}: write, for example, rate=1/s,2/s,4/s.")
-    slo, seeds = options
-    given = [value.strip() for value in values.split(",") if value.strip()]
+    load, slo = load_of(plan), slo_of(plan) or Slo()
+    assert not isinstance(load, Closed)  # noqa: S101 - refused before
     with watching("points") as watch:
-        report = serving_sweep(
-            served_by, load, varied.strip(), given, slo=slo, seeds=seeds, watch=watch
+        return ask(
+            served_by,
+            load,
+            slo=slo,
+            seeds=plan.seeds,
+            resources=resources,
+            factor=factor,
+            watch=watch,
         )
-    show(report, *forms)
+
+
+def _sweep(
+    plan: "ServingPlan", served_by: "Instances", varied: str, values: list[str]
+) -> "ServingSweepReport":
+    from experiments.evaluate.serving_plan import load_of, slo_of
+    from experiments.output.progress import watching
+    from experiments.questions.serving_sweep import serving_sweep as ask
+
+    with watching("points") as watch:
+        return ask(
+            served_by,
+            load_of(plan),
+            varied,
+            values,
+            slo=slo_of(plan),
+            seeds=plan.seeds,
+            watch=watch,
+        )
 
 
 def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
@@ -367,22 +303,8 @@ def utility_of_deployment(
     resources: list[str] | None,
 ) -> None:
     """Say what a multiple of each resource would buy a deployment that a file has."""
-    from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.output.progress import watching
-    from experiments.questions.serving import serving as ask
-
     plan, served_by = _read(ctx, file, cluster, ("factor", "resource"))
-    with watching("points") as watch:
-        report = ask(
-            served_by,
-            load_of(plan),
-            slo=slo_of(plan),
-            seeds=plan.seeds,
-            resources=resources,
-            factor=factor,
-            watch=watch,
-        )
-    show(report, *_forms(ctx))
+    show(_served(plan, served_by, resources, factor), *_forms(ctx))
 
 
 def sweep_deployment(
@@ -390,13 +312,14 @@ def sweep_deployment(
 ) -> None:
     """Say what requests see of a deployment at multiples of a resource."""
     plan, served_by = _read(ctx, file, cluster, ("resource", "factors"))
-    _sweep(ctx, plan, served_by, resource, [f"{factor:g}" for factor in factors])
+    values = [f"{factor:g}" for factor in factors]
+    show(_sweep(plan, served_by, resource, values), *_forms(ctx))
 
 
 def compare_deployments(ctx: typer.Context, file: Path, clusters: list[str]) -> None:
     """Say what requests see of a deployment on several clusters."""
     plan, served_by = _read(ctx, file, clusters[0], ())
-    _sweep(ctx, plan, served_by, "cluster", clusters)
+    show(_sweep(plan, served_by, "cluster", clusters), *_forms(ctx))
 
 
 def _read(
@@ -415,26 +338,6 @@ def _read(
     plan = read_serving_plan(file)
     check_plan(plan)
     return plan, instances_of(plan, cluster)
-
-
-def _sweep(
-    ctx: typer.Context, plan: "ServingPlan", served_by: "Instances", varied: str, values: list[str]
-) -> None:
-    from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.output.progress import watching
-    from experiments.questions.serving_sweep import serving_sweep
-
-    with watching("points") as watch:
-        report = serving_sweep(
-            served_by,
-            load_of(plan),
-            varied,
-            values,
-            slo=slo_of(plan),
-            seeds=plan.seeds,
-            watch=watch,
-        )
-    show(report, *_forms(ctx))
 
 
 def _forms(ctx: typer.Context) -> tuple[Output, Path | None, Path | None]:

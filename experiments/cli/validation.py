@@ -10,16 +10,14 @@ import typer
 from experiments.cli import options
 from experiments.cli.networks import OF_TABLES, Kind, Ranks, RanksPerNode, kind_of
 from experiments.cli.options import (
-    Algorithms,
-    Engine,
     Figure,
-    Nodes,
     Output,
     OutputOption,
     completed,
     is_given,
     refuse_given,
     settings_of,
+    with_settings,
 )
 from experiments.cli.show import check_figure, show
 
@@ -45,6 +43,7 @@ _MEANINGLESS = {
 """Options of validate that have no effect for tables of a kind; None: for traces."""
 
 
+@with_settings(only=("engine", "nodes", "algorithm"), before="workers")
 def validate(
     ctx: typer.Context,
     sources: Annotated[
@@ -118,9 +117,6 @@ def validate(
     ranks: Ranks = None,
     ranks_per_node: RanksPerNode = None,
     kind: Kind = None,
-    engine: Engine = "flow",
-    nodes: Nodes = None,
-    algorithm: Algorithms = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -157,7 +153,9 @@ def validate(
         raise typer.BadParameter("--cluster has no effect: every trace names its own.")
     if table == "collectives" and cluster is None:
         raise typer.BadParameter("collectives need a cluster to model them on: --cluster C.")
-    layout = _layout(ranks, nodes, ranks_per_node, kind) if table == "collectives" else None
+    layout = None
+    if table == "collectives":
+        layout = _layout(ranks, ctx.params["nodes"], ranks_per_node, kind)
     report = _validated(ctx, table, sources, cluster, predict or (), layout)
     show(replace(report, brief=brief), output, figure)
 

@@ -392,8 +392,8 @@ def test_every_option_with_a_path_is_known_to_be_read_or_written():
     neither |= {"resource", "factors", "factor", "engine", "collective_cost", "step", "nodes"}
     neither |= {"command", "slow_down", "step_time", "output", "to", "read_as", "precision", "per"}
     neither |= {"framework", "gradient", "optimizer", "dask", "lora_targets"}
-    neither |= {"weights", "experts", "cache", "engine_version", "rate", "client", "slo"}
-    neither |= {"router", "decode", "find", "transport", "sweep", "values", "down"}
+    neither |= {"weights", "experts", "cache", "version", "rate", "client", "slo"}
+    neither |= {"router", "decode", "find", "launch_time", "transport", "sweep", "values", "down"}
     neither |= {"schedule", "launch", "utility", "step_b", "start", "throughput", "limit"}
     neither |= {"speculation", "adapters", "policy", "only_ranks", "scale", "host_cache"}
     neither |= {"models", "clusters", "gpus", "accelerator"}

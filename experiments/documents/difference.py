@@ -127,8 +127,8 @@ def _class_section(report: "DiffReport", run: str) -> Section:
                 shortened(part.name, _NAME),
                 f"{part.a_count:,}",
                 f"{part.b_count:,}",
-                "" if part.a_lasts_s is None else say_time(part.a_lasts_s),
-                "" if part.b_lasts_s is None else say_time(part.b_lasts_s),
+                say_time(part.a_lasts_s),
+                say_time(part.b_lasts_s),
                 _longer(part.difference_s),
                 percent(part.difference_pct, signed=True),
             )
@@ -152,17 +152,17 @@ def _change_section(report: "DiffReport") -> Section:
     """Say what the what-ifs on A predict."""
     every = [*report.changes, *([report.together] if report.together is not None else [])]
     rows = [
-        Row(
-            (
-                "all together" if change is report.together else shortened(change.change, 96),
-                say_time(change.step_s),
-                _longer(change.difference_s),
-                "" if change.explains_pct is None else percent(change.explains_pct),
-                change.note,
-            )
+        (
+            "all together" if change is report.together else shortened(change.change, 96),
+            say_time(change.step_s),
+            _longer(change.difference_s),
+            percent(change.explains_pct),
+            change.note,
         )
         for change in every
     ]
     about = "Changes to A that would turn it into B: each alone, and all together."
     columns = ("|what if on A", ">step", ">longer", ">of B - A", "|touches")
-    return Section("changes", "What would turn A into B", [Table(columns, rows)], about, wide=True)
+    return Section(
+        "changes", "What would turn A into B", [Table.of(columns, rows)], about, wide=True
+    )

@@ -73,15 +73,13 @@ def inspect(report: "InspectReport") -> Document:
     spent = {name: f" ({say_time(seconds)})" for name, seconds in report.seconds.items()}
     clocks = coverage.clock_offset.items()
     rows = [
-        Row(
-            (
-                call.kind,
-                call.group,
-                "unknown" if call.size_bytes is None else f"{call.size_bytes:,.0f} B",
-                call.dtype,
-                f"{call.count:,}",
-                "unknown" if call.transfer_s is None else say_time(call.transfer_s),
-            )
+        (
+            call.kind,
+            call.group,
+            "unknown" if call.size_bytes is None else f"{call.size_bytes:,.0f} B",
+            call.dtype,
+            f"{call.count:,}",
+            "unknown" if call.transfer_s is None else say_time(call.transfer_s),
         )
         for call in report.calls
     ]
@@ -118,7 +116,7 @@ def inspect(report: "InspectReport") -> Document:
         },
         sections=(
             Section("gaps", "Unexplained starts", [gaps(coverage.gaps)], wide=True),
-            Section("calls", "Collectives", [Table(columns, rows, keys=2)], wide=True),
+            Section("calls", "Collectives", [Table.of(columns, rows, keys=2)], wide=True),
         ),
         next_steps=("twofold utility … -c CLUSTER", "twofold replay … -c CLUSTER"),
     )
@@ -127,20 +125,18 @@ def inspect(report: "InspectReport") -> Document:
 def gaps(worst: "Sequence[Gap]") -> Table:
     """List the worst of the starts that nothing explains."""
     rows = [
-        Row(
-            (
-                shortened(gap.name, _NAME),
-                str(gap.rank),
-                shortened(gap.lane, _LANE),
-                say_time(gap.time),
-                say_time(gap.length),
-                shortened(gap.behind, _NAME),
-            )
+        (
+            shortened(gap.name, _NAME),
+            str(gap.rank),
+            shortened(gap.lane, _LANE),
+            say_time(gap.time),
+            say_time(gap.length),
+            shortened(gap.behind, _NAME),
         )
         for gap in worst
     ]
     columns = ("|worst unexplained start", ">rank", "|lane", ">at", ">gap", "|came last")
-    return Table(columns, rows)
+    return Table.of(columns, rows)
 
 
 def _skipped(coverage: "Coverage") -> Iterator[str]:
@@ -156,19 +152,17 @@ def program(report: "ProgramReport") -> Document:
     """Say what an Execution Trace holds."""
     file = report.summary_of_file
     rows = [
-        Row(
-            (
-                call.collective,
-                call.group,
-                "" if call.ranks is None else str(call.ranks),
-                "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B",
-                call.dtype,
-                f"{call.count:,}",
-            )
+        (
+            call.collective,
+            call.group,
+            "" if call.ranks is None else str(call.ranks),
+            "unknown" if math.isnan(call.size) else f"{call.size:,.0f} B",
+            call.dtype,
+            f"{call.count:,}",
         )
         for call in file.calls
     ]
-    table = Table(("record", "|group", ">ranks", ">size", "dtype", ">count"), rows, keys=2)
+    table = Table.of(("record", "|group", ">ranks", ">size", "dtype", ">count"), rows, keys=2)
     return Document(
         title=f"Program: {file.file}",
         headline=f"{file.file} is an execution trace: {file.nodes:,} nodes without times.",
@@ -191,7 +185,7 @@ def convert(report: "ConvertReport") -> Document:
     counts = {
         what.name.lower(): int((workload.own & (workload.what == what)).sum()) for what in What
     }
-    rows = [Row((file.file, say_size(file.size_bytes))) for file in report.files]
+    rows = [(file.file, say_size(file.size_bytes)) for file in report.files]
     return Document(
         title=f"Conversion: {report.loaded.trace} as {report.form}",
         headline=f"{plural(len(report.files), 'file')} written in the format {report.form}.",
@@ -202,18 +196,18 @@ def convert(report: "ConvertReport") -> Document:
             "calls": f"{len(workload.calls):,}",
             "notes": "\n".join(report.notes),
         },
-        sections=(Section("files", "Files", [Table(("|file", ">size"), rows, most=_SHOWN)]),),
+        sections=(Section("files", "Files", [Table.of(("|file", ">size"), rows, most=_SHOWN)]),),
     )
 
 
 def package(report: "PackageReport") -> Document:
     """Say what was written, and which keys of the card are still blank."""
-    rows = [Row((file.file, f"{file.bytes:,} B", file.source)) for file in report.files]
+    rows = [(file.file, f"{file.bytes:,} B", file.source) for file in report.files]
     facts = {"blank": list(report.blank), "card": "\n".join(report.findings)}
     foot = ""
     if report.blank:
         foot = "blank: keys of the card that neither trace nor cluster has; fill them in by hand"
-    blocks: list[Block] = [Table(("|file", ">size", "|from"), rows), FactList(facts), Text(foot)]
+    blocks: list[Block] = [Table.of(("|file", ">size", "|from"), rows), FactList(facts), Text(foot)]
     return Document(
         title=f"Package: {report.directory}",
         headline=f"{plural(len(report.files), 'file')} written to {report.directory}.",
@@ -242,13 +236,11 @@ def metrics(report: "MetricsReport") -> Document:
     """Say the metrics of a step, measured beside simulated."""
     base, loaded = report.base, report.loaded
     rows = [
-        Row(
-            (
-                metric.metric.replace("_", " "),
-                metric.of,
-                say_metric(metric, metric.measured),
-                say_metric(metric, metric.simulated),
-            )
+        (
+            metric.metric.replace("_", " "),
+            metric.of,
+            say_metric(metric, metric.measured),
+            say_metric(metric, metric.simulated),
         )
         for metric in report.metrics
         if metric.metric != _DOMINANT and not metric.unknown
@@ -263,13 +255,13 @@ def metrics(report: "MetricsReport") -> Document:
     foot = (
         "per rank; collective size: as nccl-tests defines it; volume: bytes through a rank's port"
     )
-    table = Table(("metric", "|of", ">measured", ">simulated"), rows, keys=2, foot=foot)
+    table = Table.of(("metric", "|of", ">measured", ">simulated"), rows, keys=2, foot=foot)
     published = [
-        Row((metric.metric.replace("_", " "), metric.published))
+        (metric.metric.replace("_", " "), metric.published)
         for metric in report.metrics
         if metric.published and not metric.unknown
     ]
-    names_of = Table(("metric", "CCL-Bench calls it"), published, caption="names", folded=True)
+    names_of = Table.of(("metric", "CCL-Bench calls it"), published, caption="names", folded=True)
     sections = [
         Section("metrics", "Metrics", [table, FactList(below)], wide=True, long=True),
         *_traffic(report),

@@ -146,11 +146,11 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
     blocks: list[Block] = []
     if off:
         reasons = [
-            Row((row.explanation, f"{row.rows:,}", *map(percent, _both_errors(row))))
+            (row.explanation, f"{row.rows:,}", *map(percent, _both_errors(row)))
             for row in report.explanations
         ]
         columns = ("explained by", ">calls", ">median error", ">with it")
-        blocks.append(Table(columns, reasons, caption="Explanations"))
+        blocks.append(Table.of(columns, reasons, caption="Explanations"))
     for (kind, ranks, nodes), calls in groupby(
         report.calls, lambda call: (call.kind, call.ranks, call.nodes)
     ):
@@ -186,17 +186,15 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
 def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
     """List calls of a kind among the same ranks, the smallest first."""
     rows = [
-        Row(
-            (
-                say_size(call.size_bytes),
-                say_time(call.measured_s),
-                say_time(call.modelled_s),
-                percent(call.error_pct, signed=True),
-                f"{call.measured_busbw_GBps:.2f}",
-                f"{call.modelled_busbw_GBps:.2f}",
-                f"{call.algorithm} {call.protocol}".strip(),
-                _explained(call),
-            )
+        (
+            say_size(call.size_bytes),
+            say_time(call.measured_s),
+            say_time(call.modelled_s),
+            percent(call.error_pct, signed=True),
+            f"{call.measured_busbw_GBps:.2f}",
+            f"{call.modelled_busbw_GBps:.2f}",
+            f"{call.algorithm} {call.protocol}".strip(),
+            _explained(call),
         )
         for call in calls
     ]
@@ -204,7 +202,7 @@ def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
         *(">size", ">measured", ">modelled", ">error", ">busbw", ">modelled"),
         *("choice", "|explained by"),
     )
-    return Table(columns, rows, caption=caption)
+    return Table.of(columns, rows, caption=caption)
 
 
 def _both_errors(row: "ExplanationCount") -> tuple[float, float]:
@@ -245,23 +243,21 @@ def collective_calls(report: "CollectiveCallsReport") -> Document:
         *(">start", ">end"),
     )
     rows = [
-        Row(
-            (
-                f"{call.number} {call.call}",
-                f"{call.times:,}",
-                say_time(call.alone_s),
-                say_time(call.mean_s),
-                f"x{call.slowdown:.3g}",
-                f"{call.alone_busbw_GBps:.2f} GB/s",
-                f"{call.busbw_GBps:.2f} GB/s",
-                say_time(call.start_s),
-                say_time(call.end_s),
-            )
+        (
+            f"{call.number} {call.call}",
+            f"{call.times:,}",
+            say_time(call.alone_s),
+            say_time(call.mean_s),
+            f"x{call.slowdown:.3g}",
+            f"{call.alone_busbw_GBps:.2f} GB/s",
+            f"{call.busbw_GBps:.2f} GB/s",
+            say_time(call.start_s),
+            say_time(call.end_s),
         )
         for call in report.calls
     ]
     foot = "times are means over the repetitions; busbw as nccl-tests defines it"
-    blocks: list[Block] = [_calls_chart(report), Table(columns, rows, foot=foot)]
+    blocks: list[Block] = [_calls_chart(report), Table.of(columns, rows, foot=foot)]
     if report.effects:
         blocks.append(_effects(report))
     slowest = max(report.calls, key=lambda call: call.slowdown)
@@ -283,16 +279,14 @@ def collective_calls(report: "CollectiveCallsReport") -> Document:
 
 def _effects(report: "CollectiveCallsReport") -> Table:
     rows = [
-        Row(
-            (
-                str(effect.call),
-                str(effect.beside),
-                f"x{effect.slowdown:.3g}",
-                f"{effect.links:,}",
-                f"{effect.link} ({effect.resource})" if effect.links else "none",
-                say_time(effect.busy_s) if effect.links else "",
-                say_time(effect.beside_busy_s) if effect.links else "",
-            )
+        (
+            str(effect.call),
+            str(effect.beside),
+            f"x{effect.slowdown:.3g}",
+            f"{effect.links:,}",
+            f"{effect.link} ({effect.resource})" if effect.links else "none",
+            say_time(effect.busy_s) if effect.links else "",
+            say_time(effect.beside_busy_s) if effect.links else "",
         )
         for effect in report.effects
     ]
@@ -300,7 +294,7 @@ def _effects(report: "CollectiveCallsReport") -> Table:
         *("call", "beside", ">slower", ">links of both", "|busiest of them", ">busy with it"),
         ">with the other",
     )
-    return Table(columns, rows)
+    return Table.of(columns, rows)
 
 
 def _calls_chart(report: "CollectiveCallsReport") -> Chart:
@@ -355,19 +349,17 @@ def topology(report: "TopologyReport") -> Document:
     blocks: list[Block] = [Drawing(report.network)]
     if not uniform:
         rows = [
-            Row(
-                (
-                    tier.resource,
-                    f"{tier.links:,}",
-                    _ends(tier.least_bandwidth, tier.most_bandwidth, "B/s"),
-                    format_quantity(tier.total_bandwidth, "B/s"),
-                    _ends(tier.least_latency, tier.most_latency, "s"),
-                )
+            (
+                tier.resource,
+                f"{tier.links:,}",
+                _ends(tier.least_bandwidth, tier.most_bandwidth, "B/s"),
+                format_quantity(tier.total_bandwidth, "B/s"),
+                _ends(tier.least_latency, tier.most_latency, "s"),
             )
             for tier in links_by_resource(report.network)
         ]
         columns = ("resource", ">links", ">bandwidth each", ">together", ">latency each")
-        blocks.append(Table(columns, rows, foot="links: one direction each"))
+        blocks.append(Table.of(columns, rows, foot="links: one direction each"))
     return Document(
         title=f"Topology: {summary.name}",
         headline=headline,
@@ -386,13 +378,11 @@ def _ends(least: float, most: float, base: str) -> str:
 def calibration(report: "CalibrationReport") -> Document:
     """Say what was fitted to a trace, what was not and why, and how well it fits."""
     fits = [
-        Row(
-            (
-                residual.kind,
-                f"{residual.calls:,}",
-                f"{residual.sizes:,}",
-                *map(percent, (residual.before_pct, residual.median_pct, residual.worst_pct)),
-            )
+        (
+            residual.kind,
+            f"{residual.calls:,}",
+            f"{residual.sizes:,}",
+            *map(percent, (residual.before_pct, residual.median_pct, residual.worst_pct)),
         )
         for residual in report.residuals
     ]
@@ -414,7 +404,7 @@ def calibration(report: "CalibrationReport") -> Document:
             Section(
                 "parameters", "Parameters", [_parameters(report.parameters, "trace")], wide=True
             ),
-            Section("errors", "Errors", [Table(columns, fits, foot=foot)], wide=True),
+            Section("errors", "Errors", [Table.of(columns, fits, foot=foot)], wide=True),
         ),
         details=details(base),
     )
@@ -453,14 +443,12 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
     from experiments.documents.validation import calls_charts
 
     rows = [
-        Row(
-            (
-                entry.kind,
-                entry.sizes,
-                f"{entry.calls:,}",
-                *map(percent, (entry.cluster_median_pct, entry.fitted_median_pct)),
-                *map(percent, (entry.left_out_median_pct, entry.left_out_p90_pct)),
-            )
+        (
+            entry.kind,
+            entry.sizes,
+            f"{entry.calls:,}",
+            *map(percent, (entry.cluster_median_pct, entry.fitted_median_pct)),
+            *map(percent, (entry.left_out_median_pct, entry.left_out_p90_pct)),
         )
         for entry in report.errors
     ]
@@ -485,7 +473,7 @@ def log_calibration(report: "LogCalibrationReport") -> Document:
             f" error of {percent(most.left_out_median_pct)}"
         )
     title = f"{report.base.name}, calibrated: lines fitted, points measured"
-    errors: list[Block] = [Table(columns, rows, keys=2, foot=foot), *map(Text, report.notes)]
+    errors: list[Block] = [Table.of(columns, rows, keys=2, foot=foot), *map(Text, report.notes)]
     return Document(
         title=f"Calibration: {report.base.name} with benchmark logs",
         headline=f"{headline}.",

@@ -1,6 +1,5 @@
 """What answers about serving say: a deployment under load, rows and logs that others measured."""
 
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from experiments.output.document import (
@@ -13,10 +12,17 @@ from experiments.output.document import (
     Section,
     Series,
     Table,
-    Text,
     Trust,
 )
-from experiments.output.words import percent, plural, say_gain, say_interval, say_resource, say_time
+from experiments.output.words import (
+    percent,
+    plural,
+    say_gain,
+    say_interval,
+    say_number,
+    say_resource,
+    say_time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +32,7 @@ if TYPE_CHECKING:
     from experiments.questions.serving import Gain, ServingReport
     from experiments.questions.serving_rate import LoadCurve, ServingRateReport
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
-    from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
-    from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
-    from experiments.validation.errors import PairErrors
 
-_MOST_REASONS = 20
-"""Rows that are refused, in the answer; JSON has all."""
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
 
 
@@ -45,14 +46,12 @@ def serving(report: "ServingReport") -> Document:
     if report.goodput is not None:
         headline += f" {percent(100 * report.goodput_fraction)} of requests meet the SLO."
     rows = [
-        Row(
-            (
-                metric.metric,
-                *(
-                    say_interval(getattr(metric, name), getattr(metric, f"{name}_half_width", None))
-                    for name in _PERCENTILES
-                ),
-            )
+        (
+            metric.metric,
+            *(
+                say_interval(getattr(metric, name), getattr(metric, f"{name}_half_width", None))
+                for name in _PERCENTILES
+            ),
         )
         for metric in report.metrics
     ]
@@ -61,7 +60,7 @@ def serving(report: "ServingReport") -> Document:
             "latencies",
             "What requests see",
             [
-                Table(
+                Table.of(
                     ("metric", *(f">{name}" for name in _PERCENTILES)),
                     rows,
                     foot=_interval_foot(report),
@@ -115,17 +114,15 @@ def serving(report: "ServingReport") -> Document:
 
 def _by_priority(report: "ServingReport") -> Section:
     rows = [
-        Row(
-            (
-                str(row.priority),
-                str(row.requests),
-                *(say_time(time) for time in (row.ttft_mean, row.ttft_p99, row.tpot_p99)),
-            )
+        (
+            str(row.priority),
+            str(row.requests),
+            *(say_time(time) for time in (row.ttft_mean, row.ttft_p99, row.tpot_p99)),
         )
         for row in report.priorities
     ]
     columns = (">priority", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT")
-    table = Table(columns, rows, foot="the lower, the more urgent; the first seed")
+    table = Table.of(columns, rows, foot="the lower, the more urgent; the first seed")
     return Section("priorities", "By priority", [table])
 
 
@@ -160,18 +157,16 @@ def _utilities(report: "ServingReport") -> Section:
 def _attributed(report: "ServingReport") -> Table:
     """Say in which part of a request's time each resource saves."""
     rows = [
-        Row(
-            (
-                f"{say_resource(row.resource)} x{report.factor:g}",
-                *(say_time(row.saved_s[part]) for part in report.parts),
-                say_time(sum(row.saved_s.values())),
-            )
+        (
+            f"{say_resource(row.resource)} x{report.factor:g}",
+            *(say_time(row.saved_s[part]) for part in report.parts),
+            say_time(sum(row.saved_s.values())),
         )
         for row in report.utilities
         if row.saved_s
     ]
     columns = ("resource", *(f">{part}" for part in report.parts), ">whole")
-    return Table(columns, rows, foot="saved of the mean request, by part")
+    return Table.of(columns, rows, foot="saved of the mean request, by part")
 
 
 _DRAWN = 1000
@@ -227,13 +222,11 @@ def rate(report: "ServingRateReport") -> Document:
     half, curve = report.half_width, report.curve
     interval = "" if half is None else f" ± {half:.2g}"
     rows = [
-        Row(
-            (
-                f"{point.rate_per_s:.4g}/s",
-                *(say_time(getattr(point, name)) for name in _CURVE_TIMES),
-                f"{point.throughput_per_s:.4g}/s",
-                percent(100 * point.met),
-            )
+        (
+            f"{point.rate_per_s:.4g}/s",
+            *(say_time(getattr(point, name)) for name in _CURVE_TIMES),
+            f"{point.throughput_per_s:.4g}/s",
+            percent(100 * point.met),
         )
         for point in curve.points
     ]
@@ -242,7 +235,7 @@ def rate(report: "ServingRateReport") -> Document:
         *(">requests\nserved", ">meet\nthe SLO"),
     )
     sections = [
-        Section("curve", "Latency by rate", [Table(columns, rows)], wide=True),
+        Section("curve", "Latency by rate", [Table.of(columns, rows)], wide=True),
         curve_section(curve),
     ]
     if report.utilities:
@@ -288,9 +281,9 @@ def sweep(report: "ServingSweepReport") -> Document:
                 point.value,
                 _p99(point.ttft_p99, point.ttft_p99_half_width),
                 _p99(point.tpot_p99, point.tpot_p99_half_width),
-                _number(point.tokens_per_second_per_gpu),
+                say_number(point.tokens_per_second_per_gpu),
                 "" if point.met is None else percent(100 * point.met),
-                _number(point.usd_per_million_tokens),
+                say_number(point.usd_per_million_tokens),
             ),
             note=point.refused,
         )
@@ -421,106 +414,3 @@ def prior_trust(prior: "ServingPrior", doubts: tuple[Doubt, ...] = ()) -> Trust:
     close = max(prior.tpot_pct, prior.ttft_pct) <= 10
     grade: Grade = "poor" if doubts else "good" if close else "fair"
     return Trust(text, grade, doubts)
-
-
-def validation(report: "ValidateServingReport") -> Document:
-    """Say how far predictions of measured serving are off, by what rows are alike in."""
-    errors = report.errors
-    rows = [
-        Row(
-            (
-                each.by if each.by == "all" else f"{each.by}: {each.value}",
-                f"{each.answered} of {each.rows}",
-                *(
-                    _number(value)
-                    for value in (
-                        *(each.tpot_median_pct, each.tpot_p90_pct, each.tpot_ratio),
-                        *(each.ttft_median_pct, each.ttft_p90_pct, each.ttft_ratio),
-                    )
-                ),
-            )
-        )
-        for each in errors
-    ]
-    columns = (
-        *("rows", ">answered", ">TPOT\nmedian %", ">p90 %", ">ratio"),
-        *(">TTFT\nmedian %", ">p90 %", ">ratio"),
-    )
-    foot = "errors are absolute; ratio: median of predicted over measured"
-    sections = [Section("errors", "Errors", [Table(columns, rows, foot=foot)], wide=True)]
-    if report.pairs:
-        table = ratio_table(report.pairs, "TPOT of pairs that differ in")
-        sections.append(Section("pairs", "Pairs", [table]))
-    refused = [row.refused for row in report.rows if row.refused]
-    if refused:
-        lines = [Text(f"refused: {reason}") for reason in refused[:_MOST_REASONS]]
-        if len(refused) > _MOST_REASONS:
-            lines.append(Text(f"and {len(refused) - _MOST_REASONS} more: --output json has all"))
-        sections.append(Section("refused", "Refused", lines))
-    return Document(
-        title="Validation: predicted against measured serving",
-        headline=_headline(errors),
-        sections=tuple(sections),
-    )
-
-
-def _headline(errors: "Sequence[ServingErrors]") -> str:
-    whole = errors[0]
-    answered = f"{whole.answered} of {plural(whole.rows, 'row')} are answered"
-    if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
-        return f"{answered}."
-    return (
-        f"{answered}, with a median error of {percent(whole.tpot_median_pct)} for TPOT and"
-        f" {percent(whole.ttft_median_pct)} for TTFT."
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def log(report: "ServingLogReport") -> Document:
-    """Say how the requests of a log are answered, against what was measured."""
-    rows = [
-        Row(
-            (
-                f"{each.metric} {each.figure}",
-                "" if each.measured_s is None else say_time(each.measured_s),
-                say_time(each.predicted_s),
-                "" if each.error_pct is None else percent(each.error_pct, signed=True),
-            )
-        )
-        for each in report.figures
-    ]
-    table = Table(("figure", ">measured", ">predicted", ">error"), rows)
-    ranks = ", ".join(
-        f"{name} {value:.3f}" for name, value in report.correlations.items() if isfinite(value)
-    )
-    return Document(
-        title=f"Validation: a serving log of {report.title}",
-        headline=_log_headline(report.figures, len(report.requests)),
-        sections=(Section("figures", "Figures", [table]),),
-        facts={"ranks": f"Spearman's correlation: {ranks}" if ranks else ""},
-    )
-
-
-def _log_headline(figures: "Sequence[LogFigure]", requests: int) -> str:
-    errors = {(each.metric, each.figure): each.error_pct for each in figures}
-    tpot, end = errors.get(("tpot", "mean")), errors.get(("e2e", "p99"))
-    if tpot is None or end is None:
-        return f"{plural(requests, 'request')} are answered; the log has no times to compare."
-    return (
-        f"{plural(requests, 'request')}: mean TPOT is off by {percent(tpot, signed=True)}, p99 of"
-        f" end-to-end latency by {percent(end, signed=True)}."
-    )
-
-
-def ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
-    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
-    rows = [
-        Row((pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct)))
-        for pair in pairs
-    ]
-    return Table((title, ">pairs", ">median", ">90th pct"), rows)

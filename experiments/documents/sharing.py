@@ -227,13 +227,13 @@ def _links_by_kind(links: "Sequence[MetLink]") -> "list[list[MetLink]]":
 
 
 def _links(report: "ShareReport") -> Section:
-    rows = [Row(_link_cells(links)) for links in _links_by_kind(report.links)]
+    rows = [_link_cells(links) for links in _links_by_kind(report.links)]
     foot = (
         "used: share of the link's bandwidth; lost: how much longer a step's calls take, mean over"
         " a job's ranks"
     )
     columns = ("|link", "of", ">bandwidth", ">used", ">lost", "|by")
-    table = Table(columns, rows, foot=foot, most=_LINKS)
+    table = Table.of(columns, rows, foot=foot, most=_LINKS)
     return Section("links", "Shared links", [table], wide=True, long=True)
 
 

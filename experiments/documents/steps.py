@@ -80,18 +80,16 @@ def replay(report: "ReplayReport") -> Document:
         headline = f"The replay takes {step}, {compared} the measured step."
     scale, unit = unit_of(base.timeline.makespan)
     rows = [
-        Row(
-            (
-                str(rank.rank),
-                _scaled(rank.measured_start_s, scale),
-                _scaled(rank.measured_end_s, scale),
-                _scaled(rank.simulated_end_s, scale),
-                "" if rank.error_pct is None else percent(rank.error_pct, signed=True),
-                _scaled(rank.compute_s, scale),
-                _scaled(rank.communication_s, scale),
-                _scaled(rank.exposed_communication_s, scale),
-                _scaled(rank.exposed_waiting_s, scale),
-            )
+        (
+            str(rank.rank),
+            _scaled(rank.measured_start_s, scale),
+            _scaled(rank.measured_end_s, scale),
+            _scaled(rank.simulated_end_s, scale),
+            percent(rank.error_pct, signed=True),
+            _scaled(rank.compute_s, scale),
+            _scaled(rank.communication_s, scale),
+            _scaled(rank.exposed_communication_s, scale),
+            _scaled(rank.exposed_waiting_s, scale),
         )
         for rank in report.ranks
     ]
@@ -104,7 +102,7 @@ def replay(report: "ReplayReport") -> Document:
         "compute and communication: simulated; exposed: communication while nothing computes;"
         " waiting: for other ranks while nothing computes"
     )
-    table = Table(columns, rows, foot=foot, caption="ranks", most=_SHOWN_RANKS)
+    table = Table.of(columns, rows, foot=foot, caption="ranks", most=_SHOWN_RANKS)
     return Document(
         title=f"Replay: {about(base)}",
         headline=headline,
@@ -228,16 +226,14 @@ def _stretches(path: "Sequence[Stretch]") -> Section:
     scale, unit = unit_of(sum(stretch.duration_s for stretch in path))
     longest = sorted(path, key=lambda stretch: -stretch.duration_s)[:_STRETCHES]
     rows = [
-        Row(
-            (
-                f"{scale * stretch.start_s:.3f}",
-                f"{scale * stretch.duration_s:.3f}",
-                str(stretch.rank),
-                stretch.lane,
-                stretch.what,
-                shortened(stretch.name, _NAME - 8),
-                f"{stretch.count:,}",
-            )
+        (
+            f"{scale * stretch.start_s:.3f}",
+            f"{scale * stretch.duration_s:.3f}",
+            str(stretch.rank),
+            stretch.lane,
+            stretch.what,
+            shortened(stretch.name, _NAME - 8),
+            f"{stretch.count:,}",
         )
         for stretch in sorted(longest, key=lambda stretch: stretch.start_s)
     ]
@@ -248,7 +244,7 @@ def _stretches(path: "Sequence[Stretch]") -> Section:
             f"the {len(longest)} longest of {len(path):,} stretches, in order of time;"
             " --output csv has all"
         )
-    table = Table((*times, ">rank", "|lane", "what", "|name", ">ops"), rows, foot=foot)
+    table = Table.of((*times, ">rank", "|lane", "what", "|name", ">ops"), rows, foot=foot)
     return Section("stretches", "The longest stretches of the critical path", [table], wide=True)
 
 
@@ -363,11 +359,11 @@ def generation(report: "GenerationReport") -> Document:
     )
     likely = likely_words(report)
     exchanged = [
-        Row((row.label, row.kind, f"{row.calls:,}", format_quantity(row.size_bytes, "B")))
+        (row.label, row.kind, f"{row.calls:,}", format_quantity(row.size_bytes, "B"))
         for row in report.exchanged
     ]
     foot = "bytes: sizes as nccl-tests defines them, summed over the job's calls; 1 GB is 1e9 B"
-    table = Table(("group", "collective", ">calls", ">bytes"), exchanged, keys=2, foot=foot)
+    table = Table.of(("group", "collective", ">calls", ">bytes"), exchanged, keys=2, foot=foot)
     shares = sorted(report.kernel_times.items(), key=lambda part: -part[1])
     origins = [Row((name, f"{100 * share:.1f} %"), 100 * share) for name, share in shares]
     kernel_sources = Table(("times of kernels", ">share"), origins, metered=True)
@@ -461,22 +457,20 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
             f" uncalibrated {percent(before or 0.0)}."
         )
     figures = [
-        Row((row.figure, "unchanged" if row.multiple is None else f"x{row.multiple:.3f}", row.note))
+        (row.figure, "unchanged" if row.multiple is None else f"x{row.multiple:.3f}", row.note)
         for row in report.figures
     ]
     steps = [
-        Row(
-            (
-                row.id,
-                row.model,
-                f"{row.gpus:,}",
-                row.parallelism,
-                say_time(row.measured_step_s),
-                *(
-                    "" if error is None else f"{error:+.2f} %"
-                    for error in (row.before_pct, row.after_pct, row.left_out_pct)
-                ),
-            )
+        (
+            row.id,
+            row.model,
+            f"{row.gpus:,}",
+            row.parallelism,
+            say_time(row.measured_step_s),
+            *(
+                "" if error is None else f"{error:+.2f} %"
+                for error in (row.before_pct, row.after_pct, row.left_out_pct)
+            ),
         )
         for row in report.steps
     ]
@@ -487,8 +481,10 @@ def step_calibration(report: "StepCalibrationReport") -> Document:
         title=f"Calibration: {report.base.name} with measured steps",
         headline=headline,
         sections=(
-            Section("figures", "Figures", [Table(("figure", ">its part takes", "note"), figures)]),
-            Section("steps", "Steps", [Table((*columns, *errors), steps, foot=foot)], wide=True),
+            Section(
+                "figures", "Figures", [Table.of(("figure", ">its part takes", "note"), figures)]
+            ),
+            Section("steps", "Steps", [Table.of((*columns, *errors), steps, foot=foot)], wide=True),
         ),
         details={"left out": "error of a step by a calibration with the others"},
     )

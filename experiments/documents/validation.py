@@ -1,13 +1,12 @@
-"""What validations say: predictions against measured steps, points and calls."""
+"""What validations say: predictions against measured steps, points, calls and serving."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import log2
+from math import isfinite, log2
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from experiments.documents.serving import ratio_table
 from experiments.documents.step import on_nodes
 from experiments.output.document import (
     COLOURS,
@@ -21,14 +20,16 @@ from experiments.output.document import (
     Table,
     Text,
 )
-from experiments.output.words import percent, plural, say_resource, say_time, unit_of
+from experiments.output.words import percent, plural, say_number, say_resource, say_time, unit_of
 from experiments.settings import EVERY
 
 if TYPE_CHECKING:
     from experiments.questions.validation.ratios import RatioPrediction, RatiosReport
     from experiments.questions.validation.recordings import StepError, ValidationReport
+    from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
+    from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
     from experiments.questions.validation.steps import StepPrediction, StepsReport
-    from experiments.validation.errors import ErrorSummary
+    from experiments.validation.errors import ErrorSummary, PairErrors
     from experiments.validation.predicted_points import PointError
     from experiments.validation.scores import Score
 
@@ -113,23 +114,24 @@ def _steps(steps: "Sequence[StepError]") -> Iterator[Block]:
         *(">matched", ">starts\nexplained"),
     )
     rows = [
-        Row(
-            (
-                step.step,
-                _time(step.measured_s) or "not measured",
-                _time(step.simulated_s),
-                *(_error(error) for error in (step.model_pct, step.trace_pct, step.left_out_pct)),
-                _time(_worse(step)),
-                _error(step.communication_error_pct),
-                "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
-                f"{step.collectives_matched:,}/{step.collectives:,}",
-                percent(100 * step.starts_explained),
-            )
+        (
+            step.step,
+            say_time(step.measured_s) or "not measured",
+            say_time(step.simulated_s),
+            *(
+                percent(error, signed=True)
+                for error in (step.model_pct, step.trace_pct, step.left_out_pct)
+            ),
+            say_time(_worse(step)),
+            percent(step.communication_error_pct, signed=True),
+            "" if step.pinned_pct is None else f"{step.pinned_pct:.1f} %",
+            f"{step.collectives_matched:,}/{step.collectives:,}",
+            percent(100 * step.starts_explained),
         )
         for step in steps
         if not step.note
     ]
-    yield Table(columns, rows)
+    yield Table.of(columns, rows)
     for step in steps:
         if step.note:
             which = "" if step.step == EVERY else f"step {step.step} "
@@ -168,17 +170,15 @@ def _calls(report: "ValidationReport") -> Document:
     """Say the errors of calls by kind and class of sizes."""
     name, errors = report.clusters[0].name, report.call_errors
     rows = [
-        Row(
-            (
-                error.kind,
-                error.sizes,
-                f"{error.calls:,}",
-                *map(percent, (error.median_pct, error.p90_pct, error.worst_pct)),
-            )
+        (
+            error.kind,
+            error.sizes,
+            f"{error.calls:,}",
+            *map(percent, (error.median_pct, error.p90_pct, error.worst_pct)),
         )
         for error in errors
     ]
-    table = Table(("kind", "sizes", ">calls", ">median", ">90th pct", ">worst"), rows, keys=2)
+    table = Table.of(("kind", "sizes", ">calls", ">median", ">90th pct", ">worst"), rows, keys=2)
     calls = [
         (error.kind, error.nodes, error.ranks, error.size_bytes, error.measured_s, error.modelled_s)
         for error in report.calls
@@ -298,7 +298,7 @@ def _recorded_points(report: "ValidationReport") -> Iterator[Section]:
 
 def _point_cells(point: "PointError") -> dict[str, str]:
     """Say a point, by the name of the column."""
-    measured = _time(point.measured_s)
+    measured = say_time(point.measured_s)
     if point.measured_mad_s is not None and point.measured_s is not None:
         factor, unit = unit_of(point.measured_s)
         middle = f"{factor * point.measured_s:.4g}"
@@ -307,13 +307,13 @@ def _point_cells(point: "PointError") -> dict[str, str]:
     return {
         "what if": point.what_if or "as recorded",
         ">measured": measured,
-        ">predicted": _time(point.predicted_s),
-        ">error": _error(point.error_pct),
+        ">predicted": say_time(point.predicted_s),
+        ">error": percent(point.error_pct, signed=True),
         ">utility\nmeasured": _share(point.utility_measured_pct),
         ">\npredicted": _share(point.utility_predicted_pct),
         ">points\napart": "" if point.points_apart is None else f"{point.points_apart:+.1f}",
-        ">error\ncalibrated": _error(point.calibrated_error_pct),
-        ">error\nnetwork only": _error(point.network_only_error_pct),
+        ">error\ncalibrated": percent(point.calibrated_error_pct, signed=True),
+        ">error\nnetwork only": percent(point.network_only_error_pct, signed=True),
     }
 
 
@@ -384,14 +384,6 @@ def _worse(step: "StepError") -> float | None:
     return max(times, default=None)
 
 
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else say_time(seconds)
-
-
-def _error(value: float | None) -> str:
-    return "" if value is None else percent(value, signed=True)
-
-
 def predicted_steps(report: "StepsReport") -> Document:
     """Say predictions against measured training steps, step by step unless that is left out."""
     sections: list[Section] = []
@@ -401,13 +393,7 @@ def predicted_steps(report: "StepsReport") -> Document:
             anchor = f"source-{len(sections)}"
             sections.append(Section(anchor, source or "steps", blocks, wide=True, long=True))
     sections.append(Section("errors", "Errors", list(_errors(report)), wide=True))
-    refused = [step for step in report.steps if step.refused]
-    if refused:
-        lines = [Text(f"refused: {step.refused}") for step in refused[:_MOST_REASONS]]
-        if len(refused) > _MOST_REASONS:
-            more = len(refused) - _MOST_REASONS
-            lines.append(Text(f"and {more} more: --output json has all"))
-        sections.append(Section("refused", "Refused", lines))
+    sections += _refusals([step.refused for step in report.steps])
     errors = [abs(step.error_pct) for step in report.steps if step.error_pct is not None]
     headline = f"None of {plural(len(report.steps), 'measured step')} could be predicted."
     if errors:
@@ -437,24 +423,18 @@ def predicted_ratios(report: "RatiosReport") -> Document:
     of_known = report.of_known
     errors = [*report.errors, *([of_known] if of_known.ratios else [])]
     rows = [
-        Row(
-            (
-                error.knob,
-                f"{error.ratios:,}",
-                f"{error.refused:,}",
-                *(
-                    "" if value is None else percent(value)
-                    for value in (error.median_pct, error.worst_pct)
-                ),
-            )
+        (
+            error.knob,
+            f"{error.ratios:,}",
+            f"{error.refused:,}",
+            *map(percent, (error.median_pct, error.worst_pct)),
         )
         for error in errors
     ]
-    table = Table(("knob", ">ratios", ">refused", ">median", ">worst"), rows)
+    table = Table.of(("knob", ">ratios", ">refused", ">median", ">worst"), rows)
     sections.append(Section("errors", "Errors", [table], wide=True))
     sections += _scores(report.scores)
-    if refused := [Text(f"refused: {row.refused}") for row in report.ratios if row.refused]:
-        sections.append(Section("refused", "Refused", [*refused]))
+    sections += _refusals([row.refused for row in report.ratios])
     headline = f"None of {plural(len(report.ratios), 'measured ratio')} could be predicted."
     if answered:
         headline = (
@@ -473,26 +453,33 @@ def predicted_ratios(report: "RatiosReport") -> Document:
     )
 
 
+def _refusals(reasons: Iterable[str]) -> list[Section]:
+    """Say why rows are refused; "" is of a row that is not."""
+    refused = [reason for reason in reasons if reason]
+    lines = [Text(f"refused: {reason}") for reason in refused[:_MOST_REASONS]]
+    if len(refused) > _MOST_REASONS:
+        lines.append(Text(f"and {len(refused) - _MOST_REASONS} more: --output json has all"))
+    return [Section("refused", "Refused", lines)] if lines else []
+
+
 def _scores(scores: "Sequence[Score]") -> list[Section]:
     """Say how tools do on the rows that all of them answer; nothing where no other was given."""
     if not scores:
         return []
     rows = [
-        Row(
-            (
-                score.tool,
-                f"{score.answered:,}",
-                *(
-                    [""] * 4
-                    if score.errors is None
-                    else (
-                        percent(score.errors.median_pct),
-                        percent(score.errors.p90_pct),
-                        percent(score.errors.bias_pct, signed=True),
-                        score.errors.worst[0].name,
-                    )
-                ),
-            )
+        (
+            score.tool,
+            f"{score.answered:,}",
+            *(
+                [""] * 4
+                if score.errors is None
+                else (
+                    percent(score.errors.median_pct),
+                    percent(score.errors.p90_pct),
+                    percent(score.errors.bias_pct, signed=True),
+                    score.errors.worst[0].name,
+                )
+            ),
         )
         for score in scores
     ]
@@ -500,68 +487,59 @@ def _scores(scores: "Sequence[Score]") -> list[Section]:
     foot = f"errors: on the {plural(shared, 'row')} that every tool answers; medians are absolute"
     columns = ("tool", ">answered", ">median", ">90 % within", ">bias", "|worst")
     about = "Predictions of other tools beside this one's and a plain roofline's, on the same rows."
-    return [Section("scores", "Scores", [Table(columns, rows, foot=foot)], about, wide=True)]
+    return [Section("scores", "Scores", [Table.of(columns, rows, foot=foot)], about, wide=True)]
 
 
 def _of_ratios(ratios: "Sequence[RatioPrediction]") -> Table:
     rows = [
-        Row(
-            (
-                row.model,
-                f"{row.setting_a} to {row.setting_b}",
-                f"{row.measured_ratio:.3f}",
-                f"{row.predicted_ratio:.3f}",
-                _error(row.error_pct),
-            )
+        (
+            row.model,
+            f"{row.setting_a} to {row.setting_b}",
+            f"{row.measured_ratio:.3f}",
+            f"{row.predicted_ratio:.3f}",
+            percent(row.error_pct, signed=True),
         )
         for row in ratios
     ]
     columns = ("model", "settings", ">measured", ">predicted", ">error")
-    return Table(columns, rows)
+    return Table.of(columns, rows)
 
 
 def _of_source(steps: "Sequence[StepPrediction]") -> Table:
     rows = [
-        Row(
-            (
-                step.id,
-                step.model,
-                step.cluster,
-                f"{step.gpus:,}",
-                step.parallelism,
-                _time(step.measured_step_s),
-                _time(step.predicted_step_s),
-                _error(step.error_pct),
-            )
+        (
+            step.id,
+            step.model,
+            step.cluster,
+            f"{step.gpus:,}",
+            step.parallelism,
+            say_time(step.measured_step_s),
+            say_time(step.predicted_step_s),
+            percent(step.error_pct, signed=True),
         )
         for step in steps
         if not step.refused
     ]
     columns = ("id", "model", "cluster", ">gpus", "|parallelism")
-    return Table((*columns, ">measured", ">predicted", ">error"), rows)
+    return Table.of((*columns, ">measured", ">predicted", ">error"), rows)
 
 
 def _errors(report: "StepsReport") -> Iterator[Block]:
     rows = [
-        Row(
-            (
-                error.by,
-                error.value,
-                f"{error.steps:,}",
-                f"{error.refused:,}",
-                *(
-                    "" if value is None else percent(value)
-                    for value in (error.median_pct, error.p90_pct)
-                ),
-                _error(error.signed_pct),
-            )
+        (
+            error.by,
+            error.value,
+            f"{error.steps:,}",
+            f"{error.refused:,}",
+            *map(percent, (error.median_pct, error.p90_pct)),
+            percent(error.signed_pct, signed=True),
         )
         for error in report.errors
     ]
     columns = ("by", "", ">steps", ">refused", ">median", ">90th pct", ">signed")
-    yield Table(columns, rows, keys=2)
+    yield Table.of(columns, rows, keys=2)
     if report.pairs:
-        yield ratio_table(report.pairs, "pairs that differ in")
+        yield _ratio_table(report.pairs, "pairs that differ in")
     for extended in report.linear:
         yield Text(
             f"{extended.source or 'steps'}: all {extended.series:,} series over the global batch"
@@ -569,4 +547,86 @@ def _errors(report: "StepsReport") -> Iterator[Block]:
             " measured one by one"
         )
     if report.linear and report.pairs_without_linear:
-        yield ratio_table(report.pairs_without_linear, "pairs without these")
+        yield _ratio_table(report.pairs_without_linear, "pairs without these")
+
+
+def predicted_serving(report: "ValidateServingReport") -> Document:
+    """Say how far predictions of measured serving are off, by what rows are alike in."""
+    errors = report.errors
+    rows = [
+        (
+            each.by if each.by == "all" else f"{each.by}: {each.value}",
+            f"{each.answered} of {each.rows}",
+            *map(say_number, (each.tpot_median_pct, each.tpot_p90_pct, each.tpot_ratio)),
+            *map(say_number, (each.ttft_median_pct, each.ttft_p90_pct, each.ttft_ratio)),
+        )
+        for each in errors
+    ]
+    columns = (
+        *("rows", ">answered", ">TPOT\nmedian %", ">p90 %", ">ratio"),
+        *(">TTFT\nmedian %", ">p90 %", ">ratio"),
+    )
+    foot = "errors are absolute; ratio: median of predicted over measured"
+    sections = [Section("errors", "Errors", [Table.of(columns, rows, foot=foot)], wide=True)]
+    if report.pairs:
+        table = _ratio_table(report.pairs, "TPOT of pairs that differ in")
+        sections.append(Section("pairs", "Pairs", [table]))
+    sections += _refusals([row.refused for row in report.rows])
+    return Document(
+        title="Validation: predicted against measured serving",
+        headline=_serving_headline(errors[0]),
+        sections=tuple(sections),
+    )
+
+
+def _serving_headline(whole: "ServingErrors") -> str:
+    answered = f"{whole.answered} of {plural(whole.rows, 'row')} are answered"
+    if whole.tpot_median_pct is None or whole.ttft_median_pct is None:
+        return f"{answered}."
+    return (
+        f"{answered}, with a median error of {percent(whole.tpot_median_pct)} for TPOT and"
+        f" {percent(whole.ttft_median_pct)} for TTFT."
+    )
+
+
+def serving_log(report: "ServingLogReport") -> Document:
+    """Say how the requests of a log are answered, against what was measured."""
+    rows = [
+        (
+            f"{each.metric} {each.figure}",
+            say_time(each.measured_s),
+            say_time(each.predicted_s),
+            percent(each.error_pct, signed=True),
+        )
+        for each in report.figures
+    ]
+    table = Table.of(("figure", ">measured", ">predicted", ">error"), rows)
+    ranks = ", ".join(
+        f"{name} {value:.3f}" for name, value in report.correlations.items() if isfinite(value)
+    )
+    return Document(
+        title=f"Validation: a serving log of {report.title}",
+        headline=_log_headline(report.figures, len(report.requests)),
+        sections=(Section("figures", "Figures", [table]),),
+        facts={"ranks": f"Spearman's correlation: {ranks}" if ranks else ""},
+    )
+
+
+def _log_headline(figures: "Sequence[LogFigure]", requests: int) -> str:
+    errors = {(each.metric, each.figure): each.error_pct for each in figures}
+    tpot, end = errors.get(("tpot", "mean")), errors.get(("e2e", "p99"))
+    if tpot is None or end is None:
+        return f"{plural(requests, 'request')} are answered; the log has no times to compare."
+    return (
+        f"{plural(requests, 'request')}: mean TPOT is off by {percent(tpot, signed=True)}, p99 of"
+        f" end-to-end latency by {percent(end, signed=True)}."
+    )
+
+
+def _ratio_table(pairs: "Sequence[PairErrors]", title: str) -> Table:
+    """Tabulate the errors of the ratios of pairs, by what their rows differ in."""
+    rows = [
+        (pair.what, f"{pair.pairs:,}", percent(pair.median_pct), percent(pair.p90_pct))
+        for pair in pairs
+    ]
+    return Table.of((title, ">pairs", ">median", ">90th pct"), rows)

@@ -7,7 +7,7 @@ with their tables and charts, then how far to trust it and what to ask next. The
 the charts; JSON has ``headline``, ``cause`` and ``trust``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -111,6 +111,11 @@ class Table:
     most: int | None = None
     folded: bool = False
     metered: bool = False
+
+    @classmethod
+    def of(cls, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> "Table":
+        """Return a table of rows that are their cells and nothing else."""
+        return cls(columns, [Row(cells) for cells in rows], **options)
 
 
 @dataclass(frozen=True, slots=True)

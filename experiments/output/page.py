@@ -31,7 +31,6 @@ from experiments.output.document import (
     Document,
     FactList,
     NetworkMap,
-    Row,
     Section,
     Table,
     Text,
@@ -287,32 +286,28 @@ class _Network:
 def _network(block: NetworkMap) -> _Network:
     timeline = block.timeline
     tiers = [
-        Row(
-            (
-                tier.resource,
-                f"{tier.links:,}",
-                format_quantity(tier.bytes, "B"),
-                _busy(tier.mean),
-                _busy(tier.most),
-            )
+        (
+            tier.resource,
+            f"{tier.links:,}",
+            format_quantity(tier.bytes, "B"),
+            _busy(tier.mean),
+            _busy(tier.most),
         )
         for tier in by_resource(timeline)
     ]
     links = [
-        Row(
-            (
-                f"{link.source} → {link.target}",
-                link.resource,
-                format_quantity(link.bytes, "B"),
-                format_quantity(link.bandwidth, "B/s") if link.bandwidth < float("inf") else "",
-                _busy(link.use),
-            )
+        (
+            f"{link.source} → {link.target}",
+            link.resource,
+            format_quantity(link.bytes, "B"),
+            format_quantity(link.bandwidth, "B/s") if link.bandwidth < float("inf") else "",
+            _busy(link.use),
         )
         for link in busiest(timeline)
     ]
     tables = [
-        Table(("resource", ">links", ">bytes", ">busy, mean", ">busy, most"), tiers),
-        Table(
+        Table.of(("resource", ">links", ">bytes", ">busy, mean", ">busy, most"), tiers),
+        Table.of(
             ("link", "resource", ">bytes", ">bandwidth", ">busy"),
             links,
             caption="the busiest links",

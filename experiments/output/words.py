@@ -22,8 +22,10 @@ _DEVICES = {"compute": "GPUs", "host": "hosts"}
 _TIMES = {2.0: "twice", 0.5: "half"}
 
 
-def say_time(seconds: float) -> str:
-    """Say a time with the unit that fits; NaN was not measured."""
+def say_time(seconds: float | None) -> str:
+    """Say a time with the unit that fits; NaN was not measured, and of None there is nothing."""
+    if seconds is None:
+        return ""
     return "not measured" if math.isnan(seconds) else format_quantity(seconds, "s")
 
 
@@ -69,10 +71,22 @@ def unit_of(seconds: float) -> tuple[float, str]:
     )
 
 
-def percent(value: float, *, signed: bool = False) -> str:
-    """Say a percentage with two decimals; what rounds to nothing has no sign of its own."""
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """Say a percentage with two decimals; what rounds to nothing has no sign of its own.
+
+    Of None there is nothing to say.
+    """
+    if value is None:
+        return ""
     rounded = round(value, 2) + 0.0
     return f"{rounded:+.2f} %" if signed else f"{rounded:.2f} %"
+
+
+def say_number(value: float | None) -> str:
+    """Say a number with three digits that mean something; of None there is nothing to say."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def say_gain(gain: float, half_width: float | None = None) -> str:

@@ -349,13 +349,11 @@ def _again(point: "PointRow") -> str:
 def _chosen(report: "StudyReport") -> Section:
     """Say which point would be chosen by each quantile of what is drawn."""
     rows = [
-        Row(
-            (
-                choice.objective,
-                choice.quantile,
-                _value(report, choice.objective, choice.value),
-                f"{choice.point:,}",
-            )
+        (
+            choice.objective,
+            choice.quantile,
+            _value(report, choice.objective, choice.value),
+            f"{choice.point:,}",
         )
         for choice in report.explored.chosen
     ]
@@ -364,7 +362,7 @@ def _chosen(report: "StudyReport") -> Section:
         "kernels and predictions."
     )
     columns = ("least or most of", "quantile", ">value", ">point")
-    return Section("chosen", "Robust choices", [Table(columns, rows, keys=2)], about)
+    return Section("chosen", "Robust choices", [Table.of(columns, rows, keys=2)], about)
 
 
 def _thresholds(report: "StudyReport") -> Section:
@@ -381,8 +379,8 @@ def _thresholds(report: "StudyReport") -> Section:
                 (
                     *(dimension.say(row["values"][dimension.name]) for dimension in others),
                     f"{least} or less" if row["at_end"] else least,
-                    "" if row["step_s"] is None else say_time(row["step_s"]),
-                    "" if row["best_step_s"] is None else say_time(row["best_step_s"]),
+                    say_time(row["step_s"]),
+                    say_time(row["best_step_s"]),
                 )
             )
         )

@@ -118,9 +118,9 @@ class ValidateServingReport(Report):
 
     def document(self) -> Document:
         """Return what the answer says."""
-        from experiments.documents import serving  # numbers need none of it
+        from experiments.documents import validation  # numbers need none of it
 
-        return serving.validation(self)
+        return validation.predicted_serving(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""

@@ -115,9 +115,9 @@ class ServingLogReport(Report):
 
     def document(self) -> Document:
         """Return what the answer says."""
-        from experiments.documents import serving  # numbers need none of it
+        from experiments.documents import validation  # numbers need none of it
 
-        return serving.log(self)
+        return validation.serving_log(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""

@@ -61,9 +61,9 @@ def refused_cell(cell: "Cell", reason: str, bill: "BillReport | None") -> Docume
     """Say why a cell has no number, and what would fit."""
     sections = [*_bill_sections(bill), _tried(cell)]
     if cell.fitting:
-        rows = [Row(tuple(text.rsplit(": ", 1))) for text in cell.fitting]
+        rows = [tuple(text.rsplit(": ", 1)) for text in cell.fitting]
         about = "The plans most like those tried that fit into memory."
-        fitting = Table(("|change", "memory"), rows, caption="what would fit")
+        fitting = Table.of(("|change", "memory"), rows, caption="what would fit")
         sections.insert(0, Section("fitting", "What would fit", [fitting], about))
     return Document(
         title=f"{cell.model} on {cell.cluster}: {cell.ranks:,} GPUs",

@@ -148,7 +148,8 @@ def slower() -> float:
 
 
 def _command(*words: str) -> Process:
-    return process(["-c", "from experiments.cli.main import main; main()", *words])
+    """Answer in a process that reads the files, as ASTRA-sim does."""
+    return process(["-c", "from experiments.cli.main import main; main()", *words, "--no-cache"])
 
 
 def _answers(case: Case, nodes: str, folder: Path, cluster: Path) -> Iterator[Figure]:

@@ -18,7 +18,6 @@ from simulator.support.input_files import head_of
 from simulator.support.limits import cores
 from simulator.support.plugins import TRACE_FORMATS, load_plugin, names_added, plugin_named
 from simulator.support.quantities import format_ranks
-from traces.core.events import Job, JobHead
 from traces.core.files import (
     is_execution_trace,
     is_flight_recorder,
@@ -36,7 +35,7 @@ from traces.core.loaded import MEDIAN, Loaded, Options
 from traces.core.typical import MOST_STEPS, TYPICAL, typical_step
 
 if TYPE_CHECKING:
-    from traces.core.events import RecordedOperator
+    from traces.core.events import Job, JobHead, RecordedOperator
     from traces.generate.kernel_times import OwnKernels, Shape
     from traces.generate.kernel_times.own import Recognised
 
@@ -246,7 +245,7 @@ def _open_whole(path: Path, options: Options) -> OpenTrace:
     )
 
 
-_Job = TypeVar("_Job", bound=JobHead)
+_Job = TypeVar("_Job", bound="JobHead")
 
 
 def _with_dumps(job: _Job) -> _Job:
@@ -271,7 +270,7 @@ def _open_rocm(path: Path, options: Options) -> OpenTrace:
     return _open_job(path, _of_ranks(path, read_rocm(path), options.ranks), options)
 
 
-def _of_ranks(path: Path, job: Job, ranks: Sequence[int]) -> Job:
+def _of_ranks(path: Path, job: "Job", ranks: Sequence[int]) -> "Job":
     """Leave of a job the ranks that are wanted, all if none are named; a file may have several."""
     recorded = [trace.rank for trace in job.ranks]
     if missing := set(ranks) - set(recorded):
@@ -286,7 +285,7 @@ def _of_ranks(path: Path, job: Job, ranks: Sequence[int]) -> Job:
     return replace(job, ranks=chosen, notes=(*job.notes, note))
 
 
-def _open_job(path: Path, job: Job, options: Options) -> OpenTrace:
+def _open_job(path: Path, job: "Job", options: Options) -> OpenTrace:
     """Link any step of a job.
 
     Execution Traces beside the files are read if these lack something that they may know, or if

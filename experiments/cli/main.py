@@ -28,6 +28,7 @@ from typer.main import get_command
 from experiments.cli.former_names import current_words
 from experiments.cli.show import WORDS, say, with_verbosity
 from experiments.files import check_apart
+from experiments.kept_answers import asked
 from experiments.output.encoding import harmless, write_on_any
 from simulator.support.errors import SettingsError, TwofoldError, shown
 from simulator.support.limits import (
@@ -259,7 +260,10 @@ def _of_all(
         ),
     ] = None,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Read traces anew, and do not cache their steps.")
+        bool,
+        typer.Option(
+            "--no-cache", help="Read and answer anew, and cache neither steps nor answers."
+        ),
     ] = False,
 ) -> None:
     """Take the options that are no command's."""
@@ -375,6 +379,15 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
+def _print_again(answer: str) -> None:
+    say("note: answered before, of the same files by the same program; --no-cache asks anew")
+    try:
+        sys.stdout.write(answer)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line."""
     _open_closed_streams()
@@ -383,9 +396,20 @@ def main() -> None:
     gc.set_threshold(_ALLOCATIONS)
     os.environ.setdefault(*_PLAIN_MEMORY)
     write_on_any(sys.stdout, sys.stderr)
+    question = asked(sys.argv[1:])
+    if question is not None:
+        answer = question.answer()
+        if answer is not None:
+            _print_again(answer)
+            return
+        question.listen()
     _keeps_to_budget.append(True)
     try:
         app(prog_name="twofold")
+    except SystemExit as end:
+        if question is not None and end.code in (None, 0):
+            question.keep()
+        raise
     finally:
         _keeps_to_budget.clear()
         unguard_memory()

@@ -142,10 +142,11 @@ def _several(values: list[str] | None) -> list[str]:
 
 
 def _changes(values: list[str] | None) -> list[str]:
-    from experiments.scenario.language import parse_change
+    if values:
+        from experiments.scenario.language import parse_change
 
-    for value in values or ():
-        checked(parse_change, value)
+        for value in values:
+            checked(parse_change, value)
     return values or []
 
 
@@ -157,10 +158,11 @@ def transports() -> Iterable[str]:
 
 
 def _slope(value: str) -> str:
-    from experiments.costing.slowdown import TRACE, slope_of_text
+    if value:
+        from experiments.costing.slowdown import TRACE, slope_of_text
 
-    if value not in ("", TRACE):
-        checked(slope_of_text, value)
+        if value != TRACE:
+            checked(slope_of_text, value)
     return value
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from experiments.kept_steps import ENVIRONMENT, USUAL_LIMIT, StepStore, cache_folder
+from experiments.kept import ENVIRONMENT, USUAL_LIMIT, KeptStore, cache_folder
 from experiments.output.document import Document
 from experiments.provenance import Head
 from experiments.question import question
@@ -282,7 +282,7 @@ def cache(*, limit: str | None = None, clear: bool = False) -> CacheReport:
         raise StudyError(f"{ENVIRONMENT} is empty, so there is no cache: name a directory in it")
     with opened as answers_cache:
         most = limit_of(limit) if limit is not None else None
-        with closing(StepStore(answers_cache.folder)) as steps:
+        with closing(KeptStore(answers_cache.folder)) as steps:
             removed = 0
             for part in (answers_cache, steps):
                 removed += part.trim(most) if most is not None else 0

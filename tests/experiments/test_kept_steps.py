@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from experiments.baseline import baseline
 from experiments.cli.main import app
-from experiments.kept_steps import StepStore, digests_of, open_kept
+from experiments.kept import KeptStore
+from experiments.kept_steps import digests_of, open_kept
 from experiments.studies.cache import cache
 from helpers.rocm_files import two_steps, write_rpd
 from simulator.support.limits import KEEPS
@@ -125,14 +126,14 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder):
 
 
 def test_beyond_its_limit_the_oldest_steps_go(tmp_path):
-    with closing(StepStore(tmp_path)) as store:
+    with closing(KeptStore(tmp_path)) as store:
         store.trim(1e6)
         for number in range(8):
             store.keep(bytes([number]), bytes(300_000))
         assert store.usage()[1] <= 1e6
-        assert store.step(bytes([7])) is not None
+        assert store.kept(bytes([7])) is not None
         store.keep(b"large", bytes(600_000))
-        assert store.step(b"large") is None
+        assert store.kept(b"large") is None
 
 
 def test_small_traces_and_those_that_nobody_wants_kept_are_read_anew(folder):
@@ -149,11 +150,11 @@ def test_what_a_large_file_was_hashed_to_is_kept_until_it_changes(folder, tmp_pa
     file.write_bytes(bytes(9_000_000))
     long_ago = file.stat().st_mtime - 3600
     first = digests_of([file])
-    with closing(StepStore(folder)) as store:
+    with closing(KeptStore(folder)) as store:
         assert _digests_kept(store) == []  # it may be written to again within this tick of a clock
     _wait_until_settled(file)
     assert digests_of([file]) == first == [hashlib.sha256(bytes(9_000_000)).hexdigest()]
-    with closing(StepStore(folder)) as store:
+    with closing(KeptStore(folder)) as store:
         assert _digests_kept(store) == first
     with file.open("r+b") as opened:
         opened.write(b"x")  # as long as it was

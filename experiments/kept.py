@@ -1,0 +1,203 @@
+"""The cache on disk: what was read and answered, by key, in one SQLite file of bounded size.
+
+Whatever is wrong with it, nothing is lost: all in it can be made again. It is used only where
+nobody but the user can have written to it.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from simulator.support.errors import OutputError
+from simulator.support.input_files import is_trusted
+
+ENVIRONMENT = "TWOFOLD_CACHE"
+"""Variable that names the cache's directory; empty: none is used."""
+USUAL_LIMIT = 1e9
+"""Bytes that steps may take, and answers of studies, where no limit was set."""
+SMALL = 8e6
+"""Bytes of files, as they lie on disk, that are read in less than a second: of them nothing is
+kept."""
+SETTLED = 2.0
+"""Seconds after which a file has other times if it is written again."""
+STEP = 32
+"""Bytes of the key of a step; those of answers are longer."""
+_FILE = "steps.sqlite"
+_PATIENCE = 30.0
+"""Seconds to wait for another process that writes."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS kept (key BLOB PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS uses (key BLOB PRIMARY KEY, used INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS digests (
+    file TEXT PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+def cache_folder() -> Path | None:
+    """Find the cache: ``$TWOFOLD_CACHE``, else below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    None where the variable is empty: no cache is used.
+    """
+    variable = os.environ.get(ENVIRONMENT)
+    if variable is not None:
+        return Path(variable) if variable else None
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(home) / "twofold" if home else Path.home() / ".cache" / "twofold"
+    except RuntimeError:
+        return None
+
+
+def trusted_folder() -> Path | None:
+    """Return the cache's directory where nobody else may have written to it."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return None
+    return folder if is_trusted(folder, Path(__file__)) else None
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Write down what stands for the content of a file: length, inode, device and both times.
+
+    Of these nobody can set the time of the last change of the inode, so that a file with other
+    bytes has another stamp, whatever its length and its date.
+    """
+    s = status
+    return f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino} {s.st_dev}"
+
+
+@cache
+def program(*roots: str) -> str:
+    """Name the code and the tables of packages as they lie on disk, by their lengths and dates."""
+    above = Path(__file__).parents[1]
+    parts = []
+    for root in roots:
+        for folder, folders, files in os.walk(above / root):
+            folders[:] = sorted(name for name in folders if not name.startswith("_"))
+            for file in sorted(files):
+                status = Path(folder, file).stat()
+                parts.append(f"{folder}/{file} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(parts)
+
+
+class KeptStore:
+    """Steps and answers by key, and what files were hashed to, in one SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        import sqlite3  # small traces do without
+
+        self._file = folder / _FILE
+        with _reported(self._file):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(self._file, timeout=_PATIENCE, isolation_level=None)
+            self._base.execute("PRAGMA synchronous=OFF")  # it can be read again
+            for statement in filter(str.strip, _TABLES.split(";")):
+                self._base.execute(statement)
+
+    def close(self) -> None:
+        """Close it."""
+        self._base.close()
+
+    def kept(self, key: bytes) -> bytes | None:
+        """Return what was kept, None where nothing was."""
+        with _reported(self._file):
+            row = self._base.execute("SELECT data FROM kept WHERE key = ?", (key,)).fetchone()
+            if row is None or not isinstance(row[0], bytes):
+                return None
+            self._note_use(key)
+            return row[0]
+
+    def keep(self, key: bytes, data: bytes) -> None:
+        """Keep data in place of what was there, unless they take half of the cache or more."""
+        with _reported(self._file):
+            if len(data) > self._limit() / 2:
+                return
+            self._note_use(key)
+            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))
+        self.trim()
+
+    def _note_use(self, key: bytes) -> None:
+        # In a table of its own: SQLite would write the megabytes of a step again beside it.
+        row = (key, int(time.time()))
+        self._base.execute("INSERT OR REPLACE INTO uses VALUES (?, ?)", row)
+
+    def digest(self, file: str, stamp: str) -> str | None:
+        """Return the SHA-256 of a file with this stamp, where it was hashed before."""
+        with _reported(self._file):
+            row = self._base.execute(
+                "SELECT sha256 FROM digests WHERE file = ? AND stamp = ?", (file, stamp)
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+    def keep_digest(self, file: str, stamp: str, digest: str) -> None:
+        """Keep the SHA-256 of a file with a stamp."""
+        with _reported(self._file):
+            row = (file, stamp, digest)
+            self._base.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", row)
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many steps there are, and the bytes on disk."""
+        with _reported(self._file):
+            count = "SELECT count(*) FROM kept WHERE length(key) = ?"
+            (steps,) = self._base.execute(count, (STEP,)).fetchone()
+            return int(steps), self._bytes()
+
+    def trim(self, limit: float | None = None) -> int:
+        """Throw out what was not asked for longest until the limit holds; say how many went.
+
+        A ``limit`` (B) is kept for later; 0 empties the store, and leaves the limit as it is.
+        """
+        with _reported(self._file):
+            if limit:
+                row = ("limit", repr(limit))
+                self._base.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
+            most = self._limit() if limit is None else limit
+            size = self._bytes()
+            if size <= most:
+                return 0
+            excess = size - 0.8 * most
+            keys = []
+            for key, length in self._base.execute(
+                "SELECT key, length(data) FROM kept LEFT JOIN uses USING (key) ORDER BY used, key"
+            ).fetchall():
+                if excess <= 0:
+                    break
+                keys.append((key,))
+                excess -= length
+            self._base.executemany("DELETE FROM kept WHERE key = ?", keys)
+            self._base.execute("DELETE FROM uses WHERE key NOT IN (SELECT key FROM kept)")
+            self._base.execute("DELETE FROM digests")
+            self._base.execute("VACUUM")
+            return len(keys)
+
+    def _bytes(self) -> int:
+        (pages,) = self._base.execute("PRAGMA page_count").fetchone()
+        (size,) = self._base.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
+
+    def _limit(self) -> float:
+        row = self._base.execute("SELECT value FROM settings WHERE name = 'limit'").fetchone()
+        try:
+            return float(row[0]) if row else USUAL_LIMIT
+        except (TypeError, ValueError):
+            return USUAL_LIMIT
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    import sqlite3
+
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(f"{path}: the cache cannot be used: {reason}") from error

@@ -1,0 +1,174 @@
+"""Answers in the cache on disk: what was asked before, of the same files, is printed again.
+
+An answer is found by all that it is made from: the words of the command line, the program and its
+libraries, Python, the terminal, the environment, and the files. These are those that the words
+name, directories with all in them, and what else the process opened; none may have changed since
+before it started. Files are the same if their lengths, times and inodes are, as for
+:mod:`experiments.kept_steps`. Answers from small files are given anew, which is as quick.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, cast
+
+from experiments.kept import SETTLED, SMALL, KeptStore, program, stamp_of, trusted_folder
+from simulator.support.errors import OutputError
+
+ASKED = frozenset({"utility", "sweep", "compare", "what-if", "replay", "explain", "diff"})
+"""Commands that print an answer about steps, and do nothing else."""
+_ROOTS = ("simulator", "topologies", "collectives", "traces", "experiments", "twofold")
+_PASSING = ("_", "OLDPWD", "SHLVL")
+"""Variables that shells change from command to command."""
+_MOST_FILES = 20_000
+"""Of files that words name: looking at more takes as long as answering."""
+
+
+class Question:
+    """A command line that is being answered: its words, what is printed, and files opened for it.
+
+    It is made before anything is read.
+    """
+
+    def __init__(self, folder: Path, words: Sequence[str], named: Sequence[str]) -> None:
+        self._folder = folder
+        self._named = named
+        self._key = _key(words)  # before the command changes the environment
+        self._began = time.time()
+        self._opened: set[str] = set()
+        self._printed = _Copy(sys.stdout)
+
+    def answer(self) -> str | None:
+        """Return the answer that was given before, None where there is none."""
+        with suppress(OutputError, OSError, ValueError, TypeError, KeyError):
+            with closing(KeptStore(self._folder)) as store:
+                data = store.kept(self._key)
+            if data is not None:
+                kept = json.loads(data)
+                if kept["files"] == {path: _stamp(path) for path in kept["files"]}:
+                    return str(kept["answer"])
+        return None
+
+    def listen(self) -> None:
+        """Begin to note what is printed, and which files are opened."""
+        sys.stdout = cast("IO[str]", self._printed)
+        sys.addaudithook(self._note)
+
+    def keep(self) -> None:
+        """Keep the answer, unless a file is newer than the question."""
+        with suppress(OutputError, OSError):
+            opened = filter(self._counts, list(self._opened))
+            files = {path: _stamp(path) for path in sorted({*self._named, *opened})}
+            if not self._are_settled(files):
+                return
+            kept = {"answer": self._printed.text(), "files": files}
+            with closing(KeptStore(self._folder)) as store:
+                store.keep(self._key, json.dumps(kept).encode())
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note a file that is opened: a hook of Python's audit events."""
+        if event in ("open", "sqlite3.connect") and isinstance(arguments[0], str | os.PathLike):
+            with suppress(OSError):  # of a directory that is gone
+                self._opened.add(str(Path(arguments[0]).absolute()))
+
+    def _counts(self, path: str) -> bool:
+        """Whether a file that was opened is one that the key does not stand for."""
+        ours = (str(self._folder), f"{tempfile.gettempdir()}/twofold-", "/proc", "/dev", "/sys")
+        packages = Path(__file__).parents[1]
+        return not path.startswith(
+            (*ours, *_libraries(), *(f"{packages}/{root}" for root in _ROOTS))
+        )
+
+    def _are_settled(self, files: dict[str, str]) -> bool:
+        """Whether all were last changed before the question was asked."""
+        latest = [
+            max(int(time_ns) for time_ns in stamp.split()[1:3]) for stamp in files.values() if stamp
+        ]
+        return max(latest, default=0) < 1e9 * (self._began - SETTLED)
+
+
+class _Copy:
+    """A stream that keeps what is written to it, and is else the stream."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._texts: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._texts.append(text)
+        return self._stream.write(text)
+
+    def text(self) -> str:
+        return "".join(self._texts)
+
+
+def asked(words: Sequence[str]) -> Question | None:
+    """Return the question that words ask, None where its answer is not to be kept."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command not in ASKED or "--no-cache" in words:
+        return None
+    named = list(islice(_named(words), _MOST_FILES))
+    if len(named) == _MOST_FILES or sum(map(_size, named)) < SMALL:
+        return None
+    folder = trusted_folder()
+    return None if folder is None else Question(folder, words, named)
+
+
+def _named(words: Sequence[str]) -> Iterator[str]:
+    """Yield what words may name, whether it is there or not, and all that is in directories."""
+    for word in words:
+        for text in {word, word.partition("=")[2], word[2:] if word.startswith("-") else ""} - {""}:
+            path = Path(text).absolute()
+            yield str(path)
+            for folder, folders, files in os.walk(path, followlinks=True):
+                yield from (f"{folder}/{name}" for name in folders + files)
+
+
+def _size(path: str) -> int:
+    """Return the length of a file, 0 where there is none."""
+    return int(_stamp(path).partition(" ")[0] or 0)
+
+
+def _stamp(path: str) -> str:
+    """Return what stands for the content of a file or a directory; "" where there is none."""
+    try:
+        return stamp_of(Path(path).stat())
+    except (OSError, ValueError):
+        return ""
+
+
+def _libraries() -> list[str]:
+    """List the directories of Python's own modules and of what is installed beside them."""
+    return [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+
+
+def _width(stream: IO[str]) -> int:
+    """Return the columns of a terminal, 0 of what is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def _key(words: Sequence[str]) -> bytes:
+    """Hash all that an answer is made from but files."""
+    kept = {name: value for name, value in os.environ.items() if name not in _PASSING}
+    streams = [
+        (stream.isatty(), stream.encoding, _width(stream)) for stream in (sys.stdout, sys.stderr)
+    ]
+    parts = (
+        *(program(*_ROOTS), sys.version, sys.path, [_stamp(path) for path in _libraries()]),
+        *(str(Path.cwd()), list(words), sorted(kept.items()), streams),
+    )
+    text = json.dumps(parts).encode("utf-8", "surrogateescape")
+    return b"answer" + hashlib.sha256(text).digest()

@@ -71,6 +71,14 @@ def utility(
             show_default=False,
         ),
     ] = "",
+    failures: Annotated[
+        str,
+        typer.Option(
+            help="How the job fails, 'mtbf 50000 h, checkpoint 60 s, restart 10 min': also say "
+            "what share of a long run is productive, and what fewer failures would save.",
+            show_default=False,
+        ),
+    ] = "",
     figure: Figure = None,
     html: Html = None,
     output: OutputOption = Output.TABLE,
@@ -81,7 +89,16 @@ def utility(
         return
     from experiments.points.utility import utility as ask
 
-    answer(ctx, ask, trace, cluster, factor=factor, resources=resource or (), per=per)
+    answer(
+        ctx,
+        ask,
+        trace,
+        cluster,
+        factor=factor,
+        resources=resource or (),
+        per=per,
+        failures=failures,
+    )
 
 
 @with_settings(transport=None)

@@ -18,6 +18,7 @@ from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import spent
 from experiments.intervals.bound import BOUND_ASSUMES
 from experiments.output.document import Document
+from experiments.points.failures import FailingJob, FailuresAnswer, parse_failures
 from experiments.points.report import (
     Columns,
     Point,
@@ -67,21 +68,26 @@ _COLUMNS = Columns(
 
 
 class UtilityAnswer(PointsAnswer):
-    """What ``factor`` times of each resource buys, the greatest first."""
+    """What ``factor`` times of each resource buys, the greatest first; what failures cost."""
 
     factor: float
+    failures: FailuresAnswer | None
     utilities: Annotated[list[dict[str, Any]], _COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UtilityReport(PointsReport):
-    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each."""
+    """Utilities of a job's resources, the greatest first; ``per`` says for what more of each.
+
+    ``failing`` is the job as it fails, where that was said.
+    """
 
     schema: ClassVar[str] = "twofold/utility/1"
     columns: ClassVar[Columns] = _COLUMNS
 
     factor: float
     per: str = ""
+    failing: FailingJob | None = None
 
     @property
     def utilities(self) -> tuple[Point, ...]:
@@ -90,7 +96,13 @@ class UtilityReport(PointsReport):
 
     def answer(self) -> UtilityAnswer:
         """Return the JSON answer."""
-        return {**self.of_baseline(), "factor": self.factor, "utilities": self.rows()}
+        failures = None if self.failing is None else self.failing.answer()
+        return {
+            **self.of_baseline(),
+            "factor": self.factor,
+            "failures": failures,
+            "utilities": self.rows(),
+        }
 
     def document(self) -> Document:
         """Return what the answer says."""
@@ -115,6 +127,7 @@ def utility(  # noqa: PLR0913 - the options of the command
     factor: float = 2.0,
     resources: Sequence[str] | str = (),
     per: str = "",
+    failures: str = "",
     settings: Settings | None = None,
     watch: Watch = lambda _: None,
     **options: Unpack[SettingsOptions],
@@ -132,25 +145,37 @@ def utility(  # noqa: PLR0913 - the options of the command
     per
         ``cost`` or ``power`` orders resources by the saving per additional dollar or watt; those
         without a price come last.
+    failures
+        How the job fails, such as ``mtbf 50000 h, checkpoint 60 s, restart 10 min``
+        (:func:`experiments.points.failures.parse_failures`): the answer then says what share of a
+        long run makes steps that last, and what fewer failures would save. "" is none.
 
     Raises
     ------
     TwofoldError
         As :func:`experiments.baseline.baseline` says, and for an unknown resource or a factor
-        that is not positive, or if ``per`` is neither.
+        that is not positive, or if ``per`` is neither, or ``failures`` cannot be read.
     """
     if per and per not in PER:
         raise WhatIfError(f"per {one_of(per, PER)}")
     resources = (resources,) if isinstance(resources, str) else resources
     named = tuple(dict.fromkeys(map(check_resource, resources)))
     check_factor(factor)
+    if failures:
+        parse_failures(failures, 1)  # what cannot be read need not wait for a trace
     base = baseline(trace, cluster, settings, watch, resources=named)
     rows = utilities(base, factor, named, watch)
     if per:
         rows.sort(key=lambda row: inf if (gain := PER[per](row)) is None else -gain)
     missing = sum(1 for row in rows if row.note == NOT_ANSWERED)
     interrupted = interruption(len(rows) - missing, len(rows), "resources")
-    return UtilityReport(base, tuple(rows), factor, per, interrupted=interrupted)
+    failing = _failing(base, failures, factor) if failures else None
+    return UtilityReport(base, tuple(rows), factor, per, failing, interrupted=interrupted)
+
+
+def _failing(base: Baseline, failures: str, factor: float) -> FailingJob:
+    ranks = base.scenario.ranks
+    return FailingJob(parse_failures(failures, ranks), ranks, base.timeline.makespan, factor)
 
 
 def utilities(

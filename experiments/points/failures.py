@@ -1,0 +1,166 @@
+"""What failures cost a job, and what twice as good parts, checkpoints or restarts would save."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from typing_extensions import TypedDict
+
+from simulator.analysis.goodput import Failures, goodput
+from simulator.support.errors import WhatIfError, shown
+from simulator.support.quantities import CENTURY
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MONTH = 30 * _SECONDS["d"]
+_PART = re.compile(r"(\w+)\s+([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]+)")
+_NAMES = ("mtbf", "checkpoint", "restart", "every")
+_EXAMPLE = "'mtbf 50000 h, checkpoint 60 s, restart 10 min'"
+
+
+class BetterAnswer(TypedDict):
+    """Something twice as good: a time now and then (s), and what of the run's time that saves."""
+
+    what: str
+    now_s: float
+    then_s: float
+    productive_pct: float
+    utility_pct: float
+
+
+class FailuresAnswer(TypedDict):
+    """What becomes of a job's time, in %, if it fails as was said.
+
+    ``mtbf_s`` is the job's, ``every_s`` the work between two checkpoints. ``step_s`` is the step
+    with its share of all that is lost, and ``steps_a_month`` how many last of 30 days.
+    """
+
+    mtbf_s: float
+    every_s: float
+    productive_pct: float
+    checkpoints_pct: float
+    redone_pct: float
+    restarts_pct: float
+    step_s: float
+    steps_a_month: float
+    better: list[BetterAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """Something ``factor`` times as good; ``saves_pct`` of the time that a step takes in all."""
+
+    what: str
+    now: float
+    then: float
+    productive: float
+    saves_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailingJob:
+    """A job of ``ranks`` accelerators that fails; ``step`` (s), ``factor``: the question's."""
+
+    failures: Failures
+    ranks: int
+    step: float
+    factor: float
+
+    @property
+    def better(self) -> tuple[Better, ...]:
+        """What ``factor`` times as reliable parts, fast checkpoints and restarts save."""
+        return tuple(sorted(self._better(), key=lambda row: -row.saves_pct))
+
+    def _better(self) -> Iterator[Better]:
+        base, now = self.failures, goodput(self.failures).productive
+        for what, field, factor in (
+            ("time between failures", "mtbf", self.factor),
+            ("checkpoint", "checkpoint", 1 / self.factor),
+            ("restart", "restart", 1 / self.factor),
+        ):
+            value = getattr(base, field)
+            if not value:
+                continue
+            then = goodput(replace(base, **{field: value * factor})).productive
+            of_part = self.ranks if field == "mtbf" else 1
+            saves = 100 * (1 - now / then) if then else 0.0
+            yield Better(what, value * of_part, value * factor * of_part, then, saves)
+
+    def answer(self) -> FailuresAnswer:
+        """Return the JSON answer."""
+        result = goodput(self.failures)
+        return {
+            "mtbf_s": self.failures.mtbf,
+            "every_s": result.every,
+            "productive_pct": 100 * result.productive,
+            "checkpoints_pct": 100 * result.checkpoints,
+            "redone_pct": 100 * result.redone,
+            "restarts_pct": 100 * result.restarts,
+            "step_s": self.step / result.productive if result.productive else CENTURY,
+            "steps_a_month": result.productive * _MONTH / self.step if self.step else 0.0,
+            "better": [
+                {
+                    "what": row.what,
+                    "now_s": row.now,
+                    "then_s": row.then,
+                    "productive_pct": 100 * row.productive,
+                    "utility_pct": row.saves_pct,
+                }
+                for row in self.better
+            ],
+        }
+
+
+def parse_failures(text: str, ranks: int) -> Failures:
+    """Read how a job of so many accelerators fails.
+
+    Parameters
+    ----------
+    text
+        ``mtbf`` of one accelerator with its share of all else that fails, ``checkpoint``,
+        ``restart`` and perhaps ``every``, each with a time and its unit: ms, s, min, h, d.
+    ranks
+        Accelerators of the job.
+
+    Raises
+    ------
+    WhatIfError
+        If it cannot be read, or a time cannot be.
+
+    Examples
+    --------
+    >>> parse_failures("mtbf 50000 h, checkpoint 60 s, restart 10 min", 1000).mtbf / 3600
+    50.0
+    """
+    times: dict[str, float] = {}
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None or match[1] not in _NAMES or match[3] not in _SECONDS:
+            raise WhatIfError(
+                f"failures: {shown(part.strip())} is not one of {', '.join(_NAMES)} with a time in"
+                f" {', '.join(_SECONDS)}; write {_EXAMPLE}"
+            )
+        if match[1] in times:
+            raise WhatIfError(f"failures: {match[1]} is there twice")
+        times[match[1]] = _seconds(match[2], match[3])
+    missing = [name for name in _NAMES[:-1] if name not in times]
+    if missing:
+        raise WhatIfError(f"failures: {missing[0]} is missing; write {_EXAMPLE}")
+    times["mtbf"] /= ranks
+    try:
+        return Failures(**times)
+    except ValueError as error:
+        raise WhatIfError(f"failures: {error}") from error
+
+
+def _seconds(number: str, unit: str) -> float:
+    try:
+        value = float(number) * _SECONDS[unit]
+    except ValueError:
+        raise WhatIfError(f"failures: {shown(number)} is not a number") from None
+    if value > _LONGEST:
+        raise WhatIfError(f"failures: {number} {unit} is longer than ten thousand years")
+    return value
+
+
+_LONGEST = 100 * CENTURY
+"""An accelerator may well live longer between failures than anybody has measured."""

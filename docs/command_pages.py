@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from typer import Context
@@ -14,6 +15,7 @@ from typer.main import get_command
 from experiments.cli.main import app
 
 FOLDER = Path(__file__).parent / "reference" / "options"
+BACKSLASH = "\\"
 
 
 def write() -> None:
@@ -61,10 +63,14 @@ def spelling(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a docstring as Markdown: lines joined, code in single backticks."""
-    paragraphs = re.split(r"\n\s*\n", text.replace("\b", ""))
-    joined = (" ".join(part.split()).replace("``", "`") for part in paragraphs)
-    return "\n\n".join(joined)
+    """Return a docstring as Markdown: lines joined but where click keeps them, after ``\\b``."""
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(
+        f"```text{dedent(part.strip()[1:]).replace(BACKSLASH + '[', '[')}\n```"
+        if part.lstrip().startswith("\b")
+        else " ".join(part.split()).replace("``", "`")
+        for part in paragraphs
+    )
 
 
 def cell(text: str) -> str:

@@ -314,7 +314,7 @@ def summary(network: Topology) -> Summary:
         bandwidth, half = middle_cut(network), network.ranks // 2
         how = f"upper bound: least cut between ranks 0-{half - 1} and the others"
     elif bandwidth is None:
-        how = f"no closed form is known, and more than {MOST_RANKS} ranks have too many cuts"
+        how = f"no closed form is known, and {network.ranks} ranks have too many cuts to try"
     return Summary(
         network.name,
         network.ranks,

@@ -297,7 +297,7 @@ Resources = Annotated[
         "-r",
         callback=_several,
         autocompletion=completed(_resources),
-        help="Only this one; may be repeated.",
+        help="Only this resource; may be repeated.",
     ),
 ]
 Utility = Annotated[

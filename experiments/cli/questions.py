@@ -83,7 +83,7 @@ def utility(
     html: Html = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say how much of the step twice of each resource would save."""
+    """Say how much shorter the step gets with twice of each resource."""
     if is_deployment(trace):
         utility_of_deployment(ctx, trace, cluster, factor=factor, resources=resource)
         return
@@ -143,7 +143,7 @@ def sweep(
         str,
         typer.Option(
             rich_help_panel=_CURVE,
-            help="Doubling stops to pay below this saving, in % of the step.",
+            help="Doubling stops paying below this saving, in % of the step.",
         ),
     ] = "1%",
     figure: Figure = None,
@@ -237,23 +237,24 @@ def what_if(
 
     \b
     \\[rank R] compute|host|copy|NAME* xF   their time; quote a NAME with spaces
-    \\[rank R] launch|gaps xF               until a kernel begins; between kernels
-    \\[rank R] compute|host|NAME*|... drop  no time, and nobody launches them
+    \\[rank R] launch|gaps xF               launch latency; pauses between kernels
+    \\[rank R] compute|host|NAME*|... drop  take no time and are not launched
     \\[rank R] fuse NAME* \\[xF]              adjacent kernels become one
     RESOURCE xF, RESOURCE = VALUE         scale_out.bandwidth = 400 Gbit/s
     \\[KIND]\\[@LABEL] bytes|time xF          all_reduce@tp bytes x0.5
-    all_to_all\\[@LABEL] imbalance 1.5     busiest rank over mean; zipf:A; a FILE
+    all_to_all\\[@LABEL] imbalance 1.5      busiest rank over mean; zipf:A; a FILE
     KIND\\[@LABEL] drop, calls drop         they do not happen
     algorithm KIND\\[1MiB..]@LABEL=NAME     all_reduce=tree
-    overlap none|full                     of compute and communication
-    one call per rank                     calls wait for each other, receives not
-    stragglers removed                    every rank as the median one
+    overlap none|full                     compute and communication
+    one call per rank                     calls wait for each other, except receives
+    stragglers removed                    every rank is the median one
     accelerator NAME                      another, by roofline
-    cluster NAME, topology \\[TIER=]SPEC   another network; routing POLICY
+    cluster NAME, topology \\[TIER=]SPEC    another network; routing POLICY
     link A-B down, switch S x0.5          names: twofold clusters C --links
     nic I of node N x0.5, node N down     or: node N latency x10
-    P% of \\[TIER] links xF                by lot; or nics, switches, nodes
-    replicas\\[@LABEL] x4 \\[outermost]     data-parallel groups and nodes times 4
+    P% of \\[TIER] links xF                 at random; or nics, switches, nodes
+    replicas\\[@LABEL] x4 \\[outermost]       data-parallel groups and nodes times 4
+    layers 6 -> 9, micro-batches 4 -> 8   of the recorded job
 
     What is dropped or fused takes with it the host's work since the launch
     before it.

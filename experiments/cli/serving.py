@@ -55,18 +55,18 @@ _DEPLOYMENT: Options = {
     "experts": option(str, "Recipe of the experts.", show_default="as weights"),
     "cache": option(str, "Type of the cache: bf16 or fp8.", default="bf16"),
     "engine": _of_engine(str, "Serving engine.", default="vllm", **choice(_engines)),
-    "version": _of_engine(str, "As 0.19.0.", "--engine-version", default="", show_default="newest"),
+    "version": _of_engine(str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"),
     "speculation": _of_engine(
         str,
         "Speculative decoding: method (mtp, ngram, draft MODEL), drafts, tokens per step.",
         metavar="'mtp 3 accepts 2.5'",
     ),
     "adapters": _of_engine(
-        str, "LoRA adapters; each request asks for any of them.", metavar="'8 of rank 16'"
+        str, "LoRA adapters; each request uses a random one.", metavar="'8 of rank 16'"
     ),
     "policy": _of_engine(
         str,
-        "Who goes first of those waiting: by arrival, by the trace, or those in time.",
+        "Which waiting request goes first: by arrival, by its priority, or if still in time.",
         default="fcfs",
         **choice(lambda: ("fcfs", "priority", "slo")),
     ),
@@ -74,7 +74,7 @@ _DEPLOYMENT: Options = {
     "max_sequences": _of_engine(int, "Most concurrent requests.", min=1),
     "blocks": _of_engine(int, "Blocks of the cache.", min=1),
     "instances": _of_instances(int, "How many identical instances there are.", default=1, min=1),
-    "router": _of_instances(str, "Who gets a request.", default="least-load", **choice(_routers)),
+    "router": _of_instances(str, "Which instance gets a request.", default="least-load", **choice(_routers)),
     "prefix_cache": _of_instances(
         bool, "Cache prompts for requests that begin with the same tokens.", default=True
     ),
@@ -146,7 +146,7 @@ def serving(
         ),
     ] = None,
 ) -> None:
-    """Serve requests by a deployment: TTFT, TPOT, goodput, and what doubling would buy.
+    """Serve requests on a deployment: TTFT, TPOT, goodput, and what doubling would buy.
 
     Instances are simulated iteration by iteration, as their engine schedules them; prompts go to a
     pool that decodes over the cluster's network.

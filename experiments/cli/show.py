@@ -36,7 +36,7 @@ VerbosityOption = Annotated[
         "--verbose/--quiet",
         "-v/-q",
         show_default=False,
-        help="Print below the table how it was computed and how good it is; or the table alone.",
+        help="Add details below the table; or print the table alone.",
     ),
 ]
 

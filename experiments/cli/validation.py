@@ -132,9 +132,9 @@ def validate(
 ) -> None:
     """Report the errors of predictions of measured what-ifs, steps and collectives.
 
-    Of a trace every step is replayed; with --predict it predicts another
-    recording of the same program. An error is predicted against measured, in %
-    of what was measured.
+    Every step of a trace is replayed; with --predict a trace predicts another
+    recording of the same program. An error is predicted less measured, in % of
+    what was measured.
     """
     check_figure(figure)
     if serving or serving_log is not None:

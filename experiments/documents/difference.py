@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 _ROWS, _NAME = 16, 48
 _ROUNDING = 1e-7
 """Differences below this share of the step are left out: whole nanoseconds of traces leave them."""
+_AT_THE_ENDS = {
+    "not started": "time before a rank's first operation",
+    "finished": "time after a rank's last operation",
+}
+"""What a rank does outside of its operations, in a sentence."""
 
 
 def diff(report: "DiffReport") -> Document:
@@ -29,7 +34,8 @@ def diff(report: "DiffReport") -> Document:
     if uses and uses[0]["difference_s"]:
         most = uses[0]
         added = _longer(most["difference_s"])
-        why = f"The largest part of the difference is {most['what']}: {added}."
+        what = _AT_THE_ENDS.get(most["what"], most["what"])
+        why = f"The largest part of the difference is {what}: {added}."
     sections = [_run_section(report, each) for each in report.runs]
     sections.append(_class_section(report, run))
     if report.together is not None:

@@ -49,11 +49,11 @@ _ONE_NODE = {
 }
 """Reasons why something is not used, as a table says them behind ``unused``."""
 _SOURCES = {
-    "scatter_pct": "how steps and calls of the trace scatter",
-    "prior_pct": "how uncertain the network's bandwidths and latencies are",
-    "prediction_pct": "how far such predictions were off on real runs",
-    "generated_pct": "how far similar generated steps were off",
-    "kernels_pct": "how uncertain kernel times are",
+    "scatter_pct": "the scatter of the trace's steps and calls",
+    "prior_pct": "the uncertainty of the network's bandwidths and latencies",
+    "prediction_pct": "errors of such predictions on real runs",
+    "generated_pct": "errors of similar generated steps",
+    "kernels_pct": "the uncertainty of kernel times",
 }
 """Sources of an interval, by the field of a point that has its half width."""
 
@@ -81,7 +81,7 @@ def utility(report: "UtilityReport") -> Document:
         trust=trust(base, doubts=doubts),
         sections=(section, *_failures(report), *step_sections(base.timeline)),
         stats=stats(base),
-        details=_details(base, answered, "\n".join(f"if {assumption}" for assumption in assumed)),
+        details=_details(base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)),
         next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
     )
 
@@ -312,7 +312,7 @@ def _details(base: "Baseline", points: Sequence["Point"], bound: str = "") -> An
         for name, source in _SOURCES.items()
         if any(getattr(point, name) is not None for point in points)
     ]
-    more = {"± 95 %": ", ".join(sources) and f"from {', '.join(sources)}", "at most": bound}
+    more = {"± 95 %": ", ".join(sources) and f"covers {', '.join(sources)}", "at most": bound}
     return details(base, **more)
 
 

@@ -306,7 +306,7 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         ),
         facts={
             "resource": f"{saved['resource']} {change}",
-            "step with it": say_time(saved["changed_step_s"]),
+            "changed step": say_time(saved["changed_step_s"]),
         },
         stats=stats(base),
         details=details(base),

@@ -329,6 +329,8 @@ def _unit(field: str) -> str:
     last = field.rpartition(".")[2]
     if "bandwidth" in last:
         return "B/s"
+    if last == "memory":
+        return "B"
     if "latency" in last or "overhead" in last:
         return "s"
     return "FLOP/s" if ".peak." in field else ""

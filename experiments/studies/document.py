@@ -125,10 +125,10 @@ def _sentence(text: str) -> str:
 
 
 def say_free(report: "StudyReport") -> str:
-    """Say which dimensions no bill follows."""
+    """Say which dimensions cost nothing in the bill."""
     return (
-        f"no bill follows {', '.join(report.free)}: with cost or power the front has the "
-        "best of what is free; make that an objective, or let cluster vary"
+        f"the bill does not depend on {', '.join(report.free)}, so the front always takes the best "
+        "there is of it: make it an objective, or vary cluster instead"
     )
 
 

@@ -55,7 +55,9 @@ _DEPLOYMENT: Options = {
     "experts": option(str, "Recipe of the experts.", show_default="as weights"),
     "cache": option(str, "Type of the cache: bf16 or fp8.", default="bf16"),
     "engine": _of_engine(str, "Serving engine.", default="vllm", **choice(_engines)),
-    "version": _of_engine(str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"),
+    "version": _of_engine(
+        str, "Such as 0.19.0.", "--engine-version", default="", show_default="newest"
+    ),
     "speculation": _of_engine(
         str,
         "Speculative decoding: method (mtp, ngram, draft MODEL), drafts, tokens per step.",
@@ -74,7 +76,9 @@ _DEPLOYMENT: Options = {
     "max_sequences": _of_engine(int, "Most concurrent requests.", min=1),
     "blocks": _of_engine(int, "Blocks of the cache.", min=1),
     "instances": _of_instances(int, "How many identical instances there are.", default=1, min=1),
-    "router": _of_instances(str, "Which instance gets a request.", default="least-load", **choice(_routers)),
+    "router": _of_instances(
+        str, "Which instance gets a request.", default="least-load", **choice(_routers)
+    ),
     "prefix_cache": _of_instances(
         bool, "Cache prompts for requests that begin with the same tokens.", default=True
     ),

@@ -81,7 +81,9 @@ def utility(report: "UtilityReport") -> Document:
         trust=trust(base, doubts=doubts),
         sections=(section, *_failures(report), *step_sections(base.timeline)),
         stats=stats(base),
-        details=_details(base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)),
+        details=_details(
+            base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)
+        ),
         next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
     )
 

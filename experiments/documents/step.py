@@ -262,7 +262,9 @@ def _meaning(base: "Baseline") -> str:
     """Say whether the step is a period or a latency."""
     if base.latency is None:
         return "the time from begin to end: the trace does not show how steps follow each other"
-    return f"a period, from one end to the next; from begin to end it takes {say_time(base.latency)}"
+    return (
+        f"a period, from one end to the next; from begin to end it takes {say_time(base.latency)}"
+    )
 
 
 def which_step(loaded: Loaded) -> str:

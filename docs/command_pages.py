@@ -63,7 +63,7 @@ def spelling(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a docstring as Markdown: lines joined but where click keeps them, after ``\\b``."""
+    """Return a docstring as Markdown: lines joined, but kept after a backspace, as by click."""
     paragraphs = re.split(r"\n\s*\n", text)
     return "\n\n".join(
         f"```text{dedent(part.strip()[1:]).replace(BACKSLASH + '[', '[')}\n```"

@@ -187,8 +187,8 @@ def measured(steps: Iterable[Workload]) -> SlowDown:
     compared = sum(int(is_informative.sum()) for is_informative in informative)
     if compared < _FEWEST:
         raise CalibrationError(
-            f"the slow-down by overlap cannot be measured: {compared} kernels ran both beside a call "
-            f"and without one; it needs {_FEWEST}"
+            f"the slow-down by overlap cannot be measured: {compared} kernels ran both beside a "
+            f"call and without one; it needs {_FEWEST}"
         )
     sides = [
         side

@@ -112,7 +112,7 @@ class Dimension:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is something to be bought that costs nothing in the bill: it comes with the node."""
+        """Whether it is something to be bought that no bill counts: it comes with the node."""
         first, _, field = self.name.partition(".")
         if first.startswith("scale_out"):
             return field in ("latency", "efficiency", "message_overhead", "hop_latency")

@@ -204,7 +204,7 @@ class StudyReport(Report):
 
     @property
     def free(self) -> list[str]:
-        """Dimensions that cost nothing in the bill, where cost or power is an objective or bounded."""
+        """Dimensions that no bill counts, where cost or power is an objective or bounded."""
         named = {name for constraint in self.study.constraints for name in constraint.names}
         if not {"cost", "power"} & (named | set(self.study.file.objectives)):
             return []

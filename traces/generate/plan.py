@@ -318,8 +318,8 @@ class GenerationPlan:
         if by.measured:
             longer = f", {by.slow_down:.0%} longer beside exchanges" if by.slow_down else ""
             return (
-                f"kernel times from measured tables, at the clock under load{longer}; host times of "
-                f"{by.name}"
+                f"kernel times from measured tables, at the clock under load{longer}; host times "
+                f"of {by.name}"
             )
         return (
             f"kernels by a roofline of {_rates_text(self.accelerator)}: a best case; --framework "

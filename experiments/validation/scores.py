@@ -16,7 +16,7 @@ import numpy as np
 from experiments.scenario.scenario import Scenario
 from experiments.validation.errors import ErrorSummary, Prediction, error_summary
 from experiments.validation.tables import Cells, read_rows
-from simulator.support.errors import TraceError
+from simulator.support.errors import TraceError, shown
 from simulator.workload import What
 
 OURS, ROOFLINE = "twofold", "roofline"
@@ -63,10 +63,12 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
         if tool in (OURS, ROOFLINE):
             raise TraceError(f"tool: {tool!r} is computed here: call yours otherwise")
         if not line.isdecimal():
-            raise TraceError(f"row: {line!r} is no line of the table of what was measured")
+            raise TraceError(f"row: {shown(line)} is no line of the table of what was measured")
         value = row.number("predicted")
         if not 0 < value < math.inf:
-            raise TraceError(f"predicted: {row.text('predicted')!r} is not positive and finite")
+            raise TraceError(
+                f"predicted: {shown(row.text('predicted'))} is not positive and finite"
+            )
         if int(line) in predictions.setdefault(tool, {}):
             raise TraceError(f"row: {tool} predicts line {line} twice")
         predictions[tool][int(line)] = value

@@ -305,6 +305,8 @@ def _measured(row: Cells) -> float:
         ratio = before / after if is_rate and after else after / before if before else float("nan")
     if not 0 < ratio < float("inf"):
         raise TraceError(f"{RATIO}: missing, and value_a, value_b and unit do not give it")
+    if not 1e-6 <= ratio <= 1e6:
+        raise TraceError(f"{RATIO}: {ratio:g} is no ratio of two steps, 1e-06 to 1e+06")
     return ratio
 
 

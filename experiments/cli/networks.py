@@ -12,15 +12,21 @@ import typer
 
 from experiments.cli import options
 from experiments.cli.options import (
+    OF_LOGS,
     Cluster,
     ClusterOfTrace,
     Figure,
+    Options,
     Output,
     OutputOption,
     completed,
+    in_panel,
     is_given,
+    kind_of,
+    option,
     refuse_given,
     settings_of,
+    with_options,
     with_settings,
 )
 from experiments.cli.show import check_figure, check_perfetto, say, show
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from experiments.questions.calibration.calibrate_steps import StepCalibrationReport
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
+    from topologies import Cluster as Description
 
 _SIZES = "1KiB..1GiB"
 
@@ -49,86 +56,55 @@ class ClusterOutput(StrEnum):
     YAML = "yaml"
 
 
+_of_drawing = in_panel("A cluster from a drawing of your machine")
+_CLUSTER: Options = {
+    "from_nccl": _of_drawing(
+        Path, "Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE)."
+    ),
+    "from_nvidia_smi": _of_drawing(Path, "Read the node from the output of 'nvidia-smi topo -m'."),
+    "from_infragraph": _of_drawing(Path, "Read an infrastructure of InfraGraph (YAML, JSON)."),
+    "like": _of_drawing(
+        str,
+        "A cluster with the same GPUs that fills in what the file lacks.",
+        autocompletion=completed(options.clusters),
+    ),
+    "accelerator": option(
+        str, "List only clusters with this accelerator: 'NVIDIA H100 80GB HBM3', MI300X."
+    ),
+    "write": option(Path, "Write the cluster: a YAML file.", "--write", "-w"),
+    "links": option(bool, "List the links, as what-ifs name them.", "--links", default=False),
+    "bill": option(
+        bool,
+        "Count the parts of a job's nodes and network: their cost and power.",
+        "--bill",
+        default=False,
+    ),
+    "ranks": option(
+        int,
+        "Ranks of the job, for --links and --bill.",
+        *("--ranks", "-n"),
+        min=1,
+        show_default="all",
+    ),
+    "nodes": option(int, "For --bill: spread the ranks over N nodes.", min=1, show_default="fill"),
+    "topology": option(
+        list[str],
+        "For --bill: another network, such as scale_out=fat_tree:16, "
+        "scale_out=rail:128x8x16; may be repeated.",
+        metavar="[TIER=]TOPOLOGY",
+    ),
+}
 _OF_BILLS = ("nodes", "topology")
-_FROM_A_MACHINE = "A cluster from a drawing of your machine"
+_OF_DRAWINGS = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like")
 
 
+@with_options(_CLUSTER)
 def clusters(
     ctx: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(
             autocompletion=completed(options.clusters), help="One cluster, with its sources."
-        ),
-    ] = None,
-    from_nccl: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read the node from a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE).",
-            rich_help_panel=_FROM_A_MACHINE,
-        ),
-    ] = None,
-    from_nvidia_smi: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read the node from the output of 'nvidia-smi topo -m'.",
-            rich_help_panel=_FROM_A_MACHINE,
-        ),
-    ] = None,
-    from_infragraph: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read an infrastructure of InfraGraph (YAML, JSON).",
-            rich_help_panel=_FROM_A_MACHINE,
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completed(options.clusters),
-            help="A cluster with the same GPUs that fills in what the file lacks.",
-            rich_help_panel=_FROM_A_MACHINE,
-        ),
-    ] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            help="List only clusters with this accelerator: 'NVIDIA H100 80GB HBM3', MI300X."
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", "-w", help="Write the cluster: a YAML file.")
-    ] = None,
-    *,
-    links: Annotated[
-        bool, typer.Option("--links", help="List the links, as what-ifs name them.")
-    ] = False,
-    bill: Annotated[
-        bool,
-        typer.Option(
-            "--bill", help="Count the parts of a job's nodes and network: their cost and power."
-        ),
-    ] = False,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks",
-            "-n",
-            min=1,
-            show_default="all",
-            help="Ranks of the job, for --links and --bill.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, show_default="fill", help="For --bill: spread the ranks over N nodes."),
-    ] = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TIER=]TOPOLOGY",
-            help="For --bill: another network, such as scale_out=fat_tree:16, "
-            "scale_out=rail:128x8x16; may be repeated.",
         ),
     ] = None,
     output: Annotated[
@@ -140,35 +116,22 @@ def clusters(
     from experiments.files import check_output
     from experiments.questions.clusters import clusters as ask
 
-    drawings = ("from_nccl", "from_nvidia_smi", "from_infragraph", "like", "write", "links")
-    refuse_given(
-        ctx,
-        *(((*drawings, "accelerator"), "with --bill") if bill else (_OF_BILLS, "without --bill")),
-    )
-    if bill:
-        _show_bill(name, ranks, nodes, topology or (), output)
+    write, links = ctx.params["write"], ctx.params["links"]
+    if ctx.params["bill"]:
+        refuse_given(ctx, (*_OF_DRAWINGS, "write", "links", "accelerator"), "with --bill")
+        _show_bill(ctx, name, output)
         return
+    refuse_given(ctx, _OF_BILLS, "without --bill")
     if write is not None:
         check_output(write, (".yaml", ".yml"))
-    report = ask(
-        name,
-        from_nccl=from_nccl,
-        from_nvidia_smi=from_nvidia_smi,
-        from_infragraph=from_infragraph,
-        like=like,
-        accelerator=accelerator,
-        links=links,
-        ranks=ranks,
-    )
+    asked = {key: ctx.params[key] for key in (*_OF_DRAWINGS, "accelerator", "links", "ranks")}
+    report = ask(name, **asked)
     if report.asked is None and (write is not None or output == ClusterOutput.YAML):
         raise typer.BadParameter("no cluster: name one, or give a drawing.")
     if links and output == ClusterOutput.YAML:
         raise typer.BadParameter("a cluster file has no links: use --output table, csv or json")
     if write is not None and report.asked is not None:
-        from experiments.questions.calibration.calibrate import write_cluster
-
-        write_cluster(report.asked, write)
-        say(f"wrote {write}; use it with --cluster {write}")
+        _write(report.asked, write)
     if output == ClusterOutput.YAML and report.asked is not None:
         from topologies.cluster.catalog import cluster_text
 
@@ -177,20 +140,22 @@ def clusters(
     show(report, Output(output))
 
 
-def _show_bill(
-    name: str | None,
-    ranks: int | None,
-    nodes: int | None,
-    topologies: Sequence[str],
-    output: ClusterOutput,
-) -> None:
+def _write(cluster: "Description", path: Path) -> None:
+    from experiments.questions.calibration.calibrate import write_cluster
+
+    write_cluster(cluster, path)
+    say(f"wrote {path}; use it with --cluster {path}")
+
+
+def _show_bill(ctx: typer.Context, name: str | None, output: ClusterOutput) -> None:
     from experiments.questions.bill import bill
 
     if name is None:
         raise typer.BadParameter("--bill of which cluster? Name one.")
     if output == ClusterOutput.YAML:
         raise typer.BadParameter("a bill is not a cluster file: use --output table, csv or json")
-    show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies), Output(output))
+    ranks, nodes, topologies = (ctx.params[key] for key in ("ranks", "nodes", "topology"))
+    show(bill(name, ranks=ranks, nodes=nodes, topologies=topologies or ()), Output(output))
 
 
 @with_settings(only=("nodes", "transport", "what_if", "engine"), before="figure")
@@ -391,55 +356,15 @@ def topology(
     show(report, output, figure)
 
 
-Logs = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Calibrate with logs of benchmarks instead: nccl-tests, rccl-tests, OSU, "
-        "ib_write_bw, CSV; repeat it."
-    ),
-]
-OF_TABLES = "What a table or log leaves open"
-Ranks = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        rich_help_panel=OF_TABLES,
-        help="How many ranks took part in the calls of a log.",
-        show_default=False,
-    ),
-]
-RanksPerNode = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        rich_help_panel=OF_TABLES,
-        help="How many of these ranks were on each node.",
-        show_default=False,
-    ),
-]
-Kind = Annotated[
-    str | None,
-    typer.Option(
-        autocompletion=completed(options.kinds),
-        rich_help_panel=OF_TABLES,
-        help="Which collective a log timed.",
-        show_default=False,
-    ),
-]
 _OF_TRACES = (
-    "engine",
-    "step",
-    "algorithm",
-    "kernels",
-    "replicate",
-    "slow_down",
-    "step_time",
-    "fold",
+    *("engine", "step", "algorithm", "kernels", "replicate"),
+    *("slow_down", "step_time", "fold"),
 )
 """Options of calibrate that have no effect for logs."""
 
 
-@with_settings(*("collective_cost", "what_if", "only_ranks", "workers"), before="logs")
+@with_options(OF_LOGS, before="figure")
+@with_settings("collective_cost", "what_if", "only_ranks", "workers", before="logs")
 def calibrate(
     ctx: typer.Context,
     trace: Annotated[
@@ -452,7 +377,13 @@ def calibrate(
         typer.Option("--write", "-w", help="Write the calibrated cluster: a YAML file."),
     ] = None,
     *,
-    logs: Logs = None,
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Calibrate with logs of benchmarks instead: nccl-tests, rccl-tests, OSU, "
+            "ib_write_bw, CSV; repeat it."
+        ),
+    ] = None,
     steps: Annotated[
         list[Path] | None,
         typer.Option(
@@ -461,9 +392,6 @@ def calibrate(
             "sequence, global_batch, step_s): fit generated steps to them; may be repeated.",
         ),
     ] = None,
-    ranks: Ranks = None,
-    ranks_per_node: RanksPerNode = None,
-    kind: Kind = None,
     figure: Figure = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -488,10 +416,10 @@ def calibrate(
             report = calibrate_logs(
                 logs,
                 cluster or "",
-                ranks=ranks,
+                ranks=ctx.params["ranks"],
                 nodes=ctx.params["nodes"],
-                ranks_per_node=ranks_per_node,
-                kind=kind_of(kind),
+                ranks_per_node=ctx.params["ranks_per_node"],
+                kind=kind_of(ctx.params["kind"]),
                 watch=watch,
             )
         else:
@@ -499,10 +427,7 @@ def calibrate(
 
             report = ask(trace or "", cluster, settings=settings_of(ctx), watch=watch)
     if write is not None:
-        from experiments.questions.calibration.calibrate import write_cluster
-
-        write_cluster(report.cluster, write)
-        say(f"wrote {write}; use it with --cluster {write}")
+        _write(report.cluster, write)
     show(report, output, figure)
 
 
@@ -524,21 +449,8 @@ def _check_calibration(
         return
     if logs and ctx.params["cluster"] is None:
         raise typer.BadParameter("--logs need the cluster to begin with: --cluster C.")
-    wrong = _OF_TRACES if logs else ("ranks", "ranks_per_node", "kind", "figure")
+    wrong = _OF_TRACES if logs else (*OF_LOGS, "figure")
     for name in typed:
         if name in wrong:
             source = "--logs" if logs else "a TRACE"
             raise typer.BadParameter(f"--{name.replace('_', '-')} has no effect for {source}.")
-
-
-def kind_of(text: str | None) -> str | None:
-    """Return the kind that an option spells."""
-    if text is None:
-        return None
-    from simulator.calls import KINDS, kind_named
-    from simulator.support.names import one_of
-
-    named = kind_named(text)
-    if named is None:
-        raise typer.BadParameter(f"--kind {one_of(text, KINDS)}")
-    return named

@@ -477,34 +477,47 @@ _SETTINGS: Options = {
     ),
 }
 """Options that make the settings."""
+of_table = in_panel("What a table or log leaves open")
+OF_LOGS: Options = {
+    "ranks": of_table(
+        int, "How many ranks took part in the calls of a log.", min=1, show_default=False
+    ),
+    "ranks_per_node": of_table(
+        int, "How many of these ranks were on each node.", min=1, show_default=False
+    ),
+    "kind": of_table(
+        str, "Which collective a log timed.", autocompletion=completed(kinds), show_default=False
+    ),
+}
+"""Options that say what a log does not."""
 _FIELDS = {"algorithm": "algorithms", "what_if": "what_ifs"}
 """Fields of the settings that are called otherwise than the options, which may be repeated."""
+
+
+def of_settings(*but: str, only: Iterable[str] = (), **defaults: Any) -> Options:
+    """Return the options that make the settings, which :func:`settings_of` gathers.
+
+    Parameters
+    ----------
+    but
+        Options that are left out.
+    only
+        Those that are taken, in their order, where these are few; by default all.
+    defaults
+        Those whose default is another one; ``transport`` is only taken where it is named.
+    """
+    return {
+        name: declared._replace(default=defaults.get(name, declared.default))
+        for name, declared in ((name, _SETTINGS[name]) for name in only or _SETTINGS)
+        if name not in but and (name != "transport" or name in (*only, *defaults))
+    }
 
 
 def with_settings(
     *but: str, only: Iterable[str] = (), before: str = "output", **defaults: Any
 ) -> Callable[[Callable[..., None]], Any]:
-    """Give a command with a ``ctx`` the options that make the settings.
-
-    The command is called without them: :func:`settings_of` gathers them from its ``ctx``.
-
-    Parameters
-    ----------
-    but
-        Options that it does not take.
-    only
-        Those that it takes, in their order, where it takes few; by default all.
-    before
-        The parameter before which they stand.
-    defaults
-        Those whose default is another one for it; ``transport`` only stands where it is named.
-    """
-    taken = {
-        name: declared._replace(default=defaults.get(name, declared.default))
-        for name, declared in ((name, _SETTINGS[name]) for name in only or _SETTINGS)
-        if name not in but and (name != "transport" or name in (*only, *defaults))
-    }
-    return with_options(taken, before)
+    """Give a command with a ``ctx`` the options that make the settings (:func:`of_settings`)."""
+    return with_options(of_settings(*but, only=only, **defaults), before)
 
 
 def with_options(options: Options, before: str = "output") -> Callable[[Callable[..., None]], Any]:
@@ -573,3 +586,16 @@ def settings_of(ctx: typer.Context) -> "Settings":
     if transport := values.pop("transport", None):
         values["what_ifs"] = (f"transport {transport}", *values["what_ifs"])
     return Settings(**values)
+
+
+def kind_of(text: str | None) -> str | None:
+    """Return the kind that an option spells."""
+    if text is None:
+        return None
+    from simulator.calls import KINDS, kind_named
+    from simulator.support.names import one_of
+
+    named = kind_named(text)
+    if named is None:
+        raise typer.BadParameter(f"--kind {one_of(text, KINDS)}")
+    return named

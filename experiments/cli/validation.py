@@ -1,29 +1,39 @@
 """Validate: predictions beside what was measured."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from experiments.cli import options
-from experiments.cli.networks import OF_TABLES, Kind, Ranks, RanksPerNode, kind_of
 from experiments.cli.options import (
+    OF_LOGS,
     Figure,
+    Options,
     Output,
     OutputOption,
     completed,
     is_given,
+    kind_of,
+    of_settings,
+    of_table,
+    option,
     refuse_given,
     settings_of,
-    with_settings,
+    with_options,
 )
 from experiments.cli.show import check_figure, show
 
 if TYPE_CHECKING:
-    from collectives.files.measured_calls import Layout
+    from experiments.questions.validation.ratios import RatiosReport
     from experiments.questions.validation.recordings import ValidationReport
+    from experiments.questions.validation.serving import ValidateServingReport
+    from experiments.questions.validation.serving_log import ServingLogReport
+    from experiments.questions.validation.steps import StepsReport
+    from experiments.report import Report
+    from experiments.settings import Watch
 
 
 def _table_kinds() -> Iterable[str]:
@@ -32,18 +42,49 @@ def _table_kinds() -> Iterable[str]:
     return KINDS
 
 
-_OF_CALLS = ("ranks", "ranks_per_node", "kind")
-_MEANINGLESS = {
-    "steps": (*_OF_CALLS, "predictions", "predict", "nodes", "algorithm", "figure"),
-    "ratios": (*_OF_CALLS, "predict", "cluster", "nodes", "algorithm", "workers", "figure"),
-    "collectives": ("predictions", "predict", "brief", "engine", "algorithm", "workers"),
-    "what-ifs": (*_OF_CALLS, "predict", "workers"),
-    None: (*_OF_CALLS, "predictions", "workers"),
+_OPTIONS: Options = {
+    "read_as": option(
+        str,
+        "Read all sources as tables of this kind.",
+        "--as",
+        **options.choice(_table_kinds),
+        show_default="by the columns of the file",
+    ),
+    "predict": option(
+        list[str],
+        "Predict this recording of the same program from the traces; may be repeated.",
+        metavar="TRACE@CLUSTER",
+    ),
+    "ratios": option(
+        list[str],
+        "A table of what-ifs that others measured (model, hardware or cluster, knob, both "
+        "settings, step_ratio_b_over_a_measured): predict each ratio; may be repeated.",
+        metavar="FILE.csv",
+    ),
+    "serving": option(
+        list[Path],
+        "A table of measured serving (engine, model, machine, tp, isl, osl, concurrency, "
+        "ttft_ms, tpot_ms): predict TTFT and TPOT of each row; may be repeated.",
+        metavar="FILE.csv",
+    ),
+    "serving_log": option(
+        Path,
+        "A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
+        metavar="DIR",
+    ),
+    "predictions": option(
+        Path,
+        "Predictions of other tools (row: its line in the table, predicted, tool) of a "
+        "table of what-ifs or of ratios: score them beside these and a roofline's.",
+        metavar="FILE.csv",
+    ),
+    **OF_LOGS,
+    **of_settings(only=("engine", "nodes", "algorithm")),
+    "workers": of_table(int, "Processes that predict the steps of a table.", default=1, min=1),
 }
-"""Options of validate that have no effect for tables of a kind; None: for traces."""
 
 
-@with_settings(only=("engine", "nodes", "algorithm"), before="workers")
+@with_options(_OPTIONS, before="brief")
 def validate(
     ctx: typer.Context,
     sources: Annotated[
@@ -67,62 +108,6 @@ def validate(
             help=f"For sources that do not name their cluster. {options.CLUSTER_HELP}",
         ),
     ] = None,
-    read_as: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            **options.choice(_table_kinds),
-            show_default="by the columns of the file",
-            help="Read all sources as tables of this kind.",
-        ),
-    ] = None,
-    predict: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TRACE@CLUSTER",
-            help="Predict this recording of the same program from the traces; may be repeated.",
-        ),
-    ] = None,
-    ratios: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="A table of what-ifs that others measured (model, hardware or cluster, knob, both "
-            "settings, step_ratio_b_over_a_measured): predict each ratio; may be repeated.",
-        ),
-    ] = None,
-    serving: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="A table of measured serving (engine, model, machine, tp, isl, osl, concurrency, "
-            "ttft_ms, tpot_ms): predict TTFT and TPOT of each row; may be repeated.",
-        ),
-    ] = None,
-    serving_log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A serving log (meta.json, requests.jsonl): answer its requests on --cluster.",
-        ),
-    ] = None,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="Predictions of other tools (row: its line in the table, predicted, tool) of a "
-            "table of what-ifs or of ratios: score them beside these and a roofline's.",
-        ),
-    ] = None,
-    ranks: Ranks = None,
-    ranks_per_node: RanksPerNode = None,
-    kind: Kind = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1, rich_help_panel=OF_TABLES, help="Processes that predict the steps of a table."
-        ),
-    ] = 1,
     *,
     brief: Annotated[
         bool, typer.Option("--brief", help="Omit the tables of single what-ifs or steps.")
@@ -136,153 +121,33 @@ def validate(
     recording of the same program. An error is predicted less measured, in % of
     what was measured.
     """
+    from experiments.output.progress import watching
+
     check_figure(figure)
-    if serving or serving_log is not None:
-        _validate_serving(ctx, serving or [], serving_log, cluster, output, brief=brief)
-        return
-    sources = _sources(ctx, sources or [], ratios or [])
-    table = "ratios" if ratios else _one_kind(sources, read_as)
-    refuse_given(ctx, _MEANINGLESS[table], f"for {table or 'traces'}")
-    if table in _OF_PLANS:
-        _OF_PLANS[table](ctx, sources, output, brief=brief)
-        return
-    if table is None and not predict:
-        refuse_given(ctx, ("brief",), "for traces without --predict")
-    traces = [*sources, *(predict or ())]
-    if table is None and cluster is not None and all(map(_names_cluster, traces)):
-        raise typer.BadParameter("--cluster has no effect: every trace names its own.")
-    if table == "collectives" and cluster is None:
-        raise typer.BadParameter("collectives need a cluster to model them on: --cluster C.")
-    layout = None
-    if table == "collectives":
-        layout = _layout(ranks, ctx.params["nodes"], ranks_per_node, kind)
-    report = _validated(ctx, table, sources, cluster, predict or (), layout)
-    show(replace(report, brief=brief), output, figure)
+    kind = _kind_of(ctx, sources or [])
+    refuse_given(ctx, _MEANINGLESS[kind], f"for {_WORDS.get(kind, kind)}")
+    if kind in _NEED_CLUSTER and cluster is None:
+        raise typer.BadParameter(f"{_NEED_CLUSTER[kind]}: --cluster C.")
+    with watching("rows" if kind == "serving" else "calls") as watch:
+        report = _ASK[kind](ctx, sources or [], watch)
+    changes: dict[str, Any] = {"brief": brief} if brief and kind != "serving log" else {}
+    show(replace(report, **changes), output, figure)
 
 
-def _validated(
-    ctx: typer.Context,
-    table: str | None,
-    sources: list[str],
-    cluster: str | None,
-    predict: Sequence[str],
-    layout: "Layout | None",
-) -> "ValidationReport":
-    """Answer tables of what-ifs or collectives, or traces."""
-    from experiments.output.progress import watching
-    from experiments.questions.validation.recordings import validate as ask
-    from experiments.settings import EVERY
-
-    settings = replace(settings_of(ctx), step=EVERY)
-    with watching() as watch:
-        if table == "collectives":
-            return ask((), cluster, collectives=sources, layout=layout, watch=watch)
-        if table == "what-ifs":
-            return ask(
-                (),
-                cluster,
-                against=sources,
-                predictions=ctx.params["predictions"],
-                settings=settings,
-                watch=watch,
-            )
-        return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
-
-
-def _sources(ctx: typer.Context, sources: list[str], ratios: list[str]) -> list[str]:
-    """Return what to validate: sources of any kind, or tables of ratios."""
-    if ratios:
+def _kind_of(ctx: typer.Context, sources: Sequence[str]) -> str:
+    """Return what all sources are: the kind of their tables, or traces."""
+    given = [name for name in ("serving", "serving_log", "ratios") if ctx.params[name]]
+    if given[:2] == ["serving", "serving_log"]:
+        raise typer.BadParameter("--serving and --serving-log: validate them separately.")
+    if given == ["ratios"]:
         refuse_given(ctx, ("sources", "read_as"), "for ratios")
-    elif not sources:
+    if given:
+        return given[0].replace("_", " ")
+    if not sources:
         raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
-    return ratios or sources
-
-
-def _validate_steps(ctx: typer.Context, sources: list[str], output: Output, *, brief: bool) -> None:
-    """Answer tables of training steps."""
-    from experiments.output.progress import watching
-    from experiments.questions.validation.steps import validate_steps
-
-    cluster, workers = ctx.params["cluster"], ctx.params["workers"]
-    with watching() as watch:
-        steps = validate_steps(sources, cluster, workers=workers, watch=watch, **_engine_of(ctx))
-    show(replace(steps, brief=brief), output)
-
-
-def _validate_ratios(
-    ctx: typer.Context, sources: list[str], output: Output, *, brief: bool
-) -> None:
-    """Answer tables of what-ifs that others measured."""
-    from experiments.output.progress import watching
-    from experiments.questions.validation.ratios import validate_ratios
-
-    with watching() as watch:
-        ratios = validate_ratios(
-            sources, predictions=ctx.params["predictions"], watch=watch, **_engine_of(ctx)
-        )
-    show(replace(ratios, brief=brief), output)
-
-
-_OF_PLANS = {"steps": _validate_steps, "ratios": _validate_ratios}
-"""Tables of steps that are generated, and what answers them."""
-
-
-def _engine_of(ctx: typer.Context) -> dict[str, str]:
-    """Return the engine where one is given: generated steps have a default of their own."""
-    return {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
-
-
-def _validate_serving(
-    ctx: typer.Context,
-    tables: list[Path],
-    log: Path | None,
-    cluster: str | None,
-    output: Output,
-    *,
-    brief: bool,
-) -> None:
-    """Answer tables or a log of measured serving."""
-    from experiments.output.progress import watching
-
-    refuse_given(
-        ctx,
-        (
-            "sources",
-            "read_as",
-            "predict",
-            "ratios",
-            "predictions",
-            *_OF_CALLS,
-            "engine",
-            "nodes",
-            "algorithm",
-            "figure",
-        ),
-        "for serving",
-    )
-    if log is not None:
-        from experiments.questions.validation.serving_log import validate_serving_log
-
-        if tables:
-            raise typer.BadParameter("--serving and --serving-log: validate them separately.")
-        if cluster is None:
-            raise typer.BadParameter("a serving log needs the cluster it ran on: --cluster C.")
-        show(validate_serving_log(log, cluster), output)
-        return
-    from experiments.questions.validation.serving import validate_serving
-
-    if cluster is not None:
-        raise typer.BadParameter("--cluster has no effect: rows name their machine.")
-    with watching("rows") as watch:
-        report = validate_serving(tables, watch=watch)
-    show(replace(report, brief=brief), output)
-
-
-def _one_kind(sources: Sequence[str], read_as: str | None) -> str | None:
-    """Return what all sources are: the kind of their tables, None if they are traces."""
     from experiments.validation.tables import table_kind
 
-    kinds = {source: read_as or table_kind(source) for source in sources}
+    kinds = {source: ctx.params["read_as"] or table_kind(source) for source in sources}
     first, *rest = kinds
     for source in rest:
         if kinds[source] != kinds[first]:
@@ -290,23 +155,109 @@ def _one_kind(sources: Sequence[str], read_as: str | None) -> str | None:
                 f"{first} is {_words_of(kinds[first])} and {source} {_words_of(kinds[source])}: "
                 "validate them separately, or name the kind of both with --as."
             )
-    return kinds[first]
+    return kinds[first] or "traces"
 
 
 def _words_of(kind: str | None) -> str:
     return "a trace" if kind is None else f"a table of {kind}"
 
 
-def _names_cluster(trace: str) -> bool:
+def _traces(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "ValidationReport":
     from experiments.questions.validation.recordings import BETWEEN
+    from experiments.questions.validation.recordings import validate as ask
+    from experiments.settings import EVERY
 
-    return BETWEEN in trace and not Path(trace).exists()
+    predict, cluster = ctx.params["predict"] or (), ctx.params["cluster"]
+    if not predict:
+        refuse_given(ctx, ("brief",), "for traces without --predict")
+    if cluster is not None and all(
+        BETWEEN in trace and not Path(trace).exists() for trace in (*sources, *predict)
+    ):
+        raise typer.BadParameter("--cluster has no effect: every trace names its own.")
+    settings = replace(settings_of(ctx), step=EVERY)
+    return ask(sources, cluster, predict=predict, settings=settings, watch=watch)
 
 
-def _layout(
-    ranks: int | None, nodes: int | None, ranks_per_node: int | None, kind: str | None
-) -> "Layout":
-    """Return what options say of a log that does not say it."""
+def _what_ifs(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "ValidationReport":
+    from experiments.questions.validation.recordings import validate as ask
+    from experiments.settings import EVERY
+
+    settings = replace(settings_of(ctx), step=EVERY)
+    cluster, predictions = ctx.params["cluster"], ctx.params["predictions"]
+    return ask(
+        (), cluster, against=sources, predictions=predictions, settings=settings, watch=watch
+    )
+
+
+def _collectives(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "ValidationReport":
     from collectives.files.measured_calls import Layout
+    from experiments.questions.validation.recordings import validate as ask
 
-    return Layout(ranks, nodes, ranks_per_node, kind_of(kind))
+    ranks, nodes, per_node = (ctx.params[name] for name in ("ranks", "nodes", "ranks_per_node"))
+    layout = Layout(ranks, nodes, per_node, kind_of(ctx.params["kind"]))
+    return ask((), ctx.params["cluster"], collectives=sources, layout=layout, watch=watch)
+
+
+def _steps(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "StepsReport":
+    from experiments.questions.validation.steps import validate_steps as ask
+
+    cluster, workers = ctx.params["cluster"], ctx.params["workers"]
+    return ask(sources, cluster, workers=workers, watch=watch, **_engine_of(ctx))
+
+
+def _ratios(ctx: typer.Context, sources: Sequence[str], watch: "Watch") -> "RatiosReport":
+    from experiments.questions.validation.ratios import validate_ratios as ask
+
+    tables = ctx.params["ratios"] or sources
+    return ask(tables, predictions=ctx.params["predictions"], watch=watch, **_engine_of(ctx))
+
+
+def _engine_of(ctx: typer.Context) -> dict[str, str]:
+    """Return the engine where one is given: generated steps have a default of their own."""
+    return {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
+
+
+def _serving(ctx: typer.Context, _: Sequence[str], watch: "Watch") -> "ValidateServingReport":
+    from experiments.questions.validation.serving import validate_serving as ask
+
+    if ctx.params["cluster"] is not None:
+        raise typer.BadParameter("--cluster has no effect: rows name their machine.")
+    return ask(ctx.params["serving"], watch=watch)
+
+
+def _serving_log(ctx: typer.Context, _: Sequence[str], __: "Watch") -> "ServingLogReport":
+    from experiments.questions.validation.serving_log import validate_serving_log as ask
+
+    return ask(ctx.params["serving_log"], ctx.params["cluster"])
+
+
+_ASK: "dict[str, Callable[[typer.Context, Sequence[str], Watch], Report]]" = {
+    "traces": _traces,
+    "what-ifs": _what_ifs,
+    "collectives": _collectives,
+    "steps": _steps,
+    "ratios": _ratios,
+    "serving": _serving,
+    "serving log": _serving_log,
+}
+"""What answers each kind of source."""
+_OF_SERVING = (
+    *("sources", "read_as", "predict", "ratios", "predictions", *OF_LOGS),
+    *("engine", "nodes", "algorithm", "figure"),
+)
+_MEANINGLESS = {
+    "traces": (*OF_LOGS, "predictions", "workers"),
+    "what-ifs": (*OF_LOGS, "predict", "workers"),
+    "collectives": ("predictions", "predict", "brief", "engine", "algorithm", "workers"),
+    "steps": (*OF_LOGS, "predictions", "predict", "nodes", "algorithm", "figure"),
+    "ratios": (*OF_LOGS, "predict", "cluster", "nodes", "algorithm", "workers", "figure"),
+    "serving": _OF_SERVING,
+    "serving log": _OF_SERVING,
+}
+"""Options that have no effect for a kind."""
+_WORDS = {"serving log": "serving"}
+"""What options are refused for, where that is not the name of the kind."""
+_NEED_CLUSTER = {
+    "collectives": "collectives need a cluster to model them on",
+    "serving log": "a serving log needs the cluster it ran on",
+}

@@ -11,6 +11,7 @@ from experiments.evaluate.serving_instances import (
     CacheTransfers,
     Deployment,
     Part,
+    cache_bytes,
     instance_surface,
     memory_use,
     parts_of,
@@ -351,8 +352,9 @@ def _run_scaled(fleet: Fleet, state: RunState, scaler: Autoscaler) -> int:
 
 def _run(instances: Instances, fleet: Fleet, state: RunState) -> int:
     """Run the loop to its end, and beside it what goes over the network; return why it ended."""
-    transfers = None
+    transfers, token = None, 0.0
     if instances.decode is not None:
+        token = cache_bytes(instances.decode)
         transfers = CacheTransfers(instances.deployment.cluster, instances.ranks)
     while True:
         until = math.inf if transfers is None else transfers.next_event
@@ -364,14 +366,16 @@ def _run(instances: Instances, fleet: Fleet, state: RunState) -> int:
         now = float(state.sums["now"][0])
         if reason == SEND:
             for request in state.sends[: state.sums["sends"][0]].tolist():
-                transfers.begin(now, request, _parts(instances, fleet, state, request))
+                transfers.begin(now, request, _parts(instances, fleet, state, request, token))
             state.sums["sends"] = 0
         for request in transfers.advance(now):
             deliver(state, request)
 
 
-def _parts(instances: Instances, fleet: Fleet, state: RunState, request: int) -> list[Part]:
-    """Return what ranks send each other of a request's cache: whole blocks."""
+def _parts(
+    instances: Instances, fleet: Fleet, state: RunState, request: int, token: float
+) -> list[Part]:
+    """Return what ranks send each other of a request: whole blocks of ``token`` bytes each."""
     prefill, decode = instances.deployment, instances.decode
     assert decode is not None  # noqa: S101 - who has transfers has who decodes
     block = prefill.engine.block
@@ -379,7 +383,7 @@ def _parts(instances: Instances, fleet: Fleet, state: RunState, request: int) ->
     source = int(state.states["worker"][request]) * prefill.parallelism.tp
     target = int(state.states["target"][request]) - fleet.first.workers
     begin = instances.count * prefill.parallelism.ranks + target * decode.parallelism.tp
-    return parts_of(prefill, decode, tokens, (source, begin))
+    return parts_of(prefill, decode, token * tokens, (source, begin))
 
 
 def check_lengths(instances: Instances, requests: Requests) -> None:

@@ -1,6 +1,7 @@
 """Instances of a model that serve: memory, surface of iterations, caches on their way."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +14,8 @@ from experiments.scenario.scenario import Scenario
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group
-from simulator.schedule import Plan
+from simulator.routing.routes import routes
+from simulator.schedule import Plan, Schedule, Step
 from simulator.serving.engines import Engine, captured_sizes, check_version, engine
 from simulator.serving.surface import IterationSurface, with_drafts
 from simulator.support.errors import ClusterError, WorkloadError
@@ -455,6 +457,10 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
 
 Part = tuple[int, int, float]
 """Rank that sends, rank that receives, and bytes."""
+Path = tuple[tuple[int, float, float, float], ...]
+"""Resource, bandwidth (B/s), latency (s) and share of a message of each link that it takes."""
+_SENDS = 16_384
+"""Caches between two instances, of so many bytes, whose sends are kept: each some 10 kB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -482,7 +488,10 @@ class CacheTransfers:
     moved: float = 0.0
     _scenario: Scenario = field(init=False)
     _crowd: Crowd = field(init=False)
-    _written: dict[tuple[int, int], tuple[Program, Plan]] = field(default_factory=dict)
+    _paths: dict[tuple[int, int], Path] = field(default_factory=dict)
+    _plans: dict[tuple[Path, float], Plan] = field(default_factory=dict)
+    _laid: dict[tuple[int, ...], Program] = field(default_factory=dict)
+    _calls: Callable[[tuple[Part, ...]], list[tuple[Program, float]]] = field(init=False)
     _owner: dict[int, int] = field(default_factory=dict)
     _left: dict[int, int] = field(default_factory=dict)
 
@@ -495,6 +504,8 @@ class CacheTransfers:
         self._scenario = Scenario(WorkloadBuilder(job_ranks=self.ranks).build(), self.cluster)
         network = self._scenario.topology()
         self._crowd = Crowd(network.bandwidth, network.resource, len(network.resources))
+        # Caches are whole blocks: few sizes, again and again.
+        self._calls = lru_cache(_SENDS)(self._written)
 
     @property
     def next_event(self) -> float:
@@ -504,11 +515,11 @@ class CacheTransfers:
     def begin(self, now: float, request: int, parts: list[Part]) -> None:
         """Begin the parts of a request's cache at a time (s), up to which all else has gone on."""
         self._crowd.wait(max(now, self._crowd.time))
-        self._left[request] = len(parts)
-        for source, target, size in parts:
-            written, overhead = self._program(source, target, size)
-            self._owner[self._crowd.begin(written, 1.0, overhead)] = request
-            self.moved += size
+        calls = self._calls(tuple(parts))
+        self._left[request] = len(calls)
+        for program, overhead in calls:
+            self._owner[self._crowd.begin(program, 1.0, overhead)] = request
+        self.moved += sum(size for _, _, size in parts)
 
     def advance(self, until: float) -> list[int]:
         """Go on to a time (s); return the requests whose caches have come."""
@@ -523,21 +534,52 @@ class CacheTransfers:
                     come.append(request)
         return come
 
-    def _program(self, source: int, target: int, size: float) -> tuple[Program, float]:
-        """Write a send out as the library carries it out; routes are kept for each pair."""
-        network, costs = self._scenario.topology(), self._scenario.costs()
-        call = Call("send_receive", Group((source, target), "kv"), size)
-        plan = costs.planner(call, network)
-        key = (source, target)
-        routed = self._written.get(key)
-        if routed is None or routed[1].schedule is not plan.schedule:
-            where = np.array(key, dtype=np.int32), size, network
-            routed = self._written[key] = (write(plan, *where), plan)
-        return numbered(routed[0], plan, size, network), plan.overhead
+    def _written(self, parts: tuple[Part, ...]) -> list[tuple[Program, float]]:
+        """Write sends out as the library carries them out: like ones together as one call."""
+        alike: dict[tuple[Path, float], list[int]] = {}
+        for source, target, size in parts:
+            alike.setdefault((self._path(source, target), size), []).extend((source, target))
+        network, calls = self._scenario.topology(), []
+        for (path, size), ends in alike.items():
+            plan = self._plan(path, size, ends)
+            together = replace(plan, schedule=_sends(len(ends) // 2))
+            laid = self._laid.get(tuple(ends))
+            if laid is None:
+                laid = write(together, np.array(ends, dtype=np.int32), size, network)
+                self._laid[tuple(ends)] = laid
+            calls.append((numbered(laid, together, size, network), plan.overhead))
+        return calls
+
+    def _path(self, source: int, target: int) -> Path:
+        """Return what the links from a rank to another are like; sends over like ones are alike."""
+        if (source, target) not in self._paths:
+            network = self._scenario.topology()
+            begin, end = (np.array([rank], dtype=np.int32) for rank in (source, target))
+            way = routes(network, begin, end, np.ones(1))
+            links = (network.resource, network.bandwidth, network.latency)
+            path = zip(*(values[way.link].tolist() for values in links), way.share, strict=True)
+            self._paths[source, target] = tuple(path)
+        return self._paths[source, target]
+
+    def _plan(self, path: Path, size: float, ends: list[int]) -> Plan:
+        if (path, size) not in self._plans:
+            call = Call("send_receive", Group((ends[0], ends[1]), "kv"), size)
+            plan = self._scenario.costs().planner(call, self._scenario.topology())
+            self._plans[path, size] = plan
+        return self._plans[path, size]
+
+
+@lru_cache
+def _sends(count: int) -> Schedule:
+    """Return sends at the same time: of rank 0 to rank 1, of 2 to 3, ..."""
+    source = np.arange(0, 2 * count, 2, dtype=np.int32)
+    first, alone = np.zeros_like(source), np.ones_like(source)
+    step = Step(source, source + np.int32(1), first, alone, reduce=False)
+    return Schedule("send_receive", "direct", ranks=2 * count, chunks=1, parts=1, steps=(step,))
 
 
 def parts_of(
-    prefill: Deployment, decode: Deployment, tokens: int, ends: tuple[int, int]
+    prefill: Deployment, decode: Deployment, size: float, ends: tuple[int, int]
 ) -> list[Part]:
     """Return what ranks send each other of a prompt's cache.
 
@@ -548,18 +590,17 @@ def parts_of(
     ----------
     prefill, decode
         What reads and what decodes.
-    tokens
-        Of the blocks that are sent.
+    size
+        Of the blocks that are sent, on a rank that decodes (B).
     ends
         The first rank of either.
     """
     have, want = prefill.parallelism.tp, decode.parallelism.tp
     latent = isinstance(decode.model.attention, LatentAttention)
     pieces = 1 if latent else max(1, have // want)
-    size = cache_bytes(decode) * tokens / pieces
     parts = []
     for rank in range(want):
         for piece in range(pieces):
             source = rank * have // want + piece
-            parts.append((ends[0] + source, ends[1] + rank, size))
+            parts.append((ends[0] + source, ends[1] + rank, size / pieces))
     return parts

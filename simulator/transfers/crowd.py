@@ -280,16 +280,30 @@ class Crowd:
             block = known.pop()
             self._idle_uses -= len(program.link)
         else:
-            sizes = _sizes(program)
-            if not self._free_calls:
-                self._rebuild(sizes, more=True)
-            if any(a + b > c for a, b, c in zip(self._filled, sizes, self._room, strict=True)):
-                self._rebuild(sizes)
-            block = _Block(program, self._free_calls.pop(), self._filled)
-            self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
+            block = self._new_place(program)
             _write(self._state, block)
         self._live[block.call] = block
         reset(self._state, block.call, factor)
+        return block
+
+    def _new_place(self, program: Program) -> _Block:
+        """Make a place for a call; where there is no room, in that of one of its sizes."""
+        sizes = _sizes(program)
+
+        def is_full() -> bool:
+            return any(a + b > c for a, b, c in zip(self._filled, sizes, self._room, strict=True))
+
+        if is_full() or not self._free_calls:
+            for blocks in self._idle.values():
+                if blocks and _sizes(blocks[-1].program) == sizes:
+                    self._idle_uses -= sizes[1]
+                    return replace(blocks.pop(), program=program)
+        if not self._free_calls:
+            self._rebuild(sizes, more=True)
+        if is_full():
+            self._rebuild(sizes)
+        block = _Block(program, self._free_calls.pop(), self._filled)
+        self._filled = tuple(a + b for a, b in zip(self._filled, sizes, strict=True))
         return block
 
     def _rebuild(self, needed: Sequence[int], *, more: bool = False) -> None:

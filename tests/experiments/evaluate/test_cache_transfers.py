@@ -66,7 +66,7 @@ def test_bytes_are_blocks_times_their_size(have, want, sends):
         deployment_of("llama-3.1-70b", "hgx-h100", degrees=(tp, 1, 1), recipes=("fp8",) * 3)
         for tp in (have, want)
     )
-    parts = parts_of(prefill, decode, 160, (0, 8))
+    parts = parts_of(prefill, decode, 160 * cache_bytes(decode), (0, 8))
     assert len(parts) == sends
     assert sum(size for _, _, size in parts) == pytest.approx(160 * cache_bytes(decode) * want)
     assert {target for _, target, _ in parts} == set(range(8, 8 + want))

@@ -1,7 +1,7 @@
 """How much traffic a topology carries before its first link is full: saturation throughput.
 
 Every rank sends at one rate to where a traffic pattern says; what that puts on each link follows
-from the routing (:func:`simulator.routing.routes.link_loads`), and the rate at which the busiest
+from the routing (:func:`simulator.routing.totals.link_loads`), and the rate at which the busiest
 link is full is the throughput: W. J. Dally, B. Towles, "Principles and Practices of Interconnection
 Networks" (2004), section 3.3, ``Theta = b / gamma_max``. Queues and flow control, which keep real
 routers somewhat below it, are left out.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.routes import link_loads
+from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import whole_of

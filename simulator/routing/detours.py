@@ -15,19 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.routing.choice import Rule, Walk, link_weight, scratch, spread, spread_from
-from simulator.routing.graph import (
-    UNKNOWN,
-    CsrRows,
-    Ends,
-    Graph,
-    LinkColumns,
-    choose_link,
-    filled,
-    grouped,
-    put,
-    search,
-    search_state,
+from simulator.routing.graph import UNKNOWN, CsrRows, Ends, Graph, LinkColumns, filled, grouped, put
+from simulator.routing.tree import (
+    Field,
+    Ground,
+    Passing,
+    Rule,
+    go_on,
+    settle,
+    slowest,
+    sums,
+    survey_paths,
+    tree,
 )
 from simulator.support.arrays import (
     Floats,
@@ -41,7 +40,6 @@ from simulator.support.arrays import (
     row_of_entries,
 )
 from simulator.support.compiled import hot_loop
-from simulator.support.heap import push
 
 _MOST_CELLS = 1 << 24
 """Of the table of links by source that is made at once: 128 MiB."""
@@ -66,14 +64,6 @@ class Pairs(NamedTuple):
     target: Longs
     row: Longs
     amount: Floats
-
-
-class Written(NamedTuple):
-    """Where both halves of pairs are written: a row ends at ``end``; ``dense`` is zero, by link."""
-
-    dense: Floats
-    end: Longs
-    links: LinkColumns
 
 
 @dataclass(eq=False)
@@ -141,22 +131,22 @@ class Detours:
 
     def loads(self, source: Longs, target: Longs, amount: Floats) -> Floats:
         """Add up what all detours together put on each link, shape ``(links,)``."""
-        total = np.zeros(len(self._extended.start))
-        inside = self._same_group(source, target)
+        field, inside = self._field(), self._same_group(source, target)
+        total = field.passing.load
         if inside is not None:
             nodes = len(self.group) + self._groups
             ends = (
                 np.bincount(source[inside], amount[inside], nodes).astype(np.float64),
                 np.bincount(target[inside], amount[inside], nodes).astype(np.float64),
             )
-            _add_inside(self._routers, self._members, ends, self._walk(), (self._inner, total))
+            _add_inside(self._routers, self._members, ends, field)
             if isinstance(inside, slice):
                 return total[: len(self.graph.start)]
             source, target, amount = source[~inside], target[~inside], amount[~inside]
         for _, first, pairs in self._blocks(source, target, amount):
             sent = np.bincount(pairs.row, weights=pairs.amount, minlength=len(first.link))
             total += sent @ first.link
-            _add_second(first, pairs, self._inner, self._walk(), total)
+            _add_second(first, pairs, field)
         return total[: len(self.graph.start)]
 
     def latencies(self, source: Longs, target: Longs, latency: Floats) -> Floats:
@@ -174,10 +164,10 @@ class Detours:
 
     def _halves(self, latency: Floats) -> tuple[Floats, Floats]:
         """Mean latency from each router to those of its group, and from those to each (s)."""
-        onward, back, mean = (np.zeros(len(self.group) + self._groups) for _ in range(3))
+        onward, back = (np.zeros(len(self.group) + self._groups) for _ in range(2))
         more = len(self._extended.start) - len(latency)
-        halves = np.append(latency, np.zeros(more)), onward, back, mean
-        _add_latencies(self._routers, self._members, halves, self._walk(), self._inner)
+        field = self._field()._replace(latency=np.append(latency, np.zeros(more)))
+        _add_latencies(self._routers, self._members, (onward, back), field)
         return onward, back
 
     def _latencies_of_links(self, source: Longs, target: Longs, latency: Floats) -> Floats:
@@ -276,53 +266,55 @@ class Detours:
             np.zeros((len(source), len(self._extended.start))),
             np.zeros((len(source), nodes + groups)),
         )
-        middle_group = np.append(self.group, np.full(groups, -1)).astype(np.int64)
-        for chosen, goals in (
-            (inside, np.flatnonzero(np.isin(self.group, self.group[source[inside]]))),
-            (~inside, nodes + np.unique(self.group[self.group >= 0])),
+        field = self._field()
+        for rows, goals in (
+            (
+                np.flatnonzero(inside),
+                np.flatnonzero(np.isin(self.group, self.group[source[inside]])),
+            ),
+            (np.flatnonzero(~inside), nodes + np.unique(self.group[self.group >= 0])),
         ):
-            rows = np.flatnonzero(chosen)
-            if not len(rows):
-                continue
-            _add_first(
-                source[rows],
-                goals.astype(np.int64),
-                middle_group,
-                self._inner,
-                self._walk(),
-                (rows, first),
-            )
-        first.link[:] /= np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
-        first.entry[:] /= np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
-        first.link[:, len(self.graph.start) :] = 0.0
+            group = np.append(self.group, np.full(groups, -1))[goals].astype(np.int64)
+            of_source = np.where(inside[rows], self.group[source[rows]], -1).astype(np.int64)
+            if len(rows):
+                _add_first(
+                    (source[rows], of_source), (goals.astype(np.int64), group), rows, first, field
+                )
+        # To a group a half ends at the routers from which a link leads to the goal behind it.
+        links = len(self.graph.start)
+        router = self._extended.start[links:]
+        first.entry[:, router] += first.link[:, links:]
+        first.link[:, links:] = 0.0
+        ended = np.maximum(first.entry.sum(axis=1, keepdims=True), 1.0)
+        first.link[:] /= ended
+        first.entry[:] /= ended
         return first
 
     def _written(self, first: First, pairs: Pairs, count: int) -> tuple[Longs, Ints, Floats]:
         """Write both halves of some pairs: how many links each has, these, and their shares."""
         used, end = np.zeros(1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
-        walk, dense = self._walk(), np.zeros(len(self._extended.start))
+        field = self._field()
         link, share = filled(
             lambda begin, link, share: _second(
-                begin,
-                first,
-                pairs,
-                self._inner,
-                walk,
-                Written(dense, end, LinkColumns(link, share, used)),
+                begin, first, pairs, (end, LinkColumns(link, share, used)), field
             ),
             len(pairs.target),
             (np.zeros(1024, dtype=np.int32), np.zeros(1024)),
         )
         return np.diff(end), link[: used[0]], share[: used[0]]
 
-    def _walk(self) -> Walk:
+    def _field(self) -> Field:
+        """Where halves are added up; nothing is on the links yet."""
         graph = self._extended
         links = len(graph.start)
-        columns = LinkColumns(
-            np.zeros(links, dtype=np.int32), np.zeros(links), np.zeros(1, dtype=np.int64)
+        return Field(
+            ground=Ground(graph, self._inner, even=False),
+            rule=self._rule,
+            latency=np.zeros(links),
+            tree=tree(graph),
+            passing=sums(links),
+            slowest=slowest(),
         )
-        work = scratch(len(graph.out.offset) - 1)
-        return Walk(graph, self._rule, search_state(graph), work, columns)
 
 
 def _in_order(
@@ -341,12 +333,23 @@ def _in_order(
 
 
 @hot_loop
+def _search(goal: int, field: Field) -> None:
+    """Find the paths from all routers to one, or to a group."""
+    settle(
+        goal, 1, UNKNOWN, field.ground, field.tree.state
+    )  # nobody is wanted, so that it ends when all are reached
+    survey_paths(goal, field)
+
+
+@hot_loop
+def _send_all(goal: int, field: Field) -> None:
+    """Send what waits at routers on to the goal."""
+    go_on(field.tree.state.size[1] - 1, Ends(goal, goal, field.rule.seed), field)
+
+
+@hot_loop
 def _add_inside(
-    routers: Longs,
-    members: tuple[Longs, Longs],
-    ends: tuple[Floats, Floats],
-    walk: Walk,
-    out: tuple[Mask, Floats],
+    routers: Longs, members: tuple[Longs, Longs], ends: tuple[Floats, Floats], field: Field
 ) -> None:
     """Add the halves of all pairs inside groups that end at each router, or begin there.
 
@@ -354,198 +357,115 @@ def _add_inside(
     part alike, from every router of which a part alike of the latter comes.
     """
     begin_of, group_of = members
-    inner, total = out
-    written = walk.links
     for index in range(len(routers)):
         goal, group = routers[index], group_of[index]
         begin, end = begin_of[group], begin_of[group + 1]
-        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
-        walk.work.onward[:] = 0.0
-        received = ends[1][goal]
+        _search(goal, field)
         for at in range(begin, end):
-            walk.work.amount[routers[at]] = (ends[0][routers[at]] + received) / (end - begin)
-        written.used[0] = 0
-        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-        for at in range(written.used[0]):
-            total[written.link[at]] += written.share[at]
+            sent = ends[0][routers[at]] + ends[1][goal]
+            field.tree.waiting[routers[at]] = sent / (end - begin)
+        _send_all(goal, field)
 
 
 @hot_loop
 def _add_latencies(
-    routers: Longs,
-    members: tuple[Longs, Longs],
-    halves: tuple[Floats, Floats, Floats, Floats],
-    walk: Walk,
-    inner: Mask,
+    routers: Longs, members: tuple[Longs, Longs], halves: tuple[Floats, Floats], field: Field
 ) -> None:
-    """Average the latency from each router of a group to the others, and from those to it (s).
-
-    ``halves`` are the latency of each link, the means by router, and scratch: from each node on.
-    """
+    """Average the latency from each router of a group to the others, and from those to it (s)."""
     begin_of, group_of = members
-    latency, onward, back, mean = halves
+    onward, back = halves
     for index in range(len(routers)):
         goal, group = routers[index], group_of[index]
         begin, end = begin_of[group], begin_of[group + 1]
-        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
-        walk.work.onward[:] = 0.0
+        _search(goal, field)
         for at in range(begin, end):
-            walk.work.amount[routers[at]] = 1.0
-        walk.links.used[0] = 0
-        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-        # Nearest first: where a message goes on to is known before it is.
-        for at in range(walk.state.size[1]):
-            node = walk.state.order[at]
-            mean[node] = _mean_latency(node, goal, latency, mean, walk)
-        for at in range(begin, end):
-            onward[routers[at]] += mean[routers[at]] / (end - begin)
-            back[goal] += mean[routers[at]] / (end - begin)
+            onward[routers[at]] += field.tree.onward[routers[at]] / (end - begin)
+            back[goal] += field.tree.onward[routers[at]] / (end - begin)
 
 
 @hot_loop
-def _mean_latency(node: int, goal: int, latency: Floats, mean: Floats, walk: Walk) -> float:
-    """Return the mean latency of the ways on from a node, of which each weighs as it is taken."""
-    if node == goal:
-        return 0.0
-    if not walk.rule.ruled[node]:
-        ends = Ends(goal, goal, walk.rule.seed)
-        link = choose_link(node, ends, walk.state.metric, walk.graph)
-        return float(latency[link] + mean[walk.graph.stop[link]])
-    offset, item = walk.graph.out
-    metric = walk.state.metric
-    whole = took = 0.0
-    for index in range(offset[node], offset[node + 1]):
-        link = item[index]
-        if metric[walk.graph.stop[link]] + walk.graph.metric[link] == metric[node]:
-            weight = link_weight(link, walk)
-            whole += weight
-            took += weight * (latency[link] + mean[walk.graph.stop[link]])
-    return took / whole if whole > 0.0 else 0.0  # nothing of the group passes this node
+def _adding_to(load: Floats, field: Field) -> Field:
+    """Return the field where what passes links is added to other sums."""
+    _, links, listing, watched, hit = field.passing
+    passing = Passing(load, links, listing, watched, hit)
+    return Field(field.ground, field.rule, field.latency, field.tree, passing, field.slowest)
 
 
 @hot_loop
 def _add_first(
-    source: Longs,
-    goals: Longs,
-    middle_group: Longs,
-    inner: Mask,
-    walk: Walk,
-    out: tuple[Longs, First],
+    sources: tuple[Longs, Longs],
+    goals: tuple[Longs, Longs],
+    rows: Longs,
+    first: First,
+    field: Field,
 ) -> None:
     """Add up, for each source, the paths to all goals; a router is one for those of its group.
 
-    ``out`` are the rows of the sources, and where they are.
+    Sources and goals have their groups with them, -1 of a goal behind a group; ``rows`` are those
+    of the sources.
     """
-    state, written = walk.state, walk.links
-    rows, first = out
-    for index in range(len(goals)):
-        goal = goals[index]
-        search(goal, 1, UNKNOWN, walk.graph, inner, state)
-        walk.work.onward[:] = 0.0
+    source, group_of_source = sources
+    tree = field.tree
+    for index in range(len(goals[0])):
+        goal, group = goals[0][index], goals[1][index]
+        _search(goal, field)
         for number in range(len(source)):
             node = source[number]
-            if middle_group[goal] >= 0 and middle_group[goal] != middle_group[node]:
+            # In a network that is cut in two there is no way over some routers.
+            if group != group_of_source[number] or tree.state.metric[node] == UNKNOWN:
                 continue
-            if state.metric[node] == UNKNOWN:
-                continue  # a network that is cut in two: there is no way over that one
-            written.used[0] = 0  # the links of one half are added up before the next is written
-            spread_from(node, goal, Ends(node, goal, walk.rule.seed), walk)
-            _add_links(goal, middle_group[goal] >= 0, first.link[rows[number]], walk)
-            _add_entries(goal, middle_group[goal] >= 0, first.entry[rows[number]], walk)
+            tree.waiting[node] = 1.0
+            ends = Ends(node, goal, field.rule.seed)
+            go_on(tree.place[node], ends, _adding_to(first.link[rows[number]], field))
+            if group >= 0:
+                first.entry[rows[number], goal] += 1.0
 
 
 @hot_loop
-def _add_links(
-    goal: int,
-    router: bool,  # noqa: FBT001  a hot loop has no keywords
-    row: Floats,
-    walk: Walk,
-) -> None:
-    """Add what was written to the row of a source, but for the way to the goal behind a group."""
-    written = walk.links
-    for at in range(written.used[0]):
-        if router or walk.graph.stop[written.link[at]] != goal:
-            row[written.link[at]] += written.share[at]
+def _wait(row: Floats, amount: float, field: Field) -> None:
+    """Have what came to routers in first halves wait there."""
+    tree = field.tree
+    for node in range(len(row)):
+        if tree.state.metric[node] != UNKNOWN:
+            tree.waiting[node] += amount * row[node]
 
 
 @hot_loop
-def _add_entries(
-    goal: int,
-    router: bool,  # noqa: FBT001  a hot loop has no keywords
-    row: Floats,
-    walk: Walk,
-) -> None:
-    """Add where the first half ends: at the goal itself, or at routers of the group before it."""
-    if router:
-        row[goal] += 1.0
-        return
-    written = walk.links
-    for at in range(written.used[0]):
-        if walk.graph.stop[written.link[at]] == goal:
-            row[walk.graph.start[written.link[at]]] += written.share[at]
-
-
-@hot_loop
-def _wait(walk: Walk) -> int:
-    """Have every node wait where something is; return how many do."""
-    waiting = 0
-    for node in range(len(walk.work.amount)):
-        if walk.work.amount[node] > 0.0:
-            key = -float(walk.state.metric[node])
-            waiting = push(walk.state.heap, waiting, key, node)
-    return waiting
-
-
-@hot_loop
-def _add_second(first: First, pairs: Pairs, inner: Mask, walk: Walk, total: Floats) -> None:
+def _add_second(first: First, pairs: Pairs, field: Field) -> None:
     """Add the second halves of all pairs, those to one target together, to the loads of links."""
-    second, amount = walk.links, walk.work.amount
     for index in range(len(pairs.target)):
         goal = pairs.target[index]
-        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
-        walk.work.onward[:] = 0.0
+        _search(goal, field)
         # All that goes to one target is divided together from the routers in between on.
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
-            for node in range(first.entry.shape[1]):
-                amount[node] += pairs.amount[at] * first.entry[pairs.row[at], node]
-        second.used[0] = 0
-        spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-        for at in range(second.used[0]):
-            total[second.link[at]] += second.share[at]
+            _wait(first.entry[pairs.row[at]], pairs.amount[at], field)
+        _send_all(goal, field)
 
 
 @hot_loop
 def _second(
-    begin: int, first: First, pairs: Pairs, inner: Mask, walk: Walk, written: Written
+    begin: int, first: First, pairs: Pairs, written: tuple[Longs, LinkColumns], field: Field
 ) -> int:
-    """Write both halves of each pair; return the target for which there is no room."""
-    second, links = walk.links, written.links
+    """Write both halves of each pair; return the target for which there is no room.
+
+    ``written`` are where the row of each pair ends, and the links.
+    """
+    end, links = written
+    second = field.passing.load
     for index in range(begin, len(pairs.target)):
         goal = pairs.target[index]
         rows = pairs.offset[index + 1] - pairs.offset[index]
         # No row has more links than there are.
-        if links.used[0] + rows * len(walk.graph.start) > len(links.link):
+        if links.used[0] + rows * len(second) > len(links.link):
             return index
-        search(goal, 1, UNKNOWN, walk.graph, inner, walk.state)
-        walk.work.onward[:] = 0.0
+        _search(goal, field)
         for at in range(pairs.offset[index], pairs.offset[index + 1]):
-            for node in range(first.entry.shape[1]):
-                walk.work.amount[node] = first.entry[pairs.row[at], node]
-            second.used[0] = 0
-            spread(_wait(walk), goal, Ends(goal, goal, walk.rule.seed), walk)
-            _write(first.link[pairs.row[at]], second, written)
-            written.end[at + 1] = links.used[0]
+            _wait(first.entry[pairs.row[at]], 1.0, field)
+            _send_all(goal, field)
+            for link in range(len(second)):
+                share = first.link[pairs.row[at], link] + second[link]
+                second[link] = 0.0
+                if share > 0.0:
+                    put(link, share, links)
+            end[at + 1] = links.used[0]
     return len(pairs.target)
-
-
-@hot_loop
-def _write(first: Floats, second: LinkColumns, written: Written) -> None:
-    """Write the links of a first half and a second one, each link once."""
-    dense, links = written.dense, written.links
-    for at in range(second.used[0]):
-        dense[second.link[at]] += second.share[at]
-    for link in range(len(first)):
-        share = first[link] + dense[link]
-        dense[link] = 0.0
-        if share > 0.0:
-            put(link, share, links)

@@ -40,22 +40,18 @@ class Graph(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """What a search finds, per node: its metric to the goal, a link that comes nearer, how many do.
+    """What a search finds, per node: its metric to the goal.
 
     ``wanted`` marks the nodes that it is for. A metric that is not ``final`` is an upper bound, and
-    above all that are; ``order[:size[1]]`` are the nodes whose metric is, nearest first, those as
-    near in order of their number. ``seen[:size[0]]`` are all nodes that a search has come to.
-    ``stack`` and ``heap`` are scratch.
+    above all that are; ``order[:size[1]]`` are the nodes whose metric is, nearest first.
+    ``seen[:size[0]]`` are all nodes that a search has come to. ``heap`` is scratch.
     """
 
     metric: Longs
-    via: Ints
-    ways: Ints
     final: Mask
     wanted: Mask
     seen: Ints
     order: Ints
-    stack: Ints
     size: Longs
     heap: Heap
 
@@ -95,13 +91,10 @@ def search_state(graph: Graph) -> SearchState:
     nodes = len(graph.out.offset) - 1
     return SearchState(
         metric=np.full(nodes, UNKNOWN, dtype=np.int64),
-        via=np.zeros(nodes, dtype=np.int32),
-        ways=np.zeros(nodes, dtype=np.int32),
         final=np.zeros(nodes, dtype=np.bool_),
         wanted=np.zeros(nodes, dtype=np.bool_),
         seen=np.zeros(nodes, dtype=np.int32),
         order=np.zeros(nodes, dtype=np.int32),
-        stack=np.zeros(nodes, dtype=np.int32),
         size=np.zeros(2, dtype=np.int64),
         heap=room(len(graph.start) + 1),  # a link brings its start nearer at most once
     )
@@ -151,24 +144,17 @@ def begin_search(goal: int, state: SearchState) -> None:
 @hot_loop
 def _go_on(node: int, graph: Graph, inner: Mask, state: SearchState, waiting: int) -> int:
     """Reach the nodes before a node; return how many nodes wait to be gone on from."""
-    metric, via, ways = state.metric, state.via, state.ways
-    offset, into = graph.into
+    metric, (offset, into) = state.metric, graph.into
     for index in range(offset[node], offset[node + 1]):
         link = into[index]
         before = graph.start[link]
         step = metric[node] + graph.metric[link]
-        if not inner[before] or step > metric[before]:
-            continue
-        if step == metric[before]:
-            # Another link as good: ``via`` keeps the first one found, ``ways`` counts all.
-            ways[before] += 1
+        if not inner[before] or step >= metric[before]:
             continue
         if metric[before] == UNKNOWN:
             state.seen[state.size[0]] = before
             state.size[0] += 1
         metric[before] = step
-        via[before] = link
-        ways[before] = 1
         waiting = push(state.heap, waiting, float(step), before)
     return waiting
 

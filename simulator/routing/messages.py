@@ -1,4 +1,4 @@
-"""Hot loops of :mod:`simulator.routing.routes`: least-metric paths for many messages at once.
+"""Hot loops: least-metric paths of many messages at once, whose links are summed or listed.
 
 A path is found in one of two ways (what a *hub* is: :mod:`simulator.routing.graph`):
 
@@ -13,7 +13,7 @@ The least of both is exact on any graph, whatever is called a hub.
 On a path across, the *head* (from the source to the first hub) and the *tail* (from the last hub to
 the target) are single: which NIC, or which neighbour with a NIC, a message leaves and enters by is
 the sender's choice, and a hash makes it. What lies between is the fabric's, and goes by its rule
-(:mod:`simulator.routing.choice`), divided over several paths perhaps. A path inside goes all the
+(:mod:`simulator.routing.tree`), divided over several paths perhaps. A path inside goes all the
 way by a rule of its own.
 """
 
@@ -22,16 +22,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.routing.choice import (
-    ALIKE,
-    Port,
-    Rule,
-    Walk,
-    follow,
-    leaving_port,
-    scratch,
-    spread_from,
-)
 from simulator.routing.graph import (
     UNKNOWN,
     Cells,
@@ -43,30 +33,48 @@ from simulator.routing.graph import (
     Near,
     SearchState,
     choose_link,
+    count_nearer,
     ecmp_hash,
-    filled,
     grouped,
-    put,
     reverse,
-    search,
-    search_state,
 )
-from simulator.support.arrays import Floats, Ints, Longs, Mask
+from simulator.routing.tree import (
+    ALIKE,
+    SAME,
+    Field,
+    Ground,
+    Passing,
+    Port,
+    Slowest,
+    carry,
+    go_on,
+    leaving_port,
+    note,
+    settle,
+    survey_paths,
+    take,
+)
+from simulator.support.arrays import Floats, Ints, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
 
-_FOLLOWED = -2
+_NOT_YET, _SEVERAL = -2, -1
+"""Of a node outside the fabric whose way in is not known yet, or is more than one way."""
 
 
 class Messages(NamedTuple):
     """Messages, those to one target together, and the best path of each so far.
 
-    ``by`` is its last hub (-1: none, -2: it was followed already), ``hashed`` what it won by among
-    equals; ``first`` and ``length`` say where its links are, of which the first ``head`` lead to
-    the first hub and the last ``tail`` from the last one to the target.
+    ``amount`` is what each sends, nothing where it is 0, and ``number`` orders them as they are
+    sent. ``by`` is the last hub of the path (-1: none), ``hashed`` what it won by among equals;
+    where links are listed, ``first`` and ``length`` say where those of the message are, of which
+    the first ``head`` lead to the first hub and the last ``tail`` from the last one to the target.
     """
 
     source: Ints
+    target: Ints
     to: CsrRows
+    amount: Floats
+    number: Longs
     metric: Longs
     by: Ints
     hashed: NDArray[np.uint64]
@@ -76,246 +84,276 @@ class Messages(NamedTuple):
     tail: Longs
 
 
-class Written(NamedTuple):
-    """Where the links from a first hub to the last one stand already, by node; length 0: nowhere.
+class HubPairs(NamedTuple):
+    """What goes through the fabric from hub to hub, of messages that are divided there.
 
-    Only a divided message takes the links that another one takes there, with the same shares.
+    ``row[node]`` numbers the hubs, ``hubs`` counts them. By first hub and last: ``amount``, and of
+    the message of longest latency outside the fabric that latency (s) and its number; empty where
+    messages are not gathered.
     """
 
-    first: Longs
-    length: Longs
+    row: Longs
+    hubs: int
+    amount: Floats
+    outside: Floats
+    number: Longs
 
 
-class Reach(NamedTuple):
-    """What is known, per node, of paths by a last hub: to it, and from it to what is behind.
+class Edge(NamedTuple):
+    """Ways between the fabric and nodes outside of it, as they are found for one last hub.
 
-    ``to_last`` is -1 where it was not asked for yet. ``state`` is that of the search backwards from
-    that hub, which is of use up to a metric of ``limit[0]``; ``asked`` marks sources it is for.
+    ``to_last`` and ``from_last`` are the metric of each node to that hub (-1: not asked for yet)
+    and from it. Its search is for the sources that are ``asked``, and of use up to ``limit[0]``;
+    ``chosen[0]`` says that each message has its last hub.
+    ``entry`` is the hub at which messages of a node come in, ``head`` the latency up to there (s),
+    ``hit`` whether that passes the watched link, ``sent`` what came that way; ``came`` lists the
+    nodes that sent, ``many[0]`` of them. ``took[0]`` is the latency of the last walk (s), and
+    ``sole[0]`` says that no choice was made on it.
     """
 
-    state: SearchState
     to_last: Longs
     from_last: Longs
     asked: Mask
     limit: Longs
+    chosen: Mask
+    entry: Longs
+    head: Floats
+    hit: Mask
+    sent: Floats
+    came: Ints
+    many: Longs
+    took: Floats
+    sole: Mask
 
 
-class Crossing(NamedTuple):
-    """All that paths through hubs are found with; the state of ``walk`` is that of ``reach``."""
-
-    sent: Messages
-    hubs: Hubs
-    reach: Reach
-    written: Written
-    walk: Walk
-
-
-def messages(source: Ints, target: Ints, nodes: int) -> Messages:
+def messages(
+    source: Ints,
+    target: Ints,
+    nodes: int,
+    amount: Floats | None = None,
+    number: Longs | None = None,
+) -> Messages:
     """Return messages of which no path is known."""
+    count = len(source)
     return Messages(
-        source=source.astype(np.int32),
+        source=np.ascontiguousarray(source, dtype=np.int32),
+        target=np.ascontiguousarray(target, dtype=np.int32),
         to=grouped(target, nodes),
-        metric=np.full(len(source), UNKNOWN, dtype=np.int64),
-        by=np.full(len(source), -1, dtype=np.int32),
-        hashed=np.zeros(len(source), dtype=np.uint64),
-        first=np.zeros(len(source), dtype=np.int64),
-        length=np.zeros(len(source), dtype=np.int64),
-        head=np.zeros(len(source), dtype=np.int64),
-        tail=np.zeros(len(source), dtype=np.int64),
+        amount=np.ones(count) if amount is None else amount,
+        number=np.arange(count) if number is None else number,
+        metric=np.full(count, UNKNOWN, dtype=np.int64),
+        by=np.full(count, -1, dtype=np.int32),
+        hashed=np.zeros(count, dtype=np.uint64),
+        first=np.zeros(count, dtype=np.int64),
+        length=np.zeros(count, dtype=np.int64),
+        head=np.zeros(count, dtype=np.int64),
+        tail=np.zeros(count, dtype=np.int64),
     )
 
 
-def no_links(sent: Messages, graph: Graph) -> LinkColumns:
-    """Make room for the links of messages, for two of each at first."""
-    room = 2 * (len(sent.source) + len(graph.out.offset) - 1)
-    return LinkColumns(np.zeros(room, dtype=np.int32), np.zeros(room), np.zeros(1, np.int64))
+def hub_pairs(hub: Mask) -> HubPairs:
+    """Return no messages from any hub to any; without hubs none are gathered."""
+    row, count = np.cumsum(hub) - 1, int(hub.sum())
+    nothing = np.full(count * count, -1)
+    return HubPairs(row, count, np.zeros(count * count), np.zeros(count * count), nothing)
 
 
-def inside(
-    sent: Messages, graph: Graph, cells: Cells, rule: Rule, links: LinkColumns
-) -> LinkColumns:
-    """Find the path of every message within a cell; return the links of all."""
-    walk = Walk(graph, rule, search_state(graph), scratch(len(cells.part)), links)
-    link, share = filled(
-        lambda begin, link, share: _inside(
-            begin, sent, cells, walk._replace(links=LinkColumns(link, share, links.used))
-        ),
-        len(cells.part),
-        (links.link, links.share),
-    )
-    return LinkColumns(link, share, links.used)
-
-
-def across(sent: Messages, graph: Graph, hubs: Hubs, rule: Rule, links: LinkColumns) -> LinkColumns:
-    """Improve paths by those through hubs; return the links of all."""
-    choose_hubs(sent, graph, hubs, rule.seed)
-    nodes = len(hubs.hub)
-    reach = _reach(nodes, graph)
-    written = Written(np.zeros(nodes, dtype=np.int64), np.zeros(nodes, dtype=np.int64))
-    walk = Walk(graph, rule, reach.state, scratch(nodes), links)
-    crossing = Crossing(sent, hubs, reach, written, walk)
-    link, share = filled(
-        lambda begin, link, share: _across(
-            begin, crossing._replace(walk=walk._replace(links=LinkColumns(link, share, links.used)))
-        ),
-        len(hubs.order),
-        (links.link, links.share),
-    )
-    return LinkColumns(link, share, links.used)
-
-
-def gathered(sent: Messages, links: LinkColumns) -> tuple[Longs, Ints, Floats]:
-    """Put the kept paths one after the other, in the order of the messages."""
-    offset = np.zeros(len(sent.length) + 1, dtype=np.int64)
-    np.cumsum(sent.length, out=offset[1:])
-    link, share = np.empty(offset[-1], dtype=np.int32), np.empty(offset[-1])
-    _gather(sent, links, offset, link, share)
-    return offset, link, share
-
-
-def choose_hubs(sent: Messages, graph: Graph, hubs: Hubs, seed: int) -> None:
-    """Give each message that gains by hubs the last of them: what :func:`across` does first."""
-    _choose_all(sent, graph, hubs, _reach(len(hubs.hub), graph), seed)
-
-
-def _reach(nodes: int, graph: Graph) -> Reach:
-    return Reach(
-        state=search_state(graph),
+def edge(nodes: int) -> Edge:
+    """Make room for the ways in and out."""
+    return Edge(
         to_last=np.empty(nodes, dtype=np.int64),
         from_last=np.empty(nodes, dtype=np.int64),
         asked=np.empty(nodes, dtype=np.bool_),
         limit=np.empty(1, dtype=np.int64),
+        chosen=np.zeros(1, dtype=np.bool_),
+        entry=np.empty(nodes, dtype=np.int64),
+        head=np.zeros(nodes),
+        hit=np.zeros(nodes, dtype=np.bool_),
+        sent=np.zeros(nodes),
+        came=np.zeros(nodes, dtype=np.int32),
+        many=np.zeros(1, dtype=np.int64),
+        took=np.zeros(1),
+        sole=np.zeros(1, dtype=np.bool_),
     )
 
 
 @hot_loop
-def _choose_all(sent: Messages, graph: Graph, hubs: Hubs, reach: Reach, seed: int) -> None:
-    for row in hubs.order:
-        if _search_from(row, sent, graph, hubs, reach, False):  # noqa: FBT003  no keywords here
-            _compare(row, sent, hubs, reach, seed)
+def inside(
+    begin: int,
+    sent: Messages,
+    cells: Cells,
+    field: Field,
+    measuring: bool,  # noqa: FBT001  a hot loop has no keywords
+) -> int:
+    """Carry the messages within a cell, target after target, or only find their metric.
 
-
-@hot_loop
-def _inside(begin: int, sent: Messages, cells: Cells, walk: Walk) -> int:
-    """Find paths to each target from ``begin`` on; return that for which there is no room."""
+    Returns the first target whose messages there is no room for, or that are to be listed.
+    """
     targets = len(cells.part)
     for target in range(begin, targets):
-        missing = _ask(target, sent, cells, walk.state)
-        if missing > 0:
-            search(target, missing, UNKNOWN, walk.graph, cells.outside, walk.state)
-            if not _answer(target, sent, walk):
-                return target
+        missing = _want_in_cell(target, sent, cells, field.tree.state.wanted)
+        if missing == 0:
+            continue
+        settle(target, missing, UNKNOWN, field.ground, field.tree.state)
+        if not measuring:
+            survey_paths(target, field)
+        if not _send_inside(target, sent, field, measuring):
+            return target
+        if not (measuring or field.passing.listing):
+            go_on(field.tree.state.size[1] - 1, Ends(target, target, 0), field)
     return targets
 
 
 @hot_loop
-def _ask(target: int, sent: Messages, cells: Cells, state: SearchState) -> int:
-    """Want the sources in the cell of a target; return how many there are."""
+def _want_in_cell(target: int, sent: Messages, cells: Cells, wanted: Mask) -> int:
+    """Want the sources in the cell of a target that need no hub; return how many there are."""
     offset, item = sent.to
     missing = 0
     for index in range(offset[target], offset[target + 1]):
-        node = sent.source[item[index]]
-        if cells.part[node] == cells.part[target] and not state.wanted[node]:
-            state.wanted[node] = True
+        message = item[index]
+        node = sent.source[message]
+        near = cells.part[node] == cells.part[target] and sent.by[message] < 0
+        if near and not wanted[node]:
+            wanted[node] = True
             missing += 1
     return missing
 
 
 @hot_loop
-def _answer(target: int, sent: Messages, walk: Walk) -> bool:
-    """Follow the messages that a search found, unless there is no room for all of them."""
+def _send_inside(
+    target: int,
+    sent: Messages,
+    field: Field,
+    measuring: bool,  # noqa: FBT001  a hot loop has no keywords
+) -> bool:
+    """Carry the messages that a search found, unless there is no room for all of them."""
     offset, item = sent.to
-    state, links, seed = walk.state, walk.links, walk.rule.seed
+    state, passing, seed = field.tree.state, field.passing, field.rule.seed
+    links = passing.links
     for index in range(offset[target], offset[target + 1]):
         state.wanted[sent.source[item[index]]] = False
-    divided = walk.rule.choice >= ALIKE
-    most = len(walk.graph.start) if divided else state.size[0]  # no path passes a node twice
-    port = Port(target, target, 0)
-    walk.work.onward[:] = 0.0
-    begin = links.used[0]
+    # No path passes a node twice; what is divided passes no link twice.
+    most = len(field.latency) if field.rule.choice >= ALIKE else state.size[0]
+    port, begin = Port(target, target, 0), links.used[0]
     for index in range(offset[target], offset[target + 1]):
         message = item[index]
-        node = int(np.int64(sent.source[message]))
-        if state.metric[node] == UNKNOWN:
+        node, amount = int(np.int64(sent.source[message])), sent.amount[message]
+        if state.metric[node] == UNKNOWN or sent.by[message] >= 0:
             continue
-        if links.used[0] + most > len(links.link):
+        sent.metric[message] = state.metric[node]
+        if measuring:
+            sent.hashed[message] = ecmp_hash(node, target, target, seed)
+        elif passing.listing and links.used[0] + most > len(links.link):
             links.used[0] = begin
             return False
-        sent.metric[message] = state.metric[node]
-        sent.hashed[message] = ecmp_hash(node, target, target, seed)
-        sent.first[message] = links.used[0]
-        if divided:
-            spread_from(node, target, Ends(node, target, seed), walk)
-        else:
-            follow(node, target, Ends(node, target, seed), port, walk)
-        sent.length[message] = links.used[0] - sent.first[message]
+        elif amount != 0.0:
+            passing.hit[0], first = False, links.used[0]
+            latency = carry(node, target, Ends(node, target, seed), port, amount, field)
+            if latency < 0.0:
+                return False
+            _end(message, latency, (first, 0, 0), sent, passing, field.slowest)
     return True
 
 
 @hot_loop
-def _across(begin: int, crossing: Crossing) -> int:
-    """Follow the messages of each last hub, from one on; return that for which there is no room."""
-    sent, hubs, reach = crossing.sent, crossing.hubs, crossing.reach
+def _end(
+    message: int,
+    latency: float,
+    links: tuple[int, int, int],
+    sent: Messages,
+    passing: Passing,
+    slowest: Slowest,
+) -> None:
+    """Note how a message went: its latency, or its links: the first, and those of both ends."""
+    if passing.listing:
+        sent.first[message], sent.head[message], sent.tail[message] = links
+        sent.length[message] = passing.links.used[0] - links[0]
+    else:
+        note(latency, sent.number[message], passing.hit[0], slowest)
+
+
+@hot_loop
+def choose_hubs(sent: Messages, hubs: Hubs, edge: Edge, field: Field) -> None:
+    """Give each message that gains by hubs the last of them."""
+    state = field.tree.state
+    for row in hubs.order:
+        if _search_from(row, sent, hubs, edge, field.ground, state):
+            _compare(row, sent, hubs, edge.to_last, state.metric, field.rule.seed)
+    edge.chosen[0] = True
+
+
+@hot_loop
+def across(
+    begin: int, sent: Messages, hubs: Hubs, edge: Edge, pairs: HubPairs, field: Field
+) -> int:
+    """Carry the messages of each last hub, from one on.
+
+    Returns the first hub whose messages there is no room for, or that are to be listed.
+    """
+    offset, behind = hubs.beyond.offset, hubs.beyond.item
     for step in range(begin, len(hubs.order)):
         row = hubs.order[step]
-        if _search_from(row, sent, crossing.walk.graph, hubs, reach, True) and not _walk(  # noqa: FBT003
-            row, crossing
-        ):
-            return step
+        if not _search_from(row, sent, hubs, edge, field.ground, field.tree.state):
+            continue
+        last = int(np.int64(behind[offset[row]]))
+        survey_paths(last, field)
+        edge.entry[:] = _SEVERAL if field.passing.listing else _NOT_YET
+        edge.many[0] = 0
+        edge.from_last[:] = UNKNOWN
+        for index in range(offset[row], offset[row + 1]):
+            edge.from_last[behind[index]] = hubs.beyond.metric[index]
+        used = field.passing.links.used[0]
+        for index in range(offset[row], offset[row + 1]):
+            if sent.to.offset[behind[index]] == sent.to.offset[behind[index] + 1]:
+                continue
+            if not _send_behind(behind[index], last, sent, pairs, (hubs, edge), field):
+                field.passing.links.used[0] = used
+                return step
+        if not field.passing.listing:
+            go_on(field.tree.state.size[1] - 1, Ends(last, last, 0), field)
+            _send_together(hubs, edge, field)
     return len(hubs.order)
 
 
 @hot_loop
 def _search_from(
-    row: int,
-    sent: Messages,
-    graph: Graph,
-    hubs: Hubs,
-    reach: Reach,
-    winners: bool,  # noqa: FBT001  a hot loop has no keywords
+    row: int, sent: Messages, hubs: Hubs, edge: Edge, ground: Ground, state: SearchState
 ) -> bool:
-    """Search backwards from a hub as far as some message needs it; say whether any does.
-
-    Those are the messages that it might be the last hub of, or the ``winners``, of which it is.
-    """
-    missing = _want(row, sent, hubs, reach, winners)
-    if missing == 0:
-        return False
-    last = hubs.beyond.item[hubs.beyond.offset[row]]
-    search(last, missing, reach.limit[0], graph, hubs.inner, reach.state)
-    reach.state.wanted[:] = False
-    reach.to_last[:] = -1  # not known yet of any node
-    return True
+    """Search backwards from a hub as far as some message needs it; say whether any does."""
+    missing = _want(row, sent, hubs, edge, state.wanted)
+    if missing > 0:
+        last = hubs.beyond.item[hubs.beyond.offset[row]]
+        settle(last, missing, edge.limit[0], ground, state)
+        state.wanted[:] = False
+        edge.to_last[:] = -1  # not known yet of any node
+    return missing > 0
 
 
 @hot_loop
-def _want(
-    row: int,
-    sent: Messages,
-    hubs: Hubs,
-    reach: Reach,
-    winners: bool,  # noqa: FBT001  a hot loop has no keywords
-) -> int:
-    """Mark the hubs near sources whose path may end at a hub, and say how far; return how many."""
+def _want(row: int, sent: Messages, hubs: Hubs, edge: Edge, wanted: Mask) -> int:
+    """Mark the hubs near sources whose path may end at a hub, and say how far; return how many.
+
+    Where last hubs are chosen already (``edge.chosen``) those are of its messages alone.
+    """
     offset, item = sent.to
     last = hubs.beyond.item[hubs.beyond.offset[row]]
     missing = 0
     limit = -1
-    reach.asked[:] = False
+    edge.asked[:] = False
     for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
         target = hubs.beyond.item[behind]
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
             # What the way to this hub may take at most, to be as good as the path found so far.
             slack = sent.metric[message] - hubs.beyond.metric[behind]
-            if slack < 0 or (winners and sent.by[message] != last):
+            if slack < 0 or (edge.chosen[0] and sent.by[message] != last):
                 continue
             limit = max(limit, slack)
             node = sent.source[message]
-            if not reach.asked[node]:
-                reach.asked[node] = True
-                missing += _want_hubs(node, hubs.after, reach.state.wanted)
-    reach.limit[0] = limit
+            if not edge.asked[node]:
+                edge.asked[node] = True
+                missing += _want_hubs(node, hubs.after, wanted)
+    edge.limit[0] = limit
     return missing
 
 
@@ -330,30 +368,21 @@ def _want_hubs(node: int, after: Near, wanted: Mask) -> int:
 
 
 @hot_loop
-def _measure(node: int, after: Near, reach: Reach) -> None:
-    """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
-    to_last, metric = reach.to_last, reach.state.metric
-    if to_last[node] >= 0:
-        return
-    to_last[node] = UNKNOWN
-    for index in range(after.offset[node], after.offset[node + 1]):
-        to_last[node] = min(to_last[node], after.metric[index] + metric[after.item[index]])
-
-
-@hot_loop
-def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach, seed: int) -> None:
+def _compare(
+    row: int, sent: Messages, hubs: Hubs, to_last: Longs, metric: Longs, seed: int
+) -> None:
     """Note the messages that gain by one hub as their last; among equals the least hash wins."""
-    offset, item = sent.to
+    (offset, item), beyond = sent.to, hubs.beyond
     best, by, hashes = sent.metric, sent.by, sent.hashed
-    last = hubs.beyond.item[hubs.beyond.offset[row]]
-    for behind in range(hubs.beyond.offset[row], hubs.beyond.offset[row + 1]):
-        target = hubs.beyond.item[behind]
+    last = beyond.item[beyond.offset[row]]
+    for behind in range(beyond.offset[row], beyond.offset[row + 1]):
+        target = beyond.item[behind]
         for index in range(offset[target], offset[target + 1]):
             message = item[index]
             node = sent.source[message]
-            _measure(node, hubs.after, reach)
+            _measure(node, hubs.after, metric, to_last)
             # Source to hub, and hub to target; a hash of all three decides between equals.
-            total = reach.to_last[node] + hubs.beyond.metric[behind]
+            total = to_last[node] + beyond.metric[behind]
             if total > best[message] or total >= UNKNOWN:
                 continue
             hashed = ecmp_hash(node, target, last, seed)
@@ -362,95 +391,142 @@ def _compare(row: int, sent: Messages, hubs: Hubs, reach: Reach, seed: int) -> N
 
 
 @hot_loop
-def _walk(row: int, crossing: Crossing) -> bool:
-    """Follow the messages whose last hub was searched for, or as many as there is room for."""
-    sent, hubs, links = crossing.sent, crossing.hubs, crossing.walk.links
-    offset, item = sent.to
-    begin, end = hubs.beyond.offset[row], hubs.beyond.offset[row + 1]
-    last = hubs.beyond.item[begin]
-    _begin_at(row, crossing)
+def _send_behind(  # noqa: C901, PLR0912, PLR0915  a hot loop: a call per message costs more than its work
+    target: int, last: int, sent: Messages, pairs: HubPairs, fringe: tuple[Hubs, Edge], field: Field
+) -> bool:
+    """Carry the messages to a target whose last hub is this, unless there is no room for all.
+
+    Sums take together what has one way in or out.
+    """
+    (hubs, edge), (offset, item), passing = fringe, sent.to, field.passing
+    links, hit, back = passing.links, passing.hit, reverse(field.ground.graph)
     # Room for the longest path, or for every link of the network once.
-    most = len(hubs.hub)
-    if crossing.walk.rule.choice >= ALIKE:
-        most += len(crossing.walk.graph.start)
-    for behind in range(begin, end):
-        target = hubs.beyond.item[behind]
-        for index in range(offset[target], offset[target + 1]):
-            message = item[index]
-            if sent.by[message] != last:
-                continue
-            if links.used[0] + most > len(links.link):
-                return False
-            # Marked, so that it is not written again when the loop comes back with more room.
-            sent.by[message] = _FOLLOWED
-            sent.first[message] = links.used[0]
-            _cross(message, target, last, crossing)
-            sent.length[message] = links.used[0] - sent.first[message]
+    most = len(edge.entry) + (len(field.latency) if field.rule.choice >= ALIKE else 0)
+    ends = Ends(target, target, field.rule.seed)
+    port = leaving_port(ends, last, back, edge.from_last, field.rule)
+    sole, tail, tail_hit, together = False, 0.0, False, 0.0
+    if not passing.listing:
+        # The way out is walked with nothing on it, for its latency; what takes it follows.
+        hit[0] = False
+        _walk_out(ends, last, 0.0, back, edge, field)
+        sole, tail, tail_hit = edge.sole[0], edge.took[0], hit[0]
+    for index in range(offset[target], offset[target + 1]):
+        message = item[index]
+        amount, source = sent.amount[message], int(np.int64(sent.source[message]))
+        if sent.by[message] != last or amount == 0.0:
+            continue
+        if passing.listing and links.used[0] + most > len(links.link):
+            return False
+        ends = Ends(source, target, field.rule.seed)
+        if not sole:
+            port = leaving_port(ends, last, back, edge.from_last, field.rule)
+        first, hit[0] = links.used[0], sole and tail_hit
+        if edge.entry[source] == _NOT_YET:
+            _find_entry(ends, hubs, edge, field)
+        entry, head = edge.entry[source], edge.head[source]
+        if entry >= 0:
+            edge.sent[source] += amount
+            hit[0] = hit[0] or edge.hit[source]
+        else:
+            entry = _walk_in(ends, amount, hubs, edge, field)
+            head = edge.took[0]
+        begin, through = links.used[0], 0.0  # of the way through the fabric
+        if pairs.hubs == 0:
+            through = carry(entry, last, ends, port, amount, field)
+        end = links.used[0]
+        if sole:
+            together += amount
+        else:
+            _walk_out(ends, last, amount, back, edge, field)
+            _turn(end, links)  # it was walked from the target up to the last hub
+            tail = edge.took[0]
+        if pairs.hubs > 0:
+            about = (amount, head + tail, sent.number[message])
+            _gather(pairs.row[entry], pairs.row[last], about, pairs)
+        elif through < 0.0:
+            return False
+        else:
+            parts = (first, begin - first, links.used[0] - end)
+            _end(message, head + tail + through, parts, sent, passing, field.slowest)
+    if together > 0.0:
+        _walk_out(Ends(target, target, field.rule.seed), last, together, back, edge, field)
     return True
 
 
 @hot_loop
-def _begin_at(row: int, crossing: Crossing) -> None:
-    """Note how far it is from a last hub to what is behind it, and forget those before."""
-    beyond, from_last = crossing.hubs.beyond, crossing.reach.from_last
-    from_last[:] = UNKNOWN  # of the hub before
-    for behind in range(beyond.offset[row], beyond.offset[row + 1]):
-        from_last[beyond.item[behind]] = beyond.metric[behind]
-    crossing.walk.work.onward[:] = 0.0
-    crossing.written.length[:] = 0
+def _gather(first: int, last: int, message: tuple[float, float, int], pairs: HubPairs) -> None:
+    """Note what a message sends from hub to hub: its amount, latency outside, and number."""
+    amount, outside, number = message
+    at = first * pairs.hubs + last  # a table of hubs by hubs
+    pairs.amount[at] += amount
+    if pairs.number[at] < 0 or outside > pairs.outside[at] * (1 + SAME):
+        pairs.outside[at], pairs.number[at] = outside, number
+    elif outside >= pairs.outside[at] * (1 - SAME):
+        pairs.number[at] = min(pairs.number[at], number)
 
 
 @hot_loop
-def _cross(message: int, target: int, last: int, crossing: Crossing) -> None:
-    """Follow a message to a hub, on to the last, to the target.
+def _walk_out(ends: Ends, last: int, amount: float, back: Graph, edge: Edge, field: Field) -> None:
+    """Send a message from the last hub to its target, walked from there backwards."""
+    node, edge.took[0], edge.sole[0] = ends.target, 0.0, True
+    while node != last:
+        edge.sole[0] = edge.sole[0] and count_nearer(node, edge.from_last, back) == 1
+        link = choose_link(node, ends, edge.from_last, back)
+        take(link, amount, field.passing)
+        edge.took[0] += field.latency[link]
+        node = back.stop[link]
 
-    The third part is found from the target backwards: there a hub's thousand links are one.
-    """
-    sent, hubs, reach, walk = crossing.sent, crossing.hubs, crossing.reach, crossing.walk
-    graph, links = walk.graph, walk.links
+
+@hot_loop
+def _walk_in(ends: Ends, amount: float, hubs: Hubs, edge: Edge, field: Field) -> int:
+    """Send a message to its first hub, always towards the nearest way to the last; return which."""
+    graph, metric = field.ground.graph, field.tree.state.metric
     offset, item = graph.out
-    node = int(np.int64(sent.source[message]))
-    ends = Ends(node, target, walk.rule.seed)
-    _measure(node, hubs.after, reach)
-    # Head: from the source to the first hub, always towards the nearest way to the last one.
+    node, edge.took[0], edge.sole[0] = ends.source, 0.0, True
+    _measure(node, hubs.after, metric, edge.to_last)
     while not hubs.hub[node]:
         for index in range(offset[node], offset[node + 1]):
-            _measure(graph.stop[item[index]], hubs.after, reach)
-        link = choose_link(node, ends, reach.to_last, graph)
-        put(link, 1.0, links)
+            _measure(graph.stop[item[index]], hubs.after, metric, edge.to_last)
+        edge.sole[0] = edge.sole[0] and count_nearer(node, edge.to_last, graph) == 1
+        link = choose_link(node, ends, edge.to_last, graph)
+        take(link, amount, field.passing)
+        edge.took[0] += field.latency[link]
         node = graph.stop[link]
-    sent.head[message] = links.used[0] - sent.first[message]
-    back = reverse(graph)
-    if walk.rule.choice >= ALIKE:
-        _cross_divided(node, last, ends, crossing)
-    else:
-        follow(node, last, ends, leaving_port(ends, last, back, reach.from_last, walk.rule), walk)
-    # Tail: walked from the target up to the last hub, then turned round.
-    tail = links.used[0]
-    node = target
-    while node != last:
-        link = choose_link(node, ends, reach.from_last, back)
-        put(link, 1.0, links)
-        node = graph.start[link]
-    _turn(tail, links)
-    sent.tail[message] = links.used[0] - tail
+    return int(node)
 
 
 @hot_loop
-def _cross_divided(first: int, last: int, ends: Ends, crossing: Crossing) -> None:
-    """Divide a message from hub to hub, or copy what was written of another between the two."""
-    written, walk = crossing.written, crossing.walk
-    links, begin = walk.links, walk.links.used[0]
-    if written.length[first] > 0:
-        for index in range(written.first[first], written.first[first] + written.length[first]):
-            put(links.link[index], links.share[index], links)
+def _measure(node: int, after: Near, metric: Longs, to_last: Longs) -> None:
+    """Set ``to_last`` of a node, where it is not yet: by the best of the hubs near it."""
+    if to_last[node] >= 0:
         return
-    spread_from(first, last, ends, walk)
-    written.first[first] = begin
-    written.length[first] = links.used[0] - begin
-    for index in range(begin, links.used[0]):
-        if not walk.rule.ruled[walk.graph.start[links.link[index]]]:
-            written.length[first] = 0  # a hash of the message chose
+    to_last[node] = UNKNOWN
+    for index in range(after.offset[node], after.offset[node + 1]):
+        to_last[node] = min(to_last[node], after.metric[index] + metric[after.item[index]])
+
+
+@hot_loop
+def _find_entry(ends: Ends, hubs: Hubs, edge: Edge, field: Field) -> None:
+    """Find out, once per node and last hub, whether there is a single way in, and where it ends."""
+    node, hit = ends.source, field.passing.hit
+    before, hit[0] = hit[0], False
+    entry = _walk_in(ends, 0.0, hubs, edge, field)
+    edge.entry[node] = entry if edge.sole[0] else _SEVERAL
+    edge.head[node], edge.hit[node] = edge.took[0], hit[0]
+    hit[0] = before
+    if edge.sole[0]:
+        edge.came[edge.many[0]] = node
+        edge.many[0] += 1
+
+
+@hot_loop
+def _send_together(hubs: Hubs, edge: Edge, field: Field) -> None:
+    """Add up what was sent together on the ways in."""
+    for index in range(edge.many[0]):
+        node = int(np.int64(edge.came[index]))
+        amount, edge.sent[node] = edge.sent[node], 0.0
+        if amount > 0.0:
+            _walk_in(Ends(node, node, field.rule.seed), amount, hubs, edge, field)
 
 
 @hot_loop
@@ -462,9 +538,8 @@ def _turn(begin: int, links: LinkColumns) -> None:
         link[begin + index], link[mirrored] = link[mirrored], link[begin + index]
 
 
-@hot_loop
-def _gather(sent: Messages, links: LinkColumns, offset: Longs, link: Ints, share: Floats) -> None:
-    for message in range(len(sent.length)):
-        for index in range(sent.length[message]):
-            link[offset[message] + index] = links.link[sent.first[message] + index]
-            share[offset[message] + index] = links.share[sent.first[message] + index]
+def gathered(sent: Messages, links: LinkColumns) -> tuple[Longs, Ints, Floats]:
+    """Put the listed paths one after the other, in the order of the messages."""
+    offset = offsets(sent.length)
+    entry = np.arange(offset[-1]) + np.repeat(sent.first - offset[:-1], sent.length)
+    return offset, links.link[entry], links.share[entry]

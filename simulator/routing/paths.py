@@ -5,6 +5,7 @@ compiled. A link of the scale-out fabric counts as much as a thousand others; wh
 as a graph a PCIe link counts as much as eight (:mod:`simulator.routing.routes` says why).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,10 +14,46 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.policy import Routing
-from simulator.routing.choice import ALIKE, BY_CAPACITY, DIGITS, HASH, TABLE, Rule
 from simulator.routing.detours import Detours
-from simulator.routing.graph import UNKNOWN, Cells, CsrRows, Graph, Hubs, cells, grouped, hubs
-from simulator.routing.messages import across, gathered, inside, messages, no_links
+from simulator.routing.graph import (
+    UNKNOWN,
+    Cells,
+    CsrRows,
+    Graph,
+    Hubs,
+    LinkColumns,
+    cells,
+    filled,
+    grouped,
+    hubs,
+)
+from simulator.routing.messages import (
+    HubPairs,
+    Messages,
+    across,
+    choose_hubs,
+    edge,
+    gathered,
+    hub_pairs,
+    inside,
+    messages,
+)
+from simulator.routing.tree import (
+    ALIKE,
+    BY_CAPACITY,
+    DIGITS,
+    HASH,
+    TABLE,
+    Field,
+    Ground,
+    Passing,
+    Rule,
+    Slowest,
+    ground,
+    listing,
+    slowest,
+    tree,
+)
 from simulator.support.arrays import Floats, Ints, Longs, Mask, entries_of, offsets, row_of_entries
 from simulator.support.errors import TopologyError
 from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Topology
@@ -51,17 +88,27 @@ class Survey:
     hub: Mask
     cells: Cells
 
-    @property
+    @cached_property
     def least_by_hub(self) -> int:
         """Metric that no path through a hub between two other nodes can be below."""
         graph, hub = self.graph, self.hub
         enter, leave = graph.metric[hub[graph.stop]], graph.metric[hub[graph.start]]
-        return int(enter.min() + leave.min()) if len(enter) else UNKNOWN + 1
+        return int(enter.min() + leave.min()) if len(enter) and len(leave) else UNKNOWN
 
     @cached_property
     def hubs(self) -> Hubs:
         """What is near hubs, and what lies between them."""
         return hubs(self.graph, self.hub)
+
+    @cached_property
+    def domains(self) -> Ground:
+        """Where a message leads that meets no hub."""
+        return ground(self.graph, self.cells.outside)
+
+    @cached_property
+    def fabric(self) -> Ground:
+        """Where a message leads from hub to hub."""
+        return ground(self.graph, self.hubs.inner)
 
     @cached_property
     def rule(self) -> Rule:
@@ -323,17 +370,116 @@ def _by_doors(network: Topology, doors: Doors, ends: tuple[Ints, Ints], rule: Ru
 
 def _search(network: Topology, source: Ints, target: Ints, rule: Rule) -> Found:
     survey = survey_of(network)
-    graph = survey.graph
-    inside_rule = rule if not network.routing.resource else rule._replace(choice=HASH)
     sent = messages(source, target, len(network.nodes))
-    links = inside(sent, graph, survey.cells, inside_rule, no_links(sent, graph))
-    if (sent.metric >= survey.least_by_hub).any():
-        links = across(sent, graph, survey.hubs, rule, links)
+    links = list_links(sent, survey, rule)
     lost = np.flatnonzero(sent.metric == UNKNOWN)
     if len(lost):
         ends = network.nodes[source[lost[0]]], network.nodes[target[lost[0]]]
         raise TopologyError(f"{network.name}: no path from {ends[0]} to {ends[1]}")
     return Found(*gathered(sent, links), sent.head, sent.tail)
+
+
+def list_links(
+    sent: Messages, survey: Survey, rule: Rule, passing: Passing | None = None
+) -> LinkColumns:
+    """List the links of messages; the metric of one without a path stays unknown.
+
+    They are written to ``passing`` while there is room, for two of each message by default.
+    """
+    field = _field(survey, rule, passing or listing(2 * (len(sent.source) + len(survey.hub))))
+    carried = _carried(sent, survey, rule, field, hub_pairs(survey.hub[:0]))
+    return field.passing.links if carried is None else carried
+
+
+def sum_links(
+    sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing, Slowest], pairs: HubPairs
+) -> bool:
+    """Add up what messages put on links; whether that can be done without a list of these.
+
+    What goes from hub to hub is gathered in ``pairs`` instead, unless they are empty.
+    """
+    field = _field(survey, rule, *total)
+    if _carried(sent, survey, rule, field, pairs) is None:
+        return False
+    # Who sends nothing needs no path where one search finds the path and what passes it.
+    lost = (sent.metric == UNKNOWN) & ((sent.amount != 0) | bool(survey.hub.any()))
+    return not lost.any()
+
+
+def sum_between(sent: Messages, survey: Survey, rule: Rule, total: tuple[Passing, Slowest]) -> bool:
+    """Add up messages from hub to hub, or between any nodes where there are no hubs."""
+    field = _field(survey, rule, *total)
+    if survey.hub.any():
+        field = field._replace(ground=survey.fabric, rule=rule)
+    inner = field.ground.inner
+    anywhere = Cells(inner, np.zeros(len(inner), dtype=np.int64))
+    done = inside(0, sent, anywhere, field, False)  # noqa: FBT003  no keywords here
+    return done == len(inner) and not ((sent.metric == UNKNOWN) & (sent.amount != 0)).any()
+
+
+def _field(survey: Survey, rule: Rule, passing: Passing, noted: Slowest | None = None) -> Field:
+    """Make what carries messages that meet no hub: not by a policy of the fabric alone."""
+    inner_rule = rule._replace(choice=HASH) if survey.network.routing.resource else rule
+    return Field(
+        ground=survey.domains,
+        rule=inner_rule,
+        latency=survey.network.latency,
+        tree=tree(survey.graph),
+        passing=passing,
+        slowest=noted or slowest(),
+    )
+
+
+def _carried(
+    sent: Messages, survey: Survey, rule: Rule, field: Field, pairs: HubPairs
+) -> LinkColumns | None:
+    """Carry messages inside cells, and across hubs; None where sums cannot be made."""
+    links: LinkColumns | None = field.passing.links
+    if survey.hub.any():
+        inside(0, sent, survey.cells, field, True)  # noqa: FBT003  no keywords here
+        if (sent.metric >= survey.least_by_hub).any():
+            hubs, ways = survey.hubs, edge(len(survey.hub))
+            fabric = field._replace(ground=survey.fabric, rule=rule)
+            choose_hubs(sent, hubs, ways, fabric)
+            is_last = np.zeros(len(survey.hub), dtype=np.bool_)
+            is_last[sent.by[sent.by >= 0]] = True
+            some = hubs.order[is_last[hubs.beyond.item[hubs.beyond.offset[hubs.order]]]]
+            hubs = hubs._replace(order=some)
+            links = _through(
+                lambda begin, passing: across(
+                    begin, sent, hubs, ways, pairs, fabric._replace(passing=passing)
+                ),
+                len(some),
+                field.passing,
+            )
+    if links is None:
+        return None
+    return _through(
+        lambda begin, passing: inside(
+            begin,
+            sent,
+            survey.cells,
+            field._replace(passing=passing),
+            False,  # noqa: FBT003
+        ),
+        len(survey.hub),
+        field.passing._replace(links=links),
+    )
+
+
+def _through(loop: Callable[[int, Passing], int], end: int, passing: Passing) -> LinkColumns | None:
+    """Run a loop to its end, with more room for links whenever it is full; None: it gives up."""
+    links = passing.links
+    if not passing.listing:
+        return links if loop(0, passing) == end else None
+    link, share = filled(
+        lambda begin, link, share: loop(
+            begin, passing._replace(links=LinkColumns(link, share, links.used))
+        ),
+        end,
+        (links.link, links.share),
+    )
+    return LinkColumns(link, share, links.used)
 
 
 def section_of(paths: Found) -> Longs:

@@ -25,7 +25,6 @@ So that what a fault made slower is no worse than what it cut, a part of every m
 divided goes as if slow cables between switches were cut.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -249,8 +248,6 @@ _KEPT = 8
 """Answers kept per topology: steps of the schedules that a planner compares."""
 _KEPT_LINKS = 1 << 22
 """Links of single messages that are kept per topology, about: 48 MiB."""
-_BLOCK = 1 << 16
-"""Messages of which loads are added up at once."""
 
 
 class Routes(NamedTuple):
@@ -389,57 +386,6 @@ def _by_what_is_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
     return networks
 
 
-def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
-    """Add up what messages that are sent at once put on each link, shape ``(links,)``.
-
-    The same as the sum of ``amount * share`` over :func:`routes`, without the list of all links:
-    for millions of messages, as between all pairs of a large network.
-
-    Parameters
-    ----------
-    network
-        The topology.
-    source, target
-        Nodes of each message, shape ``(messages,)``.
-    amount
-        Bytes of each, shape ``(messages,)``.
-
-    Raises
-    ------
-    TopologyError
-        If two nodes have no path, naming them, or a message names a node that is not there.
-    """
-    check_nodes(network, source, target)
-    if len(source) == 1:
-        ways = _alone(network, source, target)
-        return np.bincount(ways.link, amount[0] * ways.share, len(network)).astype(np.float64)
-    loads = _adaptive_loads(network, (source, target), amount)
-    avoiding = without_slowed(network)
-    if avoiding is None or not loads[avoiding.slowed].any():
-        return loads
-    try:
-        around = _adaptive_loads(avoiding.network, (source, target), amount)
-    except TopologyError:
-        return loads  # there is no other way
-    others = np.zeros(len(network))
-    others[avoiding.link] = around
-    part = part_on_slowed(network, loads, others)
-    return np.asarray(part * loads + (1 - part) * others)
-
-
-def _adaptive_loads(network: Topology, ends: tuple[Ints, Ints], amount: Floats) -> Floats:
-    least = _sum_up(network, ends, amount, loads_of)
-    if is_uneven(network):
-        uneven = _sum_up(network, ends, amount, loads_of, by_capacity=True)
-        evenly = part_alike(network, least, uneven)
-        least = evenly * least + (1 - evenly) * uneven
-    if not (network.routing.detours and may_gain(network, least)):
-        return least
-    detoured = _sum_up(network, ends, amount, detoured_loads)
-    part = part_of_loads(network, least, detoured)
-    return np.asarray(part * least + (1 - part) * detoured)
-
-
 class Avoiding(NamedTuple):
     """A network without the cables that a fault made slower, and which of its links those are.
 
@@ -481,24 +427,6 @@ def part_on_slowed(network: Topology, loads: Floats, avoiding: Floats) -> float:
     between = between_switches(network)
     busy, busy_around = busy_of(network, loads)[between], busy_of(network, avoiding)[between]
     return 1.0 - best_part(busy_around, busy)
-
-
-def _sum_up(
-    network: Topology,
-    ends: tuple[Ints, Ints],
-    amount: Floats,
-    loads: Callable[[Found, Floats, Topology], Floats],
-    *,
-    by_capacity: bool = False,
-) -> Floats:
-    """Add up, block by block, what messages on paths of least metric put on each link."""
-    total, flows = np.zeros(len(network)), network.routing.flows
-    for block in [slice(begin, begin + _BLOCK) for begin in range(0, len(amount), _BLOCK)]:
-        first, last = ends[0][block], ends[1][block]
-        for flow in range(flows):
-            paths = found_paths(network, first, last, by_capacity=by_capacity, flow=flow)
-            total += loads(paths, amount[block], network) / flows
-    return total
 
 
 def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None) -> Routes:

@@ -2,7 +2,7 @@
 
 The same as summing up :func:`simulator.routing.routes.routes`, without the list of all links: that
 of an all-to-all on 4,096 ranks of a torus would be 200 million entries. Messages are taken a block
-of goals at a time (:mod:`simulator.routing.least_paths`), so what it takes does not grow with their
+of goals at a time (:mod:`simulator.routing.messages`), so what it takes does not grow with their
 number.
 
 Where messages are divided over detours, or by what paths can carry, the part that takes each way is
@@ -11,31 +11,23 @@ they are all alike. So messages are gathered by first and last hub; those pairs,
 millions of messages, are then routed as :mod:`simulator.routing.routes` routes a message.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.routing.choice import ALIKE, BY_CAPACITY, HASH, Rule
+from simulator.policy import DIVIDING
 from simulator.routing.equal_nodes import hub_of, mean_of_orbits, turns
-from simulator.routing.graph import UNKNOWN
-from simulator.routing.least_paths import (
-    Block,
-    Field,
-    HubPairs,
-    Sums,
-    add_by_hubs,
-    add_direct,
-    add_walked,
-    edge,
-    hub_pairs,
-    no_pairs,
-    same_everywhere,
-    sums,
-    tree,
+from simulator.routing.messages import Messages, hub_pairs, messages
+from simulator.routing.paths import (
+    CHOICES,
+    Survey,
+    check_nodes,
+    found_paths,
+    sum_between,
+    sum_links,
+    survey_of,
 )
-from simulator.routing.messages import choose_hubs, inside, messages, no_links
-from simulator.routing.paths import CHOICES, Survey, check_nodes, found_paths, survey_of
 from simulator.routing.routes import (
     Columns,
     Routes,
@@ -44,15 +36,19 @@ from simulator.routing.routes import (
     mixed,
     part_alike,
     part_of_loads,
+    routes,
     with_detours,
     without_slowed,
 )
+from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, Passing, Slowest, slowest, sums
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.limits import Limits, limits
 from simulator.topology import Topology
 
 _BLOCK = 1 << 18
 """Messages that are taken at a time, or those to one goal, if they are more."""
+_LISTED = 1 << 16
+"""Messages whose links are listed at a time, where these cannot be added up without a list."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,37 +94,24 @@ class Traffic:
         goal = int(np.searchsorted(self.offset, at, side="right")) - 1
         return int(self.source[at]), int(self.goal[goal])
 
-    def blocks(self) -> Iterator[Block]:
-        """Return the messages, some goals at a time."""
+    def blocks(self, nodes: int) -> Iterator[Messages]:
+        """Return the messages on a network of so many nodes, some goals at a time."""
         first = 0
         while first < len(self.goal):
             most = self.offset[first] + _BLOCK
             last = max(first + 1, int(np.searchsorted(self.offset, most, side="right")) - 1)
-            yield self._of_everyone(first, last) if self.everyone else self._listed(first, last)
+            goal = np.repeat(np.arange(first, last), np.diff(self.offset[first : last + 1]))
+            if self.everyone:
+                among_others = np.tile(np.arange(len(self.goal) - 1), last - first)
+                sender = among_others + (among_others >= goal)
+                source, number = self.source[sender], sender * len(self.goal) + goal
+                amount = None if self.amount is None else self.amount[sender, goal]
+            else:
+                which = slice(int(self.offset[first]), int(self.offset[last]))
+                source, number = self.source[which], self.number[which]
+                amount = None if self.amount is None else self.amount[which]
+            yield messages(source, self.goal[goal], nodes, amount, number)
             first = last
-
-    def _listed(self, first: int, last: int) -> Block:
-        messages = slice(int(self.offset[first]), int(self.offset[last]))
-        source = np.ascontiguousarray(self.source[messages])
-        amount = np.ones(len(source)) if self.amount is None else self.amount[messages]
-        offset = self.offset[first : last + 1] - self.offset[first]
-        goal = np.ascontiguousarray(self.goal[first:last])
-        return Block(goal, offset, source, np.ascontiguousarray(amount), self.number[messages])
-
-    def _of_everyone(self, first: int, last: int) -> Block:
-        count = len(self.goal)
-        goals = np.arange(first, last, dtype=np.int32)
-        sender_rank = np.arange(count - 1, dtype=np.int32)[None, :]
-        sender = (sender_rank + (sender_rank >= goals[:, None])).ravel()
-        goal = np.repeat(goals, count - 1)
-        amount = np.ones(len(sender)) if self.amount is None else self.amount[sender, goal]
-        return Block(
-            goal=np.ascontiguousarray(self.goal[first:last]),
-            offset=self.offset[first : last + 1] - self.offset[first],
-            source=self.source[sender],
-            amount=amount,
-            number=sender * np.int64(count) + goal,
-        )
 
 
 def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
@@ -137,7 +120,7 @@ def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
     Examples
     --------
     >>> ends = np.array([0, 1, 2], np.int32), np.array([3, 0, 3], np.int32)
-    >>> [block.source.tolist() for block in listed(*ends).blocks()]
+    >>> [block.source.tolist() for block in listed(*ends).blocks(4)]
     [[1, 0, 2]]
     """
     order = np.argsort(target, kind="stable")
@@ -158,7 +141,7 @@ def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
 
     Examples
     --------
-    >>> next(exchange(np.array([4, 7, 9], np.int32)).blocks()).source.tolist()
+    >>> next(exchange(np.array([4, 7, 9], np.int32)).blocks(10)).source.tolist()
     [7, 9, 4, 9, 4, 7]
     """
     nodes = np.ascontiguousarray(nodes, dtype=np.int32)
@@ -166,73 +149,8 @@ def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
     return Traffic(nodes, offset, nodes, amount, np.empty(0, dtype=np.int64), everyone=True)
 
 
-Add = Callable[[Block], bool]
-"""Adds up a block of messages; False where it cannot."""
-
-
-def through(survey: Survey, total: Sums, choice: int, took: Floats) -> Add:
-    """Return what adds up messages from hub to hub, or between any nodes where there are no hubs.
-
-    Parameters
-    ----------
-    survey
-        Of the network.
-    total
-        Sums that are added to.
-    choice
-        How a next hop is chosen.
-    took
-        Set to the latency of each message (s), by its number, unless it is empty.
-    """
-    inner = survey.hubs.inner if survey.hub.any() else survey.cells.outside
-    rule = survey.rule._replace(choice=choice)
-    if survey.network.routing.resource and not survey.hub.any():
-        rule = rule._replace(choice=HASH)
-    field = _field(survey, inner, rule, total)
-    return lambda block: add_direct(block, took, field) == 0
-
-
-def by_hubs(survey: Survey, total: Sums, choice: int, pairs: HubPairs) -> Add:
-    """Return what adds up messages where there are hubs.
-
-    Arguments are those of :func:`through`; what goes from hub to hub is gathered in ``pairs``,
-    unless they are empty.
-    """
-    network, graph = survey.network, survey.graph
-    rule = survey.rule._replace(choice=choice)
-    inside_rule = rule._replace(choice=HASH) if network.routing.resource else rule
-    field = _field(survey, survey.hubs.inner, rule, total)
-    ways = edge(len(network.nodes))
-
-    def add(block: Block) -> bool:
-        sent = messages(block.source, np.repeat(block.goal, np.diff(block.offset)), len(survey.hub))
-        links = inside(sent, graph, survey.cells, inside_rule, no_links(sent, graph))
-        if (sent.metric >= survey.least_by_hub).any():
-            choose_hubs(sent, graph, survey.hubs, rule.seed)
-        if (sent.metric == UNKNOWN).any():
-            return False
-        add_walked(block, sent, links, field)
-        return add_by_hubs(block, sent, pairs, survey.hubs, ways, field) == 0
-
-    return add
-
-
-def _field(survey: Survey, inner: Mask, rule: Rule, total: Sums) -> Field:
-    return Field(
-        graph=survey.graph,
-        rule=rule,
-        latency=survey.network.latency,
-        inner=inner,
-        even=same_everywhere(survey.graph, inner),
-        tree=tree(survey.graph),
-        sums=total,
-    )
-
-
 _MOST_HUBS = 2048
 """Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB."""
-_SAME = 1e-12
-"""Latencies that differ by less, relatively, are one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,11 +262,13 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
     even = _even(survey, traffic)
     if even is not None:
         return even
-    total, pairs = sums(len(survey.network), -1), hub_pairs(survey.hub)
-    add = by_hubs(survey, total, ALIKE, pairs)
-    if not all(add(block) for block in traffic.blocks()):
+    total, pairs = (sums(len(survey.network)), slowest()), hub_pairs(survey.hub)
+    rule = survey.rule._replace(choice=ALIKE)
+    blocks = traffic.blocks(len(survey.hub))
+    if not all(sum_links(sent, survey, rule, total, pairs) for sent in blocks):
         return None
-    if total.number[0] >= 0 and not survey.network.routing.resource:
+    passing, near = total
+    if near.number[0] >= 0 and not survey.network.routing.resource:
         return None  # those inside a cell are divided, too
     hubs, some = np.flatnonzero(survey.hub), np.flatnonzero(pairs.number >= 0)
     first, last = np.divmod(some, len(hubs))
@@ -358,8 +278,8 @@ def _gathered(survey: Survey, traffic: Traffic) -> Gathered | None:
         amount=pairs.amount[some],
         outside=pairs.outside[some],
         number=pairs.number[some],
-        load=total.load,
-        near=(float(total.slowest[0]), int(total.number[0])),
+        load=passing.load,
+        near=(float(near.latency[0]), int(near.number[0])),
     )
 
 
@@ -420,16 +340,15 @@ def _to_one(survey: Survey, traffic: Traffic) -> Gathered | None:
 
 def _listed(survey: Survey, traffic: Traffic) -> Gathered:
     """Return all messages by themselves."""
-    blocks = list(traffic.blocks())
-    amount = np.concatenate([block.amount for block in blocks])
+    blocks = list(traffic.blocks(len(survey.hub)))
+    amount = np.concatenate([sent.amount for sent in blocks])
     some = amount > 0
-    goals = [np.repeat(block.goal, np.diff(block.offset)) for block in blocks]
     return Gathered(
-        first=np.concatenate([block.source for block in blocks])[some].astype(np.int64),
-        last=np.concatenate(goals)[some].astype(np.int64),
+        first=np.concatenate([sent.source for sent in blocks])[some].astype(np.int64),
+        last=np.concatenate([sent.target for sent in blocks])[some].astype(np.int64),
         amount=amount[some],
         outside=np.zeros(int(some.sum())),
-        number=np.concatenate([block.number for block in blocks])[some],
+        number=np.concatenate([sent.number for sent in blocks])[some],
         load=np.zeros(len(survey.network)),
         near=(-1.0, -1),
     )
@@ -437,14 +356,14 @@ def _listed(survey: Survey, traffic: Traffic) -> Gathered:
 
 def _routed(survey: Survey, gathered: Gathered, choice: int) -> tuple[Floats, Floats] | None:
     """Route from hub to hub: bytes on links, and the latency of each pair (s)."""
-    total, took = sums(len(survey.network), -1), np.zeros(len(gathered.amount))
-    if not len(took):
-        return total.load, took
-    ends = gathered.first.astype(np.int32), gathered.last.astype(np.int32)
-    add = through(survey, total, choice, took)
-    if not all(add(block) for block in listed(*ends, gathered.amount).blocks()):
-        return None
-    return gathered.of_all(total.load, len(survey.hub)), took
+    total, rule = (sums(len(survey.network)), slowest(len(gathered.amount))), survey.rule
+    if len(gathered.amount):
+        ends = gathered.first.astype(np.int32), gathered.last.astype(np.int32)
+        blocks = listed(*ends, gathered.amount).blocks(len(survey.hub))
+        rule = rule._replace(choice=choice)
+        if not all(sum_between(sent, survey, rule, total) for sent in blocks):
+            return None
+    return gathered.of_all(total[0].load, len(survey.hub)), total[1].took
 
 
 def _around(survey: Survey, gathered: Gathered) -> Mask | None:
@@ -497,7 +416,7 @@ def _slowest(gathered: Gathered, took: Floats) -> int:
     """Return the number of the message of longest latency, the first of such."""
     latency = np.append(gathered.outside + took, gathered.near[0])
     number = np.append(gathered.number, gathered.near[1])
-    return int(number[latency >= latency.max() * (1 - _SAME)].min())
+    return int(number[latency >= latency.max() * (1 - SAME)].min())
 
 
 @dataclass(frozen=True, eq=False)
@@ -560,26 +479,60 @@ def totals(network: Topology, traffic: Traffic, watched: int = -1) -> Totals | N
         ended = _of_equals(network, traffic)
         if ended is not None:
             return ended
-    total = sums(len(network), watched)
+    passing, noted = sums(len(network), watched), slowest()
     survey, choice = survey_of(network), CHOICES[network.routing.policy]
-    if not _added(survey, traffic, total, choice):
+    if not _added(survey, traffic, (passing, noted), choice):
         return None
-    few = total.passing[1 : 1 + min(int(total.passing[0]), len(total.passing) - 1)]
-    ends = traffic.ends(int(total.number[0]))
+    few = noted.passing[1 : 1 + min(int(noted.passing[0]), len(noted.passing) - 1)]
+    ends = traffic.ends(int(noted.number[0]))
     whole = Parts(1.0, 1.0)
     latency_of = _latency_of(network, ends, whole)
-    return Totals(total.load, ends, latency_of, (int(total.passing[0]), few.tolist()), whole)
+    return Totals(passing.load, ends, latency_of, (int(noted.passing[0]), few.tolist()), whole)
 
 
-def _added(survey: Survey, traffic: Traffic, total: Sums, choice: int) -> bool:
+def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) -> Floats:
+    """Add up what messages that are sent at once put on each link, shape ``(links,)``.
+
+    The same as the sum of ``amount * share`` over :func:`simulator.routing.routes.routes`: for
+    millions of messages, as between all pairs of a large network.
+
+    Parameters
+    ----------
+    network
+        The topology.
+    source, target
+        Nodes of each message, shape ``(messages,)``.
+    amount
+        Bytes of each, shape ``(messages,)``.
+
+    Raises
+    ------
+    TopologyError
+        If two nodes have no path, naming them, or a message names a node that is not there.
+    LimitError
+        If a hash sends so many messages one by one that following them takes minutes.
+    """
+    total = totals(network, listed(source, target, amount)) if len(source) > 1 else None
+    if total is not None:
+        return total.load
+    load = np.zeros(len(network))
+    # How messages are divided depends on what all of them put on links.
+    size = len(source) if network.routing.policy in DIVIDING else _LISTED
+    for begin in range(0, len(source), max(size, 1)):
+        some = slice(begin, begin + size)
+        ways = routes(network, source[some], target[some], amount[some])
+        sent = amount[some][ways.message] * ways.share
+        load += np.bincount(ways.link, sent, len(network))
+    return load
+
+
+def _added(survey: Survey, traffic: Traffic, total: tuple[Passing, Slowest], choice: int) -> bool:
     """Add up what messages put on links; whether that could be done without a list of them."""
     if choice == HASH:
         _check_followed(survey.network, traffic)
-    if survey.hub.any():
-        add = by_hubs(survey, total, choice, no_pairs())
-    else:
-        add = through(survey, total, choice, np.zeros(0))
-    return all(add(block) for block in traffic.blocks())
+    rule, none = survey.rule._replace(choice=choice), hub_pairs(survey.hub[:0])
+    blocks = traffic.blocks(len(survey.hub))
+    return all(sum_links(sent, survey, rule, total, none) for sent in blocks)
 
 
 _LINK_STEPS = 6
@@ -651,10 +604,10 @@ def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Rout
     TopologyError
         If two nodes have no path.
     """
-    for block in traffic.blocks():
-        some = block.amount > 0
-        goal = np.repeat(block.goal, np.diff(block.offset))[some]
-        yield Routes(*_divided_ways(network, block.source[some], goal, parts))
+    for sent in traffic.blocks(len(network.nodes)):
+        some = sent.amount > 0
+        ends = sent.source[some], sent.target[some]
+        yield Routes(*_divided_ways(network, *ends, parts))
 
 
 def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -> Columns:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from helpers.strategies import both_ways, wild_networks
 from helpers.tries import tries
-from simulator.routing.graph import UNKNOWN, LinkColumns, cells, filled, hubs
-from simulator.routing.messages import across, gathered, inside, messages, no_links
-from simulator.routing.paths import graph_of, rule_of
+from simulator.routing.graph import UNKNOWN, cells, filled, hubs
+from simulator.routing.messages import gathered, messages
+from simulator.routing.paths import Survey, graph_of, list_links, rule_of
+from simulator.routing.tree import listing
 from simulator.topology import topology
 from topologies import parse_topology
 
@@ -22,15 +23,11 @@ SMALL = np.zeros(5, dtype=np.int32)
 def found(network, hub, pairs, room=None):
     """Metric, offset and links of all pairs, with room for so many links at first."""
     source, target = np.array(pairs, dtype=np.int32).T
-    graph, nodes = graph_of(network), len(network.nodes)
-    sent = messages(source, target, nodes)
-    links = no_links(sent, graph)
-    if room is not None:
-        links = LinkColumns(np.zeros(room, dtype=np.int32), np.zeros(room), links.used)
-    rule = rule_of(network, hub)
-    links = inside(sent, graph, cells(graph, hub), rule, links)
-    if hub.any():
-        links = across(sent, graph, hubs(graph, hub), rule, links)
+    graph = graph_of(network)
+    survey = Survey(network, graph, hub, cells(graph, hub))
+    sent = messages(source, target, len(network.nodes))
+    passing = None if room is None else listing(room)
+    links = list_links(sent, survey, rule_of(network, hub), passing)
     return sent.metric, *gathered(sent, links)[:2]
 
 
@@ -98,14 +95,9 @@ def test_no_path_is_written_twice_where_there_is_little_room_for_them():
     assert hub.any()
     ends = np.divmod(np.arange(network.ranks**2, dtype=np.int32), network.ranks)
     sent = messages(*ends, nodes)
-    rule = rule_of(network, hub)
-    small = no_links(sent, graph)._replace(link=SMALL, share=np.zeros(len(SMALL)))
-    links = inside(sent, graph, cells(graph, hub), rule, small)
+    survey = Survey(network, graph, hub, cells(graph, hub))
+    links = list_links(sent, survey, rule_of(network, hub), listing(len(SMALL)))
     assert links.used[0] == sent.length.sum() > 4 * len(SMALL)
-    before = int(links.used[0])
-    small = LinkColumns(links.link[:before], links.share[:before], links.used)
-    links = across(sent, graph, hubs(graph, hub), rule, small)
-    assert links.used[0] == sent.length.sum() > 2 * before
 
 
 @pytest.mark.parametrize("ports", [511, 512, 513, 1500])

@@ -13,7 +13,8 @@ from helpers.strategies import wild_networks
 from helpers.tries import tries
 from simulator.policy import POLICIES, Routing
 from simulator.routing.paths import link_metrics
-from simulator.routing.routes import best_part, link_loads, routes
+from simulator.routing.routes import best_part, routes
+from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
 from simulator.topology import Link, topology
 from topologies import parse_topology

@@ -9,7 +9,8 @@ from simulator.calls import CallRow
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
 from simulator.policy import POLICIES
-from simulator.routing.routes import link_loads, routes
+from simulator.routing.routes import routes
+from simulator.routing.totals import link_loads
 from simulator.schedule import Plan
 from simulator.support.errors import TwofoldError
 from simulator.workload import What

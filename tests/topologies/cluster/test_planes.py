@@ -6,7 +6,8 @@ import pytest
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
-from simulator.routing.routes import link_loads, routes
+from simulator.routing.routes import routes
+from simulator.routing.totals import link_loads
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError
 from topologies import Fault, broken, build, load_cluster, parse_cluster
 from topologies.cluster.bill import bill_of

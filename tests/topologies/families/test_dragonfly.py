@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone
 from simulator.policy import Routing
-from simulator.routing.routes import link_loads, routes
+from simulator.routing.routes import routes
+from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
 from topologies import DragonflyShape, bisection_bandwidth, diameter, dragonfly
 from topologies.families.dragonfly import global_ends, groups_of

@@ -33,6 +33,22 @@ tests/          mirrors the packages; helpers/; acceptance/ for the whole progra
 benchmarks/     speed and accuracy against stated targets
 docs/           these pages
 ```
+
+Numbers that are data stand in files, each with its source:
+
+| file or folder | what |
+|---|---|
+| `simulator/accelerators.yaml` | accelerators: peaks, memory, bandwidth, and how they are spelt |
+| `topologies/catalog/` | clusters of the catalogue: bandwidths, efficiencies, latencies |
+| `topologies/prices.yaml` | usual prices and power of parts |
+| `simulator/serving/engines.yaml` | defaults and constants of serving engines |
+| `traces/models/` | model cards |
+| `traces/generate/kernel_times/data/` | tables of measured kernels |
+| `collectives/libraries/nccl_constants.py` | constants of NCCL by version and generation |
+| `traces/live/`, `traces/samples/` | recordings, and steps measured on other networks |
+| `experiments/priors/`, `experiments/validation/` | errors where they were measured; published what-ifs |
+| `experiments/studies/samples/` | studies that ship |
+| `benchmarks/` | published measurements that `make validate` compares with |
 """  # noqa: E501
 
 

@@ -1,1 +1,1 @@
-"""Functions that return a schedule."""
+"""Functions that return a schedule, a file per family: ring, tree, direct, hierarchical, torus."""

@@ -1,1 +1,1 @@
-"""How communication libraries carry out a call: which algorithm, and what it costs."""
+"""Libraries: NCCL's choice and constants, RCCL, gloo; which algorithm, and what it costs."""

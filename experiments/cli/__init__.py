@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: commands and options with their help, former names, completion."""

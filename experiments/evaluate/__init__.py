@@ -1,1 +1,1 @@
-"""Many scenarios at once: design points, processes, generated steps, serving instances."""
+"""Many scenarios at once: design points, processes; memory, blocks and fleets of serving."""

@@ -1,1 +1,1 @@
-"""Renderers of documents: terminal, figures, pages, Perfetto, Parquet; progress bars."""
+"""Renderers of documents: terminal, figures, pages, Perfetto, Parquet; how numbers are rounded."""

@@ -1,1 +1,1 @@
-"""Priors: the errors that machines, kernels and steps of a kind had where they were measured."""
+"""Priors: tables of errors that machines, kernels and steps of a kind had; doubts of an answer."""

@@ -1,1 +1,1 @@
-"""A question ready to be simulated, its resources, and what-ifs written as text."""
+"""A question ready to be simulated: resources to double, what-ifs as text, faults, replicas."""

@@ -1,1 +1,1 @@
-"""Analyses of a timeline: critical path, attribution, and the metrics that people quote."""
+"""Analyses of a timeline: critical path, attribution, metrics such as MFU, overlap, TTFT, TPOT."""

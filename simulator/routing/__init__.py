@@ -1,1 +1,1 @@
-"""Routes: which links a message takes under each policy (hashed, adaptive, Valiant)."""
+"""Routes: which links a message takes; ECMP's hash, detours, the load of many messages."""

@@ -1,1 +1,1 @@
-"""Serving: requests, queues, schedulers and caches of instances, iteration by iteration."""
+"""Serving by iterations: schedulers of engines, queues, preemption, prefix caches."""

@@ -1,1 +1,1 @@
-"""A call transfer by transfer: its program, its state, the compiled loop that shares links."""
+"""A call transfer by transfer: its program, max-min shares of links, lockstep, compiled loop."""

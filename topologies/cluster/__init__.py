@@ -1,1 +1,1 @@
-"""Clusters: what a file says, the catalogue, and the network that a job sees on one."""
+"""Clusters: fields of a file, the catalogue, the network that a job sees, its bill and prices."""

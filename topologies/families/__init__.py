@@ -1,1 +1,1 @@
-"""One function per topology."""
+"""Families of topologies, a function each: rings, switches, grids, Clos networks, dragonflies."""

@@ -1,1 +1,1 @@
-"""Common to all readers: typed events and their launches, calls, ranks' graphs, sniffing."""
+"""Common to all readers: typed events, which kernels communicate, the typical step, sniffing."""

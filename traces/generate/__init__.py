@@ -1,1 +1,1 @@
-"""Generated steps: from a model's shape, parallelism and pipeline schedule to a workload."""
+"""Generated steps: model, parallelism, framework and host to a workload; memory; launch files."""

@@ -1,1 +1,1 @@
-"""From what a profiler recorded of a rank to the rank's graph: what waits for what."""
+"""From a profiler's events to a rank's graph: launches, streams, waits of the host, the step."""

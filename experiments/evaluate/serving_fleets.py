@@ -1,6 +1,7 @@
 """Instances that serve together: a router before them, prefix caches, and one run of requests."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from simulator.support.limits import limits
 from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY
 from topologies import Cluster
+from topologies.cluster.bill import TokenCost, bill_of, token_cost
 from traces.requests.table import Hashes, Requests
 
 _STEPS_OF_RUN = 200_000
@@ -189,6 +191,43 @@ class InstanceRun(NamedTuple):
     unserved: int
     iterations: NDArray[np.void]
     held: float
+
+
+def token_rate(runs: Sequence[InstanceRun]) -> float:
+    """Return tokens made a second by all accelerators, over all runs."""
+    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
+    return tokens / sum(float(run.totals["end"]) for run in runs)
+
+
+def held_ranks(instances: Instances, runs: Sequence[InstanceRun]) -> float:
+    """Return how many accelerators are held, in the mean over time and runs."""
+    if instances.scaling is None:
+        return float(instances.ranks)
+    return float(np.mean([run.held for run in runs])) * instances.deployment.parallelism.ranks
+
+
+def busy_share(runs: Sequence[InstanceRun]) -> float:
+    """Return the share of the time in which iterations run, in the mean over instances held."""
+    busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
+    held = [run.held * run.totals["end"] for run in runs]
+    return float(np.sum(busy) / np.sum(held))
+
+
+def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
+    """Return what a million tokens take, by the prices and powers of ``clusters --bill``.
+
+    Instances have their share of nodes bought whole, for as long as they are held. Accelerators
+    draw what they do at work while an iteration runs, and else what they do waiting. None where a
+    figure is not known, or pools are of several clusters.
+    """
+    cluster = instances.deployment.cluster
+    if instances.decode is not None and instances.decode.cluster.name != cluster.name:
+        return None
+    try:
+        bill = bill_of(cluster, instances.ranks)
+        return token_cost(bill, held_ranks(instances, runs), busy_share(runs), token_rate(runs))
+    except ClusterError:
+        return None
 
 
 def columns_of(requests: Requests) -> Columns:

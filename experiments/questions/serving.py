@@ -14,7 +14,10 @@ from experiments.evaluate.serving_fleets import (
     Instances,
     check_lengths,
     check_runs,
+    held_ranks,
     serve,
+    spent_on,
+    token_rate,
 )
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
 from experiments.evaluate.serving_plan import Load, tokens_of
@@ -29,9 +32,9 @@ from experiments.settings import Watch
 from simulator.serving.gaps import gap_quantile
 from simulator.serving.state import Host
 from simulator.support.arrays import Floats, Longs
-from simulator.support.errors import ClusterError, TwofoldError, WhatIfError
+from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values
-from topologies.cluster.bill import TokenCost, bill_of, token_cost
+from topologies.cluster.bill import TokenCost
 from traces.requests.table import Requests
 
 COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
@@ -300,7 +303,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         float(np.mean(figures["goodput"])) if slo is not None else None,
         float(np.mean(figures["fraction"])) if slo is not None else 0.0,
         float(np.mean([len(run.ttft) for run in base])) / span,
-        token_rate(base) / instances.ranks,
+        token_rate(base) / held_ranks(instances, base),
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
         max(float(run.totals["peak_blocks"]) for run in base) / memory.blocks,
@@ -316,7 +319,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         base[0],
         serving_prior(deployment.engine.name),
         tuple(doubts),
-        _cause(instances, base, utilities, factor),
+        _cause(base, utilities, factor),
         _deterministic(load),
     )
 
@@ -335,39 +338,6 @@ def say_engine(instances: Instances) -> str:
             f" {instances.decode.parallelism} decode"
         )
     return text if instances.count == 1 else f"{text}; {instances.count} by {instances.router}"
-
-
-def spent_on(instances: Instances, runs: Sequence[InstanceRun]) -> TokenCost | None:
-    """Return what a million tokens take, by the prices and powers of ``clusters --bill``.
-
-    Instances have their share of nodes bought whole. Accelerators draw what they do at work while
-    an iteration runs, and else what they do waiting. None where a figure is not known, or pools are
-    of several clusters.
-    """
-    cluster = instances.deployment.cluster
-    if instances.decode is not None and instances.decode.cluster.name != cluster.name:
-        return None
-    busy = busy_share(instances, runs)
-    try:
-        return token_cost(
-            bill_of(cluster, instances.ranks), instances.ranks, busy, token_rate(runs)
-        )
-    except ClusterError:
-        return None
-
-
-def token_rate(runs: Sequence[InstanceRun]) -> float:
-    """Return tokens made a second by all accelerators, over all runs."""
-    tokens = sum(float(run.totals["decoded_tokens"]) for run in runs)
-    return tokens / sum(float(run.totals["end"]) for run in runs)
-
-
-def busy_share(instances: Instances, runs: Sequence[InstanceRun]) -> float:
-    """Return the share of the time in which iterations run, in the mean over instances."""
-    span = float(np.mean([run.totals["end"] for run in runs]))
-    count = instances.count + instances.decode_count
-    busy = [run.totals["decode_time"] + run.totals["prefill_time"] for run in runs]
-    return float(np.mean(busy)) / (span * count)
 
 
 def _found(runs: Sequence[InstanceRun], load: Load) -> float | None:
@@ -677,17 +647,9 @@ _WORTH_SAYING = 0.5
 """Per cent of p99 TPOT below which no resource is named."""
 
 
-def _cause(
-    instances: Instances,
-    runs: Sequence[InstanceRun],
-    utilities: Sequence[ServingUtility],
-    factor: float,
-) -> str:
-    count = instances.count + instances.decode_count
-    prefill = (
-        float(np.mean([run.totals["prefill_time"] / max(run.totals["end"], 1e-12) for run in runs]))
-        / count
-    )
+def _cause(runs: Sequence[InstanceRun], utilities: Sequence[ServingUtility], factor: float) -> str:
+    shares = [run.totals["prefill_time"] / (run.held * run.totals["end"]) for run in runs]
+    prefill = float(np.mean(shares))
     busy = f"{100 * prefill:.0f} % of the time is in iterations that also run prefill"
     gains = [row for row in utilities if row.tpot_p99_pct is not None]
     best = max(gains, key=lambda row: (row.tpot_p99_pct or (0.0, None))[0], default=None)

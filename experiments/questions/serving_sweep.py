@@ -6,7 +6,13 @@ from typing import ClassVar, NamedTuple
 
 from experiments.baseline import Settings
 from experiments.evaluate.serving_clients import Closed, Slo
-from experiments.evaluate.serving_fleets import Instances, check_runs
+from experiments.evaluate.serving_fleets import (
+    Instances,
+    check_runs,
+    held_ranks,
+    spent_on,
+    token_rate,
+)
 from experiments.evaluate.serving_instances import Deployment, deployment_of
 from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
@@ -22,8 +28,6 @@ from experiments.questions.serving import (
     resources_of,
     runs_of,
     say_engine,
-    spent_on,
-    token_rate,
     with_more_of,
 )
 from experiments.report import Report, Rows
@@ -198,7 +202,7 @@ def _point(
         half_width(figures["tpot"]),
         None if slo is None else float(figures["goodput"].mean()),
         None if slo is None else float(figures["fraction"].mean()),
-        token_rate(runs) / served.instances.ranks,
+        token_rate(runs) / held_ranks(served.instances, runs),
         None if spent is None else spent.usd,
     )
 

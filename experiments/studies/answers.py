@@ -144,14 +144,9 @@ class Answerer:
 
 def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
     """Serve a deployment's load with a point's numbers."""
+    from experiments.evaluate.serving_fleets import busy_share, held_ranks, token_rate
     from experiments.evaluate.serving_plan import instances_of, load_of, slo_of
-    from experiments.questions.serving import (
-        busy_share,
-        figures_of,
-        runs_of,
-        token_rate,
-        with_more_of,
-    )
+    from experiments.questions.serving import figures_of, runs_of, with_more_of
 
     try:
         before = instances_of(plan, site.cluster)
@@ -184,9 +179,10 @@ def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:
         "goodput": figures.get("goodput", unasked),
         "attained": figures.get("fraction", unasked),
         "tokens": token_rate(runs),
+        "ranks": held_ranks(after, runs),
     }
     served = Served(**{name: float(np.asarray(each).mean()) for name, each in seen.items()})
-    return Answer(math.nan, busy_share(after, runs), served=served)
+    return Answer(math.nan, busy_share(runs), served=served)
 
 
 def _one_of(study: DesignPoints, scenario: Scenario, numbers: Numbers) -> Answer:

@@ -121,9 +121,9 @@ def _seen(name: str, jobs: Sequence[Job]) -> float:
 
 
 def tokens_per_s_per_gpu(jobs: Sequence[Job]) -> float:
-    """Tokens a second over the accelerators of all instances."""
+    """Tokens a second over the accelerators that are held."""
     _seen("tokens", jobs)
-    return math.fsum(job.share * job.served.tokens / job.ranks for job in jobs if job.served)
+    return math.fsum(job.share * job.served.tokens / job.served.ranks for job in jobs if job.served)
 
 
 def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
@@ -136,7 +136,7 @@ def usd_per_million_tokens(jobs: Sequence[Job]) -> float:
     """
     _seen("tokens", jobs)
     return math.fsum(
-        job.share * token_cost(job.placed.bill, job.ranks, job.busy, job.served.tokens).usd
+        job.share * token_cost(job.placed.bill, job.served.ranks, job.busy, job.served.tokens).usd
         for job in jobs
         if job.served
     )

@@ -166,7 +166,8 @@ class Served(NamedTuple):
     """What requests saw of a deployment (s): means over seeds.
 
     ``goodput`` is of requests a second that keep the SLO, ``attained`` their share, both NaN
-    without one; ``tokens`` is of those made a second by all accelerators.
+    without one; ``tokens`` is of those made a second by all accelerators, of which
+    ``ranks`` are held in the mean.
     """
 
     ttft_mean: float
@@ -177,6 +178,7 @@ class Served(NamedTuple):
     goodput: float
     attained: float
     tokens: float
+    ranks: float
 
 
 @dataclass(frozen=True, slots=True)

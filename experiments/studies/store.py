@@ -53,7 +53,7 @@ BLOCK = 4096
 _EVERY = 0.25
 """Seconds between two commits of answers."""
 _PATIENCE = 30.0
-_FORMAT = 3
+_FORMAT = 4
 """Of the index's tables; one of another format is made anew."""
 ANSWER = (
     "key BLOB PRIMARY KEY, step REAL, busy REAL, refused TEXT NOT NULL, moves TEXT NOT NULL, "

@@ -382,7 +382,7 @@ class TokenCost(NamedTuple):
     usd: float
 
 
-def token_cost(bill: Bill, ranks: int, busy: float, rate: float) -> TokenCost:
+def token_cost(bill: Bill, ranks: float, busy: float, rate: float) -> TokenCost:
     """Return what a million tokens take.
 
     Parameters
@@ -390,7 +390,7 @@ def token_cost(bill: Bill, ranks: int, busy: float, rate: float) -> TokenCost:
     bill
         Of the nodes that hold the ranks, of which these have their share.
     ranks
-        Accelerators.
+        Accelerators that are held, in the mean.
     busy
         Share of the time in which they work.
     rate

@@ -249,6 +249,20 @@ def test_autoscaling_is_between_its_least_and_all():
         assert run.unserved == 0
 
 
+def test_instances_that_are_not_held_cost_nothing():
+    """The same tokens by fewer accelerators: each makes more, and all together cost less."""
+    plan = {"model": "llama-3.1-8b", "rate": "1/s", "instances": 6}
+    always, scaled = (
+        serving(instances_of(serving_plan(**plan, **more), "hgx-h100"), surge(), resources=[])
+        for more in ({}, {"scale": "from 1 at 20 requests, 10 s to start"})
+    )
+    assert scaled.held < 6
+    rate = always.tokens_per_second_per_gpu * 6 / scaled.held
+    assert scaled.tokens_per_second_per_gpu == pytest.approx(rate, rel=0.05)
+    # They work for more of the time, and draw more then.
+    assert always.spent.usd * scaled.held / 6 < scaled.spent.usd < always.spent.usd
+
+
 def test_autoscaling_from_all_changes_nothing():
     usual, same = scaled(None, 3), scaled("from 3 at 20 requests, 10 s to start", 3)
     assert (usual.ttft == same.ttft).all()

@@ -26,7 +26,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, ROOT, SAMPLE, STUDY
+from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, ROOT, SAMPLE, SAMPLES, STUDY
+
+GPU = str(SAMPLES / "gpu-dp2-tp4")
 
 TRAIN = ("--tp", "2", "--dp", "2", "--sequence", "512", "--global-batch", "4")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -57,7 +59,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "goal": ("convert", SAMPLE, "out/o.goal", "--to", "goal", "-c", "c.yaml"),
     "package": ("convert", SAMPLE, "out/p", "--to", "package", "-c", "c.yaml"),
-    "mine": ("calibrate", SAMPLE, "-c", "c.yaml", "--write", "out/o.yaml"),
+    "mine": ("calibrate", GPU, "-c", "dgx-a100", "--write", "out/o.yaml"),
     "node": ("clusters", "c.yaml", "--write", "out/o.yaml"),
     "calls": (
         *("collective", "all_reduce 1MiB ranks 0-3", "all_reduce 1MiB ranks 2-5"),
@@ -69,9 +71,21 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("serving", "llama-3.1-8b", "-c", "hgx-h100", "--rate", "1/s", "--requests-count", "20"),
         *("--seeds", "1", "--resource", "compute", "--perfetto", "out/o.json"),
     ),
+    "deployment": (
+        *("compare", "chat.yaml", "-c", "hgx-h100", "-c", "hgx-h200"),
+        *("--html", "out/o.html", "--figure", "out/o.svg"),
+    ),
+    "atlas": (
+        *("atlas", "-o", "out/s", "--models", "llama-3.2-1b"),
+        *("--clusters", "dgx-a100", "--gpus", "8"),
+    ),
+    "copies": ("utility", GPU, "-c", "dgx-a100", "--ranks", "0-3", "--html", "out/o.html"),
     "study-page": ("study", "study.yaml", "-d", "out/s", "--html", "out/o.html"),
 }
 """Commands that write, below ``out`` or to stdout."""
+CHAT = (
+    b"deployment: {model: llama-3.1-8b, rate: 8/s, input: 256, output: 16, count: 20, seeds: 1}\n"
+)
 STATUS = {0, 1, 2, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGXFSZ}
 _WALL_S = 120
 _READ_ONLY = 65_536
@@ -188,6 +202,7 @@ def _made(folder: Path) -> None:
     (folder / "c.yaml").write_bytes(CLUSTER_YAML)
     (folder / "calls.csv").write_bytes(CALLS)
     (folder / "study.yaml").write_bytes(STUDY)
+    (folder / "chat.yaml").write_bytes(CHAT)
     folder.chmod(0o777)
     (folder / "out").chmod(0o777)
 
@@ -363,14 +378,15 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     rng = random.Random(seed)
     names = [name for name in COMMANDS if options.only in name]
-    right = {name: _undisturbed(COMMANDS[name]) for name in names}
-    for name in names:
-        print(f"{name}: {len(right[name])} files that are the same in two runs", flush=True)
+    right: dict[str, dict[str, str]] = {}
     begun, failed = time.monotonic(), 0
     counts: Counter[str] = Counter()
     for number, fault in zip(range(options.count), faults(rng), strict=False):
         name = rng.choice(names)
         counts[fault.name.split(" after ")[0]] += 1
+        if name not in right:
+            right[name] = _undisturbed(COMMANDS[name])
+            print(f"{name}: {len(right[name])} files that are the same in two runs", flush=True)
         for wrong in _tried(COMMANDS[name], fault, right[name]):
             failed += 1
             print(f"FAILED {number}: {name}, {fault.name}: {wrong}", flush=True)

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import QuantityError, SettingsError, shown
-from simulator.support.quantities import format_ranks, parse_quantity, parse_ranks
+from simulator.support.quantities import count_of, format_ranks, parse_quantity, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def _nearest(value: str, choices: Iterable[str]) -> str:
 
 
 def _step(value: str) -> str:
-    if not (value.isdecimal() or value in _NAMED_STEPS or percentile_of(value)):
+    if count_of(value) is None and value not in _NAMED_STEPS and not percentile_of(value):
         raise ValueError("write the number of a step, typical, median, all, or p95")
     return value
 

@@ -21,7 +21,7 @@ from simulator.shares import Shares, of_bytes
 from simulator.support.arrays import Floats
 from simulator.support.errors import WorkloadError, shown
 from simulator.support.input_files import csv_rows, read_text
-from simulator.support.quantities import number_of
+from simulator.support.quantities import count_of, number_of
 
 _FORMS = (
     "write a factor (busiest over mean) such as 1.5, zipf:1.2, or a CSV file: a matrix of bytes, "
@@ -209,11 +209,11 @@ def parse_imbalance(text: str) -> Imbalance:
     """
     spec = text.strip()
     if spec.lower().startswith(_ZIPF):
-        exponent = _number(spec[len(_ZIPF) :])
+        exponent = number_of(spec[len(_ZIPF) :])
         if not 0 <= exponent < math.inf:
             raise WorkloadError(f"imbalance {shown(text)}: {_ZIPF} needs an exponent of 0 or more")
         return Imbalance(spec, exponent=exponent)
-    factor = _number(spec)
+    factor = number_of(spec)
     if not math.isnan(factor):
         if not 1 <= factor < math.inf:
             raise WorkloadError(
@@ -221,13 +221,6 @@ def parse_imbalance(text: str) -> Imbalance:
             )
         return Imbalance(spec, factor=factor)
     return _file(spec)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _one_hot(factor: float, ranks: int, text: str) -> Floats:
@@ -245,12 +238,12 @@ def _one_hot(factor: float, ranks: int, text: str) -> Floats:
 def _file(text: str) -> Imbalance:
     path, layer = Path(text), None
     before, colon, after = text.rpartition(":")
-    if colon and after.isdecimal() and not path.exists():
-        path, layer = Path(before), int(after)
+    if colon and count_of(after) is not None and not path.exists():
+        path, layer = Path(before), count_of(after)
     if not path.is_file():
         raise WorkloadError(f"imbalance {shown(text)}: no such file; {_FORMS}")
     rows = _rows(path)
-    if any(math.isnan(_number(cell)) for cell in rows[0][1]):
+    if any(math.isnan(number_of(cell)) for cell in rows[0][1]):
         histogram = _histogram(rows, path)
         if layer is not None and layer not in histogram:
             raise WorkloadError(f"{path}: layer: there is no layer {layer}")
@@ -328,9 +321,10 @@ _MOST = 1 << 20
 
 
 def _whole(cell: str, where: str) -> int:
-    if not (cell.isdecimal() and len(cell) < 9 and int(cell) < _MOST):
+    number = count_of(cell)
+    if number is None or number >= _MOST:
         raise WorkloadError(f"{where}: {shown(cell)} is not a whole number of 0 or more")
-    return int(cell)
+    return number
 
 
 def _amount(cell: str, where: str) -> float:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
+from simulator.support.quantities import count_of
 from simulator.topology import Node, Topology
 
 Mask = NDArray[np.bool_]
@@ -341,9 +342,11 @@ def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] 
     for index, node in enumerate(network.nodes[network.ranks :], start=network.ranks):
         word, _, number = str(node).partition(":")
         if word in ("nic", "gpu"):
-            home[index] = int(number.partition(".")[0])
-        elif word.removesuffix("-down") in named and number.isdecimal():
-            home[index] = int(number)
+            number = number.partition(".")[0]
+        elif word.removesuffix("-down") not in named:
+            continue
+        of_node = count_of(number)
+        home[index] = NOWHERE if of_node is None else of_node
     return home
 
 

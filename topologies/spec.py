@@ -13,7 +13,7 @@ from simulator.support.errors import TopologyError
 from simulator.support.limits import limits
 from simulator.support.names import nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
-from simulator.support.quantities import whole_of
+from simulator.support.quantities import count_of
 from simulator.topology import Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
@@ -214,7 +214,7 @@ def routed(
     7
     """
     name, _, seed = policy.partition(":")
-    if (seed and not seed.isdecimal()) or whole_of(seed or "0") is None:
+    if count_of(seed or "0") is None:
         raise TopologyError(
             f"{policy!r}: the seed behind the colon is not a number: write {name}:1"
         )

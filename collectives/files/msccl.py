@@ -27,6 +27,7 @@ from collectives.files.thread_blocks import Instruction, MscclProgram, ThreadBlo
 from simulator.schedule import Schedule
 from simulator.support.errors import ScheduleError
 from simulator.support.input_files import parse_xml
+from simulator.support.quantities import whole_of
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -132,7 +133,7 @@ def _text(element: ElementTree.Element, where: str, name: str) -> str:
 
 def _number(element: ElementTree.Element, where: str, name: str, *, least: int = 0) -> int:
     text = _text(element, where, name)
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(text) >= least):
+    number = whole_of(text)
+    if number is None or number < least:
         raise ScheduleError(f"{where}: {name} {text!r} is not a whole number of {least} or more")
-    return int(text)
+    return number

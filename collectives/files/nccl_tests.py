@@ -31,7 +31,7 @@ from collectives.files.measured_calls import (
 )
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import reason_of
-from simulator.support.quantities import MOST_RANKS
+from simulator.support.quantities import MOST_RANKS, count_of
 
 _PROGRAM = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _KINDS = {
@@ -252,7 +252,7 @@ def _read_line(run: _Run, line: str, location: str) -> None:
     elif words[:1] in (["#"], ["#(B)"], ["(B)"]) and "(elements)" in words:
         units = [word.strip("()") for word in words if word.strip("()") in SECONDS]
         run.unit = SECONDS[units[0]] if units else run.unit
-    elif run.names and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
+    elif run.names and len(words) > 1 and all(count_of(word) is not None for word in words[:2]):
         run.rows.append(_row(run, words, location))
 
 

@@ -18,6 +18,7 @@ from collectives.files.measured_calls import (
     seconds,
 )
 from simulator.support.errors import TraceError, shown
+from simulator.support.quantities import count_of
 
 _HEAD = re.compile(r"^\s*#bytes\s+#iterations\s+(.*)$")
 _COLUMN = re.compile(r"[^\s\[\]](?:[^\[\]]*?[^\s\[\]])?\s*\[[^\]]*\]")
@@ -49,7 +50,7 @@ def read_perftest(text: str, path: str) -> BenchmarkLog:
         if head := _HEAD.match(line):
             columns = [" ".join(heading.split()) for heading in _COLUMN.findall(head[1])]
         words = line.split()
-        if columns and len(words) > 1 and words[0].isdigit() and words[1].isdigit():
+        if columns and len(words) > 1 and all(count_of(word) is not None for word in words[:2]):
             location = f"{path}, line {count}"
             if len(words) - 2 < len(columns):
                 shortfall = f"{len(words)} of {2 + len(columns)} columns"

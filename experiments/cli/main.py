@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
@@ -91,8 +92,19 @@ class _Commands(TyperGroup):
         return super().main(*arguments, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note what was typed, which is part of an answer, and translate former names in it."""
+        """Note what was typed, which is part of an answer, and translate former names in it.
+
+        Nothing that is asked for is empty, but an unset variable of the shell is: of a trace it
+        would mean this directory, of ``--ranks`` all of them.
+        """
         WORDS.set(tuple(args))
+        for before, word in pairwise(() if ctx.resilient_parsing else ("twofold", *args)):
+            name, is_value, value = word.partition("=")
+            if not word or (name.startswith("--") and is_value and not value):
+                after = name or before
+                raise typer.BadParameter(
+                    f"what follows {after} is empty: is a variable unset?", ctx
+                )
         words = current_words(_limits_first(args))
         if sorted(words) != sorted(args) and not ctx.resilient_parsing:
             say(f"note: this is now written {shlex.join(('twofold', *words))}")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from simulator.engine import FORMER_ENGINES
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import TwofoldError, shown
+from simulator.support.quantities import count_of
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -117,9 +118,11 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
-    is_percentile = value.startswith("p") and value[1:].isdecimal()
-    if not (value in ("typical", "median", "all") or value.isdecimal() or is_percentile):
-        raise typer.BadParameter(f"{value!r} is not a step: a number, typical, median, all or p95.")
+    is_number = count_of(value.removeprefix("p")) is not None
+    if value not in ("typical", "median", "all") and not is_number:
+        raise typer.BadParameter(
+            f"{shown(value)} is not a step: a number, typical, median, all or p95."
+        )
     return value
 
 

@@ -20,6 +20,7 @@ from experiments.cli.options import (
     with_options,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
+from simulator.support.quantities import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -274,8 +275,8 @@ def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     """Tell a form from a number of tokens: clients of engines have ``--output`` for these."""
     form = Output.TABLE
     for value in output:
-        if value.isdecimal() and len(value) < 10 and int(value) > 0:
-            tokens = int(value)
+        if number := count_of(value):
+            tokens = number
         elif value in list(Output):
             form = Output(value)
         else:

@@ -10,7 +10,9 @@ import typer
 
 from experiments.cli.options import Html, Output, OutputOption, refuse_given
 from experiments.cli.show import WORDS, check_html, say, show
+from simulator.support.errors import shown
 from simulator.support.limits import KEEPS
+from simulator.support.quantities import count_of
 
 _PAGE = "Points in detail"
 
@@ -136,10 +138,10 @@ def _names(value: str | None) -> list[str]:
 
 
 def _sizes(value: str | None) -> list[int]:
-    sizes = _names(value)
-    if wrong := [size for size in sizes if not (size.isdecimal() and int(size))]:
-        raise typer.BadParameter(f"{wrong[0]!r}: write numbers of GPUs such as 64,512.")
-    return [*map(int, sizes)]
+    sizes = {size: count_of(size) for size in _names(value)}
+    if wrong := [size for size, number in sizes.items() if not number]:
+        raise typer.BadParameter(f"{shown(wrong[0])}: write numbers of GPUs such as 64,512.")
+    return [number for number in sizes.values() if number]
 
 
 def atlas(

@@ -394,8 +394,10 @@ def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, i
     if words is None:
         raise WorkloadError(f"decode {text!r}: write, for example, '4 x tp 8, dp 2 on hgx-h200'")
     degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
-    for name, count in re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or ""):
-        degrees[name] = int(count)
+    written = re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or "")
+    if len(dict(written)) < len(written):
+        raise WorkloadError(f"decode {text!r}: a degree is given twice")
+    degrees.update({name: int(count) for name, count in written})
     if not min(int(words[1]), *degrees.values()):
         raise WorkloadError(f"decode {text!r}: a pool has at least 1 of each")
     return int(words[1]), (degrees["tp"], degrees["dp"], degrees["ep"]), words[3] or ""

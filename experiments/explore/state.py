@@ -9,7 +9,7 @@ page shows, a command with these what-ifs answers too.
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from math import isfinite
+from math import isnan
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
@@ -18,6 +18,7 @@ from experiments.scenario.resources import RANKS, check_resource
 from experiments.scenario.words import check_factor
 from experiments.settings import Settings
 from simulator.support.errors import SettingsError, TwofoldError, shown
+from simulator.support.quantities import count_of, number_of
 
 CLUSTER, TOPOLOGY, ROUTING = "cluster", "topology", "routing"
 ALGORITHM, WHAT_IF = "algorithm", "what-if"
@@ -214,19 +215,17 @@ def _resource(name: str) -> str:
 
 
 def _number(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value):
+    value = number_of(text)
+    if isnan(value):
         raise SettingsError(f"{name}: {shown(text)} is not a number")
     return value
 
 
 def _rank(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+    rank = count_of(text)
+    if rank is None:
         raise SettingsError(f"{FIRST_RANK}: {shown(text)} is not a rank")
-    return int(text)
+    return rank
 
 
 def _slid(resource: str, factor: float) -> str:

@@ -26,6 +26,7 @@ from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import DisconnectedError, TwofoldError, WhatIfError
+from simulator.support.limits import limits
 
 _COLUMNS = Columns(
     "WhatIfPoint",
@@ -143,6 +144,9 @@ def what_ifs(  # noqa: PLR0913 - the options of the command
 DRAWS = 20
 """Draws of a change by lot, unless more or fewer are asked for."""
 
+_OF_DRAW = 300_000
+"""Steps of the limit ``work`` for a draw: a draw of a small step takes two milliseconds."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Applied:
@@ -166,6 +170,8 @@ def _check_draws(changes: Sequence[Change], draws: int | None, seed: int | None)
         raise WhatIfError(f"{draws} draws are too few; ask for 1 or more")
     if seed is not None and seed < 0:
         raise WhatIfError(f"seed {seed} is negative; write 0 or more")
+    drawn = sum(change.is_drawn for change in changes) * (draws or DRAWS)
+    limits().check("work", _OF_DRAW * drawn, "draws", f"{drawn} of them are simulated")
     options = [name for name, value in (("draws", draws), ("seed", seed)) if value is not None]
     if options and not any(change.is_drawn for change in changes):
         raise WhatIfError(

@@ -14,7 +14,7 @@ from experiments.scenario.change import Faulty
 from experiments.scenario.words import Word, factor_of, near
 from simulator.support.errors import WhatIfError, shown
 from simulator.support.names import same_name
-from simulator.support.quantities import whole_of
+from simulator.support.quantities import count_of, whole_of
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 from topologies.faults import DRAWN, Drawn, Fault, LinkNamed, NicNamed, NodeNamed, Part, SwitchNamed
 
@@ -151,9 +151,10 @@ def _nic(named: Sequence[Word]) -> NicNamed:
 
 
 def _number(word: Word, what: str) -> int:
-    if not (word.text.isascii() and word.text.isdecimal() and len(word.text) < 8):
-        raise WhatIfError(f"{word.text!r} is not the number of a {what}")
-    return int(word.text)
+    number = count_of(word.text)
+    if number is None:
+        raise WhatIfError(f"{shown(word.text)} is not the number of a {what}")
+    return number
 
 
 _READ: dict[str, Callable[[Sequence[Word]], Part]] = {

@@ -78,6 +78,7 @@ from experiments.scenario.words import (
 )
 from simulator.support.errors import TwofoldError, WhatIfError
 from simulator.support.names import same_name
+from simulator.support.quantities import count_of
 from topologies.cluster.changed import SETTINGS
 from topologies.cluster.kinds import split_resource
 
@@ -282,11 +283,12 @@ def _replicas(clause: Clause) -> Part:
 def _repeats(clause: Clause) -> Part:
     clause.for_all_ranks()
     what, *rest = [word.text for word in clause.words]
-    if len(rest) != 3 or rest[1] != "->" or not (rest[0].isdecimal() and rest[2].isdecimal()):
+    numbers = [count_of(number) for number in (*rest[:1], *rest[2:])]
+    if len(numbers) != 2 or rest[1] != "->" or not (numbers[0] and numbers[1]):
         raise WhatIfError(f"write the present and the new number, as in '{what} 4 -> 8'")
     from experiments.scenario.sizes import Repeats, repeats  # other what-ifs do without
 
-    return repeats(Repeats(what, int(rest[0][:7]), int(rest[2][:7])))
+    return repeats(Repeats(what, numbers[0], numbers[1]))
 
 
 _ACCELERATOR = "accelerator"

@@ -39,9 +39,12 @@ from experiments.studies.placed import (
     whole_identity,
 )
 from simulator.support.errors import StudyError
+from simulator.support.quantities import count_of
 
 LOCAL = "local"
 """Beginning of an address that stands for workers of this machine: ``local:2``."""
+_PROTOCOLS = ("tcp", "tls", "ws", "wss")
+"""Beginnings of a scheduler's address that need nothing but Dask."""
 _PER_CORE = 8
 """Local workers for each core at most: each is a process with the inputs, and they only wait."""
 _LOGGERS = ("distributed", "tornado")
@@ -71,12 +74,12 @@ def local_workers(address: str) -> int | None:
     (2, None)
     """
     protocol, sign, rest = address.partition(":")
-    if sign and protocol == LOCAL and rest.isdecimal() and int(rest[:9]) > 0:
+    if sign and protocol == LOCAL and (workers := count_of(rest)):
         most = _PER_CORE * (os.cpu_count() or 1)
-        if len(rest) > 9 or int(rest) > most:
+        if workers > most:
             raise StudyError(f"--dask {address!r}: this machine can run at most {most} workers")
-        return int(rest)
-    if not rest.startswith("//") or len(rest) < 3:
+        return workers
+    if protocol not in _PROTOCOLS or not rest.startswith("//") or len(rest) < 3:
         raise StudyError(f"--dask {address!r}: write tcp://HOST:PORT of a scheduler, or local:2")
     return None
 
@@ -180,6 +183,8 @@ class _Connection:
                 self._note("no worker is there that can answer: waiting for one (Ctrl-C leaves)")
                 self._client.wait_for_workers(1)
             self._inputs = self._client.scatter(self._answerer, broadcast=True, hash=False)
+        except TypeError as error:  # tls:// without certificates
+            raise StudyError(f"--dask {self._address}: {str(error).split(' (')[0]}") from error
         except (*_LOST, ValueError) as error:
             raise StudyError(
                 f"--dask {self._address}: no scheduler answered within {patience:g} s; finished "

@@ -59,19 +59,17 @@ def read_predictions(path: Path | str) -> dict[str, dict[int, float]]:
     predictions: dict[str, dict[int, float]] = {}
 
     def read(row: Cells) -> None:
-        tool, line = row.text("tool", row.source.stem), row.text("row")
+        tool, line = row.text("tool", row.source.stem), row.count("row")
         if tool in (OURS, ROOFLINE):
             raise TraceError(f"tool: {tool!r} is computed here: call yours otherwise")
-        if not line.isdecimal():
-            raise TraceError(f"row: {shown(line)} is no line of the table of what was measured")
         value = row.number("predicted")
         if not 0 < value < math.inf:
             raise TraceError(
                 f"predicted: {shown(row.text('predicted'))} is not positive and finite"
             )
-        if int(line) in predictions.setdefault(tool, {}):
+        if line in predictions.setdefault(tool, {}):
             raise TraceError(f"row: {tool} predicts line {line} twice")
-        predictions[tool][int(line)] = value
+        predictions[tool][line] = value
 
     read_rows(path, "prediction", read)
     return predictions

@@ -11,6 +11,7 @@ import os
 import stat
 import zlib
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from io import BufferedReader, BytesIO
@@ -559,10 +560,14 @@ def csv_table(
     Raises
     ------
     TraceError
-        As :func:`csv_rows`; also if a row has more cells than there are columns.
+        As :func:`csv_rows`; also if two columns have one name, or a row has more cells than there
+        are columns.
     """
     rows = csv_rows(text.splitlines(keepends=True), source, TraceError)
     names = next((cells for _, cells in rows if cells), [])
+    for name, columns in Counter(filter(None, names)).items():
+        if columns > 1:
+            raise TraceError(f"{source}: {columns} columns are called {shown(name)}: keep one")
     return names, _by_name(names, rows, source)
 
 

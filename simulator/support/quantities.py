@@ -147,6 +147,17 @@ def whole_of(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
+def count_of(text: str) -> int | None:
+    """Read a number of things, as :func:`whole_of`: plain digits, without a sign.
+
+    Examples
+    --------
+    >>> count_of("012"), count_of("-12"), count_of("²")
+    (12, None, None)
+    """
+    return None if text.startswith("-") else whole_of(text)
+
+
 def _no_unit(number: str, unit: str, base: str) -> str:
     """Say of what is not a unit which was meant: ``gbps`` may be bits or bytes, so it is asked."""
     spelt = _spelt(unit)
@@ -311,7 +322,7 @@ _PREFIX = re.compile(r"(?:torch\.|c10::|at::|std::|nccl(?=[a-z])|dt_)")
 _FILLING = re.compile(r"[\s_]+")
 
 
-_RANKS = re.compile(r"\s*(\d{1,7})\s*(?:-\s*(\d{1,7})\s*)?")
+_RANKS = re.compile(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?")
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:

@@ -53,6 +53,18 @@ def wrong(*words):
     return answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (("inspect", ""), "inspect"),
+        (("utility", SAMPLE, *CLUSTER, "--ranks", ""), "--ranks"),
+        (("utility", SAMPLE, *CLUSTER, "--ranks="), "--ranks"),
+    ],
+)
+def test_what_is_empty_as_a_variable_of_the_shell_is_not_the_usual_value(words, after):
+    assert f"what follows {after} is empty: is a variable unset?" in wrong(*words)
+
+
 def broken(folder, what):
     """A trace that cannot be used, and what the message must name."""
     path = folder / "trace.json"

@@ -10,10 +10,12 @@ from benchmarks.fuzz.cases import (
     archives,
     dumps,
     listed_inputs,
+    more_networks,
     more_tables,
     more_traces,
     more_words,
     networks,
+    recordings,
     schedules,
     studies,
     tables,
@@ -89,13 +91,39 @@ FOUND = {
 
 
 FOUND |= {
+    studies.more_studies: ("study: a weight of 1e308",),
+    recordings.recordings: (
+        "pipeline: a column twice",
+        "pipeline: every row twice",
+        "pipeline: times that are true",
+        "pipeline: all at once",
+        "pipeline: step 9",
+        "rocpd: rocpd_region.start 9223372036854775807",
+        "RPD: rocpd_api.end 9223372036854775807",
+        "predictions: a row of digits",
+        "predictions: a column twice",
+        "ratios: step_ratio_b_over_a_measured 999999999",
+    ),
+    listed_inputs.commands: (
+        "command: inspect",
+        "command: utility S -c dgx-a100 --ranks=",
+        "command: atlas -o o --models llama-3.2-1b --clusters dgx-a100 --gpus 9",
+        "command: study study.yaml --no-cache --dask tls",
+        "command: study study.yaml --no-cache --dask ucx",
+        "command: collective all_to_all -c dgx-a100 -n 4 --sizes 1MiB --imbalance zipf:1e308",
+        "command: collective all_to_all -c dgx-a100 -n 4 --sizes 1MiB --imbalance own.csv:9",
+    ),
+    listed_inputs.what_ifs: ("what-if text: layers 2 -> 123456789",),
     more_traces.more_traces: ("XLA JSON: device of 5,000 digits", "folder: a new line in a name"),
-    more_tables.more_tables: (
+    more_networks.more_networks: (
         "cluster: nodes: 010",
         "cluster: nodes: 1:30",
         "cluster: 3000000000 s",
         "InfraGraph: a slice backwards",
         "InfraGraph: 10,000 components",
+    ),
+    more_tables.more_tables: (
+        "log: perftest: a superscript",
         "log: nccl: a rank twice",
         "log: table: time 1e-30",
         "requests: all at once",
@@ -108,7 +136,6 @@ FOUND |= {
         "served: ttft -1",
         "served: ttft 0",
         "served: tpot 1e-30",
-        "study: a weight of 1e308",
     ),
     more_words.more_words: (
         "what-if: 'scale_out.flows = 99999",
@@ -180,6 +207,7 @@ _REFUSED = (
 
 _SLOW = (
     *(archives.archives, traces.traces, more_tables.more_tables, dumps.dumps),
+    *(recordings.recordings, listed_inputs.commands),
     *(listed_inputs.serving_options, listed_inputs.request_files, listed_inputs.cluster_files),
 )
 """Cases that take ten seconds and more together: the rest is tried each time."""

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from simulator.policy import POLICIES
 from simulator.support.errors import TopologyError, TwofoldError
-from simulator.support.quantities import whole_of
+from simulator.support.quantities import count_of
 from simulator.topology import SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES
@@ -245,7 +245,7 @@ def _with_policy(
     if not spec.routing:
         return part, graph
     policy, _, seed = spec.routing.partition(":")
-    if policy not in POLICIES or whole_of(seed or "0") is None:
+    if policy not in POLICIES or count_of(seed or "0") is None:
         raise TopologyError(
             f"{graph.spec}: of a fabric between nodes the routing is one of {', '.join(POLICIES)}"
         )

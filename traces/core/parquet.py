@@ -34,9 +34,11 @@ def parquet_columns(
 
     check_memory()
     try:
-        lacking = sorted(set(columns) - set(pq.read_schema(io.BytesIO(data)).names))
-        if lacking:
-            raise TraceError(f"{where}: no column {lacking[0]!r}")
+        names = pq.read_schema(io.BytesIO(data)).names
+        for column in columns:
+            if names.count(column) != 1:
+                number = "two columns" if column in names else "no column"
+                raise TraceError(f"{where}: {number} {column!r}")
         source = pq.ParquetFile(io.BytesIO(data), read_dictionary=list(repeated))
         _check_size(source, where, len(data))
         table = source.read(columns=list(columns))

@@ -50,6 +50,8 @@ _POSTED = 1e-3
 what a launch takes, and a tenth of a short computation of a pipeline."""
 _STAMPS = 1e-6
 """Stamps of one instant differ by less (s): they are single-precision floats of some seconds."""
+_OVERLAP = 1e-4
+"""Computations of a worker overlap by this at most (s); in the published job by 3.7e-6."""
 Position = tuple[int, int]
 """A worker: its replica and its stage."""
 
@@ -132,6 +134,12 @@ class _Pipeline:
                     f"{where}: a worker has forward-compute, backward-compute and an optimizer; "
                     f"this one has {', '.join(worker.operations)}"
                 )
+            for before, after in pairwise(sorted((*forward, *backward), key=lambda op: op.start)):
+                if before.end - after.start > _OVERLAP:
+                    raise TraceError(
+                        f"{where}: start_ts: {after.kind} begins at {after.start:g} s, before"
+                        f" {before.kind} ends at {before.end:g} s: a worker computes in order"
+                    )
             for kind in MESSAGES:
                 messages = len(worker.operations.get(kind, ()))
                 computed = len(forward if kind.startswith("forward") else backward)

@@ -6,6 +6,7 @@ from statistics import median_low
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
+from simulator.support.quantities import count_of
 from simulator.workload import What, Workload
 from traces.core.files import is_parquet
 from traces.core.loaded import ALL, MEDIAN, Coverage, Loaded
@@ -56,8 +57,9 @@ def _chosen(file: Path, steps: Mapping[int, Sequence[Worker]], step: str) -> int
     if step == MEDIAN:
         middle = median_low(lengths.values())
         return min(number for number, length in lengths.items() if length == middle)
-    if step.isdecimal() and int(step) in steps:
-        return int(step)
+    number = count_of(step)
+    if number is not None and number in steps:
+        return number
     some = ", ".join(map(str, list(steps)[:8])) + (", ..." if len(steps) > 8 else "")
     why = "each step counts from its own begin" if step == ALL else f"the table has {some}"
     raise TraceError(f"{file}: no step {step}: {why}; name one, or {MEDIAN}")

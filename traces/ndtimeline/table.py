@@ -6,7 +6,7 @@ worker and its ``rank``, ``step``, ``optype``, ``start_ts`` since the step's beg
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +98,8 @@ def _operation(path: Path, number: int, values: Mapping[str, Any]) -> Operation:
         )
     start, duration = (values[name] for name in ("start_ts", "duration"))
     for name, value in (("start_ts", start), ("duration", duration)):
-        if not isinstance(value, int | float) or not 0 <= value <= CENTURY:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= CENTURY:
             raise TraceError(f"{path}: row {number}: {name}: {shown(value)} is not a time (s)")
     sequence = _whole(path, number, values, "seq_id")
     chunk = -1 if values["mc"] in (None, -1) else _whole(path, number, values, "mc")
@@ -125,7 +126,12 @@ def _worker(path: Path, position: tuple[int, int], rows: list[tuple[int, Operati
             "is recorded of each, the first of its tensor group"
         )
     operations: dict[str, list[Operation]] = defaultdict(list)
-    for _, operation in rows:
+    for operation, times in Counter(operation for _, operation in rows).items():
+        if times > 1:
+            raise TraceError(
+                f"{path}: dp_rank {position[0]}, stage {position[1]}: optype: {operation.kind} at"
+                f" {operation.start:g} s is in {times} rows: were files joined twice?"
+            )
         operations[operation.kind].append(operation)
     ordered = {
         kind: tuple(sorted(of_kind, key=lambda op: (op.start, op.sequence)))

@@ -64,13 +64,14 @@ def exported(path: Path, recording: Recording) -> Export:
     TraceError
         If there is no event of a GPU, or one that ends before it begins.
     """
-    device, runtime = recording.device, recording.runtime
+    device, runtime, marks = recording.device, recording.runtime, recording.marks
     if not len(device["start"]):
         raise TraceError(
             f"{path}: no kernel and no copy was recorded: record with 'rocprofv3 --runtime-trace' "
             "or 'runTracer.sh'"
         )
-    for columns, what in ((device, "a kernel or copy"), (runtime, "a call of HIP")):
+    timed = ((device, "a kernel or copy"), (runtime, "a call of HIP"), (marks, "a mark"))
+    for columns, what in timed:
         wrong = np.flatnonzero((columns["start"] < 0) | (columns["end"] < columns["start"]))
         if len(wrong):
             row = int(wrong[0])

@@ -174,7 +174,10 @@ def _regions(
     rows = database.numbers(
         f"rocpd_region{ending}", ("start", "end", "pid", "tid", "name_id"), ("event_id",)
     )
-    rows = rows.only(rows["end"] >= rows["start"])
+    ended = rows["end"] != -1  # NULL, where the process was killed
+    if not ended.all():
+        unused["regions without an end"] += int((~ended).sum())
+    rows = rows.only(ended)
     events = database.numbers(f"rocpd_event{ending}", ("id", "category_id"))
     category_id = looked_up(events["id"], events["category_id"], rows["event_id"])
     strings = database.strings(

@@ -45,7 +45,9 @@ def read_rpd(database: Database) -> Export:
     is_mark = np.array([name == _MARK for name in called], dtype=np.bool_)
     for name in called[~is_call & ~is_mark].tolist():
         unused[f"{name} (of the profiler)"] += 1
-    marks = calls.only(is_mark & (calls["end"] >= calls["start"]))
+    marks = calls.only(is_mark & (calls["end"] != -1))  # NULL, where the process was killed
+    if len(marks["end"]) < is_mark.sum():
+        unused[f"{_MARK} without an end"] += int(is_mark.sum()) - len(marks["end"])
     thread = thread_number(calls["pid"], calls["tid"])
     recording = Recording(
         device=_device(database, names, calls, unused),

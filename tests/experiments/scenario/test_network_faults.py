@@ -24,7 +24,7 @@ from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import ENGINES
-from simulator.support.errors import DisconnectedError, WhatIfError
+from simulator.support.errors import DisconnectedError, LimitError, WhatIfError
 from simulator.workload import What
 from topologies import load_cluster, parse_cluster
 
@@ -264,6 +264,12 @@ def test_draws_are_the_changes_with_that_draw_and_their_distribution_is_said():
     assert again == replace(point, change=written)
     other = what_ifs(trace, "dgx-a100", text, draws=7, seed=4, settings=nodes).points[0]
     assert (other.note, other.seed) != (point.note, point.seed)
+
+
+def test_more_draws_than_can_be_simulated_are_refused_before_any_is():
+    text = ["1% of links down", "2% of links down", "compute x2"]
+    with pytest.raises(LimitError, match=r"draws: 6000 of them are simulated.*--limit work="):
+        what_ifs(SAMPLES / "gpu-dp2-tp4", "dgx-a100", text, draws=3000)
 
 
 def test_draws_that_cut_ranks_off_are_counted_and_left_out(tmp_path):

@@ -104,6 +104,7 @@ def test_added_units_last_as_the_median_of_those_recorded():
         ("layers 5 -> 4", "must be larger"),
         ("layers 2 -> 4", "record a step of 3 or more"),
         ("layers 5 to 6", "write the present and the new number"),
+        ("layers 5 -> 60000000", "ops more are too many"),
         ("layers five -> 6", "write the present and the new number"),
         ("micro-batches 5 -> 6", "rank 0 has no messages"),
         ("rank 0 layers 5 -> 6", "leave 'rank' out"),

@@ -202,6 +202,8 @@ def test_csv_that_is_not_read():
     for text in ('a,b\n1,"' + "x" * 200_000 + '"\n', 'a\n"x', "a\n1,2\n"):
         with pytest.raises(TraceError, match=r"^a\.csv, line 2: "):
             list(csv_table(text, "a.csv")[1])
+    with pytest.raises(TraceError, match=r"a\.csv: 2 columns are called 'b': keep one"):
+        csv_table("a,b,,,b\n", "a.csv")
 
 
 def test_text_that_is_none(tmp_path):

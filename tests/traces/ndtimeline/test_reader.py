@@ -145,6 +145,12 @@ DAMAGED = {
     "rank": (changed("rank", 9), "one is recorded of each"),
     "chunk": ([(*row[:8], 1, *row[9:]) for row in rows()], "interleaved"),
     "half": ([row for row in rows() if row[4] != "forward-recv"], "the table is incomplete"),
+    "true": ([(*row[:6], True, *row[7:]) for row in rows()], "row 0: duration: True"),
+    "twice": (rows() + rows()[3:4], "backward-compute at 9 s is in 2 rows"),
+    "at once": (
+        [(*row[:5], min(row[5], 1.5), *row[6:]) for row in rows()],
+        "start_ts: backward-compute begins at 1.5 s, before forward-compute ends at 2 s",
+    ),
     "no end": ([row for row in rows() if row[4] != "optimizer"], "an optimizer"),
 }
 
@@ -163,7 +169,7 @@ def test_another_parquet_is_not_of_the_format(tmp_path):
     assert recognised(file) == "kineto"  # the first format refuses what none recognises
 
 
-@pytest.mark.parametrize("step", ["all", "9", "x"])
+@pytest.mark.parametrize("step", ["all", "9", "x", "³", "9" * 5000])
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path, step):
     with pytest.raises(TraceError, match=r"no step .*(counts from its own begin|the table has 3)"):
         load(write(tmp_path / "trace", rows()), step)

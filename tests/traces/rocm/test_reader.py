@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.rocm_files import WRITERS, rocprofv3, two_steps, write_rocpd, write_rpd
+from helpers.rocm_files import UUID, WRITERS, rocprofv3, two_steps, write_rocpd, write_rpd
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.load import load, recognised
@@ -148,6 +148,23 @@ def test_a_damaged_rpd_is_refused_in_one_line(tmp_path, change, why):
         database.execute(change)
     database.close()
     with pytest.raises(TraceError, match=why):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("write", "table"), [(write_rpd, "rocpd_api"), (write_rocpd, f"rocpd_region{UUID}")]
+)
+def test_calls_and_marks_that_have_no_end_are_counted_and_wrong_ones_are_refused(
+    tmp_path, write, table
+):
+    file = write(tmp_path / "a.db", two_steps())
+    with sqlite3.connect(file) as database:
+        database.execute(f'update "{table}" set end = null where id in (1, 6)')  # the marks
+    assert {kind: n for kind, n in load(file).coverage.unused.items() if "without an end" in kind}
+    with sqlite3.connect(file) as database:
+        database.execute(f'update "{table}" set end = 5 where id = 1')
+    database.close()
+    with pytest.raises(TraceError, match="a mark begins at 10000000 ns and ends at 5 ns"):
         load(file)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from experiments.evaluate.serving_clients import Slo
-    from experiments.priors.serving import ServingPrior
+    from experiments.priors.errors import ServingPrior
     from experiments.questions.serving import Gain, ServingReport
     from experiments.questions.serving_rate import LoadCurve, ServingRateReport
     from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport

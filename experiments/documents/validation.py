@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
     from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
     from experiments.questions.validation.steps import StepPrediction, StepsReport
-    from experiments.validation.errors import ErrorSummary, PairErrors
+    from experiments.validation.errors import ErrorSummary, PairErrors, Score
     from experiments.validation.predicted_points import PointError
-    from experiments.validation.scores import Score
 
 _MOST_REASONS = 20
 """Rows that are refused, in the answer; JSON has all."""

@@ -4,7 +4,7 @@ A table is CSV: columns that say what its predictions have in common, then ``cou
 and the other fields of :class:`Errors`. ``held_out.csv`` has calls on machines that nothing was
 fitted to (``python -m benchmarks.held_out --write``), ``step_errors.csv`` measured training steps
 (``python -m benchmarks.steps --write``), ``replay_errors.csv`` recorded steps on other networks
-(``python -m benchmarks.replays --write``).
+(``python -m benchmarks.replays --write``). Of serving a few medians are kept here.
 """
 
 import csv
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 HELD_OUT = Path(__file__).with_name("held_out.csv")
 STEP_ERRORS = Path(__file__).with_name("step_errors.csv")
@@ -119,3 +120,33 @@ def write_errors(
         for line in errors:
             numbers = line.count, line.median_pct, line.p90_pct, line.bias_pct, line.shared
             writer.writerow([*line.key, *numbers, " ".join(line.machines)])
+
+
+class ServingPrior(NamedTuple):
+    """Median errors (%) of rows that are alike in something."""
+
+    alike: str
+    rows: int
+    tpot_pct: float
+    ttft_pct: float
+
+
+_PRIORS = {
+    "vllm": ServingPrior("vLLM", 655, 7.3, 18.4),
+    "sglang": ServingPrior("SGLang", 248, 11.6, 26.1),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 11.3, 15.6),
+    "all": ServingPrior("all engines", 1245, 9.0, 18.9),
+}
+"""Aggregated rows without drafts of InferenceX's client, by engine
+(``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""
+
+
+def serving_prior(engine: str) -> ServingPrior:
+    """Return what predictions of an engine were off by; of all engines for one without rows.
+
+    Examples
+    --------
+    >>> serving_prior("orca").alike
+    'all engines'
+    """
+    return _PRIORS.get(engine, _PRIORS["all"])

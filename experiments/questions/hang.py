@@ -104,9 +104,9 @@ class HangReport(Report):
 
     def document(self) -> Document:
         """Return what the answer says."""
-        from experiments.documents import hang  # numbers need none of it
+        from experiments.documents import files  # numbers need none of it
 
-        return hang.hang(self)
+        return files.hang(self)
 
     def summary(self) -> str:
         """Say the answer in a few words."""

@@ -23,7 +23,7 @@ from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel
 from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
 from experiments.output.words import better, is_plural
-from experiments.priors.serving import ServingPrior, serving_prior
+from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.report import Report, Rows

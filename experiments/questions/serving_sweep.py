@@ -16,7 +16,7 @@ from experiments.evaluate.serving_fleets import (
 from experiments.evaluate.serving_instances import Deployment, deployment_of
 from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
-from experiments.priors.serving import ServingPrior, serving_prior
+from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
 from experiments.questions.serving import (

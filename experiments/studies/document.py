@@ -27,7 +27,7 @@ from experiments.output.document import (
 from experiments.output.links import links_drawn
 from experiments.output.slices import ranks_drawn
 from experiments.output.words import percent, say_gain, say_time
-from experiments.priors.serving import serving_prior
+from experiments.priors.errors import serving_prior
 from experiments.studies.figures import figure_of, say_figure
 from experiments.studies.results import PointDetails, Results
 from experiments.studies.robust import DRAWS

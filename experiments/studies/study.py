@@ -24,10 +24,10 @@ from experiments.studies.declaration import Declaration, WorkloadEntry, declare,
 from experiments.studies.dimensions import SERVING
 from experiments.studies.executor import executor_of
 from experiments.studies.explore import Chosen, Explored, Explorer
+from experiments.studies.figures import knee, marginal
 from experiments.studies.placed import Base, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from experiments.studies.trade_offs import knee, marginal
 from simulator.support.errors import OutputError, StudyError, TwofoldError
 from simulator.support.input_files import read_text
 from topologies import load_cluster
@@ -45,7 +45,7 @@ class PointRow:
     known it is on the front, None where no objective is a quantile. Of two objectives ``marginal``
     is what each is more than at the next point, which is worse in the first, and ``knee`` marks the
     one point behind which less is gained for what is given up
-    (:func:`experiments.studies.trade_offs.knee`).
+    (:func:`experiments.studies.figures.knee`).
     """
 
     point: int

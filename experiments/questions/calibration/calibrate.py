@@ -20,8 +20,7 @@ from experiments.calibration.calibration import (
     nothing_fitted,
     steps_of,
 )
-from experiments.calibration.log_calibration import logged_cluster
-from experiments.calibration.log_fitting import LogFit, fit_logged, logged
+from experiments.calibration.log_fitting import LogFit, fit_logged, logged, logged_cluster
 from experiments.calibration.modelled_calls import as_timed, check_one_machine, modelled
 from experiments.costing.slowdown import recorded_steps
 from experiments.files import writing

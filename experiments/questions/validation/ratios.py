@@ -29,9 +29,18 @@ from experiments.question import question
 from experiments.questions.validation.steps import site_of, step_on
 from experiments.report import Report, Rows
 from experiments.settings import Watch
-from experiments.validation.errors import ErrorSummary, Prediction, error_pct, error_summary
+from experiments.validation.errors import (
+    ErrorSummary,
+    Measured,
+    Prediction,
+    Score,
+    error_pct,
+    error_summary,
+    line_of,
+    read_predictions,
+    scores,
+)
 from experiments.validation.measured_steps import MeasuredStep, UnreadStep, read_step
-from experiments.validation.scores import Measured, Score, line_of, read_predictions, scores
 from experiments.validation.setting_words import sides_in_words
 from experiments.validation.tables import Cells, read_rows, read_tables, refusal
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
@@ -212,7 +221,7 @@ def validate_ratios(
         calls which overlap share links.
     predictions
         A table of other tools' predictions of one table's rows
-        (:mod:`experiments.validation.scores`), to be scored beside these and a roofline's.
+        (:mod:`experiments.validation.errors`), to be scored beside these and a roofline's.
 
     Returns
     -------

@@ -23,7 +23,17 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.change import Change
 from experiments.settings import EVERY, SettingsOptions, Watch
-from experiments.validation.errors import ErrorSummary, Prediction, error_summary
+from experiments.validation.errors import (
+    ErrorSummary,
+    Measured,
+    Prediction,
+    Score,
+    error_summary,
+    line_of,
+    read_predictions,
+    roofline_step,
+    scores,
+)
 from experiments.validation.measured_collectives import CallError, ErrorClass, by_class, errors_of
 from experiments.validation.predicted_points import (
     MeasuredPoint,
@@ -31,14 +41,6 @@ from experiments.validation.predicted_points import (
     points_of,
     read_points,
     recording_of,
-)
-from experiments.validation.scores import (
-    Measured,
-    Score,
-    line_of,
-    read_predictions,
-    roofline_step,
-    scores,
 )
 from experiments.validation.tables import read_tables
 from simulator.support.errors import CalibrationError, TwofoldError, WhatIfError
@@ -221,7 +223,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     program. With ``collectives``, tables or logs of benchmarks
     (:mod:`collectives.files.benchmark_logs`), every call is modelled on ``cluster``; ``layout``
     says how ranks lie where a log does not. ``predictions`` is a table of other tools' predictions
-    of the rows of ``against`` (:mod:`experiments.validation.scores`). What cannot be used is a row
+    of the rows of ``against`` (:mod:`experiments.validation.errors`). What cannot be used is a row
     that says why, so that the rest is answered.
 
     Raises

@@ -8,8 +8,7 @@ import pytest
 
 from collectives.files.measured_calls import LINK, MeasuredCall
 from collectives.machine import time_multiple
-from experiments.calibration.log_calibration import logged_cluster
-from experiments.calibration.log_fitting import fit_logged, logged
+from experiments.calibration.log_fitting import fit_logged, logged, logged_cluster
 from experiments.calibration.modelled_calls import check_one_machine, modelled
 from experiments.priors.network import spread_of
 from simulator.support.errors import CalibrationError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import twofold as tf
-from experiments.studies.trade_offs import knee, marginal
+from experiments.studies.figures import knee, marginal
 from helpers.places import SAMPLES
 
 FRONTS = st.lists(

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import twofold as tf
 from experiments.cli.main import app
 from experiments.scenario.scenario import Scenario
-from experiments.validation.scores import Measured, read_predictions, roofline_step, scores
+from experiments.validation.errors import Measured, read_predictions, roofline_step, scores
 from helpers.places import ROOT
 from helpers.programs import NODE, RANKS, build, programs
 from simulator.support.errors import TraceError, WhatIfError

@@ -55,7 +55,10 @@ class EventRows:
         """Add as many rows as each column has values, times in whole nanoseconds."""
         for name, values in columns.items():
             column = getattr(self, name)
-            column.frombytes(np.array(values, dtype=column.typecode).tobytes())
+            if isinstance(values, np.ndarray):
+                column.frombytes(values.astype(column.typecode, copy=False).tobytes())
+            else:
+                column.fromlist(list(values))
 
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first: an event comes after the one that encloses it."""
@@ -133,8 +136,12 @@ class LaneLabels:
         self, pairs: Iterable[tuple[int | float | str | None, int | float | str | None]]
     ) -> list[int]:
         """Return the index of the lane of each of many pairs of owner and lane."""
-        seen = self._seen
-        return [seen[pair] if pair in seen else self(*pair) for pair in pairs]
+        pairs = list(pairs)
+        indices = list(map(self._seen.get, pairs))
+        return [
+            self(*pair) if index is None else index
+            for pair, index in zip(pairs, indices, strict=True)
+        ]
 
     def labels(self) -> tuple[str, ...]:
         """Return the label of every lane, in the order of the indices."""

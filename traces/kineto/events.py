@@ -357,21 +357,24 @@ class EventReading:
         host: PickedEvents = []
         device: PickedEvents = []
         unused = []
+        use_of = self._uses
         for event, raw in zip(decode_batch(raws), raws, strict=True):
-            use = self._uses[event.cat] if event.ph == "X" else _UNUSED
+            use = use_of[event.cat] if event.ph == "X" else _UNUSED
             if use == _MTIA:
                 named = self._mtia.use(event, raw)
                 if named is None:
                     continue
                 use = _WORK[named] if isinstance(named, str) else named
-            if use == _UNUSED:
-                unused.append(event.cat or _PHASES.get(event.ph, event.ph))
-                if event.cat in MODULE_CATEGORIES:
-                    self.modules.add(event, raw)
+            if use < _KERNEL:
+                host.append((event, raw, use))
+            elif use < _SYNC:
+                device.append((event, raw, use))
             elif use == _SYNC:
                 self._add_sync(event, raw)
             else:
-                (host if use < _KERNEL else device).append((event, raw, use))
+                unused.append(event.cat or _PHASES.get(event.ph, event.ph))
+                if event.cat in MODULE_CATEGORIES:
+                    self.modules.add(event, raw)
         self.unused.update(unused)
         self._add_host(host)
         self._add_device(device)

@@ -12,7 +12,8 @@ that the processor was at work, unless the profiler recorded the calls of Python
 (``with_stack``): then a silence is what lies outside of them, or in a C function that waits.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,19 +31,22 @@ from traces.profiler.window import Launches, Window
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Silences:
-    """Silences of a rank's threads: of each shape ``(silences, 2)``, longer than ``shortest`` (s).
+    """Silences of a rank's threads in order: their begins and ends, longer than ``shortest`` (s).
 
     The time before a thread's first event of the step and after its last may be silence, too; there
     a bound is infinite.
     """
 
     shortest: float
-    of_thread: Mapping[int, Floats]
+    of_thread: Mapping[int, Sequence[tuple[float, float]]]
 
     def within(self, thread: int, begin: float, end: float) -> list[tuple[float, float]]:
         """Return what a thread is silent between two times, if that is still long (s)."""
-        inside = np.clip(self.of_thread.get(thread, np.empty((0, 2))), begin, end)
-        return [(begun, over) for begun, over in inside.tolist() if over - begun > self.shortest]
+        spans = self.of_thread.get(thread, ())
+        first = bisect_right(spans, begin, key=lambda span: span[1])
+        last = bisect_left(spans, end, key=lambda span: span[0])
+        inside = ((max(begun, begin), min(over, end)) for begun, over in spans[first:last])
+        return [(begun, over) for begun, over in inside if over - begun > self.shortest]
 
 
 def unexplained_silences(trace: RankTrace, window: Window) -> Silences:
@@ -61,7 +65,8 @@ def unexplained_silences(trace: RankTrace, window: Window) -> Silences:
     long = {thread: spans[spans[:, 1] - spans[:, 0] > shortest] for thread, spans in pauses.items()}
     if trace.python is not None:
         long = {thread: _outside(trace.python, thread, spans) for thread, spans in long.items()}
-    return Silences(shortest, long)
+    spans = {thread: list(map(tuple, silent.tolist())) for thread, silent in long.items()}
+    return Silences(shortest, spans)
 
 
 def _outside(calls: PythonCalls, thread: int, spans: Floats) -> Floats:
@@ -304,6 +309,7 @@ def main_thread(trace: RankTrace, window: Window, cuts: dict[int, list[Cut]]) ->
 
 def every_thread(trace: RankTrace, window: Window) -> dict[int, list[Cut]]:
     """One empty list of cuts for each thread with an event of its own in the step."""
-    other_rows = np.setdiff1d(window.host, work_rows(trace, window))
-    threads = np.unique(trace.host.thread[other_rows]).tolist()
+    is_other = np.ones(len(trace.host), dtype=np.bool_)
+    is_other[work_rows(trace, window)] = False
+    threads = np.unique(trace.host.thread[window.host[is_other[window.host]]]).tolist()
     return {thread: [] for thread in threads or [0]}

@@ -2,10 +2,9 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
@@ -65,14 +64,14 @@ class EventRows:
         start, end = self._seconds(first)
         order = np.lexsort((-end, start))
         return HostEvents(
-            kind=_column(self.code, np.uint8)[order],
-            thread=self._ints(self.lane, order),
-            name=self._ints(self.name, order),
+            kind=np.asarray(self.code)[order],
+            thread=np.asarray(self.lane)[order],
+            name=np.asarray(self.name)[order],
             start=start[order],
             end=end[order],
-            correlation=self._longs(self.correlation, order),
-            external=self._longs(self.external, order),
-            comm=self._ints(self.comm, order),
+            correlation=np.asarray(self.correlation)[order],
+            external=np.asarray(self.external)[order],
+            comm=np.asarray(self.comm)[order],
         )
 
     def device(self, first: int) -> DeviceEvents:
@@ -80,33 +79,21 @@ class EventRows:
         start, end = self._seconds(first)
         order = np.lexsort((end, start))
         return DeviceEvents(
-            copy=_column(self.code, np.uint8)[order].astype(np.bool_),
-            stream=self._ints(self.lane, order),
-            name=self._ints(self.name, order),
+            copy=np.asarray(self.code)[order].astype(np.bool_),
+            stream=np.asarray(self.lane)[order],
+            name=np.asarray(self.name)[order],
             start=start[order],
             end=end[order],
-            correlation=self._longs(self.correlation, order),
-            external=self._longs(self.external, order),
-            comm=self._ints(self.comm, order),
-            blocks=_column(self.blocks, np.float64)[order],
-            moved=_column(self.moved, np.float64)[order],
+            correlation=np.asarray(self.correlation)[order],
+            external=np.asarray(self.external)[order],
+            comm=np.asarray(self.comm)[order],
+            blocks=np.asarray(self.blocks)[order],
+            moved=np.asarray(self.moved)[order],
         )
 
     def _seconds(self, first: int) -> tuple[Floats, Floats]:
-        start, end = (_column(column, np.int64) - first for column in (self.start, self.end))
+        start, end = (np.asarray(column) - first for column in (self.start, self.end))
         return start / 1e9, end / 1e9
-
-    @staticmethod
-    def _ints(column: "array[int]", order: Longs) -> Ints:
-        return np.asarray(_column(column, np.int32)[order], dtype=np.int32)
-
-    @staticmethod
-    def _longs(column: "array[int]", order: Longs) -> Longs:
-        return np.asarray(_column(column, np.int64)[order], dtype=np.int64)
-
-
-def _column(values: "array[int] | array[float]", dtype: Any) -> NDArray[Any]:
-    return np.frombuffer(values, dtype=dtype) if values else np.empty(0, dtype=dtype)
 
 
 class LaneLabels:

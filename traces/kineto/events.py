@@ -297,7 +297,7 @@ class EventReading:
         self.modules = ModuleReading()
         self._steps: list[tuple[int, SpanNs]] = []
         self._syncs: list[tuple[str, SpanNs, SyncArgs]] = []
-        self._mtia = MtiaEvents()
+        self._mtia: MtiaEvents | None = None
         self._uses = _Uses()
         self._special = _Special()
         self._lists: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -349,8 +349,8 @@ class EventReading:
             )
             for name, span, args in self._syncs
         )
-        every = [*syncs, *self._mtia.syncs(first, self.streams)]
-        return tuple(sorted(every, key=lambda sync: sync.start))
+        mtia = () if self._mtia is None else self._mtia.syncs(first, self.streams)
+        return tuple(sorted((*syncs, *mtia), key=lambda sync: sync.start))
 
     def _add(self, raws: list[Raw]) -> None:
         """Take in a batch of events."""
@@ -361,6 +361,7 @@ class EventReading:
         for event, raw in zip(decode_batch(raws), raws, strict=True):
             use = use_of[event.cat] if event.ph == "X" else _UNUSED
             if use == _MTIA:
+                self._mtia = self._mtia or MtiaEvents()
                 named = self._mtia.use(event, raw)
                 if named is None:
                     continue

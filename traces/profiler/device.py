@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from simulator.calls import UNKNOWN
 from simulator.workload import STEP_BEFORE, What
 from traces.core.comm_kernels import KERNELS, KernelRules
-from traces.core.events import CommRecord, RankTrace
+from traces.core.events import CommRecord, HostEvents, RankTrace
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.core.rank_graph import LocalCall, LocalOp, RankGraph, kind_of
 from traces.profiler.comms import Enclosing, local_call
-from traces.profiler.window import Launches, Window, later_nodes
+from traces.profiler.window import Launches, Window, first_nodes
 
 Parts = Mapping[int, Sequence[list[CommRecord]]]
 """Per launch row, the records of each of the calls that it launches."""
@@ -61,19 +61,23 @@ class DeviceOps:
     _by_launch: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
 
-    def add_times(self, op: int, stream: int) -> None:
-        """Take the graph's last op into the columns, without a launch."""
+    def take(
+        self, op: int, stream: int, launch: int | None = None, host: HostEvents | None = None
+    ) -> None:
+        """Take the graph's last op into the columns, with the row of its ``launch`` if it has one.
+
+        A launch that was held up reached the device only as it returned.
+        """
+        reached, returned = None, -math.inf
+        if launch is not None and host is not None:
+            returned = float(host.end[launch])
+            reached = returned if launch in self.held else float(host.start[launch])
         self.starts.append(self.graph.ops[op].start)
         self.ends.append(self.graph.ops[op].end)
         self.stream.append(stream)
-        self.launch.append(None)
-        self.launched.append(None)
-        self.returned.append(-math.inf)
-
-    def add_launch(self, op: int, launch: int, launched: float, returned: float) -> None:
-        """Keep by which call an op was launched, when that reached the device and returned (s)."""
-        self.launch[op], self.launched[op] = launch, launched
-        self.returned[op] = float(returned)
+        self.launch.append(launch)
+        self.launched.append(reached)
+        self.returned.append(returned)
 
     def stand_in(self, stands: LocalOp, kernel: int) -> int:
         """Add an op that stands for a part of a kernel or a delay before it; return its number."""
@@ -81,14 +85,6 @@ class DeviceOps:
         op = self.graph.add(stands)
         self.kernel_of[op] = kernel
         return op
-
-    def start(self, op: int) -> float:
-        """Measured start (s)."""
-        return self.starts[op]
-
-    def end(self, op: int) -> float:
-        """Measured end (s)."""
-        return self.ends[op]
 
     def launched_before(self, op: int, later: int) -> bool:
         """Whether both launches are known and the first came first."""
@@ -172,11 +168,10 @@ def add_device_ops(
             if others:
                 graph.together[op] = others
         ops.op_of[row] = op
-        ops.add_times(op, stream)
+        ops.take(op, stream, launch, trace.host)
         ops.on_stream.setdefault(stream, []).append(op)
-        if launch is not None:
-            ops.add_launch(op, launch, launches.submitted(trace, launch), trace.host.end[launch])
-    ops.nodes = {ops.op_of[row] for row in later_nodes(launches).tolist()}
+    later = np.delete(launches.device, first_nodes(launches)).tolist()
+    ops.nodes = {ops.op_of[row] for row in later}
     ops.first = _first_of_streams(trace, ops)
     _carry_over(trace, window, ops, kernels)
     return ops
@@ -223,7 +218,7 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: Kerne
     device = trace.device
     begins = np.full(int(device.stream.max(initial=-1)) + 1, -np.inf)
     for stream, order in ops.on_stream.items():
-        begins[stream] = ops.start(order[0])
+        begins[stream] = ops.starts[order[0]]
     earlier = (device.end > window.start) & (device.end <= begins[device.stream])
     earlier[window.device] = False
     rows = np.flatnonzero(earlier)
@@ -231,7 +226,8 @@ def _carry_over(trace: RankTrace, window: Window, ops: DeviceOps, kernels: Kerne
     for stream in np.unique(device.stream[rows]).tolist():
         on_stream = rows[device.stream[rows] == stream]
         stretches |= _add_backlog(trace, stream, _stretches(trace, on_stream, window, kernels), ops)
-    _connect_backlog(ops, stretches)
+    if stretches:
+        _connect_backlog(ops, stretches)
 
 
 def _stretches(
@@ -265,7 +261,7 @@ def _add_backlog(
         start = busy.start if busy.work else busy.end
         lane = trace.streams[stream]
         op = ops.graph.add(LocalOp(busy.what, lane, STEP_BEFORE, start, busy.end))
-        ops.add_times(op, stream)
+        ops.take(op, stream)
         ops.before.add(op)
         added[op] = busy
     ops.on_stream[stream][:0] = list(added)
@@ -277,8 +273,8 @@ def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
 
     A stretch that follows nothing begins when it did.
     """
-    by_end = sorted(stretches, key=lambda op: (ops.end(op), op))
-    ends = [ops.end(op) for op in by_end]
+    by_end = sorted(stretches, key=lambda op: (ops.ends[op], op))
+    ends = [ops.ends[op] for op in by_end]
     for op, busy in stretches.items():
         earlier = ops.previous(op)
         latest = bisect_right(ends, busy.start + CONTRADICTED) - 1
@@ -288,9 +284,9 @@ def _connect_backlog(ops: DeviceOps, stretches: Mapping[int, _Busy]) -> None:
         if latest >= 0 and ends[latest] >= busy.start - EXPLAINED:
             source = by_end[latest]
         if source is None:
-            ops.graph.ops[op].ready = ops.start(op)
+            ops.graph.ops[op].ready = ops.starts[op]
             continue
-        ops.graph.wait_for(op, [source], lag=max(0.0, ops.start(op) - ops.end(source)))
+        ops.graph.wait_for(op, [source], lag=max(0.0, ops.starts[op] - ops.ends[source]))
         if earlier is not None and earlier != source:
             ops.graph.wait_for(op, [earlier])
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.workload import What
-from traces.core.events import HostKind, RankTrace
+from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.rank_graph import LocalOp, RankGraph, kind_of
 from traces.profiler.comms import local_call
 from traces.profiler.host_waits import SILENT, HostWait, Silence, silences
@@ -81,9 +81,9 @@ def _worker_rows(trace: RankTrace) -> NDArray[np.int64]:
     """Rows of all works of a trace that have a worker: on threads that queue none themselves."""
     every = np.arange(len(trace.host), dtype=np.int64)
     works = _named(trace, every, HostKind.ANNOTATION, _WORK)
-    works = works[~np.isin(trace.host.name[works], _numbers(trace, _MESSAGE))]
     if not len(works):
         return works
+    works = works[~np.isin(trace.host.name[works], names_with(trace, _MESSAGE))]
     calls = _named(trace, every, HostKind.OPERATOR, _CALL)
     return np.asarray(works[~np.isin(trace.host.thread[works], trace.host.thread[calls])])
 
@@ -93,9 +93,11 @@ def add_host_collectives(
 ) -> list[HostCollective]:
     """Add the work of a step's host collectives to the graph."""
     rows = work_rows(trace, window)
-    message = np.isin(trace.host.name[rows], _numbers(trace, _MESSAGE))
+    if not len(rows):
+        return []
+    message = np.isin(trace.host.name[rows], names_with(trace, _MESSAGE))
     queued = _named(trace, window.host, HostKind.OPERATOR, _CALL)
-    posts = np.isin(trace.host.name[queued], _numbers(trace, _POSTED))
+    posts = np.isin(trace.host.name[queued], names_with(trace, _POSTED))
     return [
         *_with_calls(trace, graph, rows[~message], queued[~posts]),
         *_with_calls(trace, graph, rows[message], queued[posts], posted=True),
@@ -197,18 +199,13 @@ def work_rows(trace: RankTrace, window: Window) -> NDArray[np.int64]:
     return _named(trace, window.host, HostKind.ANNOTATION, _WORK)
 
 
-def _numbers(trace: RankTrace, name: re.Pattern[str]) -> list[int]:
-    """Return the names that match, by their numbers."""
-    return [index for index, word in enumerate(trace.names) if name.match(word)]
-
-
 def _named(
     trace: RankTrace, rows: NDArray[np.int64], kind: HostKind, name: re.Pattern[str]
 ) -> NDArray[np.int64]:
     """Of rows, those with a record of a communication, of a kind, with a name that matches."""
     host = trace.host
     rows = rows[(host.comm[rows] >= 0) & (host.kind[rows] == kind)]
-    return np.asarray(rows[np.isin(host.name[rows], _numbers(trace, name))])
+    return np.asarray(rows[np.isin(host.name[rows], names_with(trace, name))])
 
 
 def _add(trace: RankTrace, graph: RankGraph, row: int, issued: int | None) -> int:
@@ -260,8 +257,6 @@ def collective_waits(
 
     The end of a collective whose caller resumed before its event was closed is moved to then.
     """
-    if not works:
-        return
     quiet = sorted(silences(trace, window), key=lambda silence: silence.start)
     posted = sorted((work for work in works if work.posted), key=lambda work: _closed(trace, work))
     for work in posted:

@@ -65,7 +65,7 @@ def device_waits(
             # The caller waited for it: pageable memory, or a blocking call
             copy = copies[row]
             may_block = _BLOCKING_COPY.search(name) or _PAGEABLE in ops.graph.ops[copy].name
-            sources = [copy] if may_block and ops.end(copy) <= end + EXPLAINED else []
+            sources = [copy] if may_block and ops.ends[copy] <= end + EXPLAINED else []
         elif not _WAITS.search(name):
             continue
         else:
@@ -102,11 +102,11 @@ def _synchronized(
     start, end = called
     if _ALL_STREAMS.search(name):
         last = (ops.last_launched(stream, start) for stream in ops.on_stream)
-        return [op for op in last if op is not None and ops.end(op) <= end + EXPLAINED]
+        return [op for op in last if op is not None and ops.ends[op] <= end + EXPLAINED]
     if not (_ONE_STREAM.search(name) or _EVENT.search(name)):
         return []
     if recorded_stream is not None:
-        return [recorded_stream] if ops.end(recorded_stream) <= end + EXPLAINED else []
+        return [recorded_stream] if ops.ends[recorded_stream] <= end + EXPLAINED else []
     return _latest(ops, start, end)
 
 
@@ -138,8 +138,8 @@ def _latest(ops: DeviceOps, start: float, end: float) -> list[int]:
     A call that did not have to wait returns at once and shows nothing.
     """
     last = (ops.last_launched(stream, start) for stream in ops.on_stream)
-    done = [op for op in last if op is not None and start < ops.end(op) <= end + EXPLAINED]
-    return [max(done, key=lambda op: (ops.end(op), op))] if done else []
+    done = [op for op in last if op is not None and start < ops.ends[op] <= end + EXPLAINED]
+    return [max(done, key=lambda op: (ops.ends[op], op))] if done else []
 
 
 _ENOUGH = 4
@@ -236,9 +236,9 @@ def _until_idle(
         start, end = float(host.start[row]), float(host.end[row])
         last = (ops.last_launched(stream, start) for stream in ops.on_stream)
         sources = [op for op in last if op is not None]
-        done = max((ops.end(op) for op in sources), default=-np.inf)
+        done = max((ops.ends[op] for op in sources), default=-np.inf)
         if start < done and abs(end - done) <= EXPLAINED:
-            source = max(sources, key=lambda op: (ops.end(op), op))
+            source = max(sources, key=lambda op: (ops.ends[op], op))
             name = trace.names[host.name[row]]
             yield HostWait(int(host.thread[row]), start, end, name, (source,))
 
@@ -269,7 +269,7 @@ def _until_room(
     for call in full.tolist():
         source = ops.op_of[int(of_call[done[call] - 1])]
         row, start = int(rows[call]), float(host.start[rows[call]])
-        if ops.end(source) > start:
+        if ops.ends[source] > start:
             name = trace.names[host.name[row]]
             yield HostWait(int(host.thread[row]), start, float(host.end[row]), name, (source,))
 
@@ -310,7 +310,7 @@ def spin_waits(
             for spin in np.flatnonzero(spun.waits_for(name, known=is_known)).tolist():
                 source = ops.op_of[int(spun.device[spin])]
                 began, ended = float(spun.began[spin]), float(spun.ended[spin])
-                if ended < ops.end(source) - CONTRADICTED:
+                if ended < ops.ends[source] - CONTRADICTED:
                     ops.written[source] = ended
                 yield HostWait(thread, began, ended, "spin", (source,))
 

@@ -53,15 +53,7 @@ from traces.profiler.modules import name_modules
 from traces.profiler.phases import rank_phases, shifted
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
-from traces.profiler.window import (
-    Window,
-    choose_step,
-    pair,
-    period,
-    repeats_of,
-    step_window,
-    typical_latency,
-)
+from traces.profiler.window import Window, choose_step, pair, period, repeats_of, step_window
 
 _IN_FLIGHT = "device ops launched before the recording began"
 
@@ -83,8 +75,9 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
     wait_cuts(trace, spin_waits(trace, window, launches, ops), cuts)
     handover_cuts(handovers(trace, window, main), cuts)
     works = add_host_collectives(trace, window, graph)
-    queue_cuts(trace, works, cuts)
-    wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
+    if works:
+        queue_cuts(trace, works, cuts)
+        wait_cuts(trace, collective_waits(trace, window, graph, works), cuts)
     lanes = add_host_ops(trace, window, graph, enclosing, cuts, main)
     waits = waits_between_streams(trace, window, launches, enclosing, ops)
     for op, sources in graph_waits(launches, ops).items():
@@ -93,11 +86,14 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
         ops.op_of[device]: lanes.launch_op[launch]
         for launch, device in zip(launches.host.tolist(), launches.device.tolist(), strict=True)
     }
-    add_queue_edges(trace, graph, works, lanes.launch_op)
-    add_stream_edges(ops, waits, typical_latency(trace, launches), lane_op)
-    split_written(ops)
+    if works:
+        add_queue_edges(trace, graph, works, lanes.launch_op)
+    add_stream_edges(ops, waits, launches.latency, lane_op)
+    if ops.written:
+        split_written(ops)
     name_modules(trace, ops, graph)
-    split_messages(graph)
+    if graph.together:
+        split_messages(graph)
     return graph
 
 
@@ -214,9 +210,7 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=_with_notes(
-            _coverage(job, steps, matching, clock), (*_carrier(workload), *workload.notes)
-        ),
+        coverage=_coverage(job, steps, matching, clock, workload),
         measured_step=max(ends.values()) if repeats is None else repeats.period,
         measured_begin={
             graph.rank: graph.start + shift for graph, shift in zip(graphs, shifts, strict=True)
@@ -300,12 +294,8 @@ def _carrier(workload: Workload) -> Iterator[str]:
         )
 
 
-def _with_notes(coverage: Coverage, notes: tuple[str, ...]) -> Coverage:
-    return replace(coverage, notes=(*coverage.notes, *notes))
-
-
 def _coverage(
-    job: JobHead, steps: Sequence[RankStep], matching: Matching, clock: JobClock
+    job: JobHead, steps: Sequence[RankStep], matching: Matching, clock: JobClock, workload: Workload
 ) -> Coverage:
     graphs = [step.graph for step in steps]
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
@@ -328,7 +318,10 @@ def _coverage(
         },
         unused=dict(+unused),
         skipped=tuple((str(skip.file), skip.reason) for skip in job.skipped),
-        notes=(*job.notes, *_notes(graphs, matching, job)),
+        notes=(
+            *(*job.notes, *_notes(graphs, matching, job)),
+            *(*_carrier(workload), *workload.notes),
+        ),
         gaps=worst(gap for graph in graphs for gap in graph.gaps),
     )
 

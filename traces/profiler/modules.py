@@ -110,15 +110,11 @@ def _threads(trace: RankTrace) -> dict[int, _Thread]:
 def _marked(trace: RankTrace) -> Iterator[tuple[int, _Range]]:
     """Ranges that the program marks, and those in which autograd runs a function."""
     host = trace.host
-    names = {
-        number: name.strip("# ")
-        for number, name in enumerate(trace.names)
-        if name and not is_comm(name)
-    }
     rows = np.flatnonzero((host.kind == HostKind.ANNOTATION) & (host.comm < 0))
     for row in rows.tolist():
-        name = names.get(int(host.name[row]))
-        if name:
+        written = trace.names[host.name[row]]
+        name = written.strip("# ")
+        if name and not is_comm(written):
             span = float(host.start[row]), float(host.end[row])
             yield int(host.thread[row]), _Range(*span, name)
     engine = [number for number, name in enumerate(trace.names) if name.startswith(_AUTOGRAD)]

@@ -27,7 +27,7 @@ from traces.core.events import HostKind, RankTrace, names_with
 from traces.core.loaded import CONTRADICTED, EXPLAINED
 from traces.profiler.comms import Enclosing
 from traces.profiler.device import DeviceOps
-from traces.profiler.window import Launches, Window, typical_latency
+from traces.profiler.window import Launches, Window
 
 _MATTERS = re.compile(r"EventRecord|StreamWaitEvent|DeviceSynchronize")
 TICK = 0.5e-9
@@ -115,7 +115,7 @@ def waits_between_streams(
 
 
 def _contradicted(ops: DeviceOps, source: int, op: int) -> bool:
-    return ops.end(source) > ops.start(op) + CONTRADICTED
+    return ops.ends[source] > ops.starts[op] + CONTRADICTED
 
 
 def _with_ids(trace: RankTrace, ops: DeviceOps) -> Iterator[Pair]:
@@ -154,7 +154,7 @@ def _without_ids(
     the launch, concern its internal streams); any other is the second.
     """
     calls = list(stream_calls(trace, window, launches, enclosing, ops))
-    latency = typical_latency(trace, launches)
+    latency = launches.latency
     votes = Votes()
     for _ in _Scan(ops, latency, votes).run(calls):
         pass
@@ -475,18 +475,18 @@ class _Scan:
     def _explaining(self, op: int) -> int | None:
         """Find the collective that ended just before the op started, and after its launch."""
         ended = [pending for pending in self._pending if self._explains(pending, op)]
-        return max(ended, key=self._ops.end, default=None)
+        return max(ended, key=self._ops.ends.__getitem__, default=None)
 
     def _explains(self, source: int, op: int) -> bool:
         """Whether an op, launched and with its stream free before, started as another ended."""
         ops = self._ops
         # When an op would have started without any wait (s)
         before = self._ops.previous(op)
-        free = -1.0 if before is None else self._ops.end(before)
-        begun, due = ops.start(op), max((self._ops.launched[op] or 0.0) + self._latency, free)
-        if _contradicted(ops, source, op) or begun - ops.end(source) > EXPLAINED:
+        free = -1.0 if before is None else self._ops.ends[before]
+        begun, due = ops.starts[op], max((self._ops.launched[op] or 0.0) + self._latency, free)
+        if _contradicted(ops, source, op) or begun - ops.ends[source] > EXPLAINED:
             return False
-        return ops.end(source) > due and begun > due + STAMPS
+        return ops.ends[source] > due and begun > due + STAMPS
 
 
 def graph_waits(launches: Launches, ops: DeviceOps) -> Waits:

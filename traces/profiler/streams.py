@@ -212,7 +212,7 @@ class _Ends:
         It explains the start if it ended just before. Even if not, a device that was still busy is
         nearer to the cause of the delay than the host that launched long ago.
         """
-        latest = bisect_right(self.times, ops.start(op) + STAMPS) - 1
+        latest = bisect_right(self.times, ops.starts[op] + STAMPS) - 1
         while latest >= 0 and self.times[latest] > allowed:
             candidate = self.ops[latest]
             if ops.stream[candidate] != ops.stream[op] and ops.launched_before(candidate, op):
@@ -260,7 +260,7 @@ def _edges(
         local.ready, last = start, _NOTHING
     edges = _launch_edges(ops, op, begin, launches, is_last=last == _LAUNCH)
     for source in sorted(source for source in begin.allowed if source >= 0):
-        lag = max(0.0, start - ops.end(source)) if source == last else 0.0
+        lag = max(0.0, start - ops.ends[source]) if source == last else 0.0
         edges.append((source, lag))
         if ops.ends[source] > max(start, local.begun or start):
             local.begun = min(ops.ends[source], ops.ends[op])

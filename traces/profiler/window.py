@@ -206,18 +206,16 @@ class Launches:
     """Launches of a step in order of their start; columns have shape ``(launched,)``.
 
     Row ``i`` says that host row ``host[i]`` launched device row ``device[i]`` (one launch of a
-    graph has many rows). ``of_device`` maps a device row to its host row. ``held`` are the host
-    rows whose call reached the device only as it returned (:func:`held_up`).
+    graph has many rows). ``of_device`` maps a device row to its host row. ``latency`` is the usual
+    one (:func:`typical_latency`, s). ``held`` are the host rows whose call reached the device only
+    as it returned (:func:`held_up`).
     """
 
     host: NDArray[np.int64]
     device: NDArray[np.int64]
     of_device: dict[int, int]
+    latency: float = 0.0
     held: frozenset[int] = frozenset()
-
-    def submitted(self, trace: RankTrace, row: int) -> float:
-        """When a call (host row) reached the device, before its latency (s)."""
-        return float((trace.host.end if row in self.held else trace.host.start)[row])
 
 
 def pair(trace: RankTrace, window: Window) -> Launches:
@@ -234,12 +232,11 @@ def pair(trace: RankTrace, window: Window) -> Launches:
         )
         if correlation in row_of
     ]
-    pairs.sort(
-        key=lambda launched: (trace.host.start[launched[0]], trace.device.start[launched[1]])
-    )
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    both = both[np.lexsort((trace.device.start[both[:, 1]], trace.host.start[both[:, 0]]))]
     paired = Launches(both[:, 0], both[:, 1], {device: launch for launch, device in pairs})
-    return replace(paired, held=held_up(trace, paired, typical_latency(trace, paired)))
+    latency = typical_latency(trace, paired)
+    return replace(paired, latency=latency, held=held_up(trace, paired, latency))
 
 
 _AT_MOST = 10e-6
@@ -275,11 +272,6 @@ def first_nodes(launches: Launches) -> NDArray[np.int64]:
     """Find the row of the first device op of each launch, shape ``(calls,)``: they are sorted."""
     _, first = np.unique(launches.host, return_index=True)
     return np.sort(first)
-
-
-def later_nodes(launches: Launches) -> NDArray[np.int64]:
-    """Return the device rows of all ops but the first of each launch."""
-    return np.delete(launches.device, first_nodes(launches))
 
 
 def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]:

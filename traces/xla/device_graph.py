@@ -366,5 +366,5 @@ def _producers(module: HloModule, name: str, events: set[str]) -> set[str]:
 
 def _wait(ops: DeviceOps, waits: Waits, op: int, source: int) -> None:
     """Add a wait unless the measured times contradict it."""
-    if source != op and ops.end(source) <= ops.start(op) + CONTRADICTED:
+    if source != op and ops.ends[source] <= ops.starts[op] + CONTRADICTED:
         waits.setdefault(op, set()).add(source)

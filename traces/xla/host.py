@@ -192,7 +192,7 @@ def add_host(
         source = part.ops[row]
         ended = host.ended_by(start)
         if ended is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
-            delays.append(ops.start(op) - start)
+            delays.append(ops.starts[op] - start)
         while waits and waits[-1][1] <= start:
             host.wait_until_ready(waits.pop(), last_ops)
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
@@ -201,8 +201,8 @@ def add_host(
         ops.launched[op] = end if full else start
         ops.returned[op] = end
         for made_op in [*ops_of_row[row], *follow.pop(source.run, [])]:
-            insort(host.ended, (ops.end(made_op), made_op))
-        insort(host.begun, ops.start(op))
+            insort(host.ended, (ops.ends[made_op], made_op))
+        insort(host.begun, ops.starts[op])
     guessed = _gaps(ops, part, ops_of_row, silent)
     recorded = [delay for delay in delays if delay >= 0]
     return lane_op | guessed, median(recorded) if recorded else EXPLAINED, len(guessed)
@@ -213,7 +213,7 @@ def _last_of_runs(ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]
     last: dict[int, tuple[float, int]] = {}
     for row, made_ops in ops_of_row.items():
         run = part.ops[row].run
-        last[run] = max([(ops.end(op), op) for op in made_ops] + [last.get(run, (-math.inf, -1))])
+        last[run] = max([(ops.ends[op], op) for op in made_ops] + [last.get(run, (-math.inf, -1))])
     return {op for _, op in last.values()}
 
 
@@ -244,16 +244,16 @@ def _gaps(
         if row not in ops_of_row:
             continue
         first = ops_of_row[row][0]
-        gap = ops.start(first) - ended
+        gap = ops.starts[first] - ended
         if op.run != run and last is not None and op.launch is None and gap > EXPLAINED:
             begun = graph.ops[last].end
             name = UNEXPLAINED_HOST if gap > silent else f"gap before {op.program}"
-            idle = LocalOp(What.HOST, _LANE, name, begun, ops.start(first))
+            idle = LocalOp(What.HOST, _LANE, name, begun, ops.starts[first])
             guessed[first] = graph.add(idle)
             graph.wait_for(guessed[first], [last])
-            ops.launched[first] = ops.start(first)
+            ops.launched[first] = ops.starts[first]
         run = op.run
         for made_op in ops_of_row[row]:
-            if ops.end(made_op) >= ended:
-                last, ended = made_op, ops.end(made_op)
+            if ops.ends[made_op] >= ended:
+                last, ended = made_op, ops.ends[made_op]
     return guessed

@@ -1,6 +1,6 @@
 """Many scenarios over the processes of one machine; the answers are those of one process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -116,10 +116,12 @@ def map_rows(
         from simulator.support.workers import ask_all  # one process does without
 
         return ask_all(rows, predict, workers, watch, named)
-    progress = watch(f"{len(rows)} {named}")
-    predictions = []
-    for row in rows:
-        predictions.append(predict(row))
+    return [predict(row) for row in counted(rows, watch(f"{len(rows)} {named}"))]
+
+
+def counted(rows: Sequence[Row], progress: Progress | None) -> Iterator[Row]:
+    """Yield rows, and report how many are done when the next one is asked for."""
+    for done, row in enumerate(rows, 1):
+        yield row
         if progress is not None:
-            progress(len(predictions), len(rows))
-    return predictions
+            progress(done, len(rows))

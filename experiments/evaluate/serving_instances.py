@@ -431,7 +431,7 @@ def deployment_of(  # noqa: PLR0913 - what a deployment is named by
     8192
     """
     card = model if isinstance(model, Model) else load_model(model)
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where = load_cluster(cluster)
     tp, dp, ep = degrees
     weights, experts, cache = recipes
     if card.attention.heads % tp:

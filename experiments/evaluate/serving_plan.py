@@ -225,7 +225,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         If a name is unknown, or degrees do not fit each other.
     """
     degrees = (plan.tp, plan.dp, plan.ep)
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where = load_cluster(cluster)
     decode_count, pool = 0, None
     if plan.decode is not None:
         decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
@@ -255,6 +255,14 @@ def _patience(plan: ServingPlan) -> float:
     return slo.ttft
 
 
+def _words(pattern: re.Pattern[str], text: str, field: str, example: str) -> re.Match[str]:
+    """Match the text of a field, or refuse it with an example of how it is written."""
+    words = pattern.fullmatch(text.strip())
+    if words is None:
+        raise WorkloadError(f"{field} {text!r}: write, for example, {example}")
+    return words
+
+
 def read_scaling(text: str) -> Scaling:
     """Read from how many instances on, at how many requests for each, and how long one starts.
 
@@ -268,9 +276,7 @@ def read_scaling(text: str) -> Scaling:
     >>> read_scaling("from 2 at 20 requests, 60 s to start")
     Scaling(least=2, requests=20.0, start=60.0, every=15.0, keep=300.0)
     """
-    words = _SCALING.fullmatch(text.strip())
-    if words is None:
-        raise WorkloadError(f"scale {text!r}: write such as 'from 2 at 20 requests, 60 s to start'")
+    words = _words(_SCALING, text, "scale", "'from 2 at 20 requests, 60 s to start'")
     return Scaling(int(words[1]), float(words[2]), _seconds("scale", words[3]))
 
 
@@ -344,9 +350,7 @@ def read_adapters(text: str) -> Adapters:
     >>> read_adapters("8 of rank 16")
     Adapters(count=8, rank=16)
     """
-    words = _ADAPTERS.fullmatch(text.strip())
-    if words is None:
-        raise WorkloadError(f"adapters {text!r}: write, for example, '8 of rank 16'")
+    words = _words(_ADAPTERS, text, "adapters", "'8 of rank 16'")
     return Adapters(count=int(words[1]), rank=int(words[2]))
 
 
@@ -390,9 +394,7 @@ def read_pool(text: str, usual: tuple[int, int, int]) -> tuple[int, tuple[int, i
     >>> read_pool("4 x tp 8 on hgx-h200", (2, 1, 1))
     (4, (8, 1, 1), 'hgx-h200')
     """
-    words = _POOL.fullmatch(text.strip())
-    if words is None:
-        raise WorkloadError(f"decode {text!r}: write, for example, '4 x tp 8, dp 2 on hgx-h200'")
+    words = _words(_POOL, text, "decode", "'4 x tp 8, dp 2 on hgx-h200'")
     degrees = dict(zip(("tp", "dp", "ep"), usual, strict=True))
     written = re.findall(r"(tp|dp|ep)\s*(\d{1,18})", words[2] or "")
     if len(dict(written)) < len(written):
@@ -416,9 +418,7 @@ def read_outage(text: str) -> Outage:
     >>> read_outage("2 from 10 s to 40 s")
     Outage(instance=1, begin=10.0, end=40.0)
     """
-    words = _OUTAGE.fullmatch(text.strip())
-    if words is None:
-        raise WorkloadError(f"down {text!r}: write, for example, '2 from 10 s to 40 s'")
+    words = _words(_OUTAGE, text, "down", "'2 from 10 s to 40 s'")
     begin, end = (
         math.inf if time is None else _seconds("down", time) for time in words.groups()[1:]
     )

@@ -173,7 +173,7 @@ def bill(
     >>> report.bill.switches, report.bill.count("cable"), round(report.bill.cost / 1e6, 1)
     (48, 2048, 43.5)
     """
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machine = load_cluster(cluster)
     job = machine.capacity if ranks is None else ranks
     for change in topologies:
         machine = with_topology(machine, change, place(machine, job, nodes).nodes)

@@ -231,8 +231,8 @@ def clusters(  # noqa: PLR0913 - the options of the command
         names = tuple(catalog()) if accelerator is None else _having(accelerator)
         listed = tuple(_row(load_cluster(catalog_name)) for catalog_name in names)
         return ClustersReport(listed, (), accelerator=accelerator or "")
-    like_cluster = None if like is None else _named(like)
-    cluster = _named(name) if name is not None else _drawn(*drawings.popitem(), like_cluster)
+    like_cluster = None if like is None else load_cluster(like)
+    cluster = load_cluster(name) if name is not None else _drawn(*drawings.popitem(), like_cluster)
     if links:
         job = cluster.capacity if ranks is None else ranks
         return ClustersReport((_row(cluster),), (), cluster, job, named_links(cluster, job))
@@ -299,10 +299,6 @@ def _drawn(kind: str, file: Path | str, like: Cluster | None) -> Cluster:
     from topologies.readers.from_infragraph import from_infragraph
 
     return from_infragraph(file, like)
-
-
-def _named(name: Cluster | Path | str) -> Cluster:
-    return name if isinstance(name, Cluster) else load_cluster(name)
 
 
 def _row(cluster: Cluster) -> ClusterRow:

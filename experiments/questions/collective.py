@@ -411,7 +411,7 @@ def network_of(
         # No library is known for it: all ranks in one domain, no overhead
         machine = Machine(domains=np.zeros(network.ranks, dtype=np.int32))
         return network.name, network, partial(plan, machine=machine, algorithm=algorithm)
-    cluster = network if isinstance(network, Cluster) else load_cluster(network)
+    cluster = load_cluster(network)
     forced = (parse_rule(f"{kind}={algorithm}"),) if algorithm else ()
     empty = WorkloadBuilder(job_ranks=ranks).build()
     scenario = Scenario(empty, cluster, nodes=nodes, forced=forced)

@@ -194,7 +194,7 @@ def collective_compare(  # noqa: PLR0913 - the options of the command
     TwofoldError
         If a log cannot be read or has no such call, or a call does not fit on the cluster.
     """
-    base = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    base = load_cluster(cluster)
     named = None if kind is None else kind_named(kind)
     if kind is not None and named is None:
         raise WhatIfError(f"kind {one_of(kind, KINDS)}")

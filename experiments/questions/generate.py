@@ -211,7 +211,7 @@ def generate(
     True
     """
     settings = settings or Settings()
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machine = load_cluster(cluster)
     where = with_nodes(machine, settings.nodes)
     place(where, plan.parallelism.ranks, settings.nodes)  # what does not fit need not be generated
     plan = with_own_rates(plan, where, settings.nodes)
@@ -295,7 +295,7 @@ def plan_on(  # noqa: PLR0913 - what a plan says, and the cluster
         parallelism and run do not fit each other.
     """
     shape = model if isinstance(model, Model) else load_model(model)
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machine = load_cluster(cluster)
     accelerator = accelerator_of(
         machine,
         run.precision,
@@ -380,7 +380,7 @@ def launch_file(
       "train_batch_size": 16,
     """
     settings = settings or Settings()
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machine = load_cluster(cluster)
     where = with_nodes(machine, settings.nodes)
     placement = place(where, plan.parallelism.ranks, settings.nodes)
     check_memory(with_own_rates(plan, where, settings.nodes))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from experiments.baseline import Settings
+from experiments.evaluate.parallel import counted
 from experiments.evaluate.serving_clients import Closed, Slo
 from experiments.evaluate.serving_fleets import (
     Instances,
@@ -160,11 +161,9 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
     check_runs(tokens_of(load), seeds * len(values))
     progress = watch(f"{len(values)} points")
-    points = []
-    for value in values:
-        points.append(_point(instances, load, (varied, value), slo, seeds))
-        if progress is not None:
-            progress(len(points), len(values))
+    points = [
+        _point(instances, load, (varied, value), slo, seeds) for value in counted(values, progress)
+    ]
     if all(point.refused for point in points):
         raise WhatIfError(f"{varied}: no value can be answered: {points[0].refused}")
     deployment = instances.deployment

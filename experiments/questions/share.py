@@ -416,7 +416,7 @@ def share(  # noqa: PLR0913 - jobs, where they sit, what is averaged, what is as
     window = _window(steps, warm_up)
     files = job_files(traces)
     begins = _begins(starts or {}, list(files))
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machine = load_cluster(cluster)
     settings = _checked(settings or Settings())
     own_changes, of_network = _split_changes(settings.what_ifs)
     bases_by_file = _bases(files, machine, replace(settings, what_ifs=own_changes), watch)

@@ -9,6 +9,7 @@ import msgspec
 
 from experiments.baseline import by_engine
 from experiments.evaluate.design_points import Answered, DesignPoints
+from experiments.evaluate.parallel import counted
 from experiments.intervals.interval import interval
 from experiments.provenance import InputFile, Inputs, hashed, version
 from experiments.question import question
@@ -343,16 +344,13 @@ def details_of(
     if bases[0].serving is not None:
         return  # a deployment has no step; what its requests saw is in the results
     sites = Sites(study, bases)
-    progress = watch("points in detail")
-    for done, number in enumerate(points):
+    for number in counted(points, watch("points in detail")):
         for index in range(len(bases)):
             try:
                 placed = sites.placed(index, results.values(number))
                 yield _details(number, bases[index], placed, study.settings.engine)
             except TwofoldError:  # what refuses it is said in the results
                 continue
-        if progress is not None:
-            progress(done + 1, len(points))
 
 
 def _details(number: int, base: Base, placed: Placed, engine: str) -> PointDetails:

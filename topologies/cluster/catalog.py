@@ -42,16 +42,16 @@ from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable, Wiring
 
 
-def load_cluster(name_or_path: str | Path) -> Cluster:
+def load_cluster(name_or_path: Cluster | str | Path) -> Cluster:
     """Read a cluster of the catalogue, a YAML file or a bare network; a catalogue's name wins.
 
     Parameters
     ----------
     name_or_path
-        ``dgx-a100``, or the path of a file like those in ``topologies/catalog``. Another spelling
-        of a name (``DGX_A100``) is understood where no file is called so. Or a bare network, as
-        :func:`topologies.cluster.bare.bare_network` takes it: ``g.json``,
-        ``torus:4x4x4, 50 GB/s, 1 us``.
+        A cluster, which is returned as it is; else ``dgx-a100``, or the path of a file like those
+        in ``topologies/catalog``. Another spelling of a name (``DGX_A100``) is understood where no
+        file is called so. Or a bare network, as :func:`topologies.cluster.bare.bare_network` takes
+        it: ``g.json``, ``torus:4x4x4, 50 GB/s, 1 us``.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     >>> load_cluster("dgx-a100").scale_up.size
     8
     """
-    return _loaded(name_or_path, ())
+    return name_or_path if isinstance(name_or_path, Cluster) else _loaded(name_or_path, ())
 
 
 def _loaded(name_or_path: str | Path, within: tuple[str, ...]) -> Cluster:

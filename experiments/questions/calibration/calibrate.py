@@ -335,7 +335,7 @@ def calibrate_logs(  # noqa: PLR0913 - what a log may leave to be said
         If there is no such cluster, or it has no room for the ranks.
     """
     paths = [logs] if isinstance(logs, str | Path) else list(logs)
-    base = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    base = load_cluster(cluster)
     read = read_logs(paths, Layout(ranks, nodes, ranks_per_node, kind))
     bare, notes = as_timed(base.model_copy(update={"calibration": {}}), read)
     if base.calibration:

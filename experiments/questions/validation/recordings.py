@@ -247,7 +247,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     if collectives:
         if cluster is None:
             raise WhatIfError(f"{collectives[0]}: on which cluster? --cluster C")
-        where = _loaded(cluster)
+        where = load_cluster(cluster)
         calls, notes = errors_of(collectives, where, layout, watch)
         return ValidationReport((), settings, (where,), calls=tuple(calls), notes=tuple(notes))
     if against:
@@ -265,10 +265,6 @@ def validate(  # noqa: PLR0913 - the options of the command
         return ValidationReport((), settings, clusters, tuple(answers))
     rows = [row for path, where in pairs for row in _trace(path, where, settings, watch)]
     return ValidationReport(tuple(rows), settings, clusters)
-
-
-def _loaded(cluster: Cluster | Path | str) -> Cluster:
-    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
 def _predicted(
@@ -338,7 +334,7 @@ def _pair(trace: Path | str, cluster: Cluster | Path | str | None) -> tuple[str,
     where = name or cluster
     if where is None:
         raise WhatIfError(f"{trace}: on which cluster? --cluster C for all, or {path}@C")
-    return path, _loaded(where)
+    return path, load_cluster(where)
 
 
 def _trace(path: str, cluster: Cluster, settings: Settings, watch: Watch) -> Iterator[StepError]:

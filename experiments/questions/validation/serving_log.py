@@ -144,7 +144,7 @@ def validate_serving_log(folder: Path | str, cluster: Cluster | Path | str) -> S
     TwofoldError
         If the log cannot be read, or the model does not fit.
     """
-    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    where = load_cluster(cluster)
     log = read_log(folder, where)
     runs = served(log)
     times = [

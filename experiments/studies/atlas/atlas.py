@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from experiments.evaluate.parallel import map_rows
 from experiments.files import writing
 from experiments.output.document import Document
 from experiments.output.page import page
@@ -24,7 +25,6 @@ from experiments.studies.atlas.cells import (
     MODEL,
     PLANS,
     SIZE,
-    Cell,
     CellRow,
     answered,
     cells_of,
@@ -33,7 +33,6 @@ from experiments.studies.declaration import Declaration, declare, read_study
 from experiments.studies.study import read_workloads, study
 from simulator.support.errors import OutputError, StudyError
 from simulator.support.input_files import read_text
-from simulator.support.workers import ask_all
 from topologies import load_cluster
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
@@ -163,7 +162,7 @@ def _asked(
     )
     results = outcome.explored.results
     cells = list(cells_of(declared, read_workloads(declared)[0], results))
-    rows = _answered(cells, folder, workers, watch)
+    rows = map_rows(cells, partial(answered, folder=folder), "cells", workers=workers, watch=watch)
     return AtlasReport(declared, len(results), tuple(rows), folder, inputs=outcome.inputs)
 
 
@@ -182,19 +181,6 @@ def write_overview(report: AtlasReport) -> Path:
         with writing(file) as stream:
             stream.write(content.encode("utf-8", "replace"))
     return path
-
-
-def _answered(cells: Sequence[Cell], folder: Path, workers: int, watch: Watch) -> list[CellRow]:
-    ask = partial(answered, folder=folder)
-    if workers > 1:
-        return ask_all(cells, ask, workers, watch, "cells")
-    progress = watch(f"{len(cells)} cells")
-    rows = []
-    for cell in cells:
-        rows.append(ask(cell))
-        if progress is not None:
-            progress(len(rows), len(cells))
-    return rows
 
 
 def _check_grid(declared: Declaration) -> None:

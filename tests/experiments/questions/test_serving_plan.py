@@ -281,7 +281,7 @@ def test_instances_go_when_the_load_has_been_low_for_long_enough():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"scale": "2"}, "write such as"),
+        ({"scale": "2"}, "write, for example"),
         ({"scale": "from 9 at 20 requests, 1 s to start", "instances": 3}, "there are 3 at most"),
         ({"scale": "from 1 at 0 requests, 1 s to start", "instances": 3}, "positive"),
         ({"scale": "from 1 at 2 requests, 1 s to start", "instances": 3, "decode": "1"}, "neither"),

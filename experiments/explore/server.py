@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import uvicorn
 from anyio import CapacityLimiter
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _HTTP = 80
-STEP_PAGE = "index.html"
+STEP_PAGE = "step.html"
 """The page of a step; that of a deployment is another."""
 _STATIC = Path(__file__).with_name("static")
 _SHARED = Path(pages.__file__).with_name("assets")
@@ -94,6 +96,18 @@ def application(
         ]
     app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_page)])
     return _Guarded(app, token)
+
+
+@cache
+def _templates() -> Environment:
+    """Return the pages, which share their head and their bar."""
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 async def _plotly(request: Request) -> Response:
@@ -156,7 +170,7 @@ class _Asked:
 
     async def page(self, request: Request) -> Response:
         del request
-        return FileResponse(_STATIC / self._session.page, media_type="text/html")
+        return HTMLResponse(_templates().get_template(self._session.page).render())
 
     async def about(self, request: Request) -> Response:
         del request

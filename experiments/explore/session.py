@@ -151,7 +151,7 @@ class Session:
     ('analytic', '20.22 ms', '25.83 %')
     """
 
-    page = "index.html"
+    page = "step.html"
 
     def __init__(self, trace: Path | str, cluster: Path | str | None, base: Baseline) -> None:
         self.trace, self.cluster, self.base = trace, cluster, base

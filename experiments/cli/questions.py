@@ -17,6 +17,7 @@ from experiments.cli.options import (
     ClusterOfTrace,
     Figure,
     Html,
+    Options,
     Output,
     OutputOption,
     Perfetto,
@@ -30,10 +31,13 @@ from experiments.cli.options import (
     check_factors,
     clusters,
     completed,
+    in_panel,
+    option,
     percent,
     refuse_given,
     settings_of,
     topologies,
+    with_options,
     with_settings,
 )
 from experiments.cli.serving import (
@@ -42,16 +46,11 @@ from experiments.cli.serving import (
     sweep_deployment,
     utility_of_deployment,
 )
-from experiments.cli.show import (
-    answer,
-    check_figure,
-    check_html,
-    check_perfetto,
-    draw_perfetto,
-    say,
-    show,
-)
+from experiments.cli.show import answer, check_perfetto, draw_perfetto, say
 
+Factor = Annotated[
+    float, typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency.")
+]
 _CURVE = "With --curve"
 _CURVES = {True: "for --curve", False: "without --curve"}
 _METRICS = {
@@ -66,10 +65,7 @@ def utility(
     ctx: typer.Context,
     trace: Trace,
     cluster: ClusterOfTrace = None,
-    factor: Annotated[
-        float,
-        typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency."),
-    ] = 2.0,
+    factor: Factor = 2.0,
     resource: Resources = None,
     *,
     per: Annotated[
@@ -420,7 +416,6 @@ def explore(
         say("stopped")
 
 
-_WINDOW = "Which steps are averaged"
 _KEPT = 3
 """Steps of each job, the last ones, that are written for Perfetto."""
 
@@ -438,7 +433,40 @@ def _starts(values: list[str] | None) -> list[str]:
     return values or []
 
 
+_of_window = in_panel("Which steps are averaged")
+_PLACEMENT: Options = {
+    "placement": option(
+        str,
+        "packed, striped, random, or a file: CSV (job,rank,seat) or YAML (job: 0-7,16).",
+        default="packed",
+        autocompletion=completed(_placements),
+    ),
+    "place_on": option(
+        int, "Place on N nodes.", min=1, metavar="N", show_default="as few as hold all"
+    ),
+    "seed": option(int, "Of --placement random.", default=0, min=0),
+    "start": option(
+        list[str],
+        "Start of a job's first step: 'b=20 ms'; may be repeated.",
+        callback=_starts,
+        metavar="JOB=TIME",
+        show_default="0 s",
+    ),
+}
+_STEPS: Options = {
+    "steps": _of_window(
+        int,
+        "Steps of the slowest job to average; fewer if all repeat, up to 5 times as many.",
+        default=10,
+        min=2,
+    ),
+    "warm_up": _of_window(int, "First steps of each job to leave out.", default=2, min=0),
+}
+
+
 @with_settings("engine", "slow_down", "step_time", "workers", "only_ranks")
+@with_options(_STEPS)
+@with_options(_PLACEMENT, before="factor")
 def share(
     ctx: typer.Context,
     traces: Annotated[
@@ -449,33 +477,7 @@ def share(
         ),
     ],
     cluster: Cluster,
-    placement: Annotated[
-        str,
-        typer.Option(
-            autocompletion=completed(_placements),
-            help="packed, striped, random, or a file: CSV (job,rank,seat) or YAML (job: 0-7,16).",
-        ),
-    ] = "packed",
-    place_on: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Place on N nodes.", show_default="as few as hold all"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of --placement random.")] = 0,
-    start: Annotated[
-        list[str] | None,
-        typer.Option(
-            callback=_starts,
-            metavar="JOB=TIME",
-            help="Start of a job's first step: 'b=20 ms'; may be repeated.",
-            show_default="0 s",
-        ),
-    ] = None,
-    factor: Annotated[
-        float,
-        typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency."),
-    ] = 2.0,
+    factor: Factor = 2.0,
     resource: Resources = None,
     perfetto: Annotated[
         Path | None,
@@ -492,18 +494,6 @@ def share(
             "--utilities/--no-utilities", help="Say what twice of each resource would save."
         ),
     ] = True,
-    steps: Annotated[
-        int,
-        typer.Option(
-            min=2,
-            rich_help_panel=_WINDOW,
-            help="Steps of the slowest job to average; fewer if all repeat, up to 5 times as many.",
-        ),
-    ] = 10,
-    warm_up: Annotated[
-        int,
-        typer.Option(min=0, rich_help_panel=_WINDOW, help="First steps of each job to leave out."),
-    ] = 2,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run several jobs on one network: what each loses to the others, where, and what helps.
@@ -512,35 +502,26 @@ def share(
     files; copies are a:1, a:2. --nodes is how each was recorded, for its
     baseline; --placement is where they run together.
     """
-    from experiments.output.progress import watching
     from experiments.questions.share import share as ask
 
-    check_figure(figure)
-    check_html(html)
     check_perfetto(perfetto)
-    settings = settings_of(ctx)
-    with watching() as watch:
-        report = ask(
-            traces,
-            cluster,
-            placement=placement,
-            place_on=place_on,
-            seed=seed,
-            starts=dict(_split(text) for text in start or ()),
-            steps=steps,
-            warm_up=warm_up,
-            factor=factor,
-            resources=(resource or ()) if utilities else None,
-            keep=_KEPT if perfetto else 0,
-            settings=settings,
-            watch=watch,
-        )
+    asked = {name: ctx.params[name] for name in (*_PLACEMENT, *_STEPS) if name != "start"}
+    report = answer(
+        ctx,
+        ask,
+        traces,
+        cluster,
+        starts=dict(_split(text) for text in ctx.params["start"] or ()),
+        factor=factor,
+        resources=(resource or ()) if utilities else None,
+        keep=_KEPT if perfetto else 0,
+        **asked,
+    )
     if perfetto is not None:
         from experiments.output.perfetto import write_jobs
 
         write_jobs(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
-    show(report, output, figure, html)
 
 
 def _split(start: str) -> tuple[str, str]:

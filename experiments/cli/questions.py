@@ -498,9 +498,9 @@ def share(
 ) -> None:
     """Run several jobs on one network: what each loses to the others, where, and what helps.
 
-    Jobs repeat their steps until that is steady. They are called by their
-    files; copies are a:1, a:2. --nodes is how each was recorded, for its
-    baseline; --placement is where they run together.
+    Jobs repeat their steps until the pattern is steady. They are named after
+    their files; copies are a:1, a:2. --nodes says on how many nodes each was
+    recorded, --placement where they run together.
     """
     from experiments.questions.share import share as ask
 

@@ -95,13 +95,13 @@ def _failures(report: "UtilityReport") -> Iterator[Section]:
     result = report.failing.answer()
     lost = (
         f"checkpoints take {percent(result['checkpoints_pct'])},"
-        f" work done again {percent(result['redone_pct'])},"
+        f" lost work {percent(result['redone_pct'])},"
         f" restarts {percent(result['restarts_pct'])}"
     )
     sentence = (
         f"The job fails every {_say_long(result['mtbf_s'])}. With a checkpoint every"
-        f" {_say_long(result['every_s'])}, {percent(result['productive_pct'])} of its time makes"
-        f" steps that last, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
+        f" {_say_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
+        f" into steps that are kept, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
     )
     rows = [
         Row(
@@ -118,7 +118,7 @@ def _failures(report: "UtilityReport") -> Iterator[Section]:
     ]
     times = "twice" if report.factor == 2 else f"{report.factor:g} times"
     columns = (f"{times} as good", ">now", ">then", ">productive", ">saves")
-    foot = "saves: of the time that a step takes with its share of what is lost"
+    foot = "saves: of the mean time per step, lost time included"
     yield Section("failures", "Failures", [Text(sentence), Table(columns, rows, foot=foot)])
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from experiments.evaluate.design_points import steps_at as steps
     from experiments.explore.explore import explore as explore
     from experiments.points.compare import compare as compare
-    from experiments.points.curve import curve as curve
+    from experiments.points.sweep import curve as curve
     from experiments.points.sweep import sweep as sweep
     from experiments.points.utility import utility as utility
     from experiments.points.what_if import what_ifs as what_if
@@ -101,7 +101,7 @@ _PLACES = {
     "inspect": f"{_QUESTIONS}.inspect_trace:look",
     "utility": "experiments.points.utility:utility",
     "sweep": "experiments.points.sweep:sweep",
-    "curve": "experiments.points.curve:curve",
+    "curve": "experiments.points.sweep:curve",
     "compare": "experiments.points.compare:compare",
     "what_if": "experiments.points.what_if:what_ifs",
     "replay": f"{_QUESTIONS}.replay:replay",

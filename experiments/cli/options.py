@@ -11,7 +11,6 @@ import typer
 
 from simulator.engine import FORMER_ENGINES
 from simulator.support.errors import TwofoldError, shown
-from simulator.support.quantities import count_of
 
 if TYPE_CHECKING:
     from experiments.baseline import Settings
@@ -118,6 +117,8 @@ def _rules() -> Iterable[str]:
 
 
 def _step(value: str) -> str:
+    from simulator.support.quantities import count_of  # which --help does without
+
     is_number = count_of(value.removeprefix("p")) is not None
     if value not in ("typical", "median", "all") and not is_number:
         raise typer.BadParameter(

@@ -168,7 +168,7 @@ def sweep(
         return
     refuse_given(ctx, ("factors",) if curve else ("reach", "gap", "threshold"), _CURVES[curve])
     if curve:
-        from experiments.points.curve import curve as ask_curve
+        from experiments.points.sweep import curve as ask_curve
 
         bounds = {"gap": percent(gap), "threshold": 100 * percent(threshold)}
         answer(ctx, ask_curve, trace, cluster, resource, reach=reach, **bounds)

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from collectives.traffic import TrafficWindow
     from experiments.questions.clusters import PluginsReport
     from experiments.questions.convert import ConvertReport
-    from experiments.questions.hang import HangReport
-    from experiments.questions.inspect_trace import InspectReport, ProgramReport
+    from experiments.questions.inspect_trace import HangReport, InspectReport, ProgramReport
     from experiments.questions.metrics import Metric, MetricsReport, Value
     from experiments.questions.package import PackageReport
     from traces.core.loaded import Coverage, Gap

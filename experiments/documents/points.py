@@ -37,9 +37,8 @@ from simulator.support.quantities import format_quantity
 if TYPE_CHECKING:
     from experiments.baseline import Baseline
     from experiments.points.compare import CompareReport
-    from experiments.points.curve import CurveReport
     from experiments.points.report import Point, PointsReport
-    from experiments.points.sweep import SweepReport
+    from experiments.points.sweep import CurveReport, SweepReport
     from experiments.points.utility import UtilityReport
     from experiments.points.what_if import WhatIfReport
 

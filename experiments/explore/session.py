@@ -35,8 +35,17 @@ from experiments.explore.answers import (
     say_time,
     slider,
 )
-from experiments.explore.budget import BANDWIDTHS, Priced, networks, offers, with_bandwidth
-from experiments.explore.choices import About, Choices, about, choices
+from experiments.explore.choices import (
+    BANDWIDTHS,
+    About,
+    Choices,
+    Priced,
+    about,
+    choices,
+    networks,
+    offers,
+    with_bandwidth,
+)
 from experiments.explore.state import (
     State,
     command,

@@ -1,16 +1,26 @@
-"""A sweep: the step time over a range of one resource, from a quarter of it to eight times."""
+"""The step time over one resource: at given factors, or as a whole curve.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A curve has points that are chosen so that interpolation between them is off by a stated gap at
+most, and says where more stops to pay.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
-from experiments.baseline import Settings, Where, baseline
-from experiments.evaluate.design_points import steps
+import numpy as np
+
+from collectives.libraries.planners import one_schedule
+from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.evaluate.design_points import Answered, DesignPoints, steps
+from experiments.intervals.interval import Interval
 from experiments.output.document import Document
 from experiments.points.report import (
     INTERVAL,
     Columns,
+    Point,
     PointsAnswer,
     PointsReport,
     interruption,
@@ -19,11 +29,26 @@ from experiments.points.report import (
     without_effect,
 )
 from experiments.question import question
-from experiments.scenario.resources import better, check_resource
+from experiments.scenario.change import is_of_links
+from experiments.scenario.resources import (
+    RANKS,
+    amount_of,
+    better,
+    check_resource,
+    factor_means,
+    improve,
+    unit_of,
+    value_of,
+)
+from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
+from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curve
+from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
-from simulator.support.quantities import format_quantity
+from simulator.support.quantities import format_quantity, parse_quantity
+from topologies import resource_values
+from topologies.cluster.kinds import split_resource
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -121,3 +146,285 @@ def sweep(
     note = without_effect(base, resource, min(factors))
     interrupted = interruption(len(points), len(factors), "factors")
     return SweepReport(base, tuple(points), resource, note, interrupted=interrupted)
+
+
+_LEAST_GAP = 1e-6
+"""Gap (fraction of the step) below which rounding is seen, and points are no end."""
+
+
+_CURVE_COLUMNS = Columns(
+    "CurvePoint", ("factor", "value", "step_s", "utility_pct", *INTERVAL, "value_number", "unit")
+)
+Certificate = Literal["convex", "monotone", "sampled", "none"]
+
+
+class CurveAnswer(PointsAnswer):
+    """The curve of step time over a resource: straight lines between points, over 1/factor.
+
+    ``warning`` says what makes it doubtful. ``gap_s`` is certain as far as ``certificate`` says.
+    """
+
+    resource: str
+    factor_means: str
+    gap_s: float
+    certificate: Certificate
+    threshold_pct: float
+    break_even_factor: float | None
+    break_even_value: str
+    break_even_number: float | None
+    unit: str
+    note: str
+    warning: str
+    points: Annotated[list[dict[str, Any]], _CURVE_COLUMNS]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CurveReport(PointsReport):
+    """Points in order of the factor; straight lines between them, over 1/factor, are the curve.
+
+    ``gap_s`` is how far the step can be off these lines, as ``certificate`` says: *convex*
+    (every call has one schedule), *monotone* (the step does not fall as the resource gets worse),
+    *none* (it was seen to fall), or *sampled*: calls share links, no law is known, each point is
+    simulated, and the gap is how far off the lines the step was halfway. It is more than was asked
+    where the step jumps, or where the points were not enough. From a factor of
+    ``break_even`` on, doubling the resource buys less than ``threshold_pct`` of the step, as far
+    as the curve goes; None if it still buys as much at its end.
+    """
+
+    schema: ClassVar[str] = "twofold/curve/1"
+    columns: ClassVar[Columns] = _CURVE_COLUMNS
+
+    resource: str
+    gap_s: float
+    certificate: Certificate
+    threshold_pct: float
+    break_even: float | None
+    break_even_value: str
+    note: str
+
+    def answer(self) -> CurveAnswer:
+        """Return the JSON answer."""
+        even = self.break_even
+        number = None if even is None else amount_of(self.base.scenario, self.resource, even)
+        return {
+            **self.of_baseline(),
+            "resource": self.resource,
+            "factor_means": f"2: {factor_means(self.resource)}",
+            "gap_s": self.gap_s,
+            "certificate": self.certificate,
+            "threshold_pct": self.threshold_pct,
+            "break_even_factor": even,
+            "break_even_value": self.break_even_value,
+            "break_even_number": number,
+            "unit": unit_of(self.resource),
+            "note": self.note,
+            "warning": self.warning,
+            "points": self.rows(),
+        }
+
+    @property
+    def warning(self) -> str:
+        """What makes it doubtful what the resource buys; "" where it cannot matter."""
+        unused = without_effect(self.base, self.resource, 2.0)
+        return "" if unused else self.base.doubts.of(self.resource)
+
+    def document(self) -> Document:
+        """Return what the answer says."""
+        from experiments.documents import points  # numbers need none of it
+
+        return points.curve(self)
+
+    def summary(self) -> str:
+        """Say the answer in a few words."""
+        even = "beyond its end" if self.break_even is None else f"at {self.break_even:.3g}x"
+        little = f"doubling buys less than {self.threshold_pct:g} % {even}"
+        return f"{self.base.title}, {self.resource}: {len(self.points)} points, {little}"
+
+
+@question("curve")
+def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
+    trace: Path | str,
+    cluster: Where,
+    resource: str,
+    *,
+    reach: str | tuple[float, float] = (0.125, 8.0),
+    gap: float = 1e-3,
+    threshold: float = 1.0,
+    settings: Settings | None = None,
+    watch: Watch = lambda _: None,
+    **options: Unpack[SettingsOptions],
+) -> CurveReport:
+    """Compute the step time over a resource, and the point beyond which doubling buys little.
+
+    If no calls overlap on a link, as it is and at both ends of the range, the curve is computed
+    without contention and proved. Otherwise points are simulated with the settings' engine. With
+    engine ``analytic`` there is no contention, and the note says what it would add to the step.
+
+    Parameters
+    ----------
+    trace, cluster, settings, watch, options
+        As for :func:`experiments.baseline.baseline`.
+    resource
+        The resource to vary.
+    reach
+        The first and the last factor, the last at least twice the first; or text, which may also
+        hold values: ``0.25..16`` or ``1 GB/s..400 GB/s``.
+    gap
+        How far interpolation between points may be off, as a fraction of the step.
+    threshold
+        The saving by doubling that counts as little, in percent of the step.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`experiments.baseline.baseline` says; WhatIfError for a resource that changes
+        which links there are, or factors and gaps that cannot be.
+    """
+    resource = check_resource(resource)
+    _check(resource, gap, threshold)
+    if not isinstance(reach, str):
+        _check_reach(*reach)
+    base = baseline(trace, cluster, settings, watch, resources=[resource])
+    step = base.timeline.makespan
+    alone = replace(base.scenario, engine="analytic")
+    factors = _factors(reach, alone, resource)
+    note = without_effect(base, resource, 2.0)
+    evaluate = _evaluate(alone, resource, used=not note)
+    ends = 1 / factors[1], 1 / factors[0]
+    engine = "analytic"
+    certificate: Certificate
+    if not note and base.scenario.engine != "analytic" and _meet(alone, resource, factors):
+        points = _Simulated(base, resource, watch)
+        traced = sample_curve(points, *ends, gap=gap * step)
+        even = break_even(traced.at, *ends, factor=2.0, least=threshold / 100)
+        certificate = "sampled"
+        engine = "flow"
+        note = "" if not traced.fell else "the step was seen to get longer with a better resource"
+    else:
+        convex = resource in RANKS or _fixed(alone)
+        traced = trace_curve(evaluate, *ends, gap=gap * step, convex=convex)
+        even = break_even(evaluate, *ends, factor=2.0, least=threshold / 100)
+        certificate = "none" if traced.fell else "convex" if convex else "monotone"
+    if not note and base.scenario.engine == "analytic" and alone.calls_that_meet(base.timeline):
+        shared = replace(alone, engine="flow").run(watch("contention")).makespan
+        note = f"calls share links: the step takes {100 * (shared / step - 1):.2g} % more with them"
+    return CurveReport(
+        base=base,
+        resource=resource,
+        points=_points(base, resource, traced, engine),
+        gap_s=float(traced.gap.max()),
+        certificate=certificate,
+        threshold_pct=threshold,
+        break_even=None if even is None else 1 / even,
+        break_even_value="" if even is None else value_of(alone, resource, 1 / even),
+        note=note,
+    )
+
+
+def _meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
+    """Whether calls meet on a link as it is or at an end of the curve, without contention."""
+    scenarios = (improve(alone, resource, factor) for factor in (1.0, *factors))
+    return any(scenario_at.calls_that_meet(scenario_at.run()) for scenario_at in scenarios)
+
+
+@dataclass(slots=True)
+class _Simulated:
+    """Points of a curve, each simulated."""
+
+    base: Baseline
+    resource: str
+    watch: Watch
+
+    def __call__(self, x: Floats) -> Floats:
+        changes = [
+            (f"{self.resource} x{factor:.4g}", better(self.resource, factor))
+            for factor in (1 / x).tolist()
+        ]
+        return np.array([point.step for point in steps(self.base, changes, self.watch)])
+
+
+def _check(resource: str, gap: float, threshold: float) -> None:
+    if split_resource(resource)[1] is not None:
+        raise WhatIfError(f"a curve covers all kinds of node, not {resource} alone: use sweep")
+    if resource not in RANKS and not is_of_links(resource):
+        raise WhatIfError(f"{resource} comes in whole numbers, so it has no curve: use sweep")
+    if not _LEAST_GAP <= gap < 1:
+        raise WhatIfError(
+            f"gap {100 * gap:g} % of the step: ask for {100 * _LEAST_GAP:g} % or more, below 100 %"
+        )
+    if not 0 < threshold < 100:
+        raise WhatIfError(f"threshold {threshold:g} %: ask for more than 0 %, below 100 %")
+
+
+def _factors(
+    reach: str | tuple[float, float], scenario: Scenario, resource: str
+) -> tuple[float, float]:
+    """Read the ends of the curve as factors, the worse first."""
+    if isinstance(reach, str):
+        ends = reach.split("..")
+        if len(ends) != 2:
+            raise WhatIfError(f"range {reach!r}: write two ends, 0.25..16 or '1 GB/s..400 GB/s'")
+        low, high = sorted(_factor(end.strip(), scenario, resource) for end in ends)
+    else:
+        low, high = reach
+    _check_reach(low, high)
+    return low, high
+
+
+def _check_reach(low: float, high: float) -> None:
+    check_factor(low)
+    check_factor(high)
+    if not high >= 2 * low:
+        raise WhatIfError(
+            f"a curve from {low:g} to {high:g} contains no doubling: let it end at {2 * low:g} "
+            "or later"
+        )
+
+
+def _factor(end: str, scenario: Scenario, resource: str) -> float:
+    """Read a factor, or a value of the resource as one."""
+    try:
+        return float(end)
+    except ValueError:
+        now = resource_values(scenario.cluster).get(resource)
+        if now is None or not now:
+            raise WhatIfError(f"range end {end!r}: {resource} takes factors only") from None
+    if resource.endswith("latency"):
+        value = parse_quantity(end, "s")
+        return now / value if value else math.inf
+    return parse_quantity(end, "B/s") / now
+
+
+def _evaluate(scenario: Scenario, resource: str, *, used: bool) -> Callable[[Floats], Floats]:
+    """Make the function that the curve is of; a resource that is not used changes nothing."""
+    design = DesignPoints(scenario)
+
+    def evaluate(x: Floats) -> Floats:
+        return design.steps_at({resource if used else "compute": 1 / x if used else x * 0 + 1})
+
+    return evaluate
+
+
+def _fixed(scenario: Scenario) -> bool:
+    """Whether every call has one schedule on all networks of the scenario's graph."""
+    graph, machine = scenario.topology(), scenario.machine()
+    workload = scenario.workload
+    calls = (workload.call_view(index) for index in range(len(workload.calls)))
+    different = {(call.kind, call.group.ranks): call for call in calls if not np.isnan(call.size)}
+    return all(one_schedule(call, graph, machine) for call in different.values())
+
+
+def _points(base: Baseline, resource: str, traced: Curve, engine: str) -> tuple[Point, ...]:
+    """Return the points of a curve in order of the factor."""
+    factors = [1 / x for x in traced.x[::-1].tolist()]
+    is_unused = bool(without_effect(base, resource, 2.0))  # the cluster may have no such thing
+    answered = []
+    for factor, step in zip(factors, traced.step[::-1].tolist(), strict=True):
+        change = better(resource, factor)
+        scenario = base.scenario if is_unused else change.apply(base.scenario).scenario
+        answered.append(Answered(change, scenario, step, engine))
+    saved = saved_by(base, answered, [Interval()] * len(answered) if is_unused else None)
+    return tuple(
+        of_factor(base, point, resource, factor)
+        for point, factor in zip(saved, factors, strict=True)
+    )

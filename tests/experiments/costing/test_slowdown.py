@@ -11,8 +11,7 @@ from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
 from experiments.costing.slowdown import measured, recorded_steps, slope_of_text
 from experiments.intervals.scatter import scatter_half_widths, spread
-from experiments.points.curve import curve
-from experiments.points.sweep import sweep
+from experiments.points.sweep import curve, sweep
 from experiments.points.utility import utility
 from experiments.questions.explain import explain
 from experiments.scenario.change import changed

@@ -14,8 +14,7 @@ from collectives.libraries.planners import parse_rule, times
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import DesignPoints, different_calls, grid, steps_at
 from experiments.output.figure import draw
-from experiments.points.curve import curve
-from experiments.points.sweep import sweep
+from experiments.points.sweep import curve, sweep
 from experiments.scenario.change import LINKS, Change, Changed, Edited
 from experiments.scenario.language import parse_change as what_if
 from experiments.scenario.resources import RANKS, RESOURCES, better, improve

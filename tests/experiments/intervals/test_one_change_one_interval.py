@@ -5,8 +5,7 @@ import pytest
 from experiments.explore.session import Session
 from experiments.explore.state import State
 from experiments.points.compare import compare
-from experiments.points.curve import curve
-from experiments.points.sweep import sweep
+from experiments.points.sweep import curve, sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.questions.generate import plan_on, write_plan

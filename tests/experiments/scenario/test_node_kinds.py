@@ -11,8 +11,7 @@ from collectives.traffic import least_time
 from experiments.baseline import Settings, baseline
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.generated_steps import representatives, with_own_rates
-from experiments.points.curve import curve
-from experiments.points.sweep import sweep
+from experiments.points.sweep import curve, sweep
 from experiments.points.utility import utility
 from experiments.priors.doubts import touched
 from experiments.questions.generate import generate, plan_on

@@ -32,6 +32,7 @@ from simulator.serving.loop import (
 )
 from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
 from simulator.serving.state import Client, Fleet, Host, Pool, Prefixes, RunState, run_state
+from simulator.serving.surface import Batch, iteration_time
 from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import ClusterError, WorkloadError
 from simulator.support.limits import limits
@@ -84,8 +85,8 @@ class Instances:
     outages
         When which of the instances is down.
     patience
-        Time (s) after its arrival from which a request that still waits lets others go first, since
-        it has missed its SLO; 0: none does.
+        Time to the first token (s) which a request that waits and can no longer keep lets others go
+        first; 0: none does.
     scaling
         How many of them serve by the load; None: all.
     host_cache
@@ -352,14 +353,12 @@ def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
 
 def _finish(instances: Instances, fleet: Fleet, state: RunState) -> float:
     """Run to the end, or until interrupted, if any request is done then; return ``held``."""
-    scaler = None
-    if instances.scaling is not None:
-        scaler = Autoscaler(instances.scaling, state, fleet.first.width)
+    if instances.patience:
+        state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])
+    rules, width = instances.scaling, fleet.first.width
+    scaler = None if rules is None else Autoscaler(rules, state, width)
     try:
-        if scaler is None:
-            reason = _run(instances, fleet, state)
-        else:
-            reason = _run_scaled(fleet, state, scaler)
+        reason = _run_scaled(fleet, state, scaler) if scaler else _run(instances, fleet, state)
     except KeyboardInterrupt:
         # What is done is an answer, too; who asks sees that some are not served.
         if not state.sums["done"][0]:
@@ -499,6 +498,20 @@ def _pool(
         times = times._replace(kernels=times.kernels * (1 + more))
     surface = instance_surface(deployment, base)
     return Pool(count * width, width, rules, surface, times)
+
+
+def _to_first_token(pool: Pool, prompt: Longs) -> Floats:
+    """Return what prompts take until the client sees a token, in iterations full of such (s)."""
+    host, most = pool.host, float(pool.rules.tokens)
+    lengths = np.unique(prompt).astype(float)
+    device = [
+        iteration_time(pool.surface, Batch(1, 0, 0.0, max(1, int(most / n)), most, most * n / 2))
+        for n in lengths.tolist()
+    ]
+    iterations = np.ceil(lengths / most)
+    times = iterations * (host.kernels * np.array(device) + host.step + host.prefill)
+    times += host.first + host.per_token * lengths
+    return np.asarray(times[np.searchsorted(lengths, prompt)])
 
 
 def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:

@@ -24,7 +24,7 @@ from simulator.support.compiled import hot_loop
 NOT_ARRIVED, WAITING, RUNNING, MOVING, FINISHED = 0, 1, 2, 3, 4
 NOBODY = -1
 LATE = 2**40
-"""What the priority of a request is raised by that has waited beyond its patience."""
+"""What the priority of a request is raised by that is beyond its patience."""
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
 FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, LOADED, COUNTERS = (
@@ -88,8 +88,8 @@ class Rules(NamedTuple):
     host_units
         Units that host memory keeps of those that leave the device; 0: none.
     patience
-        Time (s) after its arrival from which a request that still waits lets others go first; 0:
-        none does.
+        Time (s) from its arrival to its first token beyond which a request that waits lets others
+        go first; 0: none does.
     """
 
     scheduler: int
@@ -131,7 +131,7 @@ class Columns(NamedTuple):
 STATE = records(
     "prompt output session priority state computed generated blocks plan steps following worker"
     " target ahead unread found",
-    "arrival arrived scheduled first last emitted handed delivered",
+    "arrival arrived scheduled first last emitted handed delivered needs",
 )
 """Of each request what :class:`Columns` has, and what becomes of it: state, tokens computed and
 made, blocks held, tokens planned next, decodes.
@@ -141,7 +141,8 @@ where its cache goes, and ``ahead`` the blocks that it holds there already; ``un
 tokens that the router took to be missing, ``found`` those of its prompt that were cached.
 ``arrived``, ``scheduled``, ``first`` and ``last`` are when it came, was first scheduled, had its
 first and its last token, ``emitted`` when it had its latest, ``handed`` and
-``delivered`` when its cache was ready for another worker, and there (s).
+``delivered`` when its cache was ready for another worker, and there (s); ``needs`` what it takes
+from then on that it is scheduled to its first token, alone (s; 0 where nobody asks).
 """
 States = Annotated[Any, STATE]
 """A record by request: to the compiler one array, where columns would be twenty-one."""
@@ -234,12 +235,12 @@ def _wait_before(worker: Worker, request: int, priority: int) -> None:
 
 @hot_loop
 def let_others_first(rules: RuleRecord, worker: Worker, now: float) -> None:
-    """Put those behind all others that have waited for longer than their patience."""
+    """Put those behind all others whose first token can no longer come within their patience."""
     counters, states = worker.counters, worker.states
     while counters[WAITS]:
         request = int(counters[WAITS + 1])
         state = states[request]
-        is_late = now - state.arrived > rules.patience and state.generated == 0
+        is_late = now - state.arrived + state.needs > rules.patience and state.generated == 0
         if not is_late or state.priority >= LATE:
             return
         pop_first(worker, WAITS)

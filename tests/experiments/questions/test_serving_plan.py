@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.evaluate.serving_clients import Slo
 from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import instance_surface, memory_use
 from experiments.evaluate.serving_plan import (
@@ -276,6 +277,23 @@ def test_instances_go_when_the_load_has_been_low_for_long_enough():
     assert len(np.unique(run.worker[(run.arrived > 200.0) & (run.arrived < 300.0)])) > 1
     assert set(run.worker[late]) <= {int(worker) for worker in np.unique(run.worker)}
     assert run.held < 6 * 500 / 600
+
+
+def test_more_requests_keep_the_slo_if_those_that_no_longer_can_go_last():
+    """As Clockwork (OSDI 2020) has it, but that nothing is refused."""
+    fields = {"model": "llama-3.1-8b", "rate": "1/s", "slo": "ttft 500 ms"}
+    crowded = replace(surge(), arrival=surge().arrival / 3)
+    first, last = (
+        serving(
+            instances_of(serving_plan(**fields, policy=policy), "hgx-h100"),
+            crowded,
+            slo=Slo(ttft=0.5),
+            resources=[],
+        )
+        for policy in ("fcfs", "slo")
+    )
+    assert last.goodput_fraction > 3 * first.goodput_fraction
+    assert last.first_run.unserved == 0
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.policy import HASHED, POLICIES, Routing
 from simulator.support.errors import TopologyError
 from simulator.support.limits import limits
 from simulator.support.names import nearest
 from simulator.support.plugins import TOPOLOGIES, names_added
 from simulator.support.quantities import count_of
-from simulator.topology import Topology
+from simulator.topology import HASHED, POLICIES, Routing, Topology
 from topologies.families.family import Family, ParsedSpec
 from topologies.families.from_file import SUFFIXES, custom
 from topologies.families.table import FAMILIES, family_named, family_names
@@ -30,7 +29,7 @@ def parse_topology(
     ``leaf_spine:4x2x8:2`` is oversubscribed twofold, ``mesh:4x4:yn`` closes the first dimension.
     ``dragonfly:GROUPSxROUTERSxRANKS`` has as few global links per router as join all groups, unless
     a fourth number says how many. A torus or mesh may be routed ``@dimension_order``, and
-    everything by a policy of :mod:`simulator.policy`, ``fat_tree:8@d_mod_k`` or, with a
+    everything by a policy of :mod:`simulator.topology`, ``fat_tree:8@d_mod_k`` or, with a
     seed of its hash, ``@ecmp:7``; else messages take the shortest path that such a hash chooses.
 
     Parameters
@@ -197,7 +196,7 @@ def routed(
     network
         Stays as it is.
     policy
-        One of :data:`simulator.policy.POLICIES`, with the seed of its hash behind a colon.
+        One of :data:`simulator.topology.POLICIES`, with the seed of its hash behind a colon.
     group
         Gives each node its group of routers; without it there are no detours.
 

@@ -1,8 +1,8 @@
 """Logs of benchmarks of communication: found out by content, read, and held against each other.
 
 Forms: nccl-tests and rccl-tests as printed and as JSON (:mod:`collectives.files.nccl_tests`), OSU
-micro-benchmarks (:mod:`collectives.files.osu`), perftest (:mod:`collectives.files.perftest`), lines
-of NCCL's and RCCL's Inspector (:mod:`collectives.files.inspector`), and tables
+micro-benchmarks and perftest (:mod:`collectives.files.micro_benchmarks`), lines of NCCL's and
+RCCL's Inspector (:mod:`collectives.files.inspector`), and tables
 (:mod:`collectives.files.call_table`).
 """
 
@@ -14,9 +14,8 @@ from statistics import median
 from collectives.files.call_table import is_table, read_table
 from collectives.files.inspector import is_inspector, read_inspector
 from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
+from collectives.files.micro_benchmarks import is_osu, is_perftest, read_osu, read_perftest
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
-from collectives.files.osu import is_osu, read_osu
-from collectives.files.perftest import is_perftest, read_perftest
 from simulator.support.errors import TraceError
 from simulator.support.input_files import read_bytes
 from simulator.support.log_text import as_printed, decoded

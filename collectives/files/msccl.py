@@ -14,20 +14,348 @@ channel. What is understood:
 
 Everything that can happen at once is one step, or two where some receivers add and others copy.
 Sends are buffered, and copies and sums inside a rank are free: what is received and added later by
-``re`` is a transfer that adds. The buffers are followed place by place, so
-that a program whose outputs are not what its collective says is refused.
+``re`` is a transfer that adds. The buffers are followed place by place, a slot of one holding a
+chunk with the set of ranks whose data are in it, so that a program whose outputs are not what its
+collective says is refused.
 """
 
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.files.thread_blocks import Instruction, MscclProgram, ThreadBlock, resolve
-from simulator.schedule import Schedule
+from simulator.schedule import Schedule, Step
 from simulator.support.errors import ScheduleError
 from simulator.support.input_files import parse_xml
 from simulator.support.quantities import whole_of
+
+Slot = tuple[int, str, int]
+"""Rank, buffer (``i`` input, ``o`` output, ``s`` scratch), offset in chunks."""
+Connection = tuple[int, int, int]
+"""Sender, receiver, channel."""
+
+
+@dataclass(slots=True)
+class SentChunk:
+    """A chunk that one rank sent another, and whether that adds it to its own."""
+
+    source: int
+    target: int
+    chunk: int
+    reduce: bool
+
+
+class Value(NamedTuple):
+    """A chunk, who has contributed to it, and the transfers that brought it as it is."""
+
+    chunk: int
+    who: frozenset[int]
+    came: tuple[SentChunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One step of a thread block; ``after`` is the (block, step) of its rank it waits for."""
+
+    where: str
+    what: str
+    source: tuple[str, int]
+    target: tuple[str, int]
+    count: int
+    after: tuple[int, int] | None
+
+    @property
+    def receives(self) -> bool:
+        """Whether it takes a message."""
+        return self.what.startswith("r") and self.what != "re"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it adds what it takes to what lies at its source."""
+        return self.what.startswith("rr")
+
+    @property
+    def sends(self) -> bool:
+        """Whether it sends on."""
+        return self.what.endswith("s")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """A thread block: instructions in order, a peer each way (-1: none), a channel."""
+
+    rank: int
+    number: int
+    send: int
+    receive: int
+    channel: int
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MscclProgram:
+    """A collective of ``parts`` chunks per buffer; ``in_place``: input and output are one."""
+
+    kind: str
+    name: str
+    ranks: int
+    parts: int
+    in_place: bool
+    blocks: tuple[ThreadBlock, ...]
+
+
+def resolve(program: MscclProgram) -> Schedule:
+    """Run a program and write down what was sent in which step.
+
+    Raises
+    ------
+    ScheduleError
+        Naming rank, thread block and step: where it is stuck, reads what is not there, adds a
+        contribution twice, or in the end does not hold what it should.
+    """
+    share, rest = divmod(program.parts, program.ranks)
+    if not program.parts or (rest and program.kind != "all_reduce"):
+        raise ScheduleError(
+            f"algo: nchunksperloop {program.parts} cannot be dealt out to {program.ranks} gpus"
+        )
+    machine = _Machine(program, share)
+    levels: list[list[SentChunk]] = []
+    while not machine.finished():
+        levels.append(machine.level())
+    machine.compare()
+    # Only now is it known of every chunk whether it was added to one that was there.
+    steps = [step for level in levels for step in _steps(level)]
+    chunks = program.parts * (program.ranks if program.kind == "all_to_all" else 1)
+    return Schedule(program.kind, program.name, program.ranks, chunks, program.parts, tuple(steps))
+
+
+@dataclass(slots=True)
+class _Machine:
+    """All thread blocks, as far as they have come. A level is what can happen at once.
+
+    ``started`` counts each block's instructions that have begun, ``over`` those that others may
+    build on: what is received counts when the level ends.
+    """
+
+    program: MscclProgram
+    share: int
+    at: dict[Slot, Value] = field(default_factory=dict)
+    messages: dict[Connection, deque[list[Value]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    started: dict[tuple[int, int], int] = field(default_factory=dict)
+    over: dict[tuple[int, int], int] = field(default_factory=dict)
+    _arriving: dict[Slot, Value] = field(default_factory=dict)
+    _passed_on: list[tuple[Connection, list[Value]]] = field(default_factory=list)
+    _moved: list[SentChunk] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        parts, kind = self.program.parts, self.program.kind
+        stride = {"all_gather": self.share, "all_to_all": parts}.get(kind, 0)
+        for rank in range(self.program.ranks):
+            for offset in range(self.share if kind == "all_gather" else parts):
+                slot = self._slot(rank, ("i", offset))
+                self.at[slot] = Value(rank * stride + offset, frozenset([rank]))
+        self.started = {(block.rank, block.number): 0 for block in self.program.blocks}
+
+    def finished(self) -> bool:
+        """Whether every thread block has come to its end."""
+        return not any(self._left(block) for block in self.program.blocks)
+
+    def level(self) -> list[SentChunk]:
+        """Let every block go on until it has received something; return what moved."""
+        before = dict(self.started)
+        self.over = dict(self.started)
+        self._moved = []
+        while any(self._go_on(block) for block in self.program.blocks):
+            pass
+        if self.started == before:
+            stuck = next(block for block in self.program.blocks if self._left(block))
+            raise ScheduleError(f"{self._next(stuck).where}: waits for ever")
+        self.at |= self._arriving
+        for connection, values in self._passed_on:
+            self.messages[connection].append(values)
+        self._arriving, self._passed_on = {}, []
+        return self._moved
+
+    def compare(self) -> None:
+        """Raise unless every output holds what the collective says, and all sent was received."""
+        for (source, target, channel), queue in self.messages.items():
+            if queue:
+                raise ScheduleError(
+                    f"gpu {source} sends more to gpu {target} on channel {channel} than it takes"
+                )
+        for rank in range(self.program.ranks):
+            for offset, expected in enumerate(self._outputs(rank)):
+                value = self.at.get(self._slot(rank, ("o", offset)))
+                if value is None or value[:2] != expected[:2]:
+                    raise ScheduleError(
+                        f"gpu {rank}: in the end o[{offset}] is not chunk {expected.chunk}, whole"
+                    )
+
+    def _outputs(self, rank: int) -> list[Value]:
+        """List what must lie at each offset of the output."""
+        parts, share, ranks = self.program.parts, self.share, range(self.program.ranks)
+        if self.program.kind == "all_gather":
+            return [Value(chunk, frozenset([chunk // share])) for chunk in range(parts)]
+        if self.program.kind == "all_to_all":
+            first = rank * share
+            return [
+                Value(source * parts + first + number, frozenset([source]))
+                for source in ranks
+                for number in range(share)
+            ]
+        own_chunks = range(rank * share, (rank + 1) * share)
+        chunks = own_chunks if self.program.kind == "reduce_scatter" else range(parts)
+        return [Value(chunk, frozenset(ranks)) for chunk in chunks]
+
+    def _slot(self, rank: int, where: tuple[str, int]) -> Slot:
+        """Find a slot; in place, the smaller of input and output is a share of the larger."""
+        buffer, offset = where
+        if self.program.in_place and buffer != "s":
+            shared = {"all_gather": "i", "reduce_scatter": "o"}.get(self.program.kind)
+            return rank, "i", offset + (rank * self.share if buffer == shared else 0)
+        return rank, buffer, offset
+
+    def _left(self, block: ThreadBlock) -> int:
+        return len(block.instructions) - self.started[block.rank, block.number]
+
+    def _next(self, block: ThreadBlock) -> Instruction:
+        return block.instructions[self.started[block.rank, block.number]]
+
+    def _go_on(self, block: ThreadBlock) -> bool:
+        """Carry out what the block can do now; nothing after it has received in this level."""
+        key = block.rank, block.number
+        begun = self.started[key]
+        while self._left(block) and self.started[key] == self.over[key] and self._may(block):
+            instruction = self._next(block)
+            self._execute(block, instruction)
+            self.started[key] += 1
+            self.over[key] += not instruction.receives
+        return self.started[key] > begun
+
+    def _may(self, block: ThreadBlock) -> bool:
+        """Whether what it waits for is over, and the message it receives has been sent."""
+        instruction = self._next(block)
+        if instruction.after is not None:
+            number, step = instruction.after
+            if (block.rank, number) not in self.over:
+                raise ScheduleError(f"{instruction.where}: depid {number} is not a tb of its gpu")
+            if self.over[block.rank, number] <= step:
+                return False
+        return not instruction.receives or bool(
+            self.messages[block.receive, block.rank, block.channel]
+        )
+
+    def _execute(self, block: ThreadBlock, instruction: Instruction) -> None:
+        if instruction.receives:
+            values = self._received(block, instruction)
+            if instruction.what != "rrs":
+                self._arriving |= self._written(block.rank, instruction, values)
+            if instruction.sends:
+                self._passed_on.append((_outward(block, instruction), values))
+        elif instruction.what != "nop":
+            values = self._read(block.rank, instruction)
+            if instruction.sends:
+                self.messages[_outward(block, instruction)].append(values)
+            elif instruction.what == "re":
+                self.at |= self._summed(block.rank, instruction, values)
+            else:
+                self.at |= self._written(block.rank, instruction, values)
+
+    def _received(self, block: ThreadBlock, instruction: Instruction) -> list[Value]:
+        """Take a message, and add what lies at the source if the instruction reduces."""
+        values = self.messages[block.receive, block.rank, block.channel].popleft()
+        if len(values) != instruction.count:
+            raise ScheduleError(
+                f"{instruction.where}: cnt {instruction.count}, but {len(values)} chunks were sent"
+            )
+        ends = block.receive, block.rank
+        moved = [SentChunk(*ends, value.chunk, instruction.reduces) for value in values]
+        self._moved += moved
+        if not instruction.reduces:
+            pairs = zip(values, moved, strict=True)
+            return [Value(value.chunk, value.who, (sent,)) for value, sent in pairs]
+        local = self._read(block.rank, instruction)
+        return [_added(instruction.where, *pair) for pair in zip(values, local, strict=True)]
+
+    def _summed(
+        self, rank: int, instruction: Instruction, values: list[Value]
+    ) -> dict[Slot, Value]:
+        """Add values to what lies at the target: a transfer without the rank's own part adds it."""
+        present = self._read(rank, instruction, instruction.target)
+        for value in (*values, *present):
+            for sent in value.came:
+                sent.reduce |= rank not in value.who
+        sums = [_added(instruction.where, *pair) for pair in zip(present, values, strict=True)]
+        combined = [
+            Value(total.chunk, total.who, present_value.came + theirs.came)
+            for total, present_value, theirs in zip(sums, present, values, strict=True)
+        ]
+        return self._written(rank, instruction, combined)
+
+    def _read(
+        self, rank: int, instruction: Instruction, where: tuple[str, int] | None = None
+    ) -> list[Value]:
+        """Return what lies at the source, or ``where``."""
+        buffer, first = where or instruction.source
+        slots = [self._slot(rank, (buffer, first + offset)) for offset in range(instruction.count)]
+        for offset, slot in enumerate(slots):
+            if slot not in self.at:
+                raise ScheduleError(
+                    f"{instruction.where}: {buffer}[{first + offset}] holds nothing yet"
+                )
+        return [self.at[slot] for slot in slots]
+
+    def _written(
+        self, rank: int, instruction: Instruction, values: list[Value]
+    ) -> dict[Slot, Value]:
+        buffer, first = instruction.target
+        return {
+            self._slot(rank, (buffer, first + offset)): value for offset, value in enumerate(values)
+        }
+
+
+def _outward(block: ThreadBlock, instruction: Instruction) -> Connection:
+    if block.send < 0 or block.send == block.rank:
+        raise ScheduleError(f"{instruction.where}: sends, but its tb's send is {block.send}")
+    return block.rank, block.send, block.channel
+
+
+def _added(where: str, present: Value, arriving: Value) -> Value:
+    if present.chunk != arriving.chunk:
+        raise ScheduleError(f"{where}: adds chunk {present.chunk} to chunk {arriving.chunk}")
+    if present.who & arriving.who:
+        raise ScheduleError(
+            f"{where}: adds the contribution of rank {min(present.who & arriving.who)} to chunk "
+            f"{present.chunk} a second time"
+        )
+    return Value(present.chunk, present.who | arriving.who)
+
+
+def _steps(level: list[SentChunk]) -> list[Step]:
+    """Write down a level: what adds, then what does not."""
+    return [
+        _step([(sent.source, sent.target, sent.chunk) for sent in rows], reduce=reduce)
+        for reduce in (True, False)
+        if (rows := [sent for sent in level if sent.reduce == reduce])
+    ]
+
+
+def _step(rows: list[tuple[int, int, int]], *, reduce: bool) -> Step:
+    """One step of rows of one chunk; neighbouring chunks between the same ends are one row."""
+    joined: list[list[int]] = []
+    for source, target, chunk in sorted(rows):
+        if joined and joined[-1][:2] == [source, target] and sum(joined[-1][2:]) == chunk:
+            joined[-1][3] += 1
+        else:
+            joined.append([source, target, chunk, 1])
+    source, target, first, count = np.array(joined, dtype=np.int32).T
+    return Step(source, target, first, count, reduce=reduce)
+
 
 KINDS = {
     "allreduce": "all_reduce",

@@ -10,7 +10,7 @@ from collectives.libraries.planners import parse_rule
 from experiments.costing.slowdown import beside_exchanges
 from experiments.scenario.scenario import FOLDING, Scenario
 from experiments.settings import Settings
-from simulator.folding.representatives import why_not_copies
+from simulator.folding.copies import why_not_copies
 from simulator.support.errors import ClusterError, WhatIfError
 from simulator.timeline import Timeline
 from simulator.workload import Workload

@@ -170,7 +170,7 @@ class InstanceRun(NamedTuple):
 
     ``moved`` is from the end of a prompt to the cache at the worker that decodes, 0 where the same
     does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
-    ``gaps`` counts times between two tokens (:func:`simulator.serving.gaps.gap_quantile`),
+    ``gaps`` counts times between two tokens (:func:`simulator.serving.state.gap_quantile`),
     ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
     ``priority`` by which it was admitted. ``unserved`` requests
     were not done when the run was interrupted; the others have a row. ``iterations`` are the first

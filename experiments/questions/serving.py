@@ -29,8 +29,7 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
-from simulator.serving.gaps import gap_quantile
-from simulator.serving.state import Host
+from simulator.serving.state import Host, gap_quantile
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TwofoldError, WhatIfError
 from topologies import Cluster, changed, resource_values

@@ -29,8 +29,8 @@ from simulator.engine.next_step import joints, without_backlog
 from simulator.support.arrays import Floats, Ints, Longs, Mask, Matrix, offsets_by_row
 from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
-from simulator.support.topological_order import topological_order as order_of
 from simulator.workload import What, Workload
+from simulator.workload import topological_order as order_of
 
 _COMPARED = 32
 """Edges an edge is compared with at most, so that the work stays linear."""

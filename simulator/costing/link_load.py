@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.routing.messages import Traffic, exchange, listed
 from simulator.routing.routes import Routes, routes
-from simulator.routing.totals import Totals, Traffic, each_way, exchange, listed, totals
+from simulator.routing.totals import Totals, each_way, totals
 from simulator.schedule import Exchange, Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError
@@ -136,7 +137,7 @@ def passing(
 
 
 def ends_of(step: Step, number: int) -> tuple[int, int]:
-    """Ranks of a transfer, by its number in :class:`~simulator.routing.totals.Traffic`."""
+    """Ranks of a transfer, by its number in :class:`~simulator.routing.messages.Traffic`."""
     if isinstance(step, Exchange):
         sender, receiver = divmod(number, len(step.members))
         return int(step.members[sender]), int(step.members[receiver])

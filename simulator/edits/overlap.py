@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import DeadlockError
-from simulator.support.topological_order import depths
-from simulator.workload import Edges, What, Workload
+from simulator.workload import Edges, What, Workload, depths
 
 
 def without_overlap(workload: Workload) -> Workload:

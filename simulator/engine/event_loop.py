@@ -19,9 +19,9 @@ from simulator.engine.propagate import Columns, leave, release
 from simulator.support.arrays import Floats, Matrix, records
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push
+from simulator.transfers.fair_shares import OVER as CALLS_OVER
+from simulator.transfers.fair_shares import State
 from simulator.transfers.loop import abandon, advance, begin, move_in, reset
-from simulator.transfers.state import OVER as CALLS_OVER
-from simulator.transfers.state import State
 
 Ints = NDArray[np.int64]
 

@@ -17,6 +17,8 @@ the sender's choice, and a hash makes it. What lies between is the fabric's, and
 way by a rule of its own.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -149,6 +151,108 @@ def messages(
         head=np.zeros(count, dtype=np.int64),
         tail=np.zeros(count, dtype=np.int64),
     )
+
+
+_BLOCK = 1 << 18
+"""Messages that are taken at a time, or those to one goal, if they are more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Messages sent at once, those to one goal in a row; nothing is sent where ``amount`` is 0.
+
+    Parameters
+    ----------
+    goal
+        Ints that are sent to, each once, shape ``(goals,)``.
+    offset
+        Messages ``offset[g]:offset[g + 1]`` are for goal ``g``, shape ``(goals + 1,)``.
+    source
+        Ints that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
+    amount
+        Of each message, in proportion to bytes, shape ``(messages,)``; or where ``everyone`` holds
+        senders in rows, ``(goals, goals)``. None: all alike, 1.
+    number
+        Order in which messages are sent, shape ``(messages,)``; not where ``everyone`` holds.
+    everyone
+        All of ``source``, which then equals ``goal``, send to all others, in order of the sender.
+    """
+
+    goal: Ints
+    offset: Longs
+    source: Ints
+    amount: Floats | None
+    number: Longs
+    everyone: bool = False
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each of some nodes sends the same to every other one."""
+        return self.everyone and self.amount is None
+
+    def ends(self, number: int) -> tuple[int, int]:
+        """Return who sends and who receives a message, given its number."""
+        if self.everyone:
+            return int(self.source[number // len(self.goal)]), int(
+                self.goal[number % len(self.goal)]
+            )
+        at = int(np.flatnonzero(self.number == number)[0])
+        goal = int(np.searchsorted(self.offset, at, side="right")) - 1
+        return int(self.source[at]), int(self.goal[goal])
+
+    def blocks(self, nodes: int) -> Iterator[Messages]:
+        """Return the messages on a network of so many nodes, some goals at a time."""
+        first = 0
+        while first < len(self.goal):
+            most = self.offset[first] + _BLOCK
+            last = max(first + 1, int(np.searchsorted(self.offset, most, side="right")) - 1)
+            goal = np.repeat(np.arange(first, last), np.diff(self.offset[first : last + 1]))
+            if self.everyone:
+                among_others = np.tile(np.arange(len(self.goal) - 1), last - first)
+                sender = among_others + (among_others >= goal)
+                source, number = self.source[sender], sender * len(self.goal) + goal
+                amount = None if self.amount is None else self.amount[sender, goal]
+            else:
+                which = slice(int(self.offset[first]), int(self.offset[last]))
+                source, number = self.source[which], self.number[which]
+                amount = None if self.amount is None else self.amount[which]
+            yield messages(source, self.goal[goal], nodes, amount, number)
+            first = last
+
+
+def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
+    """Return messages as traffic; all arguments have shape ``(messages,)``.
+
+    Examples
+    --------
+    >>> ends = np.array([0, 1, 2], np.int32), np.array([3, 0, 3], np.int32)
+    >>> [block.source.tolist() for block in listed(*ends).blocks(4)]
+    [[1, 0, 2]]
+    """
+    order = np.argsort(target, kind="stable")
+    goal, first = np.unique(target[order], return_index=True)
+    return Traffic(
+        goal=goal.astype(np.int32),
+        offset=np.append(first, len(order)).astype(np.int64),
+        source=source[order].astype(np.int32),
+        amount=None if amount is None else amount[order],
+        number=order.astype(np.int64),
+    )
+
+
+def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
+    """Return messages from each of some nodes to each other one, in order of the sender.
+
+    ``amount[i, j]`` is what ``nodes[i]`` has for ``nodes[j]``; all alike if it is not given.
+
+    Examples
+    --------
+    >>> next(exchange(np.array([4, 7, 9], np.int32)).blocks(10)).source.tolist()
+    [7, 9, 4, 9, 4, 7]
+    """
+    nodes = np.ascontiguousarray(nodes, dtype=np.int32)
+    offset = np.arange(len(nodes) + 1, dtype=np.int64) * (len(nodes) - 1)
+    return Traffic(nodes, offset, nodes, amount, np.empty(0, dtype=np.int64), everyone=True)
 
 
 def hub_pairs(hub: Mask) -> HubPairs:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.policy import Routing
 from simulator.routing.detours import Detours
 from simulator.routing.graph import (
     UNKNOWN,
@@ -56,7 +55,7 @@ from simulator.routing.tree import (
 )
 from simulator.support.arrays import Floats, Ints, Longs, Mask, entries_of, offsets, row_of_entries
 from simulator.support.errors import TopologyError
-from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Topology
+from simulator.topology import HOP, PCIE, SCALE_OUT, SCALE_OUT_HOPS, Doors, Routing, Topology
 
 _PCIE_METRIC = 8
 """More than the hops over which a mesh of xGMI or NVLink joins the ranks of a node."""

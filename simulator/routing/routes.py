@@ -3,7 +3,7 @@
 Shortest path, where a link of the scale-out fabric counts as much as a thousand others: a message
 stays in its scale-up domain if it can, however many hops that takes. A path may lead through other
 ranks, where that is shorter or the only way. Among equal next hops the topology's routing policy
-(:mod:`simulator.policy`) chooses; if it has none, a hash of source, target and node (static
+(:mod:`simulator.topology`) chooses; if it has none, a hash of source, target and node (static
 ECMP). Which switch the target is entered from, among equal paths, is the sender's choice and always
 by that hash: equal-cost paths are all used and every run chooses the same.
 
@@ -30,7 +30,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.policy import DIVIDING
 from simulator.routing.paths import (
     THROUGH,
     Found,
@@ -54,7 +53,7 @@ from simulator.support.arrays import (
     row_of_entries,
 )
 from simulator.support.errors import TopologyError
-from simulator.topology import Topology, with_links
+from simulator.topology import DIVIDING, Topology, with_links
 
 Columns = tuple[Longs, Ints, Floats]
 """``offset``, ``link`` and ``share``, as in :class:`simulator.routing.routes.Routes`."""

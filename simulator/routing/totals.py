@@ -9,16 +9,25 @@ Where messages are divided over detours, or by what paths can carry, the part th
 one number for all messages of a step, and behind the hubs at which they enter and leave the fabric
 they are all alike. So messages are gathered by first and last hub; those pairs, a few thousand of
 millions of messages, are then routed as :mod:`simulator.routing.routes` routes a message.
+
+Where every node sends the same to every other one, two symmetries leave few messages to follow:
+
+* nodes that hang on a hub by one cable each are told apart by that hub only, so messages are
+  gathered by first and last hub without being looked at one by one;
+* where the nodes of a network can be exchanged so that any becomes any other (a torus turned by
+  some places), what goes to one of them tells what goes to all: a link has its orbit's mean, times
+  the nodes. Candidates are read off the numbers of node 0's neighbours; an exchange counts only if
+  it takes every link to one with the same numbers.
+
+Neither holds where a hash of both ends chooses among several paths.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.policy import DIVIDING
-from simulator.routing.equal_nodes import hub_of, mean_of_orbits, turns
-from simulator.routing.messages import Messages, hub_pairs, messages
+from simulator.routing.messages import Traffic, hub_pairs, listed
 from simulator.routing.paths import (
     CHOICES,
     Survey,
@@ -43,112 +52,10 @@ from simulator.routing.routes import (
 from simulator.routing.tree import ALIKE, BY_CAPACITY, HASH, SAME, Passing, Slowest, slowest, sums
 from simulator.support.arrays import Floats, Ints, Longs, Mask
 from simulator.support.limits import Limits, limits
-from simulator.topology import Topology
+from simulator.topology import DIVIDING, Topology
 
-_BLOCK = 1 << 18
-"""Messages that are taken at a time, or those to one goal, if they are more."""
 _LISTED = 1 << 16
 """Messages whose links are listed at a time, where these cannot be added up without a list."""
-
-
-@dataclass(frozen=True, eq=False)
-class Traffic:
-    """Messages sent at once, those to one goal in a row; nothing is sent where ``amount`` is 0.
-
-    Parameters
-    ----------
-    goal
-        Ints that are sent to, each once, shape ``(goals,)``.
-    offset
-        Messages ``offset[g]:offset[g + 1]`` are for goal ``g``, shape ``(goals + 1,)``.
-    source
-        Ints that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
-    amount
-        Of each message, in proportion to bytes, shape ``(messages,)``; or where ``everyone`` holds
-        senders in rows, ``(goals, goals)``. None: all alike, 1.
-    number
-        Order in which messages are sent, shape ``(messages,)``; not where ``everyone`` holds.
-    everyone
-        All of ``source``, which then equals ``goal``, send to all others, in order of the sender.
-    """
-
-    goal: Ints
-    offset: Longs
-    source: Ints
-    amount: Floats | None
-    number: Longs
-    everyone: bool = False
-
-    @property
-    def is_even(self) -> bool:
-        """Whether each of some nodes sends the same to every other one."""
-        return self.everyone and self.amount is None
-
-    def ends(self, number: int) -> tuple[int, int]:
-        """Return who sends and who receives a message, given its number."""
-        if self.everyone:
-            return int(self.source[number // len(self.goal)]), int(
-                self.goal[number % len(self.goal)]
-            )
-        at = int(np.flatnonzero(self.number == number)[0])
-        goal = int(np.searchsorted(self.offset, at, side="right")) - 1
-        return int(self.source[at]), int(self.goal[goal])
-
-    def blocks(self, nodes: int) -> Iterator[Messages]:
-        """Return the messages on a network of so many nodes, some goals at a time."""
-        first = 0
-        while first < len(self.goal):
-            most = self.offset[first] + _BLOCK
-            last = max(first + 1, int(np.searchsorted(self.offset, most, side="right")) - 1)
-            goal = np.repeat(np.arange(first, last), np.diff(self.offset[first : last + 1]))
-            if self.everyone:
-                among_others = np.tile(np.arange(len(self.goal) - 1), last - first)
-                sender = among_others + (among_others >= goal)
-                source, number = self.source[sender], sender * len(self.goal) + goal
-                amount = None if self.amount is None else self.amount[sender, goal]
-            else:
-                which = slice(int(self.offset[first]), int(self.offset[last]))
-                source, number = self.source[which], self.number[which]
-                amount = None if self.amount is None else self.amount[which]
-            yield messages(source, self.goal[goal], nodes, amount, number)
-            first = last
-
-
-def listed(source: Ints, target: Ints, amount: Floats | None = None) -> Traffic:
-    """Return messages as traffic; all arguments have shape ``(messages,)``.
-
-    Examples
-    --------
-    >>> ends = np.array([0, 1, 2], np.int32), np.array([3, 0, 3], np.int32)
-    >>> [block.source.tolist() for block in listed(*ends).blocks(4)]
-    [[1, 0, 2]]
-    """
-    order = np.argsort(target, kind="stable")
-    goal, first = np.unique(target[order], return_index=True)
-    return Traffic(
-        goal=goal.astype(np.int32),
-        offset=np.append(first, len(order)).astype(np.int64),
-        source=source[order].astype(np.int32),
-        amount=None if amount is None else amount[order],
-        number=order.astype(np.int64),
-    )
-
-
-def exchange(nodes: Ints, amount: Floats | None = None) -> Traffic:
-    """Return messages from each of some nodes to each other one, in order of the sender.
-
-    ``amount[i, j]`` is what ``nodes[i]`` has for ``nodes[j]``; all alike if it is not given.
-
-    Examples
-    --------
-    >>> next(exchange(np.array([4, 7, 9], np.int32)).blocks(10)).source.tolist()
-    [7, 9, 4, 9, 4, 7]
-    """
-    nodes = np.ascontiguousarray(nodes, dtype=np.int32)
-    offset = np.arange(len(nodes) + 1, dtype=np.int64) * (len(nodes) - 1)
-    return Traffic(nodes, offset, nodes, amount, np.empty(0, dtype=np.int64), everyone=True)
-
-
 _MOST_HUBS = 2048
 """Of a network whose pairs of hubs are tabled: 24 B for each pair, 96 MiB."""
 
@@ -173,7 +80,7 @@ class Gathered:
         Latency (s) and number of the slowest message that passes no hub; -1: there is none.
     exchanges
         Where only what goes to one of equal nodes is gathered: exchanges of nodes that take it to
-        what goes to the others (:func:`simulator.routing.equal_nodes.turns`).
+        what goes to the others (:func:`simulator.routing.totals.turns`).
     """
 
     first: Longs
@@ -617,3 +524,104 @@ def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -
     if parts.alike == parts.least == 1.0:
         return paths[:3]
     return with_detours(network, paths, parts.least)
+
+
+_MOST_NEIGHBOURS = 16
+"""Of a node of a grid: two for each dimension."""
+
+
+def hub_of(survey: Survey, nodes: Ints) -> tuple[Longs, Longs, Longs] | None:
+    """Return the hub that each node hangs on by one cable, and that cable up and down.
+
+    None where a node has other cables, or where cables of one hub differ in latency.
+    """
+    network, graph = survey.network, survey.graph
+    leaves, enters = graph.out.offset, graph.into.offset
+    single = (leaves[nodes + 1] - leaves[nodes] == 1) & (enters[nodes + 1] - enters[nodes] == 1)
+    if not single.all():
+        return None
+    up = graph.out.item[leaves[nodes]].astype(np.int64)
+    down = graph.into.item[enters[nodes]].astype(np.int64)
+    hub = network.target[up].astype(np.int64)
+    if not survey.hub[hub].all() or (network.source[down] != hub).any():
+        return None
+    for link in (up, down):
+        first = np.full(len(network.nodes), np.nan)
+        first[hub[::-1]] = network.latency[link[::-1]]
+        if (network.latency[link] != first[hub]).any():
+            return None
+    return hub, up, down
+
+
+def turns(network: Topology) -> tuple[Longs, ...] | None:
+    """Find exchanges of nodes that leave a network as it is and take any node to any other.
+
+    Returns
+    -------
+    tuple of ndarray or None
+        By exchange the link that each link becomes, shape ``(links,)``; None where there are none.
+
+    Examples
+    --------
+    >>> from simulator.topology import Link, topology
+    >>> ends = [(rank, (rank + step) % 5) for rank in range(5) for step in (1, 4)]
+    >>> ring = topology("ring", 5, [Link(a, b, 1e9, 0.0) for a, b in ends])
+    >>> [len(turn) for turn in turns(ring)]
+    [10]
+    """
+    count = len(network.nodes)
+    near = np.unique(network.target[network.source == 0]).astype(np.int64)
+    if count != network.ranks or not 0 < len(near) <= _MOST_NEIGHBOURS or network.kind:
+        return None
+    numbers = _numbers(network)
+    exchanges: list[tuple[Longs, Longs]] = []
+    for stride in near.tolist():
+        for far in near[near >= stride].tolist():
+            if far % stride or count % (far + stride):
+                continue
+            length = far // stride + 1  # the neighbour on the other side is as far as it is long
+            place = np.arange(count) // stride % length
+            turned = np.arange(count) + np.where(place < length - 1, stride, -far)
+            links = _image(network, numbers, turned)
+            if links is not None:
+                exchanges.append((turned, links))
+    if _orbits(count, [turned for turned, _ in exchanges]).any():
+        return None
+    return tuple(links for _, links in exchanges)
+
+
+def mean_of_orbits(load: Floats, exchanges: tuple[Longs, ...]) -> Floats:
+    """Return the mean of what is on the links that exchanges take to each other."""
+    orbit = _orbits(len(load), exchanges)
+    total, members = np.bincount(orbit, load), np.bincount(orbit)
+    return np.asarray(total[orbit] / np.maximum(members, 1)[orbit], dtype=np.float64)
+
+
+def _orbits(count: int, exchanges: Sequence[Longs]) -> Longs:
+    """Give all that exchanges take to each other the least number among them."""
+    orbit, before = np.arange(count), None
+    while before is None or (orbit != before).any():
+        before = orbit
+        for image in exchanges:
+            orbit = np.minimum(orbit, orbit[image])
+    return orbit
+
+
+def _numbers(network: Topology) -> Floats:
+    """Return what an exchange must keep of each link, shape ``(4, links)``."""
+    owner = np.unique(network.latency_resource, return_inverse=True)[1].ravel()
+    return np.stack([network.bandwidth, network.latency, network.resource, owner])
+
+
+def _image(network: Topology, numbers: Floats, turned: Longs) -> Longs | None:
+    """Return the link that each one becomes when nodes are exchanged; None if one becomes none."""
+    count = len(network.nodes)
+    key = network.source.astype(np.int64) * count + network.target
+    order = np.argsort(key, kind="stable")
+    if (np.diff(key[order]) == 0).any():
+        return None  # parallel cables
+    to = turned[network.source] * count + turned[network.target]
+    at = np.minimum(np.searchsorted(key[order], to), len(key) - 1)
+    links = order[at]
+    kept = (key[links] == to).all() and (numbers[:, links] == numbers).all()
+    return links if kept else None

@@ -3,7 +3,7 @@
 One search that sums or lists: all messages to one goal share a search backwards from it
 (:func:`settle`), of which :func:`survey_paths` makes a tree: which links of a node come nearer, and
 what part of a divided message each of them takes. Messages are then carried over it one by one
-(:func:`carry`) by a :class:`Rule`, which is a policy (:mod:`simulator.policy`) compiled for a
+(:func:`carry`) by a :class:`Rule`, which is a policy (:mod:`simulator.topology`) compiled for a
 graph. What passes a link is either written behind all other links or added to what passed it before
 (:func:`take`).
 

@@ -10,7 +10,6 @@ is on the network, which is not of this loop: it comes back when caches are to b
 import math
 from collections.abc import Mapping
 
-from simulator.serving.gaps import gap_bin
 from simulator.serving.prefix_cache import PrefixCache, clear_host, evict, name_units
 from simulator.serving.schedulers import (
     AWAITS,
@@ -43,7 +42,7 @@ from simulator.serving.schedulers import (
     push_last,
     unseat,
 )
-from simulator.serving.state import HostRecord, PoolRecord, RunState, Surfaces
+from simulator.serving.state import HostRecord, PoolRecord, RunState, Surfaces, gap_bin
 from simulator.serving.surface import Batch, IterationSurface, iteration_time, shared_time
 from simulator.support.compiled import hot_loop
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes
 from simulator.support.arrays import Floats, Matrix
-from simulator.transfers.loop import abandon, advance, begin, move_in, reset
-from simulator.transfers.state import (
+from simulator.transfers.fair_shares import (
     BLOCK,
     CALL,
     FLOW,
@@ -31,6 +30,7 @@ from simulator.transfers.state import (
     Ints,
     State,
 )
+from simulator.transfers.loop import abandon, advance, begin, move_in, reset
 
 _KEPT = 2**21
 """Links kept of flows of calls that have ended, at the most: the next like call takes their

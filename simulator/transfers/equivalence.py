@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.crowd import Program
+from simulator.transfers.fair_shares import Ints
 from simulator.transfers.program import strided
-from simulator.transfers.state import Ints
 
 
 def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Program]:

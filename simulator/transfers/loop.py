@@ -12,8 +12,7 @@ import numpy as np
 
 from simulator.support.arrays import Floats
 from simulator.support.compiled import hot_loop
-from simulator.transfers.fair_shares import account, expect, share
-from simulator.transfers.state import (
+from simulator.transfers.fair_shares import (
     ACTIVE,
     BLOCK,
     DIRTY,
@@ -24,6 +23,9 @@ from simulator.transfers.state import (
     WAITS,
     Ints,
     State,
+    account,
+    expect,
+    share,
 )
 
 _SLACK = 1e-12

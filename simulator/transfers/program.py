@@ -19,7 +19,7 @@ from simulator.schedule import Plan, Step
 from simulator.support.arrays import Floats
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd, Program, Ways
-from simulator.transfers.state import Ints
+from simulator.transfers.fair_shares import Ints
 
 Positions = NDArray[np.int32]
 """Where the ranks of a group sit: nodes of the graph, in the order of the group."""

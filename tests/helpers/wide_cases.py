@@ -20,11 +20,10 @@ from collectives.algorithms.direct import spread
 from collectives.select import ALGORITHMS
 from simulator.builder import WorkloadBuilder
 from simulator.calls import UNKNOWN, Call, CallRow
-from simulator.policy import POLICIES
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
 from simulator.support.errors import ScheduleError
-from simulator.topology import SCALE_OUT, SCALE_UP, Link, Topology, topology
+from simulator.topology import POLICIES, SCALE_OUT, SCALE_UP, Link, Topology, topology
 from simulator.workload import What, Workload
 from topologies import (
     DragonflyShape,

@@ -6,9 +6,8 @@ import pytest
 
 from helpers.faults import cut
 from helpers.topologies import scaled
-from simulator.policy import HASHED, POLICIES
 from simulator.support.errors import LimitError, TopologyError
-from simulator.topology import Topology
+from simulator.topology import HASHED, POLICIES, Topology
 from topologies import (
     FAMILIES,
     bisection_bandwidth,

@@ -32,9 +32,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.policy import Routing
 from simulator.support.limits import limits
-from simulator.topology import PCIE, SCALE_OUT, SCALE_UP, Doors, Link, Node, Topology, topology
+from simulator.topology import (
+    PCIE,
+    SCALE_OUT,
+    SCALE_UP,
+    Doors,
+    Link,
+    Node,
+    Routing,
+    Topology,
+    topology,
+)
 from topologies.cluster.fabrics import Graph, PlanedFabric, RailFabric, ScaleOut, SwitchFabric
 from topologies.cluster.graphs import domain_graph
 from topologies.cluster.node import WIRED, PciePaths, ScaleUp

@@ -33,7 +33,6 @@ from pydantic import (
 )
 
 from simulator.calls import KINDS
-from simulator.policy import HASHED
 from simulator.support.errors import TopologyError, shown
 from simulator.support.input_files import read_bytes
 from simulator.support.quantities import (
@@ -44,7 +43,7 @@ from simulator.support.quantities import (
     SecondsText,
     whole_of,
 )
-from simulator.topology import SCALE_OUT, Topology
+from simulator.topology import HASHED, SCALE_OUT, Topology
 from topologies.families.from_file import custom
 from topologies.spec import parse_topology, routed
 
@@ -104,7 +103,7 @@ FabricLink = Literal["infiniband", "roce", "ethernet", "slingshot", "efa", "omni
 """What the fabric between nodes is made of."""
 
 FabricRouting = Literal["ecmp", "static", "d_mod_k", "spray", "adaptive", "minimal", "valiant"]
-"""A policy of :data:`simulator.policy.POLICIES`."""
+"""A policy of :data:`simulator.topology.POLICIES`."""
 
 
 Transport = Literal["rdma", "roce", "efa", "sockets"]

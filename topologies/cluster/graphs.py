@@ -27,10 +27,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from simulator.policy import POLICIES
 from simulator.support.errors import TopologyError, TwofoldError
 from simulator.support.quantities import count_of
-from simulator.topology import SCALE_OUT, SCALE_UP, Topology
+from simulator.topology import POLICIES, SCALE_OUT, SCALE_UP, Topology
 from topologies.cluster.fabrics import GRAPH, Graph, GraphFabric, check_content, sha256_of
 from topologies.families.from_file import SUFFIXES
 from topologies.families.table import FAMILIES, SCALE_UP_ROLES

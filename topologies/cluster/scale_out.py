@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.policy import Routing
-from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Topology
+from simulator.topology import SCALE_OUT, SCALE_OUT_HOPS, Link, Routing, Topology
 from topologies.cluster.fabrics import (
     DragonflyFabric,
     FatTreeFabric,

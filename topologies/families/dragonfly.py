@@ -7,7 +7,7 @@ CLUSTER 2015: global port ``k`` of group ``i`` leads to group ``k`` if ``k < i``
 
 Besides the shortest path a dragonfly may be routed minimally, over at most one global cable, by
 Valiant's detour over a group in between, or adaptively, by both
-(:mod:`simulator.policy`). The policy travels with the topology, so every engine and every
+(:mod:`simulator.topology`). The policy travels with the topology, so every engine and every
 what-if uses it.
 """
 

@@ -109,7 +109,7 @@ class Family:
 
     ``form`` and ``option`` are how its spec is written, ``example`` is a small one, ``numbers`` how
     many numbers it may have. ``routings`` are the ways to route it besides the shortest path, by
-    their name behind ``@``, besides the policies of :mod:`simulator.policy` that every
+    their name behind ``@``, besides the policies of :mod:`simulator.topology` that every
     family has; ``group`` gives each node of a topology its group of routers (-1: none), and a
     family without it has no detours. One without a ``scale_up`` role cannot be the fabric inside a
     scale-up domain.

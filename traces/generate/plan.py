@@ -134,7 +134,7 @@ class GenerationPlan:
     replicas
         How many of the data-parallel replicas are written down, groups and all, to stand for the
         whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
-        stand, :func:`simulator.folding.representatives.why_not_copies` whether they do so on a
+        stand, :func:`simulator.folding.copies.why_not_copies` whether they do so on a
         network.
     others
         Ranks whose accelerators are not ``accelerator``.

@@ -9,8 +9,8 @@ from simulator.analysis.contention import collision, meetings, spread_alike
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate_on
-from simulator.policy import Routing
 from simulator.schedule import Plan, Schedule, Step
+from simulator.topology import Routing
 from simulator.workload import What
 from topologies import parse_topology, switch
 

@@ -20,10 +20,9 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.link_load import cost, lay_in_step
 from simulator.engine.simulate import Costs
-from simulator.policy import Routing
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.errors import ScheduleError
-from simulator.topology import topology
+from simulator.topology import Routing, topology
 from simulator.transfers import program
 from simulator.workload import What
 from topologies.families.dragonfly import groups_of

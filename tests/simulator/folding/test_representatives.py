@@ -11,7 +11,7 @@ from helpers.synthetic_jobs import generated
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.engine.simulate import Costs, simulate
-from simulator.folding.representatives import why_not_copies
+from simulator.folding.copies import why_not_copies
 from simulator.support.errors import WorkloadError
 from simulator.topology import SCALE_OUT
 from simulator.workload import Copies, What

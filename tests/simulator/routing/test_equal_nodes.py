@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simulator.routing.equal_nodes import turns
+from simulator.routing.messages import exchange
 from simulator.routing.routes import routes
-from simulator.routing.totals import exchange, totals
+from simulator.routing.totals import totals, turns
 from simulator.support.errors import LimitError
 from simulator.topology import Link, topology
 from topologies import build, load_cluster

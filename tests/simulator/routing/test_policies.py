@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from helpers.faults import cut, slow
 from helpers.strategies import wild_networks
 from helpers.tries import tries
-from simulator.policy import POLICIES, Routing
 from simulator.routing.paths import link_metrics
 from simulator.routing.routes import best_part, routes
 from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
-from simulator.topology import Link, topology
+from simulator.topology import POLICIES, Link, Routing, topology
 from topologies import parse_topology
 from topologies.faults import Fault, LinkNamed, broken
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from helpers.strategies import both_ways, random_links, two_tiers, wild_networks
 from helpers.topologies import scaled
 from helpers.tries import tries
-from simulator.policy import Routing
 from simulator.routing.routes import routes
 from simulator.support.errors import TopologyError
-from simulator.topology import SCALE_OUT, Link, topology
+from simulator.topology import SCALE_OUT, Link, Routing, topology
 from topologies import build, catalog, load_cluster, parse_topology
 
 PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]

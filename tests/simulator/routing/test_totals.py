@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from helpers.strategies import random_links, two_tiers, wild_networks
 from helpers.tries import tries
-from simulator.policy import HASHED, POLICIES, Routing
-from simulator.routing import totals as module
+from simulator.routing import messages as module
+from simulator.routing.messages import exchange, listed
 from simulator.routing.paths import survey_of
 from simulator.routing.routes import routes
-from simulator.routing.totals import exchange, listed, totals
+from simulator.routing.totals import totals
 from simulator.support.arrays import row_of_entries
 from simulator.support.errors import TopologyError
-from simulator.topology import topology
+from simulator.topology import HASHED, POLICIES, Routing, topology
 from topologies import build, load_cluster, parse_topology
 
 CABLE = {"bandwidth": 50e9, "latency": 1e-6}

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tries import tries
-from simulator.serving.gaps import gap_quantile
 from simulator.serving.loop import LEAST_LOAD, SERVED, STUCK, close, serve_requests
 from simulator.serving.schedulers import FREE, LATE, SCHEDULERS, Columns, Rules
-from simulator.serving.state import Client, Fleet, Host, Pool, run_state
+from simulator.serving.state import Client, Fleet, Host, Pool, gap_quantile, run_state
 from simulator.serving.surface import Batch, IterationSurface, grid_value, iteration_time
 
 NO_HOST = Host(0.0, 0.0, 1.0, 0.0, 0.0)

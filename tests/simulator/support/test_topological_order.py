@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 
 from helpers.strategies import workloads
-from simulator.support.topological_order import depths, topological_order
+from simulator.workload import depths, topological_order
 
 
 @given(workloads(ranks=3))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from helpers.tries import tries
 from simulator.engine.simpy_model import max_min_rates
 from simulator.transfers.crowd import Crowd
+from simulator.transfers.fair_shares import MOVES
 from simulator.transfers.program import OneFlow, in_a_row
-from simulator.transfers.state import MOVES
 
 amounts = st.sampled_from([1.0, 2.0, 3.0, 10.0, 12.5])
 weights = st.sampled_from([1.0, 1.0, 1.0, 0.5, 2.0, 3.0])

@@ -8,11 +8,11 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
 from simulator.costing.stacked_networks import OneNetwork, classes
 from simulator.engine.simulate import simulate
-from simulator.policy import POLICIES
 from simulator.routing.routes import routes
 from simulator.routing.totals import link_loads
 from simulator.schedule import Plan
 from simulator.support.errors import TwofoldError
+from simulator.topology import POLICIES
 from simulator.workload import What
 from topologies import Cluster, build, catalog, changed, load_cluster, parse_cluster, parse_topology
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.topologies import CABLE, B, everyone
-from simulator.policy import Routing
 from simulator.routing.routes import routes
 from simulator.routing.totals import link_loads
 from simulator.support.errors import TopologyError
+from simulator.topology import Routing
 from topologies import DragonflyShape, bisection_bandwidth, diameter, dragonfly
 from topologies.families.dragonfly import global_ends, groups_of
 

@@ -62,13 +62,13 @@ class Question:
         sys.addaudithook(self._note)
 
     def keep(self) -> None:
-        """Keep the answer, unless a file is newer than the question."""
+        """Keep the answer, unless it is not whole, or a file is newer than the question."""
         with suppress(OutputError, OSError):
             opened = filter(self._counts, list(self._opened))
             files = {path: _stamp(path) for path in sorted({*self._named, *opened})}
-            if not self._are_settled(files):
+            if not (self._printed.is_whole and self._are_settled(files)):
                 return
-            kept = {"answer": self._printed.text(), "files": files}
+            kept = {"answer": "".join(self._printed.texts), "files": files}
             with closing(KeptStore(self._folder)) as store:
                 store.keep(self._key, json.dumps(kept).encode())
 
@@ -99,17 +99,27 @@ class _Copy:
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._texts: list[str] = []
+        self.texts: list[str] = []
+        self.is_whole = True
+        """False where somebody who had read enough closed it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        self._texts.append(text)
-        return self._stream.write(text)
+        self.texts.append(text)
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self.is_whole = False
+            raise
 
-    def text(self) -> str:
-        return "".join(self._texts)
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self.is_whole = False
+            raise
 
 
 def asked(words: Sequence[str]) -> Question | None:
@@ -117,11 +127,12 @@ def asked(words: Sequence[str]) -> Question | None:
     command = next((word for word in words if not word.startswith("-")), "")
     if command not in ASKED or "--no-cache" in words:
         return None
-    named = list(islice(_named(words), _MOST_FILES))
-    if len(named) == _MOST_FILES or sum(map(_size, named)) < SMALL:
-        return None
-    folder = trusted_folder()
-    return None if folder is None else Question(folder, words, named)
+    with suppress(OSError):  # of a current directory that is gone
+        named = list(islice(_named(words), _MOST_FILES))
+        folder = trusted_folder()
+        if folder and len(named) < _MOST_FILES and sum(map(_size, named)) >= SMALL:
+            return Question(folder, words, named)
+    return None
 
 
 def _named(words: Sequence[str]) -> Iterator[str]:

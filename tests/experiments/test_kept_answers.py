@@ -91,6 +91,22 @@ def test_a_word_that_begins_to_name_a_file_does(ask, tmp_path):
     assert ask(f"--figure={output}") == "1 GB/s"
 
 
+def test_half_an_answer_is_none(ask):
+    """Whoever reads has enough and closes the pipe: the command ends well, with less printed."""
+    cut = PROGRAM.replace(
+        "print(Path(name).read_text())",
+        "\n            try: print('2 GB/s' * 9_999)\n            except OSError: pass",
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-c", cut, "sweep", ask.trace]
+    subprocess.run(
+        words, check=False, stdout=writer, stderr=subprocess.DEVNULL, env=ask.environment
+    )
+    os.close(writer)
+    assert ask(command="sweep") == "1 GB/s"
+
+
 def test_what_was_written_while_it_was_answered_is_not_kept(ask):
     late = PROGRAM.replace("-60.0", "60.0")
     assert ask(command="replay", program=late) == "1 GB/s"

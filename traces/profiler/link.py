@@ -150,7 +150,7 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
         counts=rank_counts(trace, window),
         phases=tuple(rank_phases(trace, window)),
         names=frozenset() if graph.collectives else _names_of_step(trace, window),
-        lasted=period(trace, step),
+        lasted=period(trace, window),
     )
 
 

@@ -127,17 +127,18 @@ def repeats_of(
     return Repeats(pause=pause, period=max(0.0, float(np.mean(periods))))
 
 
-def period(rank: RankTrace, step: str) -> float | None:
-    """From the end of the step before to that of a step (s); None where it is not recorded."""
-    if step == ALL or int(step) - 1 not in _numbers(rank):
+def period(rank: RankTrace, window: Window) -> float | None:
+    """From the end of the step before to that of a step (s); None where it is not recorded.
+
+    A step has ended when it has on the rank's host, and all that it launched on its device.
+    """
+    if window.step == ALL or int(window.step) - 1 not in _numbers(rank):
         return None
-    return _end_of_all(rank, int(step)) - _end_of_all(rank, int(step) - 1)
-
-
-def _end_of_all(rank: RankTrace, number: int) -> float:
-    """When a step has ended on a rank's host, and all that it launched on its device (s)."""
-    window = step_window(rank, str(number))
-    return float(rank.device.end[window.device].max(initial=window.end))
+    before = step_window(rank, str(int(window.step) - 1))
+    begun, ended = (
+        float(rank.device.end[step.device].max(initial=step.end)) for step in (before, window)
+    )
+    return ended - begun
 
 
 def _numbered_step(rank: RankHead, number: int) -> ProfilerStep:
@@ -281,7 +282,10 @@ def _device_idle(trace: RankTrace, host: NDArray[np.int64]) -> NDArray[np.bool_]
     the trace was launched before its first launch; where nothing was, it is unknown what the device
     had to do when the recording began.
     """
-    called = _launch_times(trace)
+    row = launch_rows(trace)
+    launched = row >= 0
+    called = np.full(len(row), -np.inf)
+    called[launched] = trace.host.start[row[launched]]
     order = np.argsort(called, kind="stable")
     # ended[i]: when the last of the first i launched ops had ended; infinity before any, for which
     # it is unknown.
@@ -304,11 +308,3 @@ def held_up(trace: RankTrace, launches: Launches, latency: float) -> frozenset[i
     late &= trace.device.start[launches.device[first]] >= returned - CONTRADICTED
     late &= ~trace.device.copy[launches.device[first]]
     return frozenset(called[late].tolist())
-
-
-def _launch_times(trace: RankTrace) -> NDArray[np.float64]:
-    """When each device op of the trace was launched (s); -inf where its launch is not in it."""
-    row = launch_rows(trace)
-    if not len(trace.host):
-        return np.full(len(trace.device), -np.inf)
-    return np.where(row >= 0, trace.host.start[row], -np.inf)

@@ -20,7 +20,6 @@ from experiments.cli.options import (
     with_options,
 )
 from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
-from simulator.support.quantities import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -273,6 +272,8 @@ def _sweep(
 
 def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
     """Tell a form from a number of tokens: clients of engines have ``--output`` for these."""
+    from simulator.support.quantities import count_of
+
     form = Output.TABLE
     for value in output:
         if number := count_of(value):

@@ -12,7 +12,6 @@ from experiments.cli.options import Html, Output, OutputOption, refuse_given
 from experiments.cli.show import WORDS, check_html, say, show
 from simulator.support.errors import shown
 from simulator.support.limits import KEEPS
-from simulator.support.quantities import count_of
 
 _PAGE = "Points in detail"
 
@@ -138,6 +137,8 @@ def _names(value: str | None) -> list[str]:
 
 
 def _sizes(value: str | None) -> list[int]:
+    from simulator.support.quantities import count_of
+
     sizes = {size: count_of(size) for size in _names(value)}
     if wrong := [size for size, number in sizes.items() if not number]:
         raise typer.BadParameter(f"{shown(wrong[0])}: write numbers of GPUs such as 64,512.")

@@ -50,12 +50,14 @@ class Report(ABC):
         """Return the rows; their kind names the columns, also where there is no row."""
 
     @abstractmethod
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-
-    @abstractmethod
     def document(self) -> Document:
         """Return what the answer says, as every renderer has it."""
+
+    def summary(self) -> str:
+        """Say in a line what was asked about, and the answer."""
+        document = self.document()
+        about, headline = document.title.partition(": ")[2], document.headline
+        return " ".join((headline if about in headline else f"{about}: {headline}").split())
 
     def head(self, cluster: "Cluster | None" = None, settings: "Settings | None" = None) -> Head:
         """Return what every answer begins with; hashes the files that were read."""

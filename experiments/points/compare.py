@@ -28,7 +28,6 @@ from experiments.scenario.cluster import moved_to
 from experiments.settings import SettingsOptions, Watch
 from simulator.analysis.metrics import exposed_communication
 from simulator.support.errors import ClusterError
-from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster, place, with_topology
 from topologies.cluster.bare import unspecified
 from topologies.cluster.kinds import describe
@@ -89,11 +88,6 @@ class CompareReport(PointsReport):
         from experiments.documents import points  # numbers need none of it
 
         return points.compare(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        steps = [f"{point.cluster} {format_quantity(point.step, 's')}" for point in self.points]
-        return f"{Path(self.base.loaded.trace).name}: {', '.join(steps)}"
 
 
 @question("compare")

@@ -46,7 +46,7 @@ from experiments.settings import SettingsOptions, Watch
 from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curve
 from simulator.support.arrays import Floats
 from simulator.support.errors import WhatIfError
-from simulator.support.quantities import format_quantity, parse_quantity
+from simulator.support.quantities import parse_quantity
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
 
@@ -101,13 +101,6 @@ class SweepReport(PointsReport):
         from experiments.documents import points  # numbers need none of it
 
         return points.sweep(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        steps = [format_quantity(point.step, "s") for point in self.points]
-        first, last = self.points[0], self.points[-1]
-        reach = f"{steps[0]} at {first.factor:g}x to {steps[-1]} at {last.factor:g}x"
-        return f"{self.base.title}, {self.resource}: {len(steps)} points, {reach}"
 
 
 @question("sweep")
@@ -233,12 +226,6 @@ class CurveReport(PointsReport):
         from experiments.documents import points  # numbers need none of it
 
         return points.curve(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        even = "beyond its end" if self.break_even is None else f"at {self.break_even:.3g}x"
-        little = f"doubling buys less than {self.threshold_pct:g} % {even}"
-        return f"{self.base.title}, {self.resource}: {len(self.points)} points, {little}"
 
 
 @question("curve")

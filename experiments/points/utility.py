@@ -45,7 +45,6 @@ from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.support.errors import WhatIfError
 from simulator.support.names import one_of
-from simulator.support.quantities import format_quantity
 from simulator.topology import PCIE, SCALE_OUT, SCALE_UP
 
 _TIER_NAMES = {PCIE: "PCIe", SCALE_UP: "scale-up", SCALE_OUT: "scale-out"}
@@ -109,14 +108,6 @@ class UtilityReport(PointsReport):
         from experiments.documents import points  # numbers need none of it
 
         return points.utility(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        simulated = [row for row in self.points if row.utility_pct is not None]
-        gains = [f"{row.resource} {row.utility_pct:.2f} %" for row in simulated[:3]]
-        more = ["…"] if len(simulated) > len(gains) else []
-        step = format_quantity(self.base.timeline.makespan, "s")
-        return f"{self.base.title}: {', '.join([f'step {step}', *gains, *more])}"
 
 
 @question("utility")

@@ -71,12 +71,6 @@ class WhatIfReport(PointsReport):
 
         return points.what_ifs(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        gains = [f"{point.change} {point.gain_pct:+.2f} %" for point in self.points[:3]]
-        more = ["…"] if len(self.points) > len(gains) else []
-        return f"{self.base.title}: {', '.join([*gains, *more])}"
-
 
 @question("what_if")
 def what_ifs(  # noqa: PLR0913 - the options of the command

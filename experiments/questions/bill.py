@@ -109,12 +109,6 @@ class BillReport(Report):
 
         return catalogue.bill(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        answer = self.totals()
-        cost = "no price" if answer["cost_usd"] is None else f"{answer['cost_usd'] / 1e6:.4g} MUSD"
-        return f"{self.cluster.name}, {self.ranks:,} ranks on {self.nodes:,} nodes: {cost}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return BillRow, self.rows

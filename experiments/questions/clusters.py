@@ -146,14 +146,6 @@ class ClustersReport(Report):
 
         return catalogue.clusters(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        if self.asked is None:
-            return f"{len(self.clusters)} clusters"
-        if self.ranks:
-            return f"{self.asked.name}: {len(self.links):,} links for {self.ranks:,} ranks"
-        return f"{self.clusters[0].cluster}: {self.clusters[0].network}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         if self.ranks:
@@ -371,11 +363,6 @@ class PluginsReport(Report):
         from experiments.documents import files  # numbers need none of it
 
         return files.plugins(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        refused = sum(bool(row.refused) for row in self.rows)
-        return f"{len(self.rows)} plugins, {refused} of them refused"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

@@ -125,12 +125,6 @@ class CollectiveReport(Report):
 
         return networks.collective(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        first, most = self.points[0], max(point.busbw_GBps for point in self.points)
-        what = f"{first.kind} of {first.ranks} ranks on {self.where}"
-        return f"{what}: {len(self.points)} sizes, busbw up to {most:.4g} GB/s"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CollectivePoint, self.points

@@ -148,14 +148,6 @@ class CollectiveCallsReport(Report):
 
         return networks.collective_calls(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        worst = max(self.calls, key=lambda effect: effect.slowdown)
-        return (
-            f"{len(self.calls)} calls on {self.where}: {worst.call} takes {worst.slowdown:.3g} "
-            "times as long beside the others"
-        )
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CallBeside, self.calls

@@ -150,12 +150,6 @@ class CollectiveCompareReport(Report):
 
         return networks.collective_compare(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        errors = self.error_summary
-        median = "" if errors is None else f": median error {errors.median_pct:.2f} %"
-        return f"{len(self.calls)} calls on {self.cluster.name}{median}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return ComparedCall, self.calls

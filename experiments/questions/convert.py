@@ -80,10 +80,6 @@ class ConvertReport(Report):
 
         return files.convert(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{self.loaded.trace} as {self.form}: {len(self.files)} files"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Written, self.files

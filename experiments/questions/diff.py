@@ -29,7 +29,6 @@ from simulator.analysis.attribution import Account, account
 from simulator.analysis.difference import Compared, compared
 from simulator.support.arrays import Floats
 from simulator.support.errors import SettingsError, TraceError, TwofoldError
-from simulator.support.quantities import format_quantity
 from simulator.timeline import RunTimes, measured
 from traces.card.package import find_package, open_package
 from traces.core.loaded import Coverage, CoverageRecord, Loaded
@@ -218,17 +217,6 @@ class DiffReport(Report):
         from experiments.documents import difference  # numbers need none of it
 
         return difference.diff(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        steps = " → ".join(format_quantity(side.step, "s") for side in (self.a, self.b))
-        names = " against ".join(Path(side.loaded.trace).name for side in (self.a, self.b))
-        causes = [
-            f"{' '.join(filter(None, (part.what, part.name)))} {part.difference_pct:+.2f} %"
-            for part in self.parts[:2]
-            if part.difference_s
-        ]
-        return f"{names}: {', '.join([f'step {steps}', *causes])}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

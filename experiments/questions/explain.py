@@ -29,7 +29,6 @@ from simulator.analysis.path_integral import (
     path_integral,
 )
 from simulator.support.errors import CalibrationError, WhatIfError, WorkloadError
-from simulator.support.quantities import format_quantity
 from simulator.timeline import Timeline
 
 
@@ -148,18 +147,6 @@ class ExplainReport(Report):
         from experiments.documents import steps  # numbers need none of it
 
         return steps.explain(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        step = self.base.timeline.makespan
-        if self.saved is not None:
-            return f"{self.base.title}: {_summary(self.saved)}"
-        spent: dict[str, float] = {}
-        for part in self.parts:
-            spent[part.what] = spent.get(part.what, 0.0) + part.seconds
-        most = sorted(spent, key=lambda what: -spent[what])[:3]
-        shares = [f"{what} {100 * spent[what] / (step or 1.0):.1f} %" for what in most]
-        return f"{self.base.title}: step {format_quantity(step, 's')}, {', '.join(shares)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

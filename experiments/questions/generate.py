@@ -29,7 +29,6 @@ from simulator.analysis.critical_path import critical_path, path_by_group, path_
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import WhatIfError
-from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster, place, with_nodes
 from traces.generate.generate import CallVolume, Volumes, as_loaded
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, OwnKernels
@@ -148,11 +147,6 @@ class GenerationReport(Report):
         from experiments.documents import steps  # numbers need none of it
 
         return steps.generation(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        step = format_quantity(self.base.timeline.makespan, "s")
-        return f"{self.base.title}: step {step}, MFU {100 * self.mfu:.2f} %"
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -482,10 +476,6 @@ class MemoryReport(Report):
         from experiments.documents import steps  # numbers need none of it
 
         return steps.memory(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{self.plan}: {format_quantity(self.fullest.total, 'B')} on the fullest rank"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

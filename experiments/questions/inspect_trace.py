@@ -103,12 +103,6 @@ class InspectReport(Report):
 
         return files.inspect(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        coverage = self.coverage
-        ranks = f"{len(coverage.ranks)} of {coverage.ranks_in_job} ranks"
-        return f"{self.loaded.trace}: {ranks}, {len(self.loaded.workload):,} ops"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CallSummary, self.calls
@@ -238,11 +232,6 @@ class ProgramReport(Report):
 
         return files.program(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        program = self.summary_of_file
-        return f"{program.file}: an execution trace of {program.nodes:,} nodes, without times"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return EtCalls, self.summary_of_file.calls
@@ -362,10 +351,6 @@ class HangReport(Report):
         from experiments.documents import files  # numbers need none of it
 
         return files.hang(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return self.document().headline
 
     def table(self) -> Rows:
         """Return the CSV answer."""

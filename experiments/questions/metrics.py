@@ -279,11 +279,6 @@ class MetricsReport(Report):
 
         return files.metrics(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        where = Path(self.loaded.trace).name if self.base is None else self.base.title
-        return f"{where}: {len(self.metrics)} metrics, {len(self.findings)} findings on its card"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Metric, self.metrics

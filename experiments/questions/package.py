@@ -78,11 +78,6 @@ class PackageReport(Report):
 
         return files.package(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        blank = f"{len(self.blank)} blank keys on its card"
-        return f"{self.directory}: {len(self.files)} files, {blank}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return PackagedFile, self.files

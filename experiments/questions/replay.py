@@ -14,7 +14,6 @@ from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_step
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import RankTime, mean_exposed, rank_times
-from simulator.support.quantities import format_quantity
 from simulator.timeline import step_before_ended
 
 
@@ -78,13 +77,6 @@ class ReplayReport(Report):
         from experiments.documents import steps  # numbers need none of it
 
         return steps.replay(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        step = format_quantity(self.base.replayed_step, "s")
-        error = self.base.error
-        off = "not measured" if error is None else f"error {100 * error:+.2f} %"
-        return f"{self.base.title}: step {step}, {off}, {len(self.ranks)} ranks"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

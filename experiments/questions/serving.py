@@ -206,14 +206,6 @@ class ServingReport(Report):
 
         return documents.serving(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        ttft, tpot = self.metric("ttft"), self.metric("tpot")
-        return (
-            f"{self.model} on {self.where}: p99 TTFT {ttft.p99:.3g} s, p99 TPOT"
-            f" {1e3 * tpot.p99:.3g} ms"
-        )
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per metric."""
         return MetricRow, self.metrics

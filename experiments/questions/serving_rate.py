@@ -139,10 +139,6 @@ class ServingRateReport(Report):
 
         return documents.rate(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{self.model} on {self.cluster.name}: {self.rate:.4g} requests/s at the SLO"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per point of the curve."""
         return RatePoint, self.curve.points

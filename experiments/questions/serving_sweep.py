@@ -109,10 +109,6 @@ class ServingSweepReport(Report):
 
         return documents.sweep(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{self.model} on {self.cluster.name}: {len(self.points)} points of {self.varied}"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per point."""
         return ServingPoint, self.points

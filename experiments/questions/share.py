@@ -39,7 +39,7 @@ from simulator.analysis.steady import Steady, Window
 from simulator.edits.jobs import moved
 from simulator.support.errors import ClusterError, QuantityError, SettingsError, WhatIfError
 from simulator.support.names import one_of
-from simulator.support.quantities import format_quantity, parse_quantity
+from simulator.support.quantities import parse_quantity
 from topologies import Cluster, load_cluster
 
 _ENGINE = "flow"
@@ -314,14 +314,6 @@ class ShareReport(Report):
         from experiments.documents import sharing  # numbers need none of it
 
         return sharing.share(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        losses = [
-            f"{row.job} {format_quantity(row.step_s, 's')} ({row.slow_down:.3f}x)"
-            for row in self.jobs
-        ]
-        return f"{self.cluster.name}, {self.seating.placement}: {', '.join(losses)}"
 
     def table(self) -> Rows:
         """Return the CSV answer."""

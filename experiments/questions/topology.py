@@ -109,11 +109,6 @@ class TopologyReport(Report):
 
         return networks.topology(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        row = self.rows[0]
-        return f"{row.name}: {row.ranks} ranks, {row.links} links, diameter {row.diameter}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Summary, self.rows

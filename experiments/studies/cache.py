@@ -237,10 +237,6 @@ class CacheReport(Report):
 
         return document.cache(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{self.usage.entries:,} answers and {self.steps:,} steps in {self.usage.folder}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return CacheRow, (self._row(),)

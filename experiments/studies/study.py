@@ -308,14 +308,6 @@ class StudyReport(Report):
 
         return document.study(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        results = self.explored.results
-        return (
-            f"{self.study.file.name}: {len(results):,} points, "
-            f"{int(results.feasible.sum()):,} feasible, {len(self.explored.front)} on the front"
-        )
-
     def to_arrow(self) -> Any:
         """Return all points as a ``pyarrow.Table``, as the directory's results have them."""
         return self.explored.results.table(0, len(self.explored.results))

@@ -119,12 +119,6 @@ class CalibrationReport(Report):
 
         return networks.calibration(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        fitted = sum(row.value is not None for row in self.parameters)
-        kinds = ", ".join(row.kind for row in self.residuals)
-        return f"{self.base.title}: {fitted} of {len(self.parameters)} parameters of {kinds}"
-
     def table(self) -> Rows:
         """Return the CSV answer."""
         return Parameter, self.parameters
@@ -294,15 +288,6 @@ class LogCalibrationReport(Report):
         from experiments.documents import networks  # numbers need none of it
 
         return networks.log_calibration(self)
-
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        whole = self.errors[-1]
-        return (
-            f"{self.base.name}: {sum(log.calls for log in self.logs)} calls; left out one by one "
-            f"they are {whole.left_out_median_pct:.2f} % off in the median, "
-            f"{whole.cluster_median_pct:.2f} % before"
-        )
 
     def table(self) -> Rows:
         """Return the CSV answer: every call."""

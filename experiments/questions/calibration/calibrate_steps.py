@@ -97,12 +97,6 @@ class StepCalibrationReport(Report):
 
         return steps.step_calibration(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        left_out = self.median("left_out_pct")
-        next_step = "" if left_out is None else f", the next one {left_out:.2f} %"
-        return f"{self.base.name}: {len(self.steps)} steps{next_step}"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per step."""
         return FittedStep, self.steps

@@ -191,12 +191,6 @@ class RatiosReport(Report):
 
         return validation.predicted_ratios(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        whole = self.errors[0]
-        median = "none answered" if whole.median_pct is None else f"median {whole.median_pct:.2f} %"
-        return f"{len(self.ratios)} ratios: {median}, {whole.refused} refused"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per ratio."""
         return RatioPrediction, self.ratios

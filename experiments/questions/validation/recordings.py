@@ -177,16 +177,6 @@ class ValidationReport(Report):
 
         return validation.validation(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        what, median = "step", self.median("model_pct")
-        if self.points:
-            what, median = "point", self.median("error_pct")
-        elif self.calls:
-            what, median = "call", self.call_errors[-1].median_pct
-        error = f"no {what} answered" if median is None else f"median error {median:.2f} %"
-        return f"{len(self.points or self.calls or self.steps)} {what}s: {error}"
-
     def table(self) -> Rows:
         """Return the CSV answer: the points or calls, if that was asked for, else the steps."""
         if self.calls:

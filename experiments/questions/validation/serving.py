@@ -122,16 +122,6 @@ class ValidateServingReport(Report):
 
         return validation.predicted_serving(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        whole = self.errors[0]
-        if whole.tpot_median_pct is None:
-            return f"{whole.answered} of {whole.rows} rows answered"
-        return (
-            f"{whole.answered} of {whole.rows} rows answered: TPOT {whole.tpot_median_pct:.1f} %,"
-            f" TTFT {whole.ttft_median_pct or 0:.1f} % in the median"
-        )
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per row."""
         return ServingPrediction, self.rows

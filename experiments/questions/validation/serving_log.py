@@ -119,10 +119,6 @@ class ServingLogReport(Report):
 
         return validation.serving_log(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        return f"{len(self.requests)} requests of {self.title}"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per request."""
         return RequestTimes, self.requests

@@ -164,12 +164,6 @@ class StepsReport(Report):
 
         return validation.predicted_steps(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        whole = self.errors[0]
-        median = "none answered" if whole.median_pct is None else f"median {whole.median_pct:.2f} %"
-        return f"{len(self.steps)} steps: {median}, {whole.refused} refused"
-
     def table(self) -> Rows:
         """Return the CSV answer: a row per step."""
         return StepPrediction, self.steps

@@ -93,11 +93,6 @@ class AtlasReport(Report):
 
         return document.atlas(self)
 
-    def summary(self) -> str:
-        """Say the answer in a few words."""
-        refused = sum(bool(cell.refused) for cell in self.cells)
-        return f"{self.study.file.name}: {len(self.cells):,} cells, {refused:,} without a number"
-
 
 def atlas(
     study_file: Mapping[str, Any] | Path | str,

@@ -66,6 +66,9 @@ _DEPLOYMENT: Options = {
     "adapters": _of_engine(
         str, "LoRA adapters; each request uses a random one.", metavar="'8 of rank 16'"
     ),
+    "kernels_from": _of_engine(
+        Path, "Kernel times of your own machine: a CSV with kernel, shape, seconds, or a profile."
+    ),
     "policy": _of_engine(
         str,
         "Which waiting request goes first: by arrival, by its priority, or if still in time.",

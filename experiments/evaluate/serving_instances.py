@@ -24,7 +24,14 @@ from simulator.transfers.crowd import Crowd, Program
 from simulator.transfers.program import numbered, write
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Adapters, InferencePass, Precisions, Segment, pass_blocks
-from traces.generate.kernel_times import PRECISIONS, KernelTimes, Origin, kernel_times, shares
+from traces.generate.kernel_times import (
+    PRECISIONS,
+    KernelTimes,
+    Origin,
+    OwnKernels,
+    kernel_times,
+    shares,
+)
 from traces.generate.layers import Exchange
 from traces.generate.model import (
     GroupedAttention,
@@ -62,7 +69,8 @@ class Deployment:
     """One instance: which model, where, how divided, by which engine.
 
     ``blocks`` is how many blocks of the cache there are, where a log tells; None: what memory
-    leaves. ``tokens`` and ``sequences`` of ``engine`` are those it runs with.
+    leaves. ``tokens`` and ``sequences`` of ``engine`` are those it runs with. ``measured`` are
+    times of kernels on one's own machine, which count more than tables.
     """
 
     model: Model
@@ -75,6 +83,7 @@ class Deployment:
     blocks: int | None = None
     speculation: "Speculation | None" = None
     adapters: Adapters | None = None
+    measured: "MeasuredKernels | None" = None
 
     def __post_init__(self) -> None:
         if self.adapters is not None and not _takes_adapters(self.model):
@@ -222,9 +231,36 @@ def cache_bytes(deployment: Deployment) -> float:
     return numbers * element * layers / p.pp
 
 
+class MeasuredKernels(NamedTuple):
+    """Times of kernels on one's own machine, and its accelerator's rates."""
+
+    own: OwnKernels
+    chip: "_Chip"
+
+
+def measured_kernels(own: OwnKernels, cluster: Cluster) -> MeasuredKernels:
+    """Return kernels that were measured on a cluster.
+
+    Raises
+    ------
+    ClusterError
+        If it gives no rates of its accelerators.
+    """
+    return MeasuredKernels(own, _chip(cluster))
+
+
 @lru_cache(maxsize=8)
-def _kernels(chip: "_Chip") -> KernelTimes:
-    return kernel_times(_accelerator(chip))
+def _kernels(chip: "_Chip", measured: MeasuredKernels | None = None) -> KernelTimes:
+    """Return times of kernels; measured ones are carried to other rates as tables have it."""
+    own = None if measured is None else measured.own
+    if measured is not None and measured.chip != chip:
+        now, then = _kernels(chip), _kernels(measured.chip)
+        rows = (
+            (shape, time * now.time(shape).seconds / then.time(shape).seconds)
+            for shape, time in measured.own.rows
+        )
+        own = OwnKernels(measured.own.source, tuple(rows))
+    return kernel_times(_accelerator(chip), own=own)
 
 
 def _accelerator(chip: "_Chip") -> Accelerator:
@@ -255,7 +291,7 @@ def _chip(cluster: Cluster) -> _Chip:
 
 def kernel_origins(deployment: Deployment) -> dict[Origin, float]:
     """Return the shares of a decode's kernel time by how it is known, of 16 sequences."""
-    kernels = _kernels(_chip(deployment.cluster))
+    kernels = _kernels(_chip(deployment.cluster), deployment.measured)
     batch = InferencePass(
         model=deployment.model,
         parallelism=deployment.parallelism,
@@ -305,6 +341,7 @@ class _Key:
             deployment.precisions,
             deployment.distribution,
             deployment.adapters,
+            deployment.measured,
             deployment.context,
             (by.tokens, by.sequences, by.captured, by.pads_chunks, by.fuses_casts),
             _decode_rows(deployment),
@@ -321,7 +358,7 @@ class _Key:
 def _surface(key: _Key) -> IterationSurface:
     deployment, p = key.deployment, key.deployment.parallelism
     clock = PassClock(
-        _kernels(_chip(deployment.cluster)),
+        _kernels(_chip(deployment.cluster), deployment.measured),
         exchange_times(deployment.cluster, p, key.base),
         spreads_experts=p.dp > 1 and p.ep > 1,
         fuses_casts=deployment.engine.fuses_casts,

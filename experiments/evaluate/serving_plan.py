@@ -23,7 +23,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 
 from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
 from experiments.evaluate.serving_fleets import Instances, Outage
-from experiments.evaluate.serving_instances import Deployment, Speculation, deployment_of
+from experiments.evaluate.serving_instances import (
+    Deployment,
+    Speculation,
+    deployment_of,
+    measured_kernels,
+)
 from experiments.evaluate.serving_scaling import Scaling
 from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.input_files import read_text
@@ -34,6 +39,7 @@ from topologies import Cluster, load_cluster
 from topologies.cluster.catalog import complaints
 from traces.generate.inference import Adapters
 from traces.generate.model import load_model
+from traces.load import own_kernels
 from traces.requests.generators import generate_requests, parse_rate
 from traces.requests.readers import read_requests
 from traces.requests.table import Requests
@@ -86,6 +92,9 @@ class ServingPlan(BaseModel):
         2.9``.
     adapters
         LoRA adapters, each request asking for any: ``8 of rank 16``.
+    kernels_from
+        Times of kernels on one's own machine: a table, or a profile of PyTorch's
+        (:func:`traces.load.own_kernels`).
     policy
         Who of those that wait goes first: ``fcfs``, or the most urgent by ``priority``.
     max_tokens, max_sequences, blocks
@@ -118,6 +127,7 @@ class ServingPlan(BaseModel):
     version: str = ""
     speculation: Annotated[str | None, BeforeValidator(_none)] = None
     adapters: Annotated[str | None, BeforeValidator(_none)] = None
+    kernels_from: Annotated[str | None, BeforeValidator(_as_text)] = None
     policy: Literal["fcfs", "priority", "slo"] = "fcfs"
     max_tokens: Count | None = None
     max_sequences: Count | None = None
@@ -210,7 +220,7 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
     plan = _checked(content[TABLE], f"{path}: {TABLE}")
     beside = {
         name: str(path.parent / text)
-        for name in ("model", "requests")
+        for name in ("model", "requests", "kernels_from")
         if (text := getattr(plan, name)) is not None and (path.parent / text).is_file()
     }
     return plan.model_copy(update=beside)
@@ -226,12 +236,15 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
     """
     degrees = (plan.tp, plan.dp, plan.ep)
     where = load_cluster(cluster)
+    measured = None
+    if plan.kernels_from is not None:
+        measured = measured_kernels(own_kernels(Path(plan.kernels_from)), where)
     decode_count, pool = 0, None
     if plan.decode is not None:
         decode_count, pool_degrees, machine = read_pool(plan.decode, degrees)
-        pool = _deployment(plan, machine or where, pool_degrees)
+        pool = replace(_deployment(plan, machine or where, pool_degrees), measured=measured)
     return Instances(
-        deployment=_deployment(plan, where, degrees),
+        deployment=replace(_deployment(plan, where, degrees), measured=measured),
         count=plan.instances,
         router=plan.router,
         caches_prefixes=plan.prefix_cache,

@@ -323,6 +323,8 @@ def say_engine(instances: Instances) -> str:
         f"{engine.name}: at most {engine.tokens} tokens per iteration,"
         f" {engine.sequences} concurrent requests; {deployment.parallelism}"
     )
+    if deployment.measured is not None:
+        text += f"; kernels as in {deployment.measured.own.source}"
     if instances.decode is not None:
         return (
             f"{text}; {instances.count} instances prefill, {instances.decode_count} of"

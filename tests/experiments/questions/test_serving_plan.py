@@ -15,7 +15,7 @@ from experiments.evaluate.serving_plan import (
     serving_plan,
     slo_of,
 )
-from experiments.questions.serving import serving
+from experiments.questions.serving import serving, with_more
 from simulator.support.errors import TwofoldError
 from topologies import changed
 from traces.requests.generators import generate_requests
@@ -308,6 +308,23 @@ def test_more_requests_keep_the_slo_if_those_that_no_longer_can_go_last():
 def test_autoscaling_that_cannot_be_is_refused(fields, said):
     with pytest.raises(TwofoldError, match=said):
         instances_of(serving_plan(model="llama-3.1-8b", rate="1/s", **fields), "hgx-h100")
+
+
+def test_kernels_of_ones_own_count_and_a_what_if_changes_them_as_tables_have_it(tmp_path):
+    table = tmp_path / "own.csv"
+    table.write_text("kernel,shape,seconds\ngemm,m=16 n=6144 k=4096 dtype=bf16,1e-4\n")
+    fields = {"model": "llama-3.1-8b", "rate": "1/s"}
+    usual, own = (
+        instances_of(serving_plan(**fields, **more), "hgx-h100").deployment
+        for more in ({}, {"kernels_from": table})
+    )
+    tokens = [instance_surface(each).tokens[16] for each in (usual, own)]
+    assert tokens[1] > tokens[0] + 32 * 5e-5, "a product of each of 32 layers takes 0.1 ms"
+    faster = [
+        instance_surface(with_more(each, "memory.bandwidth", 2.0)).tokens[16]
+        for each in (usual, own)
+    ]
+    assert faster[1] / tokens[1] == pytest.approx(faster[0] / tokens[0], rel=0.05)
 
 
 def test_the_policy_slo_goes_by_the_time_to_the_first_token():

@@ -8,14 +8,24 @@ tree of NVIDIA's SuperPODs. Here without scale-up domains; a cluster file has th
 (``topology: rail``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from simulator.support.errors import TopologyError
-from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.family import Bisection, Counts, Family, ParsedSpec, cables, cables_cut
+from simulator.topology import Topology, topology
+from topologies.families.family import (
+    Bisection,
+    Cable,
+    Counts,
+    Family,
+    by_numbers,
+    cables,
+    cables_cut,
+    joined,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +42,7 @@ class LeafSpineShape:
 
 
 def leaf_spine(
-    shape: LeafSpineShape,
-    *,
-    bandwidth: float,
-    latency: float,
-    oversubscription: float = 1.0,
-    resource: str = SCALE_UP,
+    shape: LeafSpineShape, *, oversubscription: float = 1.0, **cable: Unpack[Cable]
 ) -> Topology:
     """Two levels; ``oversubscription`` is a leaf's bandwidth down over its bandwidth up.
 
@@ -50,14 +55,10 @@ def leaf_spine(
     ----------
     shape
         How many leaves, spines and ranks.
-    bandwidth
-        Of one direction of a rank's cable, ``B`` (B/s).
-    latency
-        Of a link (s).
     oversubscription
         Bandwidth of a lower switch down over its bandwidth up.
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -76,23 +77,10 @@ def leaf_spine(
     >>> network.ranks, len(network), network.bandwidth.max(), network.bandwidth.min()
     (16, 48, np.float64(50000000000.0), np.float64(50000000000.0))
     """
-    if not oversubscription > 0:
-        raise TopologyError(f"oversubscription {oversubscription!r} is not positive")
-    ranks = shape.leaves * shape.ranks_per_leaf
-    down = [(rank, f"leaf:{rank // shape.ranks_per_leaf}") for rank in range(ranks)]
-    up = [
-        (f"leaf:{leaf}", f"spine:{spine}")
-        for leaf in range(shape.leaves)
-        for spine in range(shape.spines)
-    ]
-    # What a leaf takes from its ranks, divided over its cables up and by the oversubscription.
-    uplink = shape.ranks_per_leaf * bandwidth / (shape.spines * oversubscription)
-    links = [
-        *cables(down, bandwidth=bandwidth, latency=latency, resource=resource),
-        *cables(up, bandwidth=uplink, latency=latency, resource=resource),
-    ]
+    ranks = range(shape.leaves * shape.ranks_per_leaf)
     name = f"leaf_spine(l={shape.leaves}, s={shape.spines}, p={shape.ranks_per_leaf})"
-    return topology(name, ranks, links)
+    plugs = [f"leaf:{rank // shape.ranks_per_leaf}" for rank in ranks]
+    return _two_levels(name, plugs, shape.spines, oversubscription, cable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +99,7 @@ class RailShape:
             raise TopologyError(f"{self}: leaves, spines and ranks per leaf must be at least 1")
 
 
-def rail(
-    shape: RailShape,
-    *,
-    bandwidth: float,
-    latency: float,
-    oversubscription: float = 1.0,
-    resource: str = SCALE_UP,
-) -> Topology:
+def rail(shape: RailShape, *, oversubscription: float = 1.0, **cable: Unpack[Cable]) -> Topology:
     """Rank ``r`` is in slot ``r % rails`` of its node and plugged into that rail switch.
 
     With ``n`` nodes, ``r`` rails, ``s`` spines: ``n r`` ranks, ``r + s`` switches,
@@ -131,14 +112,10 @@ def rail(
     ----------
     shape
         How many nodes, rails and spines.
-    bandwidth
-        Of one direction of a rank's cable, ``B`` (B/s).
-    latency
-        Of a link (s).
     oversubscription
         Bandwidth of a lower switch down over its bandwidth up.
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -156,25 +133,30 @@ def rail(
     >>> network.ranks, len(network.nodes), len(network)
     (32, 42, 96)
     """
+    ranks = range(shape.nodes * shape.rails)
+    name = f"rail(n={shape.nodes}, r={shape.rails}, s={shape.spines})"
+    plugs = [f"rail:{rank % shape.rails}" for rank in ranks]
+    return _two_levels(name, plugs, shape.spines, oversubscription, cable)
+
+
+def _two_levels(
+    name: str, plugs: Sequence[str], spines: int, oversubscription: float, cable: Cable
+) -> Topology:
+    """Plug each rank into a lower switch, and join every one of these to every spine."""
     if not oversubscription > 0:
         raise TopologyError(f"oversubscription {oversubscription!r} is not positive")
-    ranks = shape.nodes * shape.rails
-    down = [(rank, f"rail:{rank % shape.rails}") for rank in range(ranks)]
-    up = [
-        (f"rail:{slot}", f"spine:{spine}")
-        for slot in range(shape.rails)
-        for spine in range(shape.spines)
-    ]
-    links = list(cables(down, bandwidth=bandwidth, latency=latency, resource=resource))
+    switches = list(dict.fromkeys(plugs))
+    up = [(switch, f"spine:{spine}") for switch in switches for spine in range(spines)]
+    links = list(cables(enumerate(plugs), **cable))
     if up:
-        # A rail switch has one rank of every node below it.
-        uplink = shape.nodes * bandwidth / (shape.spines * oversubscription)
-        links += cables(up, bandwidth=uplink, latency=latency, resource=resource)
-    name = f"rail(n={shape.nodes}, r={shape.rails}, s={shape.spines})"
-    return topology(name, ranks, links)
+        # What a switch takes from its ranks, divided over its cables up, by the oversubscription.
+        below = len(plugs) // len(switches)
+        uplink = below * cable["bandwidth"] / (spines * oversubscription)
+        links += cables(up, **(cable | {"bandwidth": uplink}))
+    return topology(name, len(plugs), links)
 
 
-def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
+def fat_tree(ports: int, **cable: Unpack[Cable]) -> Topology:
     """Three levels of switches that all have ``k`` = ``ports`` ports, nothing oversubscribed.
 
     ``k**3 / 4`` ranks, ``5 k**2 / 4`` switches, ``3 k**3 / 2`` links, diameter 6, bisection
@@ -184,12 +166,8 @@ def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SC
     ----------
     ports
         Ports of every switch, ``k``, an even number.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -222,32 +200,13 @@ def fat_tree(ports: int, *, bandwidth: float, latency: float, resource: str = SC
         # Core switch (i, j) is the j-th of those that aggregation switch i of every pod reaches.
         *((f"aggregation:{pod}.{high}", f"core:{high}.{low}") for pod, low, high in pairs),
     ]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"fat_tree({ports})", ranks, links)
+    return joined(f"fat_tree({ports})", ranks, ends, **cable)
 
 
-def _leaf_spine_shape(spec: ParsedSpec) -> LeafSpineShape:
-    leaves, spines, ranks = spec.numbers
-    return LeafSpineShape(leaves=leaves, spines=spines, ranks_per_leaf=ranks)
-
-
-def _leaf_spine_counts(spec: ParsedSpec) -> Counts:
-    leaves, spines, per_leaf = spec.numbers
-    ranks = leaves * per_leaf
-    links = 2 * (ranks + leaves * spines)
-    return Counts(ranks, ranks + leaves + spines, links, 4 if leaves > 1 else 2)
-
-
-def _rail_shape(spec: ParsedSpec) -> RailShape:
-    nodes, rails, spines = spec.numbers
-    return RailShape(nodes=nodes, rails=rails, spines=spines)
-
-
-def _rail_counts(spec: ParsedSpec) -> Counts:
-    nodes, rails, spines = spec.numbers
-    ranks = nodes * rails
-    links = 2 * (ranks + rails * spines)
-    return Counts(ranks, ranks + rails + spines, links, 4 if rails > 1 else 2)
+def _counted(lower: int, ranks_below: int, spines: int) -> Counts:
+    ranks = lower * ranks_below
+    links = 2 * (ranks + lower * spines)
+    return Counts(ranks, ranks + lower + spines, links, 4 if lower > 1 else 2)
 
 
 def _half_the_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> Bisection:
@@ -269,12 +228,6 @@ def _half_the_switches(prefix: str, count: Callable[[tuple[int, ...]], int]) -> 
     return bisection
 
 
-def _fat_tree_counts(spec: ParsedSpec) -> Counts:
-    (ports,) = spec.numbers
-    ranks = ports**3 // 4
-    return Counts(ranks, ranks + 5 * ports**2 // 4, 3 * ports**3 // 2, 6)
-
-
 _RATIO = "[:OVERSUBSCRIPTION]"
 
 FAMILIES = {
@@ -284,9 +237,13 @@ FAMILIES = {
         example="leaf_spine:4x2x4:2",
         numbers=range(3, 4),
         build=lambda spec: leaf_spine(
-            _leaf_spine_shape(spec), oversubscription=spec.oversubscription, **spec.cable
+            LeafSpineShape(
+                leaves=spec.numbers[0], spines=spec.numbers[1], ranks_per_leaf=spec.numbers[2]
+            ),
+            oversubscription=spec.oversubscription,
+            **spec.cable,
         ),
-        counts=_leaf_spine_counts,
+        counts=by_numbers(lambda leaves, spines, ranks: _counted(leaves, ranks, spines)),
         bisection=_half_the_switches("leaf:", lambda numbers: numbers[0]),
     ),
     "rail": Family(
@@ -295,9 +252,11 @@ FAMILIES = {
         example="rail:4x4x2",
         numbers=range(3, 4),
         build=lambda spec: rail(
-            _rail_shape(spec), oversubscription=spec.oversubscription, **spec.cable
+            RailShape(nodes=spec.numbers[0], rails=spec.numbers[1], spines=spec.numbers[2]),
+            oversubscription=spec.oversubscription,
+            **spec.cable,
         ),
-        counts=_rail_counts,
+        counts=by_numbers(lambda nodes, rails, spines: _counted(rails, nodes, spines)),
         bisection=_half_the_switches("rail:", lambda numbers: numbers[1]),
     ),
     "fat_tree": Family(
@@ -305,7 +264,7 @@ FAMILIES = {
         example="fat_tree:4",
         numbers=range(1, 2),
         build=lambda spec: fat_tree(spec.numbers[0], **spec.cable),
-        counts=_fat_tree_counts,
+        counts=by_numbers(lambda k: Counts(k**3 // 4, k**3 // 4 + 5 * k**2 // 4, 3 * k**3 // 2, 6)),
         bisection=cables_cut(lambda numbers: numbers[0] ** 3 / 8),
     ),
 }

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.support.errors import TopologyError
-from simulator.topology import SCALE_UP, Topology, topology
-from topologies.families.family import Counts, Family, ParsedSpec, cables
+from simulator.topology import Topology, topology
+from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,7 @@ class DragonflyShape:
 
 
 def dragonfly(
-    shape: DragonflyShape,
-    *,
-    bandwidth: float,
-    latency: float,
-    global_bandwidth: float | None = None,
-    resource: str = SCALE_UP,
+    shape: DragonflyShape, *, global_bandwidth: float | None = None, **cable: Unpack[Cable]
 ) -> Topology:
     """Ranks on the routers of a dragonfly; all cables alike unless the global ones are given.
 
@@ -88,14 +84,10 @@ def dragonfly(
     ----------
     shape
         How many groups, routers, ranks and global links.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
     global_bandwidth
         Of one direction of a cable between groups (B/s); ``bandwidth`` if it is not given.
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -119,18 +111,10 @@ def dragonfly(
         (rank, router_name(*divmod(rank // shape.ranks_per_router, shape.routers)))
         for rank in range(shape.groups * shape.routers * shape.ranks_per_router)
     ]
-    links = [
-        *cables(attached, bandwidth=bandwidth, latency=latency, resource=resource),
-        *cables(
-            local_ends(shape, range(shape.groups)),
-            bandwidth=bandwidth,
-            latency=latency,
-            resource=resource,
-        ),
-    ]
-    each = bandwidth if global_bandwidth is None else global_bandwidth
+    links = [*cables(attached, **cable), *cables(local_ends(shape, range(shape.groups)), **cable)]
+    each = cable["bandwidth"] if global_bandwidth is None else global_bandwidth
     for ends, count in global_ends(shape, range(shape.groups)).items():
-        links += cables([ends], bandwidth=count * each, latency=latency, resource=resource)
+        links += cables([ends], **(cable | {"bandwidth": count * each}))
     return topology(
         f"dragonfly(g={shape.groups}, a={shape.routers}, p={shape.ranks_per_router},"
         f" h={shape.global_links})",

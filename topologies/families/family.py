@@ -9,19 +9,25 @@ them by its name in a spec. :mod:`topologies.families.table` joins these into on
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.topology import SCALE_UP, Link, Node, Topology
+from simulator.topology import SCALE_UP, Link, Node, Topology, topology
 
 
 class Cable(TypedDict):
-    """Bandwidth (B/s) and latency (s) of one direction of a cable, as keywords for a builder."""
+    """What every builder takes of its cables, as keywords.
+
+    ``bandwidth`` (B/s, above 0) and ``latency`` (s, 0 or more) are those of one direction of a
+    cable. ``resource`` is what its links are counted as: ``scale_up``, by default, ``scale_out``,
+    ``pcie`` or a name of the user's. A builder raises ``TopologyError`` of any other.
+    """
 
     bandwidth: float
     latency: float
+    resource: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,22 @@ def one_group(network: Topology) -> NDArray[np.int32]:
     return np.zeros(len(network.nodes), dtype=np.int32)
 
 
+def by_numbers(count: Callable[..., Counts]) -> Callable[[ParsedSpec], Counts]:
+    """Count by the numbers of a spec alone."""
+    return lambda spec: count(*spec.numbers)
+
+
+def joined(
+    name: str, ranks: int, ends: Iterable[tuple[Node, Node]], **cable: Unpack[Cable]
+) -> Topology:
+    """Join ranks and switches by cables that are all alike."""
+    return topology(name, ranks, cables(ends, **cable))
+
+
 def cables(
     ends: Iterable[tuple[Node, Node]], *, bandwidth: float, latency: float, resource: str = SCALE_UP
 ) -> Iterator[Link]:
-    """Both directions of every cable; ``bandwidth`` is that of one direction.
+    """Both directions of every cable: :class:`Cable`.
 
     Examples
     --------

@@ -9,26 +9,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
+from typing import Unpack
 
 import numpy as np
 
 from simulator.support.errors import ClusterError, TopologyError
-from simulator.topology import SCALE_UP, Node, Topology, topology
+from simulator.topology import Node, Topology
 from topologies.families.family import (
+    Cable,
     Counts,
     Domain,
     Family,
     ParsedSpec,
     ScaleUpRole,
-    cables,
+    by_numbers,
     cables_cut,
+    joined,
     one_group,
 )
 
 
-def torus(
-    dimensions: Sequence[int], *, bandwidth: float, latency: float, resource: str = SCALE_UP
-) -> Topology:
+def torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
     """Close every row of a grid to a ring.
 
     ``n = prod(dimensions)`` nodes; ``2n`` links per dimension longer than 2, ``n`` for one of 2
@@ -39,12 +40,8 @@ def torus(
     ----------
     dimensions
         Lengths of the grid.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -63,19 +60,13 @@ def torus(
     ('torus(4x4)', 64)
     """
     wrap = [True] * len(dimensions)
-    links = cables(
-        grid_ends(dimensions, wrap), bandwidth=bandwidth, latency=latency, resource=resource
+    return joined(
+        f"torus({_times(dimensions)})", prod(dimensions), grid_ends(dimensions, wrap), **cable
     )
-    return topology(f"torus({_times(dimensions)})", prod(dimensions), links)
 
 
 def mesh(
-    dimensions: Sequence[int],
-    *,
-    bandwidth: float,
-    latency: float,
-    wrap: Sequence[bool] | None = None,
-    resource: str = SCALE_UP,
+    dimensions: Sequence[int], *, wrap: Sequence[bool] | None = None, **cable: Unpack[Cable]
 ) -> Topology:
     """Leave the rows of a grid open, except in the dimensions where ``wrap`` closes them.
 
@@ -87,14 +78,10 @@ def mesh(
     ----------
     dimensions
         Lengths of the grid.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
     wrap
         Which dimensions close, one entry each; none if it is not given.
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -118,15 +105,10 @@ def mesh(
     name = f"mesh({_times(dimensions)})"
     if any(closes):
         name = f"mesh({_times(dimensions)}, wrap={''.join('ny'[close] for close in closes)})"
-    links = cables(
-        grid_ends(dimensions, closes), bandwidth=bandwidth, latency=latency, resource=resource
-    )
-    return topology(name, prod(dimensions), links)
+    return joined(name, prod(dimensions), grid_ends(dimensions, closes), **cable)
 
 
-def twisted_torus(
-    dimensions: Sequence[int], *, bandwidth: float, latency: float, resource: str = SCALE_UP
-) -> Topology:
+def twisted_torus(dimensions: Sequence[int], **cable: Unpack[Cable]) -> Topology:
     """Shift the wrap-around of every short dimension by ``k`` in every long one.
 
     Lengths are ``k`` or ``2k`` with ``k >= 2`` and at least one of each: ``k x 2k``,
@@ -163,13 +145,10 @@ def twisted_torus(
             f"a twisted torus needs lengths k and 2k with k of at least 2, not {tuple(dimensions)}"
         )
     ends = _twisted_ends(dimensions)
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"twisted_torus({_times(dimensions)})", prod(dimensions), links)
+    return joined(f"twisted_torus({_times(dimensions)})", prod(dimensions), ends, **cable)
 
 
-def hypercube(
-    order: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP
-) -> Topology:
+def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
     """``n = 2 ** order`` ranks, joined where their numbers differ in one bit.
 
     ``n`` nodes, ``n * order`` links, diameter ``order``, bisection bandwidth ``(n / 2) B``.
@@ -178,12 +157,8 @@ def hypercube(
     ----------
     order
         Dimensions of the cube, ``log2 n``.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -206,8 +181,7 @@ def hypercube(
     # Neighbours differ in one bit; only the end with that bit 0 lists the cable, so that each is
     # made once.
     ends = [(r, r ^ 1 << bit) for r in range(ranks) for bit in range(order) if not r >> bit & 1]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"hypercube({order})", ranks, links)
+    return joined(f"hypercube({order})", ranks, ends, **cable)
 
 
 def grid_ends(dimensions: Sequence[int], wrap: Sequence[bool]) -> list[tuple[int, int]]:
@@ -514,11 +488,6 @@ def _open_mesh_cables(lengths: tuple[int, ...]) -> float | None:
     return None if longest % 2 else prod(lengths) / longest
 
 
-def _cube_counts(spec: ParsedSpec) -> Counts:
-    (order,) = spec.numbers
-    return Counts(2**order, 2**order, 2**order * order, order)
-
-
 _LENGTHS = range(1, 9)
 
 FAMILIES = {
@@ -565,7 +534,7 @@ FAMILIES = {
         example="hypercube:4",
         numbers=range(1, 2),
         build=lambda spec: hypercube(spec.numbers[0], **spec.cable),
-        counts=_cube_counts,
+        counts=by_numbers(lambda order: Counts(2**order, 2**order, 2**order * order, order)),
         bisection=cables_cut(lambda numbers: 2 ** numbers[0] / 2),
         group=one_group,
     ),

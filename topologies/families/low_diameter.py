@@ -14,16 +14,17 @@ other two are one group, any router of which may be the middle of a detour.
 from collections.abc import Iterator
 from itertools import combinations, product
 from math import prod
+from typing import Unpack
 
 from simulator.support.errors import TopologyError
 from simulator.topology import Node, Topology, topology
 from topologies.families.dragonfly import DragonflyShape, global_ends, groups_of, router_name
-from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables, cables_cut
+from topologies.families.family import Cable, Counts, Family, ParsedSpec, cables, cables_cut, joined
 
 Ends = Iterator[tuple[Node, Node]]
 
 
-def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: float) -> Topology:
+def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: Unpack[Cable]) -> Topology:
     """Ranks on the routers of a grid, every two routers of a row joined, in each dimension.
 
     ``R = prod(lengths)`` routers with ``p`` ranks each; ``2 (p R + R sum(S - 1) / 2)`` links; a hop
@@ -37,7 +38,7 @@ def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: float) -> T
     ranks_per_router
         Ranks on a router, ``p``.
     **cable
-        ``bandwidth`` (B/s) and ``latency`` (s) of one direction of every cable.
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Examples
     --------
@@ -57,7 +58,7 @@ def hyperx(lengths: tuple[int, ...], ranks_per_router: int, **cable: float) -> T
     return _on_routers(f"hyperx({words})", len(coordinates), ranks_per_router, inner, cable)
 
 
-def slim_fly(order: int, ranks_per_router: int, **cable: float) -> Topology:
+def slim_fly(order: int, ranks_per_router: int, **cable: Unpack[Cable]) -> Topology:
     """Ranks on the routers of the McKay-Miller-Širáň graph of an odd prime.
 
     ``2 q**2`` routers of ``(3 q - d) / 2`` cables to others with ``q = 4 w + d``, ``d`` 1 or -1;
@@ -70,7 +71,7 @@ def slim_fly(order: int, ranks_per_router: int, **cable: float) -> Topology:
     ranks_per_router
         Ranks on a router; balanced with half of the cables to others, rounded up.
     **cable
-        ``bandwidth`` (B/s) and ``latency`` (s) of one direction of every cable.
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Examples
     --------
@@ -122,7 +123,7 @@ def _generators(order: int) -> tuple[set[int], set[int]]:
     return even | {-d % order for d in even}, odd | {-d % order for d in odd}
 
 
-def dragonfly_plus(numbers: tuple[int, ...], **cable: float) -> Topology:
+def dragonfly_plus(numbers: tuple[int, ...], **cable: Unpack[Cable]) -> Topology:
     """Join groups by their spines; in a group every leaf with ranks is joined to every spine.
 
     ``g l p`` ranks; any two are at most 5 links apart: leaf, spine, spine of the other group, leaf.
@@ -133,7 +134,7 @@ def dragonfly_plus(numbers: tuple[int, ...], **cable: float) -> Topology:
         Groups ``g``, leaves ``l`` and spines ``s`` of a group, ranks ``p`` of a leaf, and cables
         of a spine to other groups; by default as few as join all groups.
     **cable
-        ``bandwidth`` (B/s) and ``latency`` (s) of one direction of every cable.
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Examples
     --------
@@ -152,11 +153,11 @@ def dragonfly_plus(numbers: tuple[int, ...], **cable: float) -> Topology:
         (router_name(group, leaf), router_name(group, spine))
         for group, leaf, spine in product(range(groups), range(leaves), range(leaves, routers))
     ]
-    links = list(cables([*attached, *inner], **_cable(cable)))
+    links = list(cables([*attached, *inner], **cable))
     for pair, count in global_ends(shape, range(groups)).items():
-        ends = [_spine_name(name, leaves) for name in pair]
-        wide = _cable(cable) | {"bandwidth": count * cable["bandwidth"]}
-        links += cables([(ends[0], ends[1])], bandwidth=wide["bandwidth"], latency=wide["latency"])
+        source, target = (_spine_name(name, leaves) for name in pair)
+        wide = cable | {"bandwidth": count * cable["bandwidth"]}
+        links += cables([(source, target)], **wide)
     words = "x".join(map(str, (groups, leaves, spines, ranks, shape.global_links)))
     return topology(f"dragonfly_plus({words})", len(attached), links)
 
@@ -179,19 +180,15 @@ def _spine_name(router: str, leaves: int) -> str:
     return router_name(int(group), leaves + int(spine))
 
 
-def _cable(cable: dict[str, float]) -> Cable:
-    return {"bandwidth": cable["bandwidth"], "latency": cable["latency"]}
-
-
 def _on_routers(
-    name: str, routers: int, each: int, inner: list[tuple[int, int]], cable: dict[str, float]
+    name: str, routers: int, each: int, inner: list[tuple[int, int]], cable: Cable
 ) -> Topology:
     """Build routers with equally many ranks, numbered router by router."""
     ends: list[tuple[Node, Node]] = [
         (rank, router_name(0, rank // each)) for rank in range(routers * each)
     ]
     ends += [(router_name(0, source), router_name(0, target)) for source, target in inner]
-    return topology(name, routers * each, cables(ends, **_cable(cable)))
+    return joined(name, routers * each, ends, **cable)
 
 
 def _hyperx_counts(spec: ParsedSpec) -> Counts:

@@ -5,22 +5,24 @@ Closed forms: W. J. Dally, B. Towles, "Principles and Practices of Interconnecti
 """
 
 from itertools import combinations
+from typing import Unpack
 
-from simulator.topology import SCALE_UP, Node, Topology, topology
+from simulator.topology import Node, Topology
 from topologies.families.family import (
+    Cable,
     Counts,
     Domain,
     Family,
-    ParsedSpec,
     ScaleUpRole,
-    cables,
+    by_numbers,
     cables_cut,
+    joined,
     one_group,
 )
 from topologies.families.grid import GRID_ROLE
 
 
-def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
+def ring(ranks: int, **cable: Unpack[Cable]) -> Topology:
     """Every rank joined to the next one, and the last to the first.
 
     For ``n >= 3`` ranks: ``n`` nodes, ``2n`` links, diameter ``n // 2``, bisection bandwidth
@@ -30,12 +32,8 @@ def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_
     ----------
     ranks
         Number of ranks, ``n``.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -55,11 +53,10 @@ def ring(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_
     """
     closing = [(ranks - 1, 0)] if ranks > 2 else []
     ends = [*((rank, rank + 1) for rank in range(ranks - 1)), *closing]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"ring({ranks})", ranks, links)
+    return joined(f"ring({ranks})", ranks, ends, **cable)
 
 
-def line(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
+def line(ranks: int, **cable: Unpack[Cable]) -> Topology:
     """Every rank joined to the next one.
 
     ``n`` nodes, ``2(n - 1)`` links, diameter ``n - 1``, bisection bandwidth ``B``. Parameters are
@@ -71,11 +68,10 @@ def line(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_
     14
     """
     ends = [(rank, rank + 1) for rank in range(ranks - 1)]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"line({ranks})", ranks, links)
+    return joined(f"line({ranks})", ranks, ends, **cable)
 
 
-def switch(ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP) -> Topology:
+def switch(ranks: int, **cable: Unpack[Cable]) -> Topology:
     """One non-blocking switch, a port for every rank.
 
     ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar
@@ -86,12 +82,8 @@ def switch(ranks: int, *, bandwidth: float, latency: float, resource: str = SCAL
     ----------
     ranks
         Number of ranks, ``n``.
-    bandwidth
-        Of one direction of a port, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -110,13 +102,10 @@ def switch(ranks: int, *, bandwidth: float, latency: float, resource: str = SCAL
     (9, 16)
     """
     ends = [(rank, "switch") for rank in range(ranks)]
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"switch({ranks})", ranks, links)
+    return joined(f"switch({ranks})", ranks, ends, **cable)
 
 
-def fully_connected(
-    ranks: int, *, bandwidth: float, latency: float, resource: str = SCALE_UP
-) -> Topology:
+def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
     """Join every two ranks by a cable; ``bandwidth`` is that of one cable, not of a rank.
 
     ``n`` nodes, ``n(n - 1)`` links, diameter 1, bisection bandwidth
@@ -127,12 +116,8 @@ def fully_connected(
     ----------
     ranks
         Number of ranks, ``n``.
-    bandwidth
-        Of one direction of a cable, ``B`` (B/s).
-    latency
-        Of a link (s).
-    resource
-        What the links are counted as: ``scale_up``, ``scale_out`` or ``pcie``.
+    **cable
+        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
 
     Returns
     -------
@@ -150,28 +135,7 @@ def fully_connected(
     12
     """
     ends = combinations(range(ranks), 2)
-    links = cables(ends, bandwidth=bandwidth, latency=latency, resource=resource)
-    return topology(f"fully_connected({ranks})", ranks, links)
-
-
-def _ring_counts(spec: ParsedSpec) -> Counts:
-    (ranks,) = spec.numbers
-    return Counts(ranks, ranks, 2 * ranks if ranks > 2 else 2 * (ranks - 1), ranks // 2)
-
-
-def _line_counts(spec: ParsedSpec) -> Counts:
-    (ranks,) = spec.numbers
-    return Counts(ranks, ranks, 2 * (ranks - 1), ranks - 1)
-
-
-def _switch_counts(spec: ParsedSpec) -> Counts:
-    (ranks,) = spec.numbers
-    return Counts(ranks, ranks + 1, 2 * ranks, 2 if ranks > 1 else 0)
-
-
-def _full_counts(spec: ParsedSpec) -> Counts:
-    (ranks,) = spec.numbers
-    return Counts(ranks, ranks, ranks * (ranks - 1), min(ranks - 1, 1))
+    return joined(f"fully_connected({ranks})", ranks, ends, **cable)
 
 
 def _star(domain: Domain) -> list[tuple[Node, Node]]:
@@ -190,7 +154,7 @@ FAMILIES = {
         example="ring:8",
         numbers=_ONE_NUMBER,
         build=lambda spec: ring(spec.numbers[0], **spec.cable),
-        counts=_ring_counts,
+        counts=by_numbers(lambda n: Counts(n, n, 2 * n if n > 2 else 2 * (n - 1), n // 2)),
         bisection=cables_cut(lambda numbers: 2 if numbers[0] > 2 else 1),
         group=one_group,
         scale_up=GRID_ROLE,  # of one dimension
@@ -200,7 +164,7 @@ FAMILIES = {
         example="line:8",
         numbers=_ONE_NUMBER,
         build=lambda spec: line(spec.numbers[0], **spec.cable),
-        counts=_line_counts,
+        counts=by_numbers(lambda n: Counts(n, n, 2 * (n - 1), n - 1)),
         bisection=cables_cut(lambda numbers: 1),
     ),
     "switch": Family(
@@ -208,7 +172,7 @@ FAMILIES = {
         example="switch:8",
         numbers=_ONE_NUMBER,
         build=lambda spec: switch(spec.numbers[0], **spec.cable),
-        counts=_switch_counts,
+        counts=by_numbers(lambda n: Counts(n, n + 1, 2 * n, 2 if n > 1 else 0)),
         bisection=cables_cut(lambda numbers: numbers[0] // 2),
         scale_up=ScaleUpRole(links=lambda lengths: 1, ends=_star, switched=True),
     ),
@@ -217,7 +181,7 @@ FAMILIES = {
         example="fully_connected:8",
         numbers=_ONE_NUMBER,
         build=lambda spec: fully_connected(spec.numbers[0], **spec.cable),
-        counts=_full_counts,
+        counts=by_numbers(lambda n: Counts(n, n, n * (n - 1), min(n - 1, 1))),
         bisection=cables_cut(lambda numbers: (numbers[0] // 2) * ((numbers[0] + 1) // 2)),
         group=one_group,
         scale_up=ScaleUpRole(links=lambda lengths: max(lengths[0] - 1, 1), ends=_every_pair),

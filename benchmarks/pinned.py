@@ -2,8 +2,7 @@
 
 Delays that nothing explains are kept as they were recorded, so any baseline comes out right; what
 was kept so is printed here beside the baseline's error. A change of a reader that makes the error
-smaller and the pinned time greater has explained nothing. ``floor`` is another view of the same:
-the step when all that can be asked for is a million times as good (engine ``analytic``).
+smaller and the pinned time greater has explained nothing.
 
 The traces (``../shared/traces``) are not part of the project; where they are absent this says so.
 """
@@ -20,14 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from experiments.baseline import Baseline, baseline
-from experiments.evaluate.design_points import DesignPoints
-from experiments.scenario.change import LINKS
-from experiments.scenario.resources import RANKS
-from experiments.scenario.words import MOST
-from simulator.analysis.critical_path import critical_path, pinned_parts
+from experiments.baseline import baseline
+from simulator.analysis.critical_path import critical_path
 from simulator.support.errors import TwofoldError
-from topologies import resource_values
 
 TRACES = Path(__file__).parents[1] / ".." / "shared" / "traces"
 CLUSTERS = {
@@ -68,11 +62,11 @@ USUAL_LAUNCH = 20e-6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trace: its step and the baseline's error (%), and times on its critical path (s).
+    """One trace: its step and the baseline's error (%), and parts of the step (s).
 
     ``pinned_s`` reacts to no resource, ``by_cause_s`` says why. ``long_launches_s`` is what
-    launches took beyond the usual as far as the model still lets ``host`` shorten it. ``floor_s``
-    is the step on resources a million times as good. ``refused`` says why there is no answer.
+    launches on the critical path took beyond the usual, which the model lets ``host`` shorten.
+    ``refused`` says why there is no answer.
     """
 
     trace: str
@@ -82,7 +76,6 @@ class Row:
     error_pct: float | None = None
     pinned_s: float = 0.0
     long_launches_s: float = 0.0
-    floor_s: float = 0.0
     by_cause_s: dict[str, float] | None = None
     refused: str = ""
 
@@ -94,27 +87,20 @@ def measure(trace: str, cluster: str) -> Row:
         base = baseline(TRACES / trace, where)
     except TwofoldError as error:
         return Row(trace, cluster, refused=str(error).split(": ", 1)[-1])
+    step = base.timeline.makespan
+    causes = {cause: share / 100 * step for cause, share in base.doubts.pinned.items()}
     path = critical_path(base.timeline)
-    causes = pinned_parts(base.timeline, path)
     long = (one.duration - USUAL_LAUNCH for one in path if one.what == "launch")
     return Row(
         trace=trace,
         cluster=cluster,
         step=base.loaded.coverage.step,
-        step_s=base.timeline.makespan,
+        step_s=step,
         error_pct=None if base.error is None else 100 * base.error,
         pinned_s=sum(causes.values()),
         long_launches_s=sum(rest for rest in long if rest > 0),
-        floor_s=floor(base),
         by_cause_s=causes,
     )
-
-
-def floor(base: Baseline) -> float:
-    """Step (s) with every resource that is a number a million times as good."""
-    has = resource_values(base.scenario.cluster)
-    names = [name for name in (*LINKS, *RANKS) if name in RANKS or name in has]
-    return float(DesignPoints(base.scenario).steps_at({name: [MOST] for name in names})[0])
 
 
 def measured() -> Iterator[Row]:
@@ -130,16 +116,7 @@ def main(output: Annotated[Path | None, typer.Option("--json")] = None) -> None:
         console.print("skipped: the real traces are not at hand")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in (
-        "trace",
-        "step",
-        "step [ms]",
-        "error",
-        "pinned [ms]",
-        "",
-        "long launches",
-        "floor",
-    ):
+    for name in ("trace", "step", "step [ms]", "error", "pinned [ms]", "", "long launches"):
         table.add_column(name, justify="left" if name in ("trace", "step") else "right")
     table.add_column("by cause [ms]")
     rows = []
@@ -161,7 +138,7 @@ def main(output: Annotated[Path | None, typer.Option("--json")] = None) -> None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.refused:
-        return row.trace, "", "", "", "", "", "", "", f"refused: {row.refused[:60]}"
+        return row.trace, "", "", "", "", "", "", f"refused: {row.refused[:60]}"
     causes = sorted((row.by_cause_s or {}).items(), key=lambda one: -one[1])
     return (
         row.trace,
@@ -171,7 +148,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{1e3 * row.pinned_s:.2f}",
         f"{100 * row.pinned_s / (row.step_s or 1.0):.1f} %",
         f"{1e3 * row.long_launches_s:.2f}",
-        f"{1e3 * row.floor_s:.2f}",
         ", ".join(f"{cause} {1e3 * seconds:.2f}" for cause, seconds in causes),
     )
 

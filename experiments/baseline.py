@@ -326,7 +326,8 @@ class BaselineAnswer(TypedDict):
     ``changed_step_s`` where no what-if changed the step. Where it was given how long the step takes
     unprofiled, that is the measured step, and ``unprofiled`` says which stalls were removed.
     ``communication_error_pct`` is the signed median of ``communication_error``. ``pinned_pct`` is
-    what of the critical path of the step that is asked about reacts to no resource, in % of it.
+    what remains of the step that is asked about when every resource is a million times as good, in
+    % of it.
     """
 
     trace: str

@@ -40,7 +40,7 @@ from experiments.output.words import (
     shortened,
     unit_of,
 )
-from simulator.support.quantities import format_quantity
+from simulator.support.quantities import format_quantity, format_ranks
 from simulator.workload import What
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ _RATIOS = {"x": "{:.3f}x", "n": "{:,.0f}", "1/s": "{:,.4g} /s"}
 def inspect(report: "InspectReport") -> Document:
     """Say what a trace holds, what of it can be used, and what is missing."""
     coverage, loaded = report.coverage, report.loaded
-    steps = ", ".join(map(str, coverage.steps)) or "none marked"
+    steps = format_ranks(coverage.steps).replace(",", ", ") or "none marked"
+    part = "all of it" if coverage.step == "all" else f"step {coverage.step}"
     spent = {name: f" ({say_time(seconds)})" for name, seconds in report.seconds.items()}
     clocks = coverage.clock_offset.items()
     rows = [
@@ -100,10 +101,10 @@ def inspect(report: "InspectReport") -> Document:
     return Document(
         title=f"Trace: {loaded.trace}",
         headline=f"{loaded.trace} has {ranks}{length}, {calls}.",
-        cause=f"Part of it cannot be used: {', '.join(missing)}." if missing else "",
+        cause=f"Not all of it is known: {', '.join(missing)}." if missing else "",
         facts={
             "accelerator": loaded.accelerator or "not in the trace",
-            "steps": f"{steps}; this answer is about step {coverage.step}",
+            "steps": f"{steps}; this answer is about {part}",
             "measured step": say_time(loaded.measured_step),
             "coverage": coverage_parts(coverage),
             "starts": say_counts(coverage.starts),

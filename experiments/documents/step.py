@@ -21,7 +21,7 @@ from experiments.priors.steps import KernelPrior
 from simulator.analysis.critical_path import Segment, critical_path, path_by_group, path_by_what
 from simulator.workload import What
 from topologies.cluster.catalog import clusters_with
-from traces.core.loaded import GENERATED, Coverage, Loaded
+from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
@@ -118,7 +118,7 @@ def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = Tru
         parts.append(base.unprofiled.sentence())
     text = ", ".join(parts)
     if round(base.doubts.pinned_pct) > 0:
-        text += f"; {base.doubts.pinned_pct:.0f} % of the critical path depends on no resource"
+        text += f"; {base.doubts.pinned_pct:.0f} % of the step depends on no resource"
     all_doubts = (*_doubts(base, network=network), *doubts)
     if all_doubts:
         return Trust(text, "poor", all_doubts)
@@ -171,14 +171,19 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
             "record all of them, or use --replicate if they all do the same",
         )
+    if launches := coverage.unused.get(LAUNCHES_ONLY):
+        yield Doubt(
+            f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
+            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
     causes = {
         name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES
     }
     if sum(causes.values()) > MUCH:
         names = ", ".join(list(causes)[:3])
         yield Doubt(
-            f"{sum(causes.values()):.0f} % of the critical path is unexplained ({names}), so"
-            " savings may be larger",
+            f"{sum(causes.values()):.0f} % of the step is unexplained ({names}), so savings may be"
+            " larger",
             "twofold inspect … lists the unexplained starts",
         )
     if base.doubts.step_before_pct > MUCH:
@@ -235,7 +240,7 @@ def details(base: "Baseline", **more: str | Sequence[str]) -> Facts:
         simulated += f"   error {percent(100 * base.error, signed=True)}"
     measured = "median step" if loaded.coverage.typical_of else "measured step"
     shares = ", ".join(shares_said(base.doubts.pinned))
-    pinned = f"{base.doubts.pinned_pct:.1f} % of the critical path"
+    pinned = f"{base.doubts.pinned_pct:.1f} % of the step"
     return {
         "simulated with": f"{_engine(base)} · {costs}, {which_step(loaded)}",
         "settings": "\n".join(_settings(settings)),

@@ -146,7 +146,8 @@ def scatter_half_widths(trace_spread: Spread, on_sites: Sequence[Asked]) -> dict
         first += len(noise)
     widths = {}
     for name, changed in zip(names, step[1:], strict=True):
-        width = _half_width(100 * (step[0] - changed) / step[0], trace_spread)
+        without = np.where(step[0] > 0, step[0], np.inf)  # a step of no length gains nothing
+        width = _half_width(100 * (step[0] - changed) / without, trace_spread)
         if trace_spread.steps > 1 or width >= _SHOWN:
             widths[name] = width
     return widths

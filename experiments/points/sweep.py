@@ -45,7 +45,7 @@ from experiments.scenario.words import check_factor
 from experiments.settings import SettingsOptions, Watch
 from simulator.analytic.curve import Curve, break_even, sample_curve, trace_curve
 from simulator.support.arrays import Floats
-from simulator.support.errors import WhatIfError
+from simulator.support.errors import Interrupted, WhatIfError
 from simulator.support.quantities import parse_quantity
 from topologies import resource_values
 from topologies.cluster.kinds import split_resource
@@ -283,7 +283,7 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
     if not note and base.scenario.engine != "analytic" and _meet(alone, resource, factors):
         points = _Simulated(base, resource, watch)
         traced = sample_curve(points, *ends, gap=gap * step)
-        even = break_even(traced.at, *ends, factor=2.0, least=threshold / 100)
+        even = break_even(traced.at, *_answered(traced), factor=2.0, least=threshold / 100)
         certificate = "sampled"
         engine = "flow"
         note = "" if not traced.fell else "the step was seen to get longer with a better resource"
@@ -305,7 +305,16 @@ def curve(  # noqa: PLR0913 - what is asked, of what, and how exactly
         break_even=None if even is None else 1 / even,
         break_even_value="" if even is None else value_of(alone, resource, 1 / even),
         note=note,
+        interrupted=f"interrupted: the curve is of {len(traced.x)} points" if traced.cut else "",
     )
+
+
+def _answered(traced: Curve) -> tuple[float, float]:
+    """Return the ends of a curve; one that Ctrl-C left without a doubling says nothing."""
+    first, last = float(traced.x[0]), float(traced.x[-1])
+    if last < 2 * first:
+        raise KeyboardInterrupt
+    return first, last
 
 
 def _meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
@@ -316,18 +325,26 @@ def _meet(alone: Scenario, resource: str, factors: tuple[float, float]) -> bool:
 
 @dataclass(slots=True)
 class _Simulated:
-    """Points of a curve, each simulated."""
+    """Points of a curve, each simulated; after Ctrl-C those that were done, if there are any."""
 
     base: Baseline
     resource: str
     watch: Watch
+    any_done: bool = False
 
     def __call__(self, x: Floats) -> Floats:
         changes = [
             (f"{self.resource} x{factor:.4g}", better(self.resource, factor))
             for factor in (1 / x).tolist()
         ]
-        return np.array([point.step for point in steps(self.base, changes, self.watch)])
+        try:
+            answered = steps(self.base, changes, self.watch)
+        except Interrupted:
+            if not self.any_done:
+                raise
+            answered = []
+        self.any_done = True
+        return np.array([point.step for point in answered])
 
 
 def _check(resource: str, gap: float, threshold: float) -> None:

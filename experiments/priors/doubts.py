@@ -1,12 +1,12 @@
-"""What an answer does not know: the pinned share of the path, the error of calls, other hardware.
+"""What an answer does not know: the pinned share of the step, the error of calls, other hardware.
 
 The error of a step says little: delays that nothing explains are kept as they were recorded, so it
-is small whatever is wrong. What a what-if is worth depends on how much of the critical path can
-react to one, and on whether the network's model takes as long for a call as was measured.
+is small whatever is wrong. What a what-if is worth depends on how much of the step can react to
+one, and on whether the network's model takes as long for a call as was measured.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,10 +17,11 @@ from typing_extensions import TypedDict
 from experiments.scenario.change import CLUSTER_RESOURCES, Change, is_of_links
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.words import MOST
 from simulator.accelerators import models
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
-from simulator.analysis.metrics import rank_times
+from simulator.analysis.metrics import rank_times, union
 from simulator.calls import KINDS
 from simulator.support.arrays import Floats
 from simulator.timeline import Timeline, comparable, group_sizes
@@ -30,7 +31,7 @@ from topologies.cluster.kinds import split_resource
 from topologies.cluster.node import AcceleratorTable
 
 MUCH = 10.0
-"""Percent of the critical path from which on a row says that it is pinned: a utility of a tenth of
+"""Percent of the step from which on a row says that it is pinned: a utility of a tenth of
 the step is what people buy hardware for."""
 _NETWORK = tuple(CLUSTER_RESOURCES)
 _EVERYTHING = (*_NETWORK, *RANKS)
@@ -138,17 +139,25 @@ class Doubts:
 
     @cached_property
     def pinned(self) -> Mapping[str, float]:
-        """Percent of the critical path that reacts to no resource, by cause, the most first.
+        """Percent of the step that reacts to no resource, by cause, the most first.
 
-        :func:`simulator.analysis.critical_path.pinned_parts` says what they are.
+        It is what remains of the step when every resource that is a number is a million times as
+        good, so that a delay beside the critical path counts, too.
+        :func:`simulator.analysis.critical_path.pinned_parts` says what the causes are.
         """
         step = self.timeline.makespan or 1.0
-        parts = pinned_parts(self.timeline, critical_path(self.timeline))
+        faster = _faster(self._plain, RANKS, MOST).run()
+        parts = pinned_parts(faster, critical_path(faster))
         return {cause: 100 * seconds / step for cause, seconds in parts.items()}
 
     @property
+    def _plain(self) -> Scenario:
+        """The scenario without contention."""
+        return replace(self.scenario, engine="analytic")
+
+    @property
     def pinned_pct(self) -> float:
-        """Percent of the critical path that reacts to no resource."""
+        """Percent of the step that reacts to no resource."""
         return sum(self.pinned.values())
 
     @cached_property
@@ -180,7 +189,7 @@ class Doubts:
         }
         sentences = []
         if sum(causes.values()) > MUCH:
-            share = f"{sum(causes.values()):.0f} % of the path is unexplained"
+            share = f"{sum(causes.values()):.0f} % of the step is unexplained"
             sentences.append(f"may be more: {share} ({', '.join(list(causes)[:3])})")
         tiers = dict.fromkeys(named.partition(".")[0] for named in resources if named not in RANKS)
         sentences += [self.hidden[tier] for tier in tiers if tier in self.hidden]
@@ -203,17 +212,16 @@ class Doubts:
         busy = float(np.mean([row.compute for row in rows])) / step
         if busy <= _BUSY:
             return ""
-        plain = replace(self.scenario, engine="analytic")
-        faster = better("compute").apply(plain).scenario
-        now = plain.run().makespan
+        faster = better("compute").apply(self._plain).scenario
+        now = self._plain.run().makespan
         alone = utility_pct(now, faster.run().makespan)
         if alone >= 100 * busy / 4:
             return ""
-        host = workload.duration[workload.part == What.HOST].sum() / len(workload.ranks)
+        host = float(np.mean([self._host_at_work(rank) for rank in workload.ranks]))
         moving = float(np.mean([row.communication for row in rows]))
         beside = {
             "communication": (moving, _faster_calls(faster)),
-            "host code": (float(host), better("host").apply(faster).scenario),
+            "host code": (host, better("host").apply(faster).scenario),
         }
         saved = {
             name: utility_pct(now, scenario.run().makespan)
@@ -225,6 +233,13 @@ class Doubts:
             f"save {alone:.0f} %: {most} takes {100 * beside[most][0] / step:.0f} % beside them, "
             f"and both twice as fast save {saved[most]:.0f} %"
         )
+
+    def _host_at_work(self, rank: int) -> float:
+        """Return for how long some thread of a rank is at work (s)."""
+        workload, timeline = self.timeline.workload, self.timeline
+        ops = (workload.rank == rank) & (workload.part == What.HOST)
+        spans = union(timeline.start[ops], timeline.end[ops])
+        return float((spans[:, 1] - spans[:, 0]).sum())
 
     @cached_property
     def hidden(self) -> Mapping[str, str]:
@@ -248,7 +263,7 @@ class Doubts:
             tier: [name for name in (f"{tier}.bandwidth", f"{tier}.latency") if name in has]
             for tier in much
         }
-        plain = replace(self.scenario, engine="analytic")
+        plain = self._plain
         now, saved = plain.run().makespan, dict[str, float]()
         for tier, names in names_of.items():
             change = Change(parts=sum((better(name).parts for name in names), ()))
@@ -266,11 +281,16 @@ _BUSY = 0.75
 """A device is busy if it computes for more than this share of the step."""
 
 
+def _faster(scenario: Scenario, ranks: Iterable[str] = (), factor: float = 2.0) -> Scenario:
+    """Return a scenario whose links, and what else is named of its ranks, are so much faster."""
+    names = (*filter(is_of_links, resource_values(scenario.cluster)), *ranks)
+    parts = sum((better(name, factor).parts for name in names), ())
+    return Change(parts=parts).apply(scenario).scenario
+
+
 def _faster_calls(scenario: Scenario) -> Scenario:
     """Return a scenario whose calls take half as long: those of unknown size as recorded, too."""
-    names = filter(is_of_links, resource_values(scenario.cluster))
-    parts = sum((better(name).parts for name in names), ())
-    scenario = Change(parts=parts).apply(scenario).scenario
+    scenario = _faster(scenario)
     calls = scenario.workload.calls
     unknown = np.isnan(calls.size)
     if not unknown.any():

@@ -39,7 +39,8 @@ class Curve:
 
     ``gap[i]`` bounds the distance of the step from the line between points ``i`` and ``i + 1``,
     if it never falls with ``x`` and, where ``convex`` says so, is convex. ``fell`` says that it
-    was seen to fall, so that the bound need not hold. Of a sampled curve it is no bound.
+    was seen to fall, so that the bound need not hold. Of a sampled curve it is no bound; ``cut``
+    says that not all points of one could be evaluated.
     """
 
     x: Floats
@@ -47,6 +48,7 @@ class Curve:
     gap: Floats
     convex: bool
     fell: bool
+    cut: bool = False
 
     def at(self, x: Floats) -> Floats:
         """Step on the lines between the points (s)."""
@@ -100,14 +102,21 @@ def sample_curve(
     the step was halfway before that point became one of the curve, or, where ``most`` points did
     not suffice, how far the ends are apart. Elsewhere in an interval it may be more: of a convex
     step up to about twice as much, of one that falls and rises between two looks anything.
+
+    Where ``evaluate`` returns fewer steps than it was asked for, the first of them are the last:
+    the curve ends there.
     """
     x = np.geomspace(first, last, _SAMPLED_FIRST)
     step = evaluate(x)
+    complete = len(step) == len(x)
+    x = x[: len(step)]
     gaps = np.full(len(x) - 1, np.inf)  # of intervals that are not looked at yet
-    while (open_ := np.flatnonzero(np.isinf(gaps))).size and len(x) < most:
+    while complete and (open_ := np.flatnonzero(np.isinf(gaps))).size and len(x) < most:
         open_ = open_[: most - len(x)]
+        halfway = evaluate(np.sqrt(x[open_] * x[open_ + 1]))
+        complete = len(halfway) == len(open_)
+        open_ = open_[: len(halfway)]
         middle = np.sqrt(x[open_] * x[open_ + 1])
-        halfway = evaluate(middle)
         off = np.abs(halfway - np.interp(middle, x, step))
         narrow = x[open_ + 1] - x[open_] <= _NARROW * x[open_ + 1]
         gaps[open_] = np.where((off > gap) & ~narrow, np.inf, off)
@@ -115,7 +124,7 @@ def sample_curve(
         x, step = np.insert(x, open_ + 1, middle), np.insert(step, open_ + 1, halfway)
     gaps = np.where(np.isinf(gaps), np.abs(np.diff(step)), gaps)
     fell = (np.diff(step) < -_ROUNDING * step[:-1]).any()
-    return Curve(x, step, gaps, convex=False, fell=bool(fell))
+    return Curve(x, step, gaps, convex=False, fell=bool(fell), cut=not complete)
 
 
 def _thinned(x: Floats, step: Floats, gaps: Floats, *, tolerance: float, convex: bool) -> Curve:

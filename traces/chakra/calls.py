@@ -22,6 +22,7 @@ from traces.chakra.files import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra.nodes import Index, RankNodes
 from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, SEND, AttributeValues, ChakraNode
 from traces.core.columns import ValueIndex
+from traces.core.comm_kernels import communicates
 from traces.core.rank_graph import UNKNOWN_GROUP, LocalCall, kind_of
 from traces.matching.match import RankCalls
 
@@ -153,7 +154,7 @@ def _collective(ranked: RankNodes, position: int, job: JobGroups, notes: Counter
 
 
 def _kind(ranked: RankNodes, position: int, notes: Counter[str]) -> str:
-    """Kind by ``comm_type``; by the name of a node that has a size; else unknown."""
+    """Kind by ``comm_type``; by the name, of a kernel or where there is a size; else unknown."""
     form, values = ranked.of(position), ranked.of(position).values
     written = values.get("comm_type")
     if isinstance(written, str):
@@ -164,7 +165,8 @@ def _kind(ranked: RankNodes, position: int, notes: Counter[str]) -> str:
         notes[f"collectives of comm_type {written!r}, which Chakra does not have"] += 1
         return UNKNOWN
     named = kind_of(form.name)
-    if values.get("comm_size") is None or named in (None, "send_receive"):
+    is_operator = values.get("comm_size") is None and not communicates(form.name)
+    if is_operator or named in (None, "send_receive"):
         return UNKNOWN
     notes[NAMED_KIND] += 1
     return str(named)

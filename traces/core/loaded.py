@@ -10,6 +10,8 @@ from typing_extensions import TypedDict
 from simulator.analysis.phases import Phase
 from simulator.workload import Workload
 
+LAUNCHES_ONLY = "launches of kernels that were not recorded"
+"""What was recorded of the device where only the host was."""
 GENERATED = "generated"
 """The name of a generated step."""
 EXPLAINED_BY = ("launch", "stream", "wait", "inferred", "step before")

@@ -16,11 +16,12 @@ it. No op is made of these events, and one that is damaged is passed over.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from math import nan
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +40,7 @@ from traces.core.events import (
     PythonCalls,
     SyncEvent,
 )
+from traces.core.loaded import LAUNCHES_ONLY
 from traces.core.rank_graph import is_comm
 from traces.kineto.comm import comm_record
 from traces.kineto.mtia import CATEGORIES as MTIA
@@ -50,6 +52,7 @@ from traces.kineto.schema import (
     LooseNumber,
     SyncArgs,
     decode_batch,
+    decode_event,
     decode_sync,
     durations_ns,
     identifier,
@@ -221,6 +224,33 @@ def correlate(
             kernels.correlation[row] = calls.correlation[call] = same
 
 
+def separate(calls: EventRows, kernels: EventRows) -> None:
+    """Give calls that share a correlation id, and the kernels of each, ids of their own.
+
+    Ids are unique in a process that CUPTI or roctracer watches, and may not be in a file that was
+    put together of several. A kernel is of the last call with its id that began before it.
+    """
+    recorded = np.array(calls.correlation, dtype=np.int64)
+    numbers, counts = np.unique(recorded[recorded >= 0], return_counts=True)
+    shared: dict[int, list[tuple[int, int]]] = {
+        number: [] for number in numbers[counts > 1].tolist()
+    }
+    if not shared:
+        return
+    for row, number in enumerate(calls.correlation):
+        if number in shared:
+            insort(shared[number], (calls.start[row], row))
+    fresh = count(max(*calls.correlation, *kernels.correlation) + 1)
+    for rows in shared.values():
+        for _, row in rows[1:]:
+            calls.correlation[row] = next(fresh)
+    for row, number in enumerate(kernels.correlation):
+        if number in shared:
+            before = bisect_right(shared[number], (kernels.start[row], len(calls.start)))
+            _, call = shared[number][max(before - 1, 0)]
+            kernels.correlation[row] = calls.correlation[call]
+
+
 def _number(piece: Raw) -> LooseNumber:
     value = unwrapped(piece)
     if not isinstance(value, int | float | str | None):
@@ -311,9 +341,16 @@ class EventReading:
             except (ValueError, OverflowError, RecursionError) as error:
                 self._refuse(file, batch, first, error)
         if not (len(self.host) or len(self.device)):
+            halves = any(decode_event(raw).ph == "B" for raw in events)
+            pairs = " (begins and ends, ph B and E; a trace has whole events, ph X)"
             raise TraceError(
                 f"{file}: no operator, launch or kernel among its {len(events)} events"
+                f"{pairs if halves else ''}"
             )
+        if not len(self.device):
+            names = tuple(self.names.index)
+            launches = sum(1 for name in self.host.name if "LaunchKernel" in names[name])
+            self.unused.update({LAUNCHES_ONLY: launches} if launches else {})
 
     def _refuse(self, file: Path, batch: list[Raw], first: int, reason: Exception) -> NoReturn:
         """Find the event of a batch that is wrong, and name it."""

@@ -26,7 +26,7 @@ from traces.core.events import (
 )
 from traces.core.files import is_tar, uncollected
 from traces.kineto.comm import group_ranks
-from traces.kineto.events import EventReading, correlate
+from traces.kineto.events import EventReading, correlate, separate
 from traces.kineto.merged import MergedRank, as_rank, merged_ranks
 from traces.kineto.schema import (
     ABSENT,
@@ -77,6 +77,12 @@ def read_document(path: Path) -> KinetoDocument | ForeignFile:
         if named_json(path):
             raise TraceError(f"{path}: {reason}")
         return ForeignFile(path, reason)
+    if any(key in head for key in _INSPECTOR):
+        return ForeignFile(
+            path,
+            "lines of NCCL's Inspector, which time calls and no step; read them with 'twofold "
+            f"calibrate --logs {path}'",
+        )
     data = unpack(path)
     if b"Ascend Hardware" in data and _ASCEND.search(data):
         return ForeignFile(path, "a trace of Ascend's profiler, whose kernels are not read yet")
@@ -108,6 +114,8 @@ def _document(path: Path, data: bytes, *, is_list: bool) -> KinetoDocument | For
 _ASCEND = re.compile(rb'"args"\s*:\s*\{\s*"name"\s*:\s*"Ascend Hardware"')
 """The process of an NPU in a ``trace_view.json`` (msprof, ``ascend_hardware_assembler.cpp``): its
 operators are PyTorch's, and its kernels have no category, so that it would look like a CPU's."""
+_INSPECTOR = (b'"coll_perf"', b'"p2p_perf"')
+"""What a line of NCCL's Inspector says of a call (NCCL ``plugins/profiler/inspector``)."""
 _PACKED_NAME = re.compile(r"\.(gz|xz|zst)$")
 _INSTEAD = {
     b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",
@@ -228,6 +236,7 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
     try:
         host, device = (reading.host, reading.threads), (reading.device, reading.streams)
         correlate(document.events, host, device)
+        separate(host[0], device[0])
         rank, source = rank_of_file(file, header, alone=alone)
         world = whole_number(info.world_size, "distributedInfo.world_size")
         epoch = first + (whole_number(header.base, "baseTimeNanoseconds") or 0)

@@ -86,14 +86,22 @@ def device_graph(part: StepOps, file: str, job_ranks: int) -> RankGraph:
 
 def _add(build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]) -> int:
     """Add an op that runs on a lane; ``row`` is the op of the profile it comes from."""
-    source = build.part.ops[row]
-    scope = source.hlo.scope if source.hlo else ""
-    op = build.graph.add(LocalOp(what, lane, source.name, *span, module=scope))
+    op = _add_local(build, row, what, lane, span)
     stream = build.streams.setdefault(lane, len(build.streams))
     _register(build, op, stream)
     build.ops_of_row.setdefault(row, []).append(op)
     build.waits[op].update(build.beside.pop(lane, []))
     return op
+
+
+def _add_local(
+    build: _GraphBuild, row: int, what: What, lane: str, span: tuple[float, float]
+) -> int:
+    """Add an op; copies between device and host say so in their names, as profilers' do."""
+    source = build.part.ops[row]
+    scope, crosses = (source.hlo.scope, source.hlo.host_copy) if source.hlo else ("", "")
+    name = f"{source.name} {crosses}" if crosses and what == What.COPY else source.name
+    return build.graph.add(LocalOp(what, lane, name, *span, module=scope))
 
 
 def _register(build: _GraphBuild, op: int, stream: int) -> None:
@@ -108,9 +116,7 @@ def _register(build: _GraphBuild, op: int, stream: int) -> None:
 
 def _add_beside(build: _GraphBuild, row: int, what: What, span: tuple[float, float]) -> int:
     """Add an op on a stream of its own: no other waits for it by order."""
-    source = build.part.ops[row]
-    scope = source.hlo.scope if source.hlo else ""
-    op = build.graph.add(LocalOp(what, f"async {source.lane}", source.name, *span, module=scope))
+    op = _add_local(build, row, what, f"async {build.part.ops[row].lane}", span)
     _register(build, op, -2 - op)
     build.ops_of_row.setdefault(row, []).append(op)
     return op

@@ -54,10 +54,11 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HloArray:
-    """One array of a shape: its type, and its bytes (NaN for an unknown type)."""
+    """One array of a shape: its type, its bytes (NaN for an unknown type), and where it lies."""
 
     dtype: str
     size: float
+    on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,19 @@ class HloOp:
     def kind(self) -> str:
         """Kind of call, "" for an op that is none."""
         return COLLECTIVES.get(self.opcode, "")
+
+    @property
+    def host_copy(self) -> str:
+        """``HtoD`` or ``DtoH`` for a copy between the device and its host's memory, else "".
+
+        A start returns where it copies to, where it copies from, and a context.
+        """
+        if self.opcode != "copy" or self.phase == "done" or not self.output or not self.output[0]:
+            return ""
+        origins = self.output[1] if self.phase == "start" and self.output[1:] else self.inputs
+        if not origins or origins[0].on_host == self.output[0][0].on_host:
+            return ""
+        return "HtoD" if origins[0].on_host else "DtoH"
 
     @property
     def dtype(self) -> str:
@@ -275,7 +289,9 @@ def _device(devices: tuple[int, ...], number: int) -> int:
 
 
 _NAME = re.compile(r"\s*(?:ROOT\s+)?%?([\w.\-]+)\s+=\s+")
-_TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](?:\{[^{}]*\})?|[(),]|\s+")
+_TOKEN = re.compile(r"/\*.*?\*/|([a-z][a-z0-9]*)\[([^\]]*)\](\{[^{}]*\})?|[(),]|\s+")
+HOST_MEMORY = 5
+"""The memory space of arrays that lie in the host's memory (XLA ``Layout::kHostMemorySpace``)."""
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d, ]*\}|[, ])*)\}")
@@ -354,13 +370,15 @@ def _part(match: re.Match[str]) -> list[HloArray]:
     if not match[1]:
         return []
     bits = TYPE_BITS.get(match[1])
+    on_host = f"S({HOST_MEMORY})" in (match[3] or "")
     numbers = [
         number.strip().removeprefix("<=") for number in match[2].split(",") if number.strip()
     ]
     if bits is None or not all(number.isdigit() for number in numbers):
-        return [HloArray(match[1], math.nan)]
+        return [HloArray(match[1], math.nan, on_host)]
     elements = math.prod(float(number) for number in numbers)
-    return [HloArray(match[1], math.ceil(elements * bits / 8) if elements < math.inf else math.nan)]
+    size = math.ceil(elements * bits / 8) if elements < math.inf else math.nan
+    return [HloArray(match[1], size, on_host)]
 
 
 def _closing(text: str, at: int) -> int:

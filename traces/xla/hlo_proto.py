@@ -10,6 +10,7 @@ from simulator.support.errors import TraceError
 from traces.core.files import message_class
 from traces.xla.hlo import (
     COLLECTIVES,
+    HOST_MEMORY,
     TYPE_BITS,
     Groups,
     HloArray,
@@ -47,7 +48,13 @@ _MESSAGES = {
         (93, "mesh_axes", "MeshAxes"),
     ],
     "Metadata": [(2, "op_name", "string")],
-    "Shape": [(2, "element_type", "int32"), (3, "dimensions", "int64*"), (4, "parts", "Shape*")],
+    "Shape": [
+        (2, "element_type", "int32"),
+        (3, "dimensions", "int64*"),
+        (4, "parts", "Shape*"),
+        (5, "layout", "Layout"),
+    ],
+    "Layout": [(8, "memory_space", "int64")],
     "ReplicaGroup": [(1, "ids", "int64*")],
     "SourceTarget": [(1, "source", "int64"), (2, "target", "int64")],
     "DeviceList": [(1, "replica_groups", "ReplicaGroup*"), (2, "iota", "Iota")],
@@ -134,7 +141,7 @@ def _op(instruction: Any, names: dict[int, Any], roots: dict[int, Any]) -> HloOp
         source = _wrapped(instruction, names, roots) or instruction
         opcode = split_phase(source.opcode)[0] if source is not instruction else opcode
     operands = [names[number] for number in instruction.operand_ids if number in names]
-    moves = bool(phase) or opcode in COLLECTIVES
+    moves = bool(phase) or opcode in COLLECTIVES or opcode == "copy"
     return HloOp(
         name=instruction.name,
         opcode=opcode,
@@ -222,7 +229,8 @@ def _parts(shapes: Sequence[Any]) -> Iterator[HloArray]:
         if name not in ("tuple", "invalid"):
             elements = math.prod(float(max(0, n)) for n in part_shape.dimensions)
             has_size = bits is not None and elements < math.inf
-            yield HloArray(name, math.ceil(elements * (bits or 0) / 8) if has_size else math.nan)
+            size = math.ceil(elements * (bits or 0) / 8) if has_size else math.nan
+            yield HloArray(name, size, part_shape.layout.memory_space == HOST_MEMORY)
 
 
 def _devices(assigned: Any) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from statistics import median
 
 import numpy as np
 
+from simulator.support.arrays import Floats
 from simulator.workload import UNEXPLAINED_HOST, What
 from traces.core.loaded import EXPLAINED
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
@@ -113,6 +114,8 @@ def _sort(
 _QUEUE_FULL = 900
 """So many launches ahead of the device, a launch waits for a place: CUDA's queue holds 1,024, of
 which events and waits take some (971 to 1,021 kernels were seen)."""
+_DEEP, _AGAIN = 8, 8
+"""So many programs under way, found by so many launches, mean that the device's queue was full."""
 _LANE = "host"
 
 
@@ -146,6 +149,14 @@ class _HostLane:
         self.last, self.at = op, end
         return op
 
+    def go_on(self, name: str, end: float, freed: float, source: int) -> int:
+        """Add a launch that waited for room, which an op made; it had ended at ``freed``.
+
+        Clocks of chips are not exact, so that a delay of some length says nothing of the host.
+        """
+        begun = max(self.at, freed)
+        return self._chain(name, begun if end - begun <= self.silent else end, end, [source])
+
     def wait_until_ready(self, wait: Span, last_ops: set[int]) -> None:
         """Wait for the op that ended while the host was blocked, the last of a run if one did."""
         begin, end = wait
@@ -175,29 +186,29 @@ def add_host(
         for row, op in enumerate(part.ops)
         if op.launch is not None and row in ops_of_row and op.launch[0] >= part.start
     )
-    follow: dict[int, list[int]] = defaultdict(list)
-    for row, source in enumerate(part.ops):
-        if source.launch is None:
-            follow[source.run] += ops_of_row.get(row, [])
+    follow = _without_launch(part, ops_of_row)
     launched = np.array([span for span, _, _ in rows]).reshape(-1, 2)
-    pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
-    silent = shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
+    silent = _silence(launched)
     host = _HostLane(ops.graph, part.start, silent)
-    last_ops = _last_of_runs(ops, part, ops_of_row)
+    ends = _ends_of_runs(ops, part, ops_of_row)
+    last_ops = {op for _, op in ends.values()}
     waits = sorted(part.device.waits, reverse=True)
+    made_room = _made_room(ends, [part.ops[row].run for _, _, row in rows], launched)
     lane_op: dict[int, int] = {}
     run: int | None = None
     delays: list[float] = []
     for number, ((start, end), op, row) in enumerate(rows):
         source = part.ops[row]
-        ended = host.ended_by(start)
-        if ended is None or len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
+        if len(host.ended) == bisect_right(host.ended, (start, 1 << 62)):
             delays.append(ops.starts[op] - start)
         while waits and waits[-1][1] <= start:
             host.wait_until_ready(waits.pop(), last_ops)
         full = number - bisect_right(host.begun, start) >= _QUEUE_FULL
         new_run, run = source.run != run, source.run
-        lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
+        if room := made_room.get(number):
+            lane_op[op] = host.go_on(source.program, end, *room)
+        else:
+            lane_op[op] = _launch(host, source, (start, end), full=full, fresh=new_run)
         ops.launched[op] = end if full else start
         ops.returned[op] = end
         for made_op in [*ops_of_row[row], *follow.pop(source.run, [])]:
@@ -208,13 +219,60 @@ def add_host(
     return lane_op | guessed, median(recorded) if recorded else EXPLAINED, len(guessed)
 
 
-def _last_of_runs(ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]) -> set[int]:
-    """Find the op of each run that ends last: what a program that blocks on its result awaits."""
+def _without_launch(part: StepOps, ops_of_row: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Collect, by run, the ops that no launch of their own is recorded of."""
+    follow: dict[int, list[int]] = defaultdict(list)
+    for row, source in enumerate(part.ops):
+        if source.launch is None:
+            follow[source.run] += ops_of_row.get(row, [])
+    return follow
+
+
+def _silence(launched: Floats) -> float:
+    """Return what is too long to be the interpreter's from one launch to the next (s)."""
+    pauses = np.stack([launched[:-1, 1], launched[1:, 0]], axis=1)
+    return shortest_silence({0: pauses[pauses[:, 1] > pauses[:, 0]]})
+
+
+def _ends_of_runs(
+    ops: DeviceOps, part: StepOps, ops_of_row: dict[int, list[int]]
+) -> dict[int, tuple[float, int]]:
+    """Find when each run ends, and the op that ends then: what one that waits for it awaits."""
     last: dict[int, tuple[float, int]] = {}
     for row, made_ops in ops_of_row.items():
         run = part.ops[row].run
         last[run] = max([(ops.ends[op], op) for op in made_ops] + [last.get(run, (-math.inf, -1))])
-    return {op for _, op in last.values()}
+    return last
+
+
+def _made_room(
+    ends: dict[int, tuple[float, int]], runs: list[int], launched: Floats
+) -> dict[int, tuple[float, int]]:
+    """Find, for launches of whole programs that waited for room, when an op ended that made it.
+
+    A TPU's client lets so many programs be under way (32 with PjRt). That launches waited for room
+    shows in their always finding as many before them, and none ever finding more. Of CUDA's queue
+    of kernels the depth is known (:data:`_QUEUE_FULL`).
+
+    Parameters
+    ----------
+    ends
+        When each run ends, and the op that ends then.
+    runs
+        The run of each launch.
+    launched
+        Begin and end of each launch (s), shape ``(launches, 2)``.
+    """
+    if len(set(runs)) < len(runs):
+        return {}
+    ended = np.sort([end for end, _ in ends.values()])
+    ahead = np.arange(len(runs)) - np.searchsorted(ended, launched[:, 0], side="right")
+    depth = int(ahead.max(initial=0))
+    full = np.flatnonzero(ahead == depth).tolist()
+    if depth < _DEEP or len(full) < _AGAIN:
+        return {}
+    # As many are under way as are ahead, so the one before these has ended.
+    return {number: ends[runs[number - depth - 1]] for number in full if number > depth}
 
 
 def _launch(host: _HostLane, source: XlaOp, span: Span, *, full: bool, fresh: bool) -> int:

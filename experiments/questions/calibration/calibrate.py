@@ -18,6 +18,7 @@ from experiments.calibration.calibration import (
     check_replay,
     interval,
     nothing_fitted,
+    payload,
     steps_of,
 )
 from experiments.calibration.log_fitting import LogFit, fit_logged, logged, logged_cluster
@@ -206,20 +207,6 @@ def _in_part(fit: Fit) -> str:
         f"{100 * fit.share:.0f} % of what its calls show: with all of it the recorded steps would "
         "be off the other way"
     )
-
-
-def payload(cluster: Cluster, calibrated: Calibrated) -> dict[str, float]:
-    """Return latencies (s) and payload bandwidths (B/s) of the tiers as they are now."""
-    values = {name: float(value) for name, value in resource_values(cluster).items()}
-    if not cluster.is_one_graph:
-        values["scale_up.bandwidth"] *= cluster.scale_up.efficiency
-    if cluster.scale_out is not None:
-        values["scale_out.bandwidth"] *= cluster.scale_out.efficiency
-    for tier, multiple in calibrated.latency.items():
-        values[f"{tier}.latency"] *= multiple
-    for tier, multiple in calibrated.bandwidth.items():
-        values[f"{tier}.bandwidth"] *= multiple
-    return values
 
 
 def _residual(kind: str, fit: Fit) -> Residual:

@@ -11,7 +11,7 @@ from experiments.cli.options import Output
 from experiments.cli.show import answer
 from experiments.points.compare import compare
 from experiments.points.report import PointsReport
-from experiments.points.sweep import sweep
+from experiments.points.sweep import curve, sweep
 from experiments.points.utility import NOT_ANSWERED, utility
 from experiments.points.what_if import what_ifs
 from experiments.settings import Watch
@@ -72,6 +72,27 @@ def test_what_was_answered_before_ctrl_c_is_the_answer(asked: str) -> None:
     assert whole.interrupted == ""
     assert part.answer()["interrupted"] == part.interrupted
     assert part.interrupted in [doubt.cause for doubt in part.document().trust.doubts]
+
+
+@pytest.mark.parametrize("done", [6, 10])
+def test_a_curve_that_is_interrupted_has_its_points(done: int) -> None:
+    """The watch is asked for the baseline first; nine points are the first look."""
+    where = "traces/live/ddp-cpu-2", NETWORK, "scale_out.bandwidth"
+    part = curve(*where, gap=0.02, watch=interrupted_before(done + 2))
+    whole = curve(*where, gap=0.02)
+    assert whole.interrupted == ""
+    assert part.interrupted == f"interrupted: the curve is of {done} points"
+    steps = {point.value: point.step_s for point in whole.points}
+    assert {point.value: point.step_s for point in part.points}.items() <= steps.items()
+    assert len(part.points) == done
+    assert part.interrupted in [doubt.cause for doubt in part.document().trust.doubts]
+
+
+def test_a_curve_without_a_doubling_is_no_answer() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        curve(
+            *("traces/live/ddp-cpu-2", NETWORK, "scale_out.bandwidth"), watch=interrupted_before(4)
+        )
 
 
 def test_before_the_first_change_there_is_no_answer() -> None:

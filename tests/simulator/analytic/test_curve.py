@@ -110,6 +110,22 @@ def test_a_sampled_curve_has_its_points_and_was_looked_at_between_them(lines, ga
     assert np.abs(curve.at(x) - highest(x)).max() <= (1 + (4.0 / 0.05) ** 0.125) * gap + 1e-9
 
 
+@pytest.mark.parametrize("most", [1, 5, 9, 12, 30])
+def test_a_sampled_curve_that_is_cut_off_has_what_was_answered(most):
+    answered = []
+
+    def cut_off(x):
+        done = x[: most - len(answered)]
+        answered.extend(done.tolist())
+        return 1 / done
+
+    curve = sample_curve(cut_off, 0.05, 4.0, gap=1e-3)
+    assert curve.x.tolist() == sorted(answered)
+    assert len(curve.x) == most
+    assert np.array_equal(curve.step, 1 / curve.x)
+    assert len(curve.gap) == most - 1
+
+
 def test_a_sampled_curve_ends_at_its_number_of_points_and_says_what_is_left():
     jump = sample_curve(lambda x: np.where(x < 1, 1.0, 2.0), 0.1, 10.0, gap=0.1, most=20)
     assert len(jump.x) == 20

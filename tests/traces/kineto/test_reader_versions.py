@@ -3,6 +3,7 @@
 import gzip
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from msgspec import Raw
 
 from helpers.kineto_events import CUDA, kernel, names, read, trace, write
 from simulator.support.errors import TraceError
+from traces.core.events import launch_rows
+from traces.core.loaded import LAUNCHES_ONLY
 from traces.kineto.comm import group_ranks
 from traces.kineto.reader import read_rank
 
@@ -197,6 +200,43 @@ def test_a_tensor_without_dimensions_has_one_element(tmp_path: Path) -> None:
     args = {"Input Dims": [[]], "Input type": ["float"]}
     found = read(tmp_path, kernel(cat="user_annotation", name="nccl:all_reduce", args=args))
     assert found.comms[0].in_elements == 1
+
+
+def launched(name: str, called: float, began: float, correlation: int) -> list[dict[str, Any]]:
+    """A launch, and its kernel."""
+    args = {"correlation": correlation}
+    call = kernel(cat="cuda_runtime", name="cudaLaunchKernel", ts=called, dur=1, args=args)
+    device = {**args, "device": 0, "stream": 7}
+    return [call, kernel(name=name, ts=began, dur=2, args=device)]
+
+
+def test_launches_of_one_correlation_id_have_the_kernels_that_follow_each(tmp_path: Path) -> None:
+    """As in a file that was put together of several processes' files."""
+    found = read(
+        tmp_path,
+        *launched("late", 20, 30, 5),
+        *launched("early", 1, 8, 5),
+        *launched("other", 2, 10, 6),
+    )
+    rows = launch_rows(found)
+    started = dict(zip(names(found, found.device.name), found.host.start[rows], strict=True))
+    first = min(started.values())
+    assert {name: round((at - first) * 1e6) for name, at in started.items()} == {
+        "early": 0,
+        "other": 1,
+        "late": 19,
+    }
+
+
+def test_launches_without_kernels_are_counted(tmp_path: Path) -> None:
+    call, run = launched("gemm", 1, 8, 5)
+    assert read(tmp_path, call).unused[LAUNCHES_ONLY] == 1
+    assert LAUNCHES_ONLY not in read(tmp_path, call, run).unused
+
+
+def test_begins_and_ends_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="begins and ends, ph B and E"):
+        read(tmp_path, kernel(ph="B"), kernel(ph="E", ts=9))
 
 
 def test_host_events_are_sorted_the_enclosing_one_first(tmp_path: Path) -> None:

@@ -31,6 +31,24 @@ def collective(opcode: str, shape: str, operand: str, attributes: str = "") -> H
     return read(f"%x = {shape} {opcode}({operand} %p){attributes}")
 
 
+_HBM, _HOST = "f32[8]{0:T(8,128)}", "f32[8]{0:T(8,128)S(5)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "direction"),
+    [
+        (f"%c = ({_HBM}, {_HOST}, u32[]{{:S(2)}}) copy-start({_HOST} %p)", "HtoD"),
+        (f"%c = ({_HOST}, {_HBM}, u32[]{{:S(2)}}) copy-start({_HBM} %p)", "DtoH"),
+        (f"%c = {_HOST} copy({_HBM} %p)", "DtoH"),
+        (f"%c = {_HBM} copy({_HBM} %p)", ""),
+        (f"%c = {_HBM} copy-done(({_HBM}, {_HOST}, u32[]) %p)", ""),
+        (f"%c = {_HBM} add({_HOST} %p, {_HBM} %q)", ""),
+    ],
+)
+def test_memory_spaces_tell_copies_between_device_and_host(text, direction):
+    assert read(text).host_copy == direction
+
+
 @pytest.mark.parametrize(
     ("opcode", "shape", "operand", "size"),
     [

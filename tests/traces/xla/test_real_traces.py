@@ -63,6 +63,7 @@ def test_a_run_of_the_tpus_is_bound_by_copies() -> None:
     copies = load.what == What.COPY
     assert np.count_nonzero(copies) == 4 * 6
     assert load.duration[copies].min() == pytest.approx(0.182, rel=0.01)
+    assert np.array_equal(load.over_bus, copies)
     assert load_xplane(TPU, "50").measured_step == pytest.approx(0.785, rel=0.02)
 
 

@@ -1,6 +1,7 @@
 """XLA profiles of TPUs and GPUs written by hand, whose truth is known."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,32 @@ def test_a_launch_keeps_its_order_when_the_clock_jumps(tmp_path: Path) -> None:
     found = read(tmp_path, space(chip.plane, host), "all")
     assert found.measured_step == pytest.approx(500e-6)
     assert dict(found.coverage.starts) == {"launch": 1, "stream": 1}
+
+
+def queued(depth: int) -> bytes:
+    """30 programs of 100 us; each is launched 10 us after the one ``depth`` before it has ended."""
+    host = PlaneBuilder("/host:CPU")
+    chip = Chip(0, host)
+    for run in range(30):
+        begin = 100.0 + 100 * run
+        launched = 10.0 + run if run < depth else begin - 100 * (depth - 1) + 10
+        chip.run("jit_step", (begin, begin + 100), launched)
+        chip.op(fusion("fusion.1"), begin, begin + 100)
+    return space(chip.plane, host)
+
+
+@pytest.mark.parametrize(("depth", "follows"), [(12, True), (4, False)])
+def test_a_full_queue_of_programs_holds_the_host_back(tmp_path: Path, depth, follows) -> None:
+    """The host is ahead of the chip by as many programs, so a faster chip makes the step shorter.
+
+    Few programs ahead may be chance: then what the host did in between is not known.
+    """
+    found = read(tmp_path, queued(depth), "all")
+    load = found.workload
+    assert replay(found) == pytest.approx(found.measured_step, rel=1e-3)
+    faster = np.where(load.what == What.COMPUTE, load.duration / 2, load.duration)
+    step = replay(replace(found, workload=replace(load, duration=faster)))
+    assert (step < 0.55 * found.measured_step) == follows
 
 
 def test_runs_that_began_together_are_one_step(tmp_path: Path) -> None:

@@ -132,10 +132,10 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 7.3, 18.4),
+    "vllm": ServingPrior("vLLM", 655, 8.3, 17.4),
     "sglang": ServingPrior("SGLang", 248, 11.6, 26.1),
-    "trtllm": ServingPrior("TensorRT-LLM", 342, 11.3, 15.6),
-    "all": ServingPrior("all engines", 1245, 9.0, 18.9),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.6, 15.5),
+    "all": ServingPrior("all engines", 1245, 9.1, 18.4),
 }
 """Aggregated rows without drafts of InferenceX's client, by engine
 (``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""

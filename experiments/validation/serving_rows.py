@@ -359,8 +359,10 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
 
     Four-bit checkpoints of models with MLA, and all with four-bit integers, keep attention in 16
     bits (modules to ignore of nvidia/DeepSeek-R1-0528-FP4 and moonshotai/Kimi-K2.5). The cache is
-    in 8 bits where the scripts of InferenceX set it: TensorRT-LLM and, on Blackwell, SGLang and
-    vLLM with checkpoints of 8 or 4 bits that give scales.
+    in 8 bits where the scripts of InferenceX set it or checkpoints of 8 or 4 bits ask for it
+    (``kv_cache_quant_algo`` of NVIDIA's): under TensorRT-LLM and, on Blackwell, SGLang and vLLM.
+    512 requests of MiniMax-M2.5 with 9,216 tokens each, which tp 4 on B300 served without a queue,
+    would not fit in 16 bits.
 
     Raises
     ------
@@ -382,9 +384,7 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         attention = "bf16"
     cache = "bf16"
     if weights != "bf16" and (
-        engine_name == "trtllm"
-        or (engine_name == "sglang" and blackwell)
-        or (engine_name == "vllm" and blackwell and model.experts is None)
+        engine_name == "trtllm" or (engine_name in ("sglang", "vllm") and blackwell)
     ):
         cache = "fp8"
     peaks = cluster.accelerator.peak

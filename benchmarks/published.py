@@ -4,7 +4,7 @@
 experts ask of a machine in issues, and what vendors accept one from. Both ship with the project:
 facts that others printed, with their source. ``fitted`` names what of the catalogue's entry, or of
 the library, was fitted to a row or to another of the same machine; where it is empty the row is
-held out.
+held out. ``missed`` says of a figure that the model does not meet what is known of it.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.questions.collective import collective
@@ -91,8 +92,9 @@ def show_figures(table: pd.DataFrame, console: Console) -> None:
     for _, row in table.iterrows():
         least = "from " if row.least else ""
         cells = (f"{least}{row.published:g}", f"{row.modelled:.4g}", f"{row.error:+.1f}")
-        fitted = f" (fitted: {row.fitted})" if row.fitted else ""
-        shown.add_row(row.cluster, _question(row), row.unit, *cells, row.source + fitted)
+        notes = f" (fitted: {row.fitted})" if row.fitted else ""
+        notes += f" [{row.missed}]" if row.missed else ""
+        shown.add_row(row.cluster, _question(row), row.unit, *cells, escape(row.source + notes))
     console.print(shown)
     off = table.error.abs()
     held_out = off[table.fitted == ""]

@@ -2,10 +2,10 @@
 
 Inside a domain: one ring (several on a mesh, so that every link is used, and as many as fit where
 the node is wired cable by cable), from the root down each of them for broadcast and reduce; NVLS
-for all-reduce where the switch can add and it is faster. Across domains: rings for all-gather and
-reduce-scatter; for all-reduce trees up to a size that NCCL's own model of its latencies gives,
-rings beyond, NVLSTree where it is faster, and CollNet where the switches between domains add
-(SHARP) and it may be used. All-to-all and messages are grouped sends. The
+for all-reduce where the switch can add and NCCL's own model takes it for faster. Across domains:
+rings for all-gather and reduce-scatter; for all-reduce trees up to a size that NCCL's own model of
+its latencies gives, rings beyond, NVLSTree where it is faster, and CollNet where the switches
+between domains add (SHARP) and it may be used. All-to-all and messages are grouped sends. The
 protocol is the fastest (:mod:`collectives.libraries.nccl_costs`, which also says what a what-if
 does to each term).
 
@@ -160,7 +160,7 @@ def _offers(case: Case, algorithm: str | None) -> list[Offer]:
         and case.even
         and case.local >= nccl_tables.NVLS_LEAST
     ):
-        offers.append(_switched(case))
+        offers = _beside_nvls(case, offers)
     if case.machine.sharp and case.domains > 1 and case.even:
         offers += _in_fabric(case)
     return offers
@@ -198,6 +198,28 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
     if case.tuning.nvls is None or (algorithm == "nvls") != (case.domains == 1):
         raise ScheduleError(f"{algorithm} cannot serve {case.n} ranks in {case.domains} domains")
     return [_switched(case)]
+
+
+def _beside_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
+    """Inside a domain NVLS is what the tuner takes it for; across several it may be the fastest.
+
+    Across two the tuner leaves trees by LL early, and from there on calls of several machines take
+    as long as NVLSTree, not as trees by LL128, which this model takes for faster.
+    """
+    nvls = _switched(case)
+    if case.domains > 2:
+        return [*offers, nvls]
+    if case.domains == 2:
+        caps = nccl_tables.LL_CAP_NET.get(case.machine.cpu, nccl_tables.LL_CAP_NET[""])
+        large = case.size > nccl_tables.most_of_ll_trees(case.local, 2, caps[0])
+        early = [o.protocol != "Simple" and o.schedule.algorithm == "double_tree" for o in offers]
+        return [
+            replace(offer, overhead=np.where(large & is_early, inf, offer.overhead))
+            for offer, is_early in zip(offers, early, strict=True)
+        ] + [nvls]
+    small = case.size <= nccl_tables.most_beside_nvls(case.machine.generation, case.n)
+    rings = [replace(ring, overhead=np.where(small, ring.overhead, inf)) for ring in offers]
+    return [*rings, replace(nvls, overhead=np.where(small, inf, nvls.overhead))]
 
 
 def _switched(case: Case) -> Offer:

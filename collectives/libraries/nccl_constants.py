@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
+from simulator.costing.stacked_networks import Number
+
 MICRO, GIGA, KIB = 1e-6, 1e9, 2**10
 
 FRACTION = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
@@ -79,16 +83,25 @@ def local_link(technology: str) -> LocalLink:
 NET_STEP = {"LL": 2.7 * MICRO, "LL128": 4.0 * MICRO, "Simple": 14.0 * MICRO}
 """The same between NICs."""
 NET_TREE_STEP = {"LL": 5.0 * MICRO, "LL128": 8.5 * MICRO, "Simple": 14.0 * MICRO}
-NVLS_STEP, NVLS_NET_STEP = 25 * MICRO, 20.9 * MICRO
-"""NVLS inside a domain, and one hop of NVLSTree between domains."""
-NVLS_SLOT, NVLS_FILL = CHANNEL_SLOT / 8, 2
-"""Bytes under way of a rank in a channel of NVLS, and how often they pass before it runs full: up
-to the switch and down again. Meanwhile ``NVLS_STEP`` is hidden. Held out: 8 H100 and H200 from 4
-MiB on, and the 72 GPUs of a GB200 NVL72 from 512 MiB (github coreweave/nccl-tests pull 43)."""
-NVLS_SHARE = 0.89
-"""Fitted: of the bandwidth that nvlsEfficiency leaves to NVLS, what arrives; 0.87 to 0.91 on 5 to 8
-H200 and on 8 B300, and 0.89 on the 72 GPUs of a GB200 NVL72 (github coreweave/nccl-tests pull 43:
-840 GB/s), which were held out."""
+NVLS_STEP = 25 * MICRO
+"""NVLS inside a domain."""
+NVLS_FILL = 2
+"""Passes before NVLS runs full: up to the switch and down again. Meanwhile ``NVLS_STEP`` is
+hidden."""
+NVLS_WIRE = 0.723
+"""Fitted with ``nvls_chunk`` and ``nvls_channel``: of the wire's bandwidth, what NVLS moves at
+most; 8 H100 and H200 from 4 MiB on."""
+NVLS_TREE_SHARE = 0.793
+"""Fitted on two nodes of 8 H100 (InfiniBand NDR, 64 MiB and more), with the next ones: of the
+bandwidth that nvlsEfficiency leaves to NVLS, what arrives where it is part of a tree or of
+CollNet."""
+NVLS_TREE_CHANNELS, NVLS_TREE_LEAST = 16, 640 * 64
+"""Channels of NVLSTree, and bytes of a call from which on another is taken: 640 threads of 64 B
+(NCCL_SIMPLE_THREAD_THRESHOLD)."""
+NVLS_TREE_FILL, NVLS_TREE_POST, NVLS_NET_STEP = 0.95, 2.2 * MICRO, 1.0 * MICRO
+"""Fitted: passes before a hop of NVLSTree runs full, what a NIC takes for the message of a channel meanwhile
+(s), and a hop's software (s). Held out: 46 us of 4 to 512 B on two nodes of H20 (NVIDIA/nccl issue
+1244), two nodes of H100 and of H200 of others (Nebius, Dell), four and eight nodes of H100."""
 COLLNET_NET = {"chain": 30 * MICRO, "direct": 31 * MICRO, "switch": 18 * MICRO}
 """Up into the fabric and down again, by what adds inside a domain: CollNetChain, CollNetDirect,
 NVLS."""
@@ -146,7 +159,9 @@ class Tuning:
     is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
     one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
     None where there is none; ``nvls_channels`` are its channels in one domain
-    (src/transport/nvls.cc, NVLS_NCHANNELS).
+    (src/transport/nvls.cc, NVLS_NCHANNELS), each of which serves one head after the other: a chunk
+    takes ``nvls_chunk`` and its bytes at ``nvls_channel`` (s, B/s; fitted to 8 H100 and H200, and
+    to 8 B300; held out are 8 B200, within 9 %, and the 72 GPUs of a GB200 NVL72, within 13 %).
     """
 
     base: float
@@ -160,6 +175,8 @@ class Tuning:
     simple_step: float = NVLINK.steps["Simple"]
     nvls: float | None = None
     nvls_channels: int = 16
+    nvls_chunk: float = 0.69 * MICRO
+    nvls_channel: float = 20 * GIGA
 
 
 _HOPPER = Tuning(
@@ -185,6 +202,8 @@ _BLACKWELL = Tuning(
     simple_step=10 * MICRO,
     nvls=0.74,
     nvls_channels=24,
+    nvls_chunk=1.16 * MICRO,
+    nvls_channel=24.8 * GIGA,
 )
 GENERATIONS = {
     "volta": replace(_AMPERE, ll_cap=39 * GIGA),
@@ -199,18 +218,19 @@ GENERATIONS = {
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""
 
-BLACKWELL_RING = 18 * 40.1 * GIGA
-"""What the tuner takes a ring of Blackwell over NVLink for: 18 links of 40.1 GB/s (topo.h)."""
+NVLINK_RING = {"hopper": 18 * 20.6 * GIGA} | dict.fromkeys(("blackwell", "rubin"), 18 * 40.1 * GIGA)
+"""What the tuner takes a ring over NVLink for: 18 links of 20.6 or 40.1 GB/s (topo.h)."""
 BASE_RING = {"LL": 6.6 * MICRO, "LL128": 14.0 * MICRO, "Simple": 8.4 * MICRO}
 """Base latency of a ring by protocol."""
 
 
-def most_of(protocol: str, constants: Tuning, channels: int, n: int) -> float:
+def most_of(protocol: str, constants: Tuning, channels: int, n: int, passes: int = 1) -> float:
     """Size (B) up to which the tuner takes a protocol rather than Simple, on rings of Blackwell.
 
-    By its own model, for all-gather and reduce-scatter inside a domain: a protocol starts sooner
-    than Simple, and moves what its channels carry. ``perChMaxRingLL128Bws`` differs from version
-    to version, and what is chosen with it: of reduce-scatters of 16 MiB on 8 B200 LL128 or Simple.
+    By its own model, inside a domain, for rings that are passed once (all-gather, reduce-scatter)
+    or twice (all-reduce): a protocol starts sooner than Simple, and moves what its channels carry.
+    ``perChMaxRingLL128Bws`` differs from version to version, and what is chosen with it: of
+    reduce-scatters of 16 MiB on 8 B200 LL128 or Simple.
 
     Examples
     --------
@@ -221,13 +241,77 @@ def most_of(protocol: str, constants: Tuning, channels: int, n: int) -> float:
     if protocol == "Simple" or n == 1:  # a rank by itself moves nothing
         return inf
     carried = channels * constants.channel if protocol == "LL128" else constants.ll_cap
-    ring = min(FRACTION[protocol] * BLACKWELL_RING, carried)
+    links = NVLINK_RING["blackwell"]
+    ring = min(FRACTION[protocol] * links, carried)
     sooner = BASE_RING["Simple"] - BASE_RING[protocol]
-    sooner += (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
+    sooner += passes * (n - 1) * (NVLINK.steps["Simple"] - NVLINK.steps[protocol])
     if sooner <= 0:
         return 0.0
-    later = (n - 1) / n * (1 / ring - 1 / BLACKWELL_RING)  # for each byte
+    later = passes * (n - 1) / n * (1 / ring - 1 / links)  # for each byte
     return sooner / later if later else inf
+
+
+def nvls_chunks(heads: int) -> list[tuple[float, float]]:
+    """Chunks of NVLS (B), and up to which size of a call each is taken (B).
+
+    ``heads`` are those of all channels together (NVIDIA/nccl v2.30.7 src/enqueue.cc,
+    calcCollChunking).
+
+    Examples
+    --------
+    >>> [(chunk / 2**10, size / 2**20) for chunk, size in nvls_chunks(24 * 8)]
+    [(16.0, 12.0), (32.0, 96.0), (64.0, 1536.0), (128.0, inf)]
+    """
+    smaller = ((16 * KIB, 2), (32 * KIB, 8), (64 * KIB, 64))
+    below = [(float(chunk), float(passes * heads * 2 * chunk)) for chunk, passes in smaller]
+    return [*below, (128.0 * KIB, inf)]
+
+
+def nvls_tree_chunk(size: Number, heads: int, domains: int) -> Number:
+    """Chunk of NVLSTree (B): 128 KiB, 64 on four nodes and more, and less for small calls.
+
+    ``heads`` are those of all channels together (NVIDIA/nccl v2.30.7 src/enqueue.cc,
+    calcCollChunking).
+    """
+    chunk: Number = (64.0 if domains >= 4 else 128.0) * KIB
+    for smaller, passes in ((64.0 * KIB, 4), (32.0 * KIB, 1)):
+        chunk = np.where(size < passes * heads * chunk, np.minimum(chunk, smaller), chunk)
+    return chunk
+
+
+def most_beside_nvls(generation: str, n: int) -> float:
+    """Size (B) of an all-reduce up to which the tuner takes a ring by LL rather than NVLS.
+
+    By its own model, inside a domain: a ring of few starts sooner, and LL moves ``llMaxBws`` at
+    most. NVLS is thought to move five sixths of what nvlsEfficiency leaves of the links.
+
+    Examples
+    --------
+    >>> [round(most_beside_nvls(name, 8) / 2**20, 1) for name in ("hopper", "blackwell")]
+    [1.1, 2.5]
+    """
+    constants, links = tuning(generation), NVLINK_RING[generation]
+    ring = BASE_RING["LL"] + 2 * (n - 1) * NVLINK.steps["LL"]
+    per_byte = 2 * (n - 1) / n / min(constants.ll_cap, FRACTION["LL"] * links)
+    nvls = 5 / 6 * (constants.nvls or 1.0) * 15 / 16 * links
+    return max(0.0, NVLS_STEP - ring) / (per_byte - 1 / nvls)
+
+
+def most_of_ll_trees(local: int, domains: int, cap: float) -> float:
+    """Size (B) up to which the tuner takes trees between domains by LL rather than LL128.
+
+    By its own model: LL starts sooner, and moves half of ``cap`` (llMaxBws, B/s).
+
+    Examples
+    --------
+    >>> round(most_of_ll_trees(8, 2, 39e9) / 2**10)
+    448
+    """
+    hops = (domains - 1).bit_length()
+    sooner = BASE_RING["LL128"] - BASE_RING["LL"]
+    for steps, count in ((NVLINK.tree_steps, local - 1), (NET_TREE_STEP, hops)):
+        sooner += 2 * count * (steps["LL128"] - steps["LL"])
+    return sooner * cap / 2
 
 
 _MOST_CHANNELS = 64

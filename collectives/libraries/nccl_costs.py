@@ -41,11 +41,11 @@ from simulator.topology import SCALE_UP, Topology
 
 _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
 """What a protocol keeps of a tree's bandwidth, in the tuner's eyes."""
-_TUNED = ("all_gather", "reduce_scatter")
-"""Kinds of which the tuner is known to take a slower protocol than it could on Blackwell."""
+_TUNED = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+"""Kinds of which the tuner is known to take a slower protocol than it could on Blackwell, and how
+often they pass the ring."""
 _COPIED = {"all_reduce": 0.5}
 """Of a rank's own block: fitted for all-reduce, the whole of it for others."""
-_NVLS_CHANNELS = 16
 _MESSAGE = direct.send_receive(2)
 """One schedule of a message for all, so that it is laid once on a network."""
 
@@ -276,7 +276,8 @@ def ringed(case: Case, schedule: Schedule, *, pipelined: bool) -> list[Offer]:
     tuned = case.kind in _TUNED and case.machine.generation == "blackwell"
     if case.domains > 1 or case.link is not tables.NVLINK or not tuned:
         return offers
-    most = [tables.most_of(o.protocol, case.tuning, case.channels, case.n) for o in offers]
+    passes = _TUNED[case.kind]
+    most = [tables.most_of(o.protocol, case.tuning, case.channels, case.n, passes) for o in offers]
     return [
         replace(offer, overhead=np.where(case.size > last, inf, offer.overhead))
         for offer, last in zip(offers, most, strict=True)
@@ -305,33 +306,74 @@ def chained(case: Case, schedule: Schedule) -> list[Offer]:
 def switched(case: Case, schedule: Schedule) -> Offer:
     """NVLS: the domain's switch adds.
 
-    One of 16 channels does not move data. What is under way grows with the ranks, each of which
-    adds a chunk of its own in every channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of
-    NVLS has channels x heads x chunk).
+    What is under way grows with the ranks, the heads, each of which adds a chunk of its own in
+    every channel (NVIDIA/nccl v2.30.7 src/device/all_reduce.h, a loop of NVLS has channels x heads
+    x chunk). Inside a domain a channel serves head after head, and chunks of small calls are small.
     """
-    on_wire = case.wire(schedule, pipelined=True)
-    share = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS * tables.NVLS_SHARE
-    inside = on_wire.on(case.topology, SCALE_UP) / share
-    slowed = np.maximum(inside, on_wire.per_byte)
-    hops = 2 * (case.domains - 1).bit_length()
-    slots = case.local * tables.NVLS_SLOT
-    if hops:
-        slots *= case.channels
-        filling = case.bytes_time(schedule) * slots / (slots + case.size)
-        waiting = tables.NVLS_STEP + filling
-    else:
-        slots *= case.tuning.nvls_channels
-        filling = tables.NVLS_FILL * slowed * case.size * slots / (slots + case.size)
-        waiting = np.maximum(tables.NVLS_STEP, filling)
+    if case.domains > 1:
+        return _switched_across(case, schedule)
+    moving = case.bytes_time(schedule, pipelined=True) / tables.NVLS_WIRE
     return Offer(
         schedule,
-        overhead=_base(case, "Simple")
-        + hops * (tables.NVLS_NET_STEP - tables.NET_STEP["LL"])
-        + waiting,
+        overhead=_base(case, "Simple") + _served(case, schedule) - moving,
+        efficiency=tables.NVLS_WIRE,
+        protocol="Simple",
+        pipelined=True,
+    )
+
+
+def _served(case: Case, schedule: Schedule) -> Number:
+    """Time until all channels of NVLS have served all heads, the wire's included (s).
+
+    A call that has just grown into larger chunks would be over sooner than one a little smaller; it
+    is taken to last as long.
+    """
+    tuning, per_byte = case.tuning, case.wire(schedule, pipelined=True).per_byte
+    heads = case.n * tuning.nvls_channels
+    longest: Number = tables.NVLS_STEP
+    begins = 0.0
+    for chunk, ends in tables.nvls_chunks(heads):
+        size = np.minimum(case.size, ends)
+        channel = (tuning.nvls_chunk / chunk + 1 / tuning.nvls_channel) / tuning.nvls_channels
+        slowed = size * np.maximum(per_byte / tables.NVLS_WIRE, channel)
+        time = slowed * (1 + tables.NVLS_FILL * heads * chunk / (heads * chunk + size))
+        longest = np.where(case.size >= begins, np.maximum(longest, time), longest)
+        begins = ends
+    return longest
+
+
+def _switched_across(case: Case, schedule: Schedule) -> Offer:
+    """NVLSTree: what the switches of the domains have added goes up and down trees of NICs.
+
+    Before the pipeline runs full its NICs have posted a message of every channel, chunks have
+    passed every hop and the slots of the network; small calls fill less.
+    """
+    on_wire = case.wire(schedule, pipelined=True)
+    inside = on_wire.on(case.topology, SCALE_UP) / _nvls_share(case)
+    slowed = np.maximum(inside, on_wire.per_byte)
+    hops = 2 * (case.domains - 1).bit_length()
+    heads = case.local * tables.NVLS_TREE_CHANNELS
+    chunk = tables.nvls_tree_chunk(case.size, heads, case.domains)
+    full = np.minimum(1.0, case.size / (heads * chunk))
+    passed = tables.NVLS_TREE_FILL * slowed * heads * chunk
+    filling = full * (hops * passed + hops / 2 * case.net_fill)
+    used = np.clip(case.size / tables.NVLS_TREE_LEAST, 1, tables.NVLS_TREE_CHANNELS)
+    return Offer(
+        schedule,
+        overhead=case.base
+        + case.link.wide
+        + tables.NVLS_STEP
+        + hops * tables.NVLS_NET_STEP
+        + np.maximum(used * tables.NVLS_TREE_POST, filling),
         efficiency=np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0),
         protocol="Simple",
         pipelined=True,
     )
+
+
+def _nvls_share(case: Case) -> float:
+    """Of the wire's bandwidth inside a domain, what NVLS moves of a call of several domains."""
+    return (case.tuning.nvls or 1.0) * tables.NVLS_TREE_SHARE
 
 
 def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
@@ -342,8 +384,7 @@ def in_fabric(case: Case, schedule: Schedule, inside: str) -> Offer:
     on_wire = case.wire(schedule, pipelined=True)
     share: Number = tables.COLLNET_SHARE
     if inside == "switch":
-        added = (case.tuning.nvls or 1.0) * (_NVLS_CHANNELS - 1) / _NVLS_CHANNELS
-        near = on_wire.on(case.topology, SCALE_UP) / (added * tables.NVLS_SHARE)
+        near = on_wire.on(case.topology, SCALE_UP) / _nvls_share(case)
         slowed = np.maximum(near, on_wire.per_byte / share)
         share = np.where(slowed > 0, on_wire.per_byte, 1.0) / np.where(slowed > 0, slowed, 1.0)
         steps = tables.NVLS_STEP

@@ -364,6 +364,8 @@ def _level_of(text: str) -> str:
     return text.upper() if level is None or not 0 <= level < len(numbered) else numbered[level]
 
 
+_WITHOUT_NVLS: dict[str, object] = {"scale_up.in_network_reduction": False}
+
 SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "library.p2p": lambda text: {"library.p2p": _level_of(text)},
     "library.pxn": lambda text: {"library.pxn": _switch_of(text)},
@@ -377,6 +379,7 @@ SETTINGS: dict[str, Callable[[str], dict[str, object]]] = {
     "scale_up.twisted": lambda text: {"scale_up.twisted": _switch_of(text)},
     "NCCL_P2P_LEVEL": lambda text: {"library.p2p": _level_of(text)},
     "NCCL_P2P_DISABLE": lambda text: {"library.p2p": "LOC"} if _switch_of(text) else {},
+    "NCCL_NVLS_ENABLE": lambda text: {} if _switch_of(text) else _WITHOUT_NVLS,
     "NCCL_COLLNET_ENABLE": lambda text: {"library.sharp": _switch_of(text)},
     "NCCL_PXN_DISABLE": lambda text: {"library.pxn": not _switch_of(text)},
     "NCCL_IB_DISABLE": lambda text: {"scale_out.transport": "sockets"} if _switch_of(text) else {},
@@ -433,6 +436,13 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
             f"{what}: planes belong to leaf_spine, rail and fat_tree, but a {fabric.topology} "
             f"joins the NICs of {cluster.name}; write 'topology scale_out=rail and {what}'"
         )
+    if "scale_out.flows" in fields and fabric is not None and not hasattr(fabric, "flows"):
+        raise WhatIfError(
+            f"{what}: one switch joins the NICs of {cluster.name}, and hashes no queue pairs; "
+            f"write 'topology scale_out=leaf_spine and {what}'"
+        )
+    if fields == _WITHOUT_NVLS and not getattr(cluster.scale_up, "in_network_reduction", False):
+        return cluster
     transport = fields.get("scale_out.transport")
     if transport in TRANSPORTS and cluster.scale_out is not None:
         cluster = _without_transport(cluster, TRANSPORTS[str(transport)])

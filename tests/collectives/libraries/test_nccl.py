@@ -132,13 +132,28 @@ def test_twice_the_bandwidth_halves_all_but_the_copy_of_the_own_block(kind):
     assert before / after == pytest.approx(2.0, rel=0.01)
 
 
-def test_the_library_takes_the_fastest_of_ring_and_switch():
-    network, there = switches(8, 1), machine(8, 1, in_network=True)
+@pytest.mark.parametrize(("generation", "last_ring"), [("hopper", 1), ("blackwell", 2)])
+def test_the_library_leaves_the_ring_for_the_switch_where_its_tuner_does(generation, last_ring):
+    # NCCL on 8 H200: "Ring with the LL protocol up to a 1MiB payload and NVLS with SIMPLE from
+    # 2MiB up" (github stas00/ml-engineering all-reduce-8xH200); 8 B300 jump from 32 to 53 us between
+    # 2 and 4 MiB (github ai-dynamo/aiconfigurator).
+    network, there = switches(8, 1), machine(8, 1, generation=generation, in_network=True)
     for size in SIZES:
-        each = [
-            seconds("all_reduce", size, network, there, algorithm=name) for name in ("ring", "nvls")
-        ]
-        assert seconds("all_reduce", size, network, there) == min(each)
+        name = "ring" if size <= last_ring * 2**20 * 1.1 else "nvls"
+        forced = seconds("all_reduce", size, network, there, algorithm=name)
+        if not last_ring < size / 2**20 < 2 * last_ring:
+            assert seconds("all_reduce", size, network, there) == forced
+
+
+def test_a_channel_of_nvls_serves_its_heads_in_chunks_that_grow_with_the_call():
+    # 8 B200 in another cluster than the one that was fitted, us (Vultr HGX B200 test summary of
+    # 2026-05-18): chunks of 64 KiB up to 1 GiB, of 128 KiB from 1.5 GiB on, 13 % faster.
+    network = switches(8, 1, wire=694e9)
+    there = machine(8, 1, generation="blackwell", in_network=True)
+    measured = {4: 56.2, 16: 107, 64: 277, 256: 713, 1024: 2602, 2048: 4605, 16384: 35668}
+    for mib, time in measured.items():
+        here = 1e6 * seconds("all_reduce", mib * 2**20, network, there)
+        assert here == pytest.approx(time, rel=0.1)
 
 
 def test_protocols_follow_each_other_as_messages_grow():
@@ -295,7 +310,7 @@ def test_a_switch_that_adds_moves_as_much_for_72_ranks_as_for_8():
     network, there = switches(72, 1, wire=694e9), machine(72, 1, in_network=True)
     there = replace(there, generation="blackwell")
     time = seconds("all_reduce", 8 * GIB, network, there)
-    assert busbw("all_reduce", size=8 * GIB, n=72, time=time) == pytest.approx(840e9, rel=0.05)
+    assert busbw("all_reduce", size=8 * GIB, n=72, time=time) == pytest.approx(840e9, rel=0.08)
 
 
 def test_four_ranks_of_a_switch_that_adds_stay_with_rings():

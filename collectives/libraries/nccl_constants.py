@@ -99,9 +99,10 @@ NVLS_TREE_CHANNELS, NVLS_TREE_LEAST = 16, 640 * 64
 """Channels of NVLSTree, and bytes of a call from which on another is taken: 640 threads of 64 B
 (NCCL_SIMPLE_THREAD_THRESHOLD)."""
 NVLS_TREE_FILL, NVLS_TREE_POST, NVLS_NET_STEP = 0.95, 2.2 * MICRO, 1.0 * MICRO
-"""Fitted: passes before a hop of NVLSTree runs full, what a NIC takes for the message of a channel meanwhile
-(s), and a hop's software (s). Held out: 46 us of 4 to 512 B on two nodes of H20 (NVIDIA/nccl issue
-1244), two nodes of H100 and of H200 of others (Nebius, Dell), four and eight nodes of H100."""
+"""Fitted: passes before a hop of NVLSTree runs full, what a NIC takes for the message of a channel
+meanwhile (s), and a hop's software (s). Held out: 46 us of 4 to 512 B on two nodes of H20
+(NVIDIA/nccl issue 1244), two nodes of H100 and of H200 of others (Nebius, Dell), four and eight
+nodes of H100."""
 COLLNET_NET = {"chain": 30 * MICRO, "direct": 31 * MICRO, "switch": 18 * MICRO}
 """Up into the fabric and down again, by what adds inside a domain: CollNetChain, CollNetDirect,
 NVLS."""

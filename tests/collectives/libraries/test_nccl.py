@@ -135,8 +135,8 @@ def test_twice_the_bandwidth_halves_all_but_the_copy_of_the_own_block(kind):
 @pytest.mark.parametrize(("generation", "last_ring"), [("hopper", 1), ("blackwell", 2)])
 def test_the_library_leaves_the_ring_for_the_switch_where_its_tuner_does(generation, last_ring):
     # NCCL on 8 H200: "Ring with the LL protocol up to a 1MiB payload and NVLS with SIMPLE from
-    # 2MiB up" (github stas00/ml-engineering all-reduce-8xH200); 8 B300 jump from 32 to 53 us between
-    # 2 and 4 MiB (github ai-dynamo/aiconfigurator).
+    # 2MiB up" (github stas00/ml-engineering all-reduce-8xH200); 8 B300 jump from 32 to 53 us
+    # between 2 and 4 MiB (github ai-dynamo/aiconfigurator).
     network, there = switches(8, 1), machine(8, 1, generation=generation, in_network=True)
     for size in SIZES:
         name = "ring" if size <= last_ring * 2**20 * 1.1 else "nvls"

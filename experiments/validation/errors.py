@@ -29,21 +29,25 @@ from simulator.workload import What
 class Prediction(NamedTuple):
     """One row of any table: its name, and the error of its prediction (% of what was measured).
 
-    ``is_inside`` says whether what was measured is within the prediction's 95 % interval; None
-    where it has no interval.
+    ``is_inside`` says whether what was measured is within the prediction's 95 % interval, which
+    is ``interval_pct`` to each side; ``off_pct`` is how far off it was. None where there is no
+    interval.
     """
 
     name: str
     error_pct: float
     is_inside: bool | None = None
+    off_pct: float | None = None
+    interval_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
     """Errors in %: median and 90th percentile without sign, ``bias_pct`` the median with its sign.
 
-    ``inside`` of the ``intervals`` rows that have a 95 % interval were measured within it;
-    ``worst`` are the rows with the largest errors, the largest first.
+    ``inside`` of the ``intervals`` rows that have a 95 % interval were measured within it. That
+    is ``interval_pct`` to each side in the median; 95 % of these rows were at most ``p95_off_pct``
+    off. ``worst`` are the rows with the largest errors, the largest first.
     """
 
     rows: int
@@ -52,6 +56,8 @@ class ErrorSummary:
     bias_pct: float
     inside: int
     intervals: int
+    interval_pct: float | None
+    p95_off_pct: float | None
     worst: tuple[Prediction, ...]
 
 
@@ -93,6 +99,8 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
         return None
     signed = np.array([row.error_pct for row in rows])
     inside = [row.is_inside for row in rows if row.is_inside is not None]
+    widths = [row.interval_pct for row in rows if row.interval_pct is not None]
+    off = [abs(row.off_pct) for row in rows if row.off_pct is not None]
     return ErrorSummary(
         rows=len(rows),
         median_pct=float(np.median(np.abs(signed))),
@@ -100,6 +108,8 @@ def error_summary(predictions: Iterable[Prediction]) -> ErrorSummary | None:
         bias_pct=float(np.median(signed)),
         inside=sum(inside),
         intervals=len(inside),
+        interval_pct=float(np.median(widths)) if widths else None,
+        p95_off_pct=float(np.quantile(off, 0.95)) if off else None,
         worst=tuple(sorted(rows, key=lambda row: -abs(row.error_pct))[:_WORST]),
     )
 

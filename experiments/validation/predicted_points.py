@@ -158,10 +158,17 @@ class PointError:
     interval_pct: float | None = None
 
     @property
+    def off_pct(self) -> float | None:
+        """By how much what was measured, utility or else step, is off; None without an interval."""
+        if self.interval_pct is None:
+            return None
+        return self.error_pct if self.points_apart is None else self.points_apart
+
+    @property
     def is_inside(self) -> bool | None:
-        """Whether what was measured, utility or step, is within the 95 % interval of it."""
-        off = self.error_pct if self.points_apart is None else self.points_apart
-        return None if off is None or self.interval_pct is None else abs(off) <= self.interval_pct
+        """Whether it is within the 95 % interval."""
+        off, width = self.off_pct, self.interval_pct
+        return None if off is None or width is None else abs(off) <= width
 
 
 @dataclass(frozen=True, slots=True, eq=False)

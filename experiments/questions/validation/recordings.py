@@ -164,7 +164,8 @@ class ValidationReport(Report):
         for point in self.points:
             if point.error_pct is not None:
                 name = f"{Path(point.trace).name} {point.what_if}".strip()
-                yield Prediction(name, point.error_pct, point.is_inside)
+                off, width = point.off_pct, point.interval_pct
+                yield Prediction(name, point.error_pct, point.is_inside, off, width)
         for call in self.calls:
             yield Prediction(f"{call.kind} at {call.place}", call.error_pct)
         for step in self.steps:

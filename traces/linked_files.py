@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import PACKED, open_file
 from simulator.support.limits import allow_for
 from traces.core.comm_kernels import KernelRules
 from traces.core.events import JobHead, RankHead, RankTrace, Skipped
@@ -29,26 +28,6 @@ from traces.kineto.directory import (
 )
 from traces.profiler.link import RankStep, joined, kernel_rules, rank_step
 from traces.profiler.window import choose_step
-
-LARGE = 64e6
-"""Bytes of a directory's files, unpacked, from which on its ranks are read apart. A core reads some
-40 MB/s: with less, starting processes takes as long as they save."""
-_SHRINKS = 12
-"""A packed profile is about so many times as long: those at hand are 10 to 16 times."""
-
-
-def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> bool:
-    """Whether a directory has several files and so many bytes that they are read apart."""
-    if not path.is_dir():
-        return False
-    files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
-    return len(files) > 1 and sum(map(_unpacked, files)) >= least
-
-
-def _unpacked(file: Path) -> float:
-    with open_file(file) as opened:
-        is_packed = opened.read(max(map(len, PACKED))).startswith(PACKED)
-    return file.stat().st_size * (_SHRINKS if is_packed else 1)
 
 
 @dataclass(frozen=True, eq=False)

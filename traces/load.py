@@ -212,10 +212,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _open_kineto(path: Path, options: Options) -> OpenTrace:
-    from traces.linked_files import LinkedFiles, is_large
+    from traces.kineto.directory import is_large
 
     if not is_large(path, options.ranks):
         return _open_whole(path, options)
+    from traces.linked_files import LinkedFiles  # and what it needs of many processes
+
     files = LinkedFiles(path, options, options.workers or cores(), _with_dumps)
     whole: list[OpenTrace] = []
 

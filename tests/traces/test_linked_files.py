@@ -10,8 +10,8 @@ import pytest
 from simulator.support.errors import TraceError
 from traces.core.loaded import Options
 from traces.core.stored import stored
-from traces.kineto.directory import read_job
-from traces.linked_files import LinkedFiles, is_large
+from traces.kineto.directory import is_large, read_job
+from traces.linked_files import LinkedFiles
 from traces.load import load
 from traces.profiler.link import link_job
 

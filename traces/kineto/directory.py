@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import head_of
+from simulator.support.input_files import PACKED, head_of, open_file
 from simulator.support.quantities import format_ranks
 from traces.core.events import (
     Job,
@@ -109,6 +109,27 @@ def files_of_ranks(path: Path, ranks: Sequence[int] = ()) -> ChosenFiles:
     chosen = [file for file in files if ahead[file] is None or ahead[file] in ranks]
     others = frozenset(rank for rank in ahead.values() if rank is not None) - {*ranks}
     return ChosenFiles(chosen, frozenset(ranks), others)
+
+
+LARGE = 64e6
+"""Bytes of a directory's files, unpacked, from which on its ranks are read apart. A core reads some
+40 MB/s: with less, starting processes takes as long as they save."""
+_SHRINKS = 12
+"""A packed profile is about so many times as long: those at hand are 10 to 16 times."""
+
+
+def is_large(path: Path, ranks: Sequence[int] = (), least: float = LARGE) -> bool:
+    """Whether a directory has several files and so many bytes that they are read apart."""
+    if not path.is_dir():
+        return False
+    files = [file for file in files_of_ranks(path, ranks).files if file.is_file()]
+    return len(files) > 1 and sum(map(_unpacked, files)) >= least
+
+
+def _unpacked(file: Path) -> float:
+    with open_file(file) as opened:
+        is_packed = opened.read(max(map(len, PACKED))).startswith(PACKED)
+    return file.stat().st_size * (_SHRINKS if is_packed else 1)
 
 
 _RANK_AHEAD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*"?(\d{1,7})\b')

@@ -36,10 +36,6 @@ class End(NamedTuple):
     rank_index: int
     op: int
 
-    def what(self, graphs: Sequence[LinkedRank]) -> int:
-        """Return what the op is, a :class:`~simulator.workload.What`."""
-        return int(graphs[self.rank_index].what[self.op])
-
     def start(self, graphs: Sequence[LinkedRank]) -> float:
         """When the op began, by its rank's clock (s)."""
         return float(graphs[self.rank_index].starts[self.op])
@@ -59,23 +55,27 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of which both ends were recorded."""
+    """A call that is a message, of which both ends were recorded."""
 
+    call: MatchedCall
     sender: End
     receiver: End
 
-    @staticmethod
-    def of(graphs: Sequence[LinkedRank], call: MatchedCall) -> "Message | None":
-        """Return the message that a call is; None if it is none, or an end was not recorded."""
-        ends = [End(rank_index, op) for rank_index, op in call.ops.items()]
-        by_role = {end.what(graphs): end for end in ends}
-        if by_role.keys() != {What.SEND, What.RECEIVE}:
-            return None
-        return Message(by_role[What.SEND], by_role[What.RECEIVE])
+
+def messages_of(graphs: Sequence[LinkedRank], calls: Sequence[MatchedCall]) -> list[Message]:
+    """List the messages among calls; one of which an end was not recorded is none."""
+    messages = []
+    for call in calls:
+        by_role = {
+            graphs[rank_index].what[op]: End(rank_index, op) for rank_index, op in call.ops.items()
+        }
+        if by_role.keys() == {What.SEND, What.RECEIVE}:
+            messages.append(Message(call, by_role[What.SEND], by_role[What.RECEIVE]))
+    return messages
 
 
 def message_ends(
-    graphs: Sequence[LinkedRank], shift: Floats, calls: Sequence[MatchedCall]
+    graphs: Sequence[LinkedRank], shift: Floats, messages: Sequence[Message]
 ) -> Iterator[MessageEnds]:
     """Yield when messages were sent and received, by the clocks of their ends (s).
 
@@ -83,9 +83,8 @@ def message_ends(
     waiting for it; one that its receiver found there shows nothing. The receiver of an eager one
     may come to it at any time.
     """
-    for call in calls:
-        message = Message.of(graphs, call)
-        if message is None or not message.receiver.waited(graphs):
+    for message in messages:
+        if not message.receiver.waited(graphs):
             continue
         sender, receiver = message.sender, message.receiver
         yield MessageEnds(
@@ -94,7 +93,7 @@ def message_ends(
             (sender.start(graphs) if sender.posted(graphs) else sender.end(graphs))
             + float(shift[sender.rank_index]),
             receiver.end(graphs) + float(shift[receiver.rank_index]),
-            at_most=sender.posted(graphs) or call.eager,
+            at_most=sender.posted(graphs) or message.call.eager,
         )
 
 
@@ -149,7 +148,7 @@ class EdgeColumns(NamedTuple):
 
 def handed_over(
     graphs: Sequence[LinkedRank],
-    calls: Sequence[MatchedCall],
+    messages: Sequence[Message],
     first: NDArray[np.int64],
     shift: Floats,
     edges: EdgeColumns,
@@ -161,9 +160,8 @@ def handed_over(
     """
     stays = np.ones(len(edges.source), dtype=bool)
     more: list[tuple[int, int, float]] = []
-    for call in calls:
-        message = Message.of(graphs, call)
-        if message is None or not message.sender.posted(graphs):
+    for message in messages:
+        if not message.sender.posted(graphs):
             continue
         send, receive = (int(first[end.rank_index]) + end.op for end in _both(message))
         posting = np.flatnonzero(edges.target == receive)
@@ -218,7 +216,7 @@ def align(
     first = min(epochs)
     shift = np.array([(epoch - first) * 1e-9 for epoch in epochs])
     ends = []
-    messages = list(message_ends(graphs, shift, calls))
+    messages = list(message_ends(graphs, shift, messages_of(graphs, calls)))
     for call in calls:
         if call.kind in _END_TOGETHER and by_hosts(graphs, call):
             messages += call_ends(graphs, shift, call)
@@ -242,7 +240,8 @@ def assemble(
 ) -> Workload:
     """Make one workload of all ranks."""
     ops = _Ops.of(graphs, clock)
-    queued = _in_order(graphs, calls, ops)
+    messages = messages_of(graphs, calls)
+    queued = _in_order(graphs, messages, ops) if messages else []
     groups: dict[Group, int] = {}
     rows = []
     for index, call in enumerate(calls):
@@ -281,7 +280,7 @@ def assemble(
         ready=ops.ready,
         measured_start=ops.start,
         measured_end=ops.end,
-        edges=_edges(graphs, calls, ops.first, clock.shift, queued),
+        edges=_edges(graphs, messages, ops.first, clock.shift, queued),
         calls=Calls.of(rows),
         groups=tuple(groups),
         names=names,
@@ -294,33 +293,32 @@ def assemble(
 
 
 def _in_order(
-    graphs: Sequence[LinkedRank], calls: Sequence[MatchedCall], ops: "_Ops"
+    graphs: Sequence[LinkedRank], messages: Sequence[Message], ops: "_Ops"
 ) -> list[tuple[int, int]]:
     """Find which posted messages waited for others; return edges between ops of all ranks.
 
     The start of an end that waited so (``ops.start``) is moved to when it had.
     """
-    messages = []
-    for call in calls:
-        message = Message.of(graphs, call)
-        if message is None or not all(end.posted(graphs) for end in _both(message)):
+    posted = []
+    for message in messages:
+        if not all(end.posted(graphs) for end in _both(message)):
             continue
         ends = _both(message)
         send, receive = (int(ops.first[end.rank_index]) + end.op for end in ends)
-        messages.append(
+        posted.append(
             Posted(
                 send,
                 receive,
                 source=message.sender.rank_index,
                 target=message.receiver.rank_index,
-                size=call.size,
+                size=message.call.size,
                 sent=float(ops.start[send]),
                 awaited=float(ops.start[receive]),
                 over=float(ops.end[receive]),
             )
         )
     edges = []
-    for wait in in_order(messages):
+    for wait in in_order(posted):
         ops.start[wait.op] = max(ops.start[wait.op], wait.until)
         edges.append((wait.receive, wait.op))
     return edges
@@ -438,7 +436,7 @@ class _Ops:
 
 def _edges(
     graphs: Sequence[LinkedRank],
-    calls: Sequence[MatchedCall],
+    messages: Sequence[Message],
     first: NDArray[np.int64],
     shift: Floats,
     queued: Sequence[tuple[int, int]],
@@ -450,7 +448,8 @@ def _edges(
         np.concatenate([graph.target for graph in graphs]) + base,
         np.concatenate([graph.lag for graph in graphs]),
     )
-    columns = handed_over(graphs, calls, first, shift, columns)
+    if messages:
+        columns = handed_over(graphs, messages, first, shift, columns)
     more = np.array(queued, dtype=np.int64).reshape(-1, 2)
     return Edges.of(
         int(first[-1]),

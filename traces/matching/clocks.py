@@ -69,7 +69,10 @@ def offsets(
     ranks = table.shape[1]
     sides = np.arange(ranks)
     used: list[_Comparison] = []
-    for comparisons in (*_by_collectives(table), _by_messages(messages)):
+    batches = [*_by_collectives(table)]
+    if messages:
+        batches.append(_by_messages(messages))
+    for comparisons in batches:
         new = [
             comparison
             for comparison in comparisons

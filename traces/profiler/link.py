@@ -193,7 +193,7 @@ def kernel_rules(options: Options) -> KernelRules:
 def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: Options) -> Loaded:
     """Join the steps of the ranks of a job, in the order of ``job.ranks``; as :func:`link_job`."""
     graphs = [step.graph for step in steps]
-    group_notes = tell_groups(graphs)
+    group_notes = tell_groups(graphs) if any(graph.workers for graph in graphs) else ()
     matching = match([calls_of_graph(graph) for graph in graphs], job.job_ranks)
     matching = replace(matching, notes=(*matching.notes, *group_notes))
     clock = align(graphs, [rank.epoch for rank in job.ranks], matching.calls)

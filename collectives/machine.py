@@ -16,6 +16,7 @@ from simulator.calls import Call
 from simulator.costing.stacked_networks import Number, OneNetwork
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
+from simulator.support.arrays import Ints
 from simulator.topology import Topology
 
 
@@ -138,7 +139,6 @@ def fastest_times(
     return seconds
 
 
-Ranks = NDArray[np.int32]
 BY_AGE = tuple(generation for order in GENERATIONS.values() for generation in order)
 """Generations of accelerators, the oldest of a vendor first."""
 
@@ -235,7 +235,7 @@ class PlannedGraph:
     def schedules(
         self,
         kind: str,
-        positions: Ranks,
+        positions: Ints,
         name: str,
         build: Callable[[], Iterable[Schedule]],
         shares: Shares | None = None,
@@ -270,7 +270,7 @@ class Machine:
     result.
     """
 
-    domains: Ranks
+    domains: Ints
     library: str = "none"
     generation: str = ""
     cpu: str = ""
@@ -287,7 +287,7 @@ class Machine:
     forced: tuple[Rule, ...] = ()
     wired: bool = False
     kinds: tuple[NodeFigures, ...] = ()
-    kind_of: Ranks | None = None
+    kind_of: Ints | None = None
     planned: dict[int, PlannedGraph] = field(default_factory=dict, init=False, repr=False)
     groups: "dict[bytes, Machine]" = field(default_factory=dict, init=False, repr=False)
 

@@ -13,31 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Ints, Mask
 from simulator.support.errors import ScheduleError
 
-Ranks = NDArray[np.int32]
-Mask = NDArray[np.bool_]
-Condition = Callable[[Schedule, Ranks], Mask]
+Condition = Callable[[Schedule, Ints], Mask]
 
 
-def _everyone(schedule: Schedule, owner: Ranks) -> Mask:
+def _everyone(schedule: Schedule, owner: Ints) -> Mask:
     return np.ones((schedule.ranks, len(owner)), dtype=bool)
 
 
-def _owner(schedule: Schedule, owner: Ranks) -> Mask:
+def _owner(schedule: Schedule, owner: Ints) -> Mask:
     owned: Mask = np.arange(schedule.ranks)[:, None] == owner
     return owned
 
 
-def _root(schedule: Schedule, owner: Ranks) -> Mask:
+def _root(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, np.zeros_like(owner))
 
 
-def _last(schedule: Schedule, owner: Ranks) -> Mask:
+def _last(schedule: Schedule, owner: Ints) -> Mask:
     return _owner(schedule, np.full_like(owner, schedule.ranks - 1))
 
 
-def _receiver(schedule: Schedule, owner: Ranks) -> Mask:
+def _receiver(schedule: Schedule, owner: Ints) -> Mask:
     part = np.arange(len(owner), dtype=np.int32) % schedule.parts
     return _owner(schedule, part * schedule.ranks // schedule.parts)
 
@@ -69,7 +68,7 @@ COLLECTIVES: dict[str, Collective] = {
 """What must hold, per kind. The root is rank 0; a message goes from rank 0 to the last (1)."""
 
 
-def check(schedule: Schedule, owner: Ranks | None = None, receiver: Ranks | None = None) -> None:
+def check(schedule: Schedule, owner: Ints | None = None, receiver: Ints | None = None) -> None:
     """Prove that a schedule computes its collective, by running it on sets of contributions.
 
     Within a step all transfers read the state before the step. Nothing is returned: a schedule
@@ -140,7 +139,7 @@ def _collective(schedule: Schedule, *, even: bool) -> Collective:
     return COLLECTIVES[schedule.kind]
 
 
-def _dealt_out(schedule: Schedule) -> Ranks:
+def _dealt_out(schedule: Schedule) -> Ints:
     owned = {_owner, _receiver} & {
         COLLECTIVES[schedule.kind].begins,
         COLLECTIVES[schedule.kind].ends,
@@ -154,7 +153,7 @@ def _dealt_out(schedule: Schedule) -> Ranks:
 
 def _transfers(
     schedule: Schedule, number: int, step: Step
-) -> Iterator[tuple[int, Ranks, Ranks, Ranks]]:
+) -> Iterator[tuple[int, Ints, Ints, Ints]]:
     """Every repetition as columns with one row per chunk sent."""
     # Chunks of a transfer are consecutive: its first, and 0 to count - 1 beyond that.
     within = np.concatenate([np.arange(count, dtype=np.int32) for count in step.count])
@@ -189,7 +188,7 @@ class _State:
         self._whole = self._held.any(axis=0)
 
     def carry_out(
-        self, where: str, source: Ranks, target: Ranks, chunk: Ranks, *, reduce: bool
+        self, where: str, source: Ints, target: Ints, chunk: Ints, *, reduce: bool
     ) -> None:
         """Read everything that is sent, then write it."""
         # A copy (fancy indexing): transfers of a step all see the state before it.

@@ -18,11 +18,12 @@ from collectives.algorithms import direct, hierarchical, logarithmic, ring, toru
 from collectives.algorithms.direct import spread
 from collectives.algorithms.hierarchical import by_domain, domain_grid, from_root, placed
 from collectives.algorithms.ring import local_rings
-from collectives.machine import Machine, Ranks
+from collectives.machine import Machine
 from collectives.proof import check
 from simulator.calls import Call
 from simulator.costing.link_load import cost, lay
 from simulator.schedule import Plan, Schedule
+from simulator.support.arrays import Ints
 from simulator.support.errors import PluginError, ScheduleError
 from simulator.support.plugins import ALGORITHMS as ALGORITHM_PLUGINS
 from simulator.support.plugins import load_plugin, plugin_named, plugins
@@ -68,7 +69,7 @@ ALGORITHMS: dict[str, dict[str, Callable[[int], Schedule]]] = {
 }
 """Algorithms that need to know only how many ranks there are; the first is the default."""
 
-BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+BY_DOMAIN: dict[str, dict[str, Callable[[Ints], Schedule]]] = {
     "all_reduce": {
         "hierarchical": lambda at: placed(hierarchical.all_reduce(*at.shape), at.ravel()),
         "rings": lambda at: ring.all_reduce_over_rings(ring.rings_across_domains(at)),
@@ -85,7 +86,7 @@ BY_DOMAIN: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
 """Algorithms that need to know who shares a domain, by the grid of
 :func:`collectives.algorithms.hierarchical.domain_grid`."""
 
-IN_NETWORK: dict[str, dict[str, Callable[[Ranks], Schedule]]] = {
+IN_NETWORK: dict[str, dict[str, Callable[[Ints], Schedule]]] = {
     "all_reduce": {"sharp": lambda at: placed(hierarchical.sharp_all_reduce(*at.shape), at.ravel())}
 }
 """Algorithms for fabrics whose switches add, functions of the same grid; only where forced."""
@@ -95,11 +96,11 @@ ON_RINGS = {
     "all_gather": ring.all_gather_over_rings,
     "reduce_scatter": ring.reduce_scatter_over_rings,
 }
-CHAINS_ON_RINGS: dict[str, Callable[[Ranks], Schedule]] = {
+CHAINS_ON_RINGS: dict[str, Callable[[Ints], Schedule]] = {
     "broadcast": ring.broadcast_over_rings,
     "reduce": ring.reduce_over_rings,
 }
-BY_RINGS: dict[str, Callable[[int], Ranks]] = {
+BY_RINGS: dict[str, Callable[[int], Ints]] = {
     "bidirectional": ring.two_rings,
     "multi_ring": ring.disjoint_rings,
 }
@@ -206,7 +207,7 @@ def follows_numbers(kind: str, name: str) -> bool:
 
 
 def _schedule(
-    call: Call, positions: Ranks, network: Topology, machine: Machine, name: str
+    call: Call, positions: Ints, network: Topology, machine: Machine, name: str
 ) -> Schedule:
     kind, where = call.kind, np.asarray(machine.domains)[positions]
     by_domain_of = BY_DOMAIN.get(kind, {}) | IN_NETWORK.get(kind, {})
@@ -246,7 +247,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def _shaped(
-    kind: str, name: str, positions: Ranks, group_and_network: tuple[Ranks, Topology]
+    kind: str, name: str, positions: Ints, group_and_network: tuple[Ints, Topology]
 ) -> Schedule:
     """Lay rings over the group in the order of its domains, or along the axes of its torus."""
     where, topology = group_and_network
@@ -267,7 +268,7 @@ def _shaped(
     return BY_GRID[kind][name](*grids)
 
 
-def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) -> str:
+def _default(kind: str, positions: Ints, domains: Ints, topology: Topology) -> str:
     members = np.unique(domains, return_counts=True)[1]
     if kind in BY_DOMAIN and len(members) > 1 and members.min() == members.max() > 1:
         return _NESTED
@@ -281,7 +282,7 @@ def _default(kind: str, positions: Ranks, domains: Ranks, topology: Topology) ->
     return next(iter(ALGORITHMS[kind]))
 
 
-def rings_across(positions: Ranks, domains: Ranks, network: Topology, *, wired: bool) -> Ranks:
+def rings_across(positions: Ints, domains: Ints, network: Topology, *, wired: bool) -> Ints:
     """Return the rings of a group in several domains of several ranks, shape ``(rings, n)``.
 
     One per place that every domain has, each over a NIC of its own.
@@ -294,7 +295,7 @@ def rings_across(positions: Ranks, domains: Ranks, network: Topology, *, wired: 
     return ring.rings_across_domains(grid, paths)
 
 
-def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topology) -> int:
+def _chain_chunks(positions: Ints, domains: Ints, size: float, topology: Topology) -> int:
     """Chunks for the links a chain runs over: the fastest of a domain, else the slowest."""
     links = np.flatnonzero(np.isin(topology.source, positions))
     if not len(links):
@@ -310,7 +311,7 @@ def _chain_chunks(positions: Ranks, domains: Ranks, size: float, topology: Topol
     return max(1, round(min(best, size / SLICE)))
 
 
-def on_local_rings(kind: str, positions: Ranks, network: Topology) -> Schedule:
+def on_local_rings(kind: str, positions: Ints, network: Topology) -> Schedule:
     """Lay a kind that rings serve on the rings that a node's links carry."""
     rings = local_rings(positions, network)
     if len(rings) == 1:
@@ -318,7 +319,7 @@ def on_local_rings(kind: str, positions: Ranks, network: Topology) -> Schedule:
     return ON_RINGS[kind](rings)
 
 
-def in_order(positions: Ranks, network: Topology, machine: Machine) -> Ranks:
+def in_order(positions: Ints, network: Topology, machine: Machine) -> Ints:
     """Sort members by domain, and inside one by position, or by its ring where it is wired."""
     where = np.asarray(machine.domains)[positions]
     order = by_domain(positions, where)
@@ -330,7 +331,7 @@ def in_order(positions: Ranks, network: Topology, machine: Machine) -> Ranks:
     )
 
 
-def _order(kind: str, positions: Ranks, network: Topology, machine: Machine) -> Ranks:
+def _order(kind: str, positions: Ints, network: Topology, machine: Machine) -> Ints:
     """All-to-alls and messages name their two ends, so no rank can represent another."""
     if kind in ("all_to_all", "send_receive"):
         return np.arange(len(positions), dtype=np.int32)
@@ -338,7 +339,7 @@ def _order(kind: str, positions: Ranks, network: Topology, machine: Machine) -> 
     return from_root(order, np.asarray(machine.domains)[positions]) if kind in _ROOTED else order
 
 
-def check_group(kind: str, positions: Ranks, topology: Topology, domains: Ranks) -> None:
+def check_group(kind: str, positions: Ints, topology: Topology, domains: Ints) -> None:
     """Raise unless the kind is known and its members are ranks of the topology."""
     if kind not in ALGORITHMS:
         raise ScheduleError(f"kind {kind!r} is not one of {', '.join(ALGORITHMS)}")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.support.errors import DisconnectedError, TopologyError
 from simulator.support.names import did_you_mean
 from simulator.topology import SCALE_OUT, Doors, Topology, with_links
-from topologies.part_names import Ints, Mask, Parts
+from topologies.part_names import Parts
 
-Floats = NDArray[np.float64]
 Value = Literal["bandwidth", "latency"]
 DRAWN = ("links", "nics", "switches", "nodes")
 """What may be drawn by lot."""
@@ -161,7 +160,7 @@ class _Links:
     tiers: list[tuple[str, ...]] = field(default_factory=list)
 
 
-def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None) -> Broken:
+def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None) -> Broken:
     """Apply faults to a network, in order; factors of one link multiply.
 
     Parameters
@@ -210,7 +209,9 @@ def broken(network: Topology, faults: Iterable[Fault], home: Ints | None = None)
     return Broken(done, notes, tuple(links.tiers), gone)
 
 
-def _all_chosen(network: Topology, faults: Iterable[Fault], home: Ints | None) -> tuple[Fault, ...]:
+def _all_chosen(
+    network: Topology, faults: Iterable[Fault], home: Longs | None
+) -> tuple[Fault, ...]:
     """Draw what is to be drawn; the draws of one network are numbered, so that they differ."""
     faults_of_parts: list[Fault] = []
     for fault in faults:
@@ -226,7 +227,7 @@ def lots(faults: Iterable[Fault]) -> int:
     return sum(isinstance(fault.part, Drawn | Chosen) for fault in faults)
 
 
-def chosen(network: Topology, fault: Fault, number: int, home: Ints | None = None) -> Fault:
+def chosen(network: Topology, fault: Fault, number: int, home: Longs | None = None) -> Fault:
     """Draw the parts of a fault by lot, and check that the link of any other is there.
 
     Parameters
@@ -444,7 +445,7 @@ def _by_other_nics(network: Topology, doors: Doors) -> Topology:
     return replace(network, doors=replace(doors, out=out, into=into))
 
 
-def _hops(network: Topology, start: Ints) -> Ints:
+def _hops(network: Topology, start: Longs) -> Longs:
     """Links from a node of the graph to every other, at least; as many as there are nodes if none.
 
     The way back of a link is the same number the other way round.
@@ -484,7 +485,7 @@ def _check_joined(network: Topology, faults: tuple[Fault, ...]) -> None:
     )
 
 
-def joined_ranks(network: Topology) -> list[Ints]:
+def joined_ranks(network: Topology) -> list[Longs]:
     """Return the groups of ranks that reach each other in both directions, each ascending.
 
     Examples
@@ -506,7 +507,7 @@ def joined_ranks(network: Topology) -> list[Ints]:
     return groups
 
 
-def say_ranks(ranks: Ints) -> str:
+def say_ranks(ranks: Longs) -> str:
     """Say which ranks: ``rank 3``, ``ranks 0-7, 16``.
 
     Examples

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import count_of
 from simulator.topology import Node, Topology
-
-Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 NOWHERE = -1
 """Node of what belongs to none: a switch between nodes."""
@@ -61,7 +58,7 @@ class Parts:
     """
 
     network: Topology
-    home: Ints | None = None
+    home: Longs | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -69,13 +66,13 @@ class Parts:
         return tuple(dict.fromkeys(map(part_name, self.network.nodes)))
 
     @cached_property
-    def part(self) -> Ints:
+    def part(self) -> Longs:
         """Which part each node of the graph is, as an index into ``names``."""
         number = {name: index for index, name in enumerate(self.names)}
         return np.array([number[part_name(node)] for node in self.network.nodes], dtype=np.int64)
 
     @cached_property
-    def cable(self) -> Ints:
+    def cable(self) -> Longs:
         """Which cable each link is a direction of, numbered as they appear, shape ``(links,)``."""
         ends = self.part[self.network.source], self.part[self.network.target]
         key = np.minimum(*ends) * len(self.names) + np.maximum(*ends)
@@ -83,7 +80,7 @@ class Parts:
         return np.asarray(np.argsort(np.argsort(first))[which.ravel()], dtype=np.int64)
 
     @cached_property
-    def first_link(self) -> Ints:
+    def first_link(self) -> Longs:
         """First direction of each cable, shape ``(cables,)``."""
         return np.asarray(np.unique(self.cable, return_index=True)[1], dtype=np.int64)
 
@@ -229,7 +226,7 @@ class Parts:
         return vertices
 
     @cached_property
-    def switches(self) -> Ints:
+    def switches(self) -> Longs:
         """Parts that are neither ranks nor NICs, as indices into ``names``."""
         ranks = set(self.part[: self.network.ranks].tolist())
         return np.array(
@@ -242,7 +239,7 @@ class Parts:
         )
 
     @cached_property
-    def nics(self) -> Ints:
+    def nics(self) -> Longs:
         """Parts that are NICs, as indices into ``names``."""
         numbers = [number for number, name in enumerate(self.names) if _NIC.fullmatch(name)]
         return np.array(numbers, dtype=np.int64)
@@ -317,7 +314,7 @@ def part_name(node: Node) -> str:
     return side[1] if side else text
 
 
-def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] = ()) -> Ints:
+def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] = ()) -> Longs:
     """Say in which node (host) each node of a cluster's graph is.
 
     Parameters

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.totals import link_loads
+from simulator.support.arrays import Longs
 from simulator.support.errors import TopologyError
 from simulator.support.names import did_you_mean
 from simulator.support.quantities import whole_of
 from simulator.topology import Topology
 from topologies.families.family import family_of
-
-Ints = NDArray[np.int64]
 
 MOST_PAIRS = 1 << 24
 """Uniform traffic of 4,096 ranks: beyond, the pairs alone take minutes."""
@@ -117,7 +116,7 @@ def _loads(network: Topology, traffic: str) -> NDArray[np.float64]:
     return link_loads(network, source_rank, target_rank, amount[distinct])
 
 
-def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.float64]]:
+def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.float64]]:
     name, _, number = traffic.partition(":")
     ranks = np.arange(network.ranks)
     if name == "uniform":
@@ -145,7 +144,7 @@ def _pattern(network: Topology, traffic: str) -> tuple[Ints, Ints, NDArray[np.fl
     return ranks, _PERMUTATIONS[traffic](network), np.ones(network.ranks)
 
 
-def _adversarial(network: Topology) -> Ints:
+def _adversarial(network: Topology) -> Longs:
     """Worst case of shortest paths, by the family's name."""
     family, numbers, _ = family_of(network)
     ranks = np.arange(network.ranks)
@@ -158,7 +157,7 @@ def _adversarial(network: Topology) -> Ints:
     return (ranks + network.ranks // 2) % network.ranks
 
 
-def _tornado(lengths: Sequence[int]) -> Ints:
+def _tornado(lengths: Sequence[int]) -> Longs:
     """Half way round in every dimension, less one where both ways would be as long."""
     # -(-length // 2) is half of the length, rounded up; one less keeps the way round unique (Singh,
     # tornado traffic).
@@ -170,7 +169,7 @@ def _tornado(lengths: Sequence[int]) -> Ints:
     return np.asarray(np.ravel_multi_index(tuple(moved), tuple(lengths)), dtype=np.int64)
 
 
-_PERMUTATIONS: dict[str, Callable[[Topology], Ints]] = {
+_PERMUTATIONS: dict[str, Callable[[Topology], Longs]] = {
     "adversarial": _adversarial,
     "complement": lambda network: network.ranks - 1 - np.arange(network.ranks),
 }

@@ -8,13 +8,11 @@ of its own for every pair (:func:`spread`).
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.schedule import Exchange, Schedule, Step
 from simulator.shares import Shares
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
-
-Ranks = NDArray[np.int32]
 
 
 def two_shot_all_reduce(n: int) -> Schedule:
@@ -114,7 +112,7 @@ def scatter(n: int) -> Schedule:
     return Schedule("scatter", "direct", ranks=n, chunks=n, parts=n, steps=steps)
 
 
-def scatter_by_rail(grid: Ranks) -> Schedule:
+def scatter_by_rail(grid: Ints) -> Schedule:
     """Scatter with each part handed first to the neighbour on its receiver's rail.
 
     ``grid[l, d]`` is place l of domain d. The root's domain so sends through all its NICs: NCCL's
@@ -148,7 +146,7 @@ def send_receive(n: int = 2) -> Schedule:
     return Schedule("send_receive", "direct", ranks=n, chunks=1, parts=1, steps=steps)
 
 
-def _pairs(n: int) -> tuple[Ranks, Ranks]:
+def _pairs(n: int) -> tuple[Ints, Ints]:
     """Every rank with every other one."""
     # n - 1 peers for each source, its own number skipped.
     source = np.repeat(np.arange(n, dtype=np.int32), n - 1)
@@ -164,7 +162,7 @@ def _exchange(n: int, *, reduce: bool, by_source: int = 0, by_target: int = 0) -
     return (Exchange(everybody, reduce=reduce, by_source=by_source, by_target=by_target),)
 
 
-def _one_step(source: Ranks, target: Ranks, chunk: Ranks) -> tuple[Step, ...]:
+def _one_step(source: Ints, target: Ints, chunk: Ints) -> tuple[Step, ...]:
     if not len(source):
         return ()
     return (Step(source, target, chunk, np.ones_like(source), reduce=False),)

@@ -26,16 +26,14 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives.algorithms.ring import pass_on
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
 
-Ranks = NDArray[np.int32]
 
-
-def placed(schedule: Schedule, order: Ranks) -> Schedule:
+def placed(schedule: Schedule, order: Ints) -> Schedule:
     """Let group rank ``order[i]`` play rank i of the schedule.
 
     Parameters
@@ -62,12 +60,12 @@ def placed(schedule: Schedule, order: Ranks) -> Schedule:
     return replace(schedule, steps=steps)
 
 
-def by_domain(positions: Ranks, domains: Ranks) -> Ranks:
+def by_domain(positions: Ints, domains: Ints) -> Ints:
     """Group ranks sorted by domain, then position: a ring enters and leaves each domain once."""
     return np.lexsort((positions, domains)).astype(np.int32)
 
 
-def from_root(order: Ranks, domains: Ranks) -> Ranks:
+def from_root(order: Ints, domains: Ints) -> Ints:
     """Turn an order by domain until it begins with rank 0, the root, and its domain.
 
     The domains keep their circular order, and so do the members of the root's own.
@@ -80,7 +78,7 @@ def from_root(order: Ranks, domains: Ranks) -> Ranks:
     return np.concatenate([np.roll(order[:home], -root), order[home:]])
 
 
-def domain_grid(positions: Ranks, domains: Ranks) -> Ranks:
+def domain_grid(positions: Ints, domains: Ints) -> Ints:
     """Group ranks as an array ``(local ranks, domains)``, each column one domain by position.
 
     Raises

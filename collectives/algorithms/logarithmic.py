@@ -7,12 +7,10 @@ hops of the bits that are set, so that every rank talks to one rank at distance 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
-
-Ranks = NDArray[np.int32]
 
 
 def doubling_all_reduce(n: int) -> Schedule:
@@ -151,5 +149,5 @@ def _pat(n: int, most: int | None) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _hop(source: Ranks, hop: np.int32, chunk: Ranks, n: int) -> Step:
+def _hop(source: Ints, hop: np.int32, chunk: Ints, n: int) -> Step:
     return Step(source, (source + hop) % np.int32(n), chunk, np.ones_like(source), reduce=False)

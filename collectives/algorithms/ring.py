@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 from simulator.routing.paths import link_metrics
 from simulator.routing.routes import routes
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
-
-Ranks = NDArray[np.int32]
 
 PIPELINE = 8
 """Chunks of a chain by default: as many as NCCL keeps slots in a connection's
@@ -166,7 +165,7 @@ def _one_by_one(n: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _chains(orders: Ranks, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
+def _chains(orders: Ints, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     """Fill, run full (one run of like steps), drain; one chain per row, ``chunks`` down each."""
     count, ranks = orders.shape
     if chunks < 1:
@@ -199,26 +198,26 @@ def _chains(orders: Ranks, chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     return tuple(steps) if hops else ()
 
 
-def broadcast_over_rings(rings: Ranks, chunks: int = 1) -> Schedule:
+def broadcast_over_rings(rings: Ints, chunks: int = 1) -> Schedule:
     """Send each ring's share from rank 0 down the ring, in ``chunks`` chunks: n-2+chunks steps."""
     steps = _chains(_from_root(rings), chunks, reduce=False)
     parts = len(rings) * chunks
     return Schedule("broadcast", "rings", rings.shape[1], parts, parts, steps)
 
 
-def reduce_over_rings(rings: Ranks, chunks: int = 1) -> Schedule:
+def reduce_over_rings(rings: Ints, chunks: int = 1) -> Schedule:
     """Add each ring's share up on its way to rank 0: the broadcast backwards."""
     steps = _chains(_from_root(rings)[:, ::-1], chunks, reduce=True)
     parts = len(rings) * chunks
     return Schedule("reduce", "rings", rings.shape[1], parts, parts, steps)
 
 
-def _from_root(rings: Ranks) -> Ranks:
+def _from_root(rings: Ints) -> Ints:
     """Cut every ring open before rank 0."""
     return np.stack([_from(order, 0) for order in rings])
 
 
-def all_reduce_over_rings(rings: Ranks) -> Schedule:
+def all_reduce_over_rings(rings: Ints) -> Schedule:
     """Reduce-scatter, then all-gather, on every ring: 2(n-1) steps, the fewest bytes."""
     steps = (
         _share_passed_on(rings, offset=-1, reduce=True),
@@ -227,17 +226,17 @@ def all_reduce_over_rings(rings: Ranks) -> Schedule:
     return _over_rings("all_reduce", rings, steps)
 
 
-def reduce_scatter_over_rings(rings: Ranks) -> Schedule:
+def reduce_scatter_over_rings(rings: Ints) -> Schedule:
     """Each ring reduces its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
     return _over_rings("reduce_scatter", rings, (_share_passed_on(rings, offset=-1, reduce=True),))
 
 
-def all_gather_over_rings(rings: Ranks) -> Schedule:
+def all_gather_over_rings(rings: Ints) -> Schedule:
     """Each ring gathers its share: n-1 steps; chunk i belongs to rank ``rings.ravel()[i]``."""
     return _over_rings("all_gather", rings, (_share_passed_on(rings, offset=0, reduce=False),))
 
 
-def _share_passed_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
+def _share_passed_on(rings: Ints, *, offset: int, reduce: bool) -> Step:
     """As :func:`pass_on`, on rings given by the ranks that they visit: one chunk per rank."""
     count, n = rings.shape
     chunk = np.arange(rings.size, dtype=np.int32).reshape(count, n)
@@ -253,19 +252,19 @@ def _share_passed_on(rings: Ranks, *, offset: int, reduce: bool) -> Step:
     )
 
 
-def _over_rings(kind: str, rings: Ranks, steps: tuple[Step, ...]) -> Schedule:
+def _over_rings(kind: str, rings: Ints, steps: tuple[Step, ...]) -> Schedule:
     count, n = rings.shape
     chunks = count * n
     return Schedule(kind, "rings", n, chunks, chunks, steps if n > 1 else ())
 
 
-def two_rings(n: int) -> Ranks:
+def two_rings(n: int) -> Ints:
     """Two rings, one up and one down, shape ``(2, n)``: each over a direction of the cables."""
     up = np.arange(n, dtype=np.int32)
     return np.stack([up, up[::-1]]) if n > 2 else up[None, :]
 
 
-def disjoint_rings(n: int) -> Ranks:
+def disjoint_rings(n: int) -> Ints:
     """As many rings as a full mesh has that share no link, shape ``(rings, n)``.
 
     Both directions of (n-1) // 2 cycles: all links of an odd mesh, and all but n of an even one.
@@ -284,7 +283,7 @@ def disjoint_rings(n: int) -> Ranks:
     return np.concatenate([cycles, cycles[:, ::-1]])
 
 
-def disjoint_paths(n: int) -> Ranks:
+def disjoint_paths(n: int) -> Ints:
     """Return a path from every rank of a full mesh through all, shape ``(n, n)``.
 
     For an even number they share no link and use all n(n-1): the n/2 zigzags of Walecki's
@@ -302,7 +301,7 @@ def disjoint_paths(n: int) -> Ranks:
     return both[np.argsort(both[:, 0])]
 
 
-def paths_along(cycles: Ranks) -> Ranks:
+def paths_along(cycles: Ints) -> Ints:
     """Return a path from every rank along one of some cycles, shape ``(n, n)``.
 
     The cycles are shared out evenly, so that no two paths end in one rank.
@@ -311,7 +310,7 @@ def paths_along(cycles: Ranks) -> Ranks:
     return np.stack([_from(cycles[way], start) for start, way in enumerate(ways)])
 
 
-def rings_across_domains(grid: Ranks, paths: Ranks | None = None) -> Ranks:
+def rings_across_domains(grid: Ints, paths: Ints | None = None) -> Ints:
     """One ring per local place, shape ``(rings, n)``; ``grid[l, d]`` is place l of domain d.
 
     Ring c enters even domains at place c and goes through them along path c, odd ones where that
@@ -325,15 +324,15 @@ def rings_across_domains(grid: Ranks, paths: Ranks | None = None) -> Ranks:
     # Axes are (ring, domain, place on the way); odd domains are gone through backwards.
     odd = (np.arange(domains) % 2 == 1)[None, :, None]
     visited = np.where(odd, paths[:, None, ::-1], paths[:, None, :])
-    rings: Ranks = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
+    rings: Ints = grid[visited, np.arange(domains)[None, :, None]].reshape(local, -1)
     return rings
 
 
-def _from(cycle: Ranks, start: int) -> Ranks:
+def _from(cycle: Ints, start: int) -> Ints:
     return np.roll(cycle, -int(np.argmax(cycle == start)))
 
 
-def _shared_out(cycles: Ranks) -> list[int]:
+def _shared_out(cycles: Ints) -> list[int]:
     """Give the ring from each place a cycle: as many to each, and no two that end in one place.
 
     Where no such sharing is found all take the first, which ends in different places from each.
@@ -374,7 +373,7 @@ _MOST_SHARINGS = 20_000
 """Choices tried for the rings of a domain before all take one cycle; 8 ranks take some dozens."""
 
 
-def rings_across_uneven_domains(positions: Ranks, domains: Ranks) -> Ranks:
+def rings_across_uneven_domains(positions: Ints, domains: Ints) -> Ints:
     """One ring per place that every domain has, for domains of unequal size, shape ``(rings, n)``.
 
     ``domains[r]`` is the domain of group rank r, members of a domain are taken by position. Ring c
@@ -394,13 +393,13 @@ _MOST_TRIES = 20_000
 """Ranks tried for one ring before it is given up; rings of 8 take some dozens."""
 
 
-def is_mesh(positions: Ranks, topology: Topology) -> bool:
+def is_mesh(positions: Ints, topology: Topology) -> bool:
     """Whether every two of three or more members have a link of their own."""
     inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
     return len(positions) > 2 and int(inside.sum()) == len(positions) * (len(positions) - 1)
 
 
-def local_paths(positions: Ranks, network: Topology, *, wired: bool) -> Ranks | None:
+def local_paths(positions: Ints, network: Topology, *, wired: bool) -> Ints | None:
     """Return the paths that rings across domains take through one domain, one from each member.
 
     None where its members meet at a switch, so that any order will do. As
@@ -411,12 +410,12 @@ def local_paths(positions: Ranks, network: Topology, *, wired: bool) -> Ranks | 
     return paths_along(local_rings(positions, network)) if wired else None
 
 
-def _links_alike(positions: Ranks, network: Topology) -> bool:
+def _links_alike(positions: Ints, network: Topology) -> bool:
     inside = np.isin(network.source, positions) & np.isin(network.target, positions)
     return bool(np.ptp(network.bandwidth[inside]) == 0)
 
 
-def local_rings(positions: Ranks, network: Topology) -> Ranks:
+def local_rings(positions: Ints, network: Topology) -> Ints:
     """Lay rings through ranks of one node.
 
     Parameters
@@ -460,7 +459,7 @@ def local_rings(positions: Ranks, network: Topology) -> Ranks:
     return np.array(cycles, dtype=np.int32)
 
 
-def _direct(positions: Ranks, network: Topology) -> NDArray[np.float64]:
+def _direct(positions: Ints, network: Topology) -> NDArray[np.float64]:
     """Bandwidth of the link from each member to each other; 0 where there is none."""
     member = np.full(len(network.nodes), -1)
     member[positions] = np.arange(len(positions))
@@ -499,7 +498,7 @@ def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:
     return None
 
 
-def _nearest_first(positions: Ranks, network: Topology) -> list[int]:
+def _nearest_first(positions: Ints, network: Topology) -> list[int]:
     """Order ranks from each to the nearest that is left, by what their paths count."""
     n = len(positions)
     source, target = np.repeat(positions, n), np.tile(positions, n)

@@ -24,32 +24,31 @@ from numpy.typing import NDArray
 from collectives.algorithms import hierarchical
 from collectives.algorithms.hierarchical import placed
 from simulator.schedule import Schedule, Step
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
-Ranks = NDArray[np.int32]
 
-
-def all_reduce(grid: Ranks, *_: Ranks) -> Schedule:
+def all_reduce(grid: Ints, *_: Ints) -> Schedule:
     """Reduce-scatter dimension after dimension, all-gather back: 2 Σ (d - 1) steps."""
     return _plain(hierarchical.all_reduce(*grid.shape), grid)
 
 
-def reduce_scatter(grid: Ranks, *_: Ranks) -> Schedule:
+def reduce_scatter(grid: Ints, *_: Ints) -> Schedule:
     """First dimension first; chunk i ends at rank ``grid.ravel()[i]``: Σ (d - 1) steps."""
     return _plain(hierarchical.reduce_scatter(*grid.shape), grid)
 
 
-def all_gather(grid: Ranks, *_: Ranks) -> Schedule:
+def all_gather(grid: Ints, *_: Ints) -> Schedule:
     """Last dimension first, the reduce-scatter backwards: Σ (d - 1) steps."""
     return _plain(hierarchical.all_gather(*grid.shape), grid)
 
 
-def _plain(schedule: Schedule, grid: Ranks) -> Schedule:
+def _plain(schedule: Schedule, grid: Ints) -> Schedule:
     return replace(placed(schedule, grid.ravel()), algorithm="torus")
 
 
-def rotating_all_reduce(*grids: Ranks) -> Schedule:
+def rotating_all_reduce(*grids: Ints) -> Schedule:
     """Rotating reduce-scatter, then all-gather: on a cube ``2(n-1)/n · S/(2D)`` per link.
 
     ``grids`` is one array, along whose axes the shares go in turn, or one for each share.
@@ -58,28 +57,28 @@ def rotating_all_reduce(*grids: Ranks) -> Schedule:
     return _rotating("all_reduce", grids, steps)
 
 
-def rotating_reduce_scatter(*grids: Ranks) -> Schedule:
+def rotating_reduce_scatter(*grids: Ints) -> Schedule:
     """All dimensions, both ways, at once: D stages of as many steps as the longest has hops."""
     return _rotating("reduce_scatter", grids, _stages("reduce_scatter", grids))
 
 
-def rotating_all_gather(*grids: Ranks) -> Schedule:
+def rotating_all_gather(*grids: Ints) -> Schedule:
     """All dimensions, both ways, at once; owners as :func:`rotating_owners` says."""
     return _rotating("all_gather", grids, _stages("all_gather", grids))
 
 
-def rotating_owners(*grids: Ranks) -> Ranks:
+def rotating_owners(*grids: Ints) -> Ints:
     """Owner of each chunk of a rotating half, as :func:`collectives.check` takes it."""
     return np.concatenate([order for _, order in _shares(grids)])
 
 
-def _rotating(kind: str, grids: Sequence[Ranks], steps: tuple[Step, ...]) -> Schedule:
+def _rotating(kind: str, grids: Sequence[Ints], steps: tuple[Step, ...]) -> Schedule:
     ranks = grids[0].size
     parts = ranks * len(_shares(grids))
     return Schedule(kind, "torus_rotating", ranks, chunks=parts, parts=parts, steps=steps)
 
 
-def _stages(half: str, grids: Sequence[Ranks]) -> tuple[Step, ...]:
+def _stages(half: str, grids: Sequence[Ints]) -> tuple[Step, ...]:
     """Every share's stages side by side."""
     ranks = grids[0].size
     if not ranks:
@@ -104,7 +103,7 @@ def _stages(half: str, grids: Sequence[Ranks]) -> tuple[Step, ...]:
 _HALVES = {"reduce_scatter": hierarchical.reduce_scatter, "all_gather": hierarchical.all_gather}
 
 
-def _shares(grids: Sequence[Ranks]) -> list[tuple[tuple[int, ...], Ranks]]:
+def _shares(grids: Sequence[Ints]) -> list[tuple[tuple[int, ...], Ints]]:
     """Per share: the lengths in the order in which it visits them, and its ranks in that order.
 
     Dimensions of one rank are none.
@@ -142,7 +141,7 @@ def _combined_step(steps: Sequence[Step], repetition: int) -> Step:
     )
 
 
-def torus_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
+def torus_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
     """Find the torus of two or more dimensions, numbered row by row, that joins the members.
 
     None where the links between members are not just those of a torus.
@@ -154,7 +153,7 @@ def torus_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
     return None
 
 
-def torus_grids(positions: Ranks, topology: Topology) -> tuple[Ranks, ...] | None:
+def torus_grids(positions: Ints, topology: Topology) -> tuple[Ints, ...] | None:
     """Arrange a group as the torus that its links form, for the schedules of this module.
 
     Returns
@@ -203,7 +202,7 @@ def _walked(steps: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return places
 
 
-def hamiltonian_cycle(positions: Ranks, topology: Topology) -> Ranks | None:
+def hamiltonian_cycle(positions: Ints, topology: Topology) -> Ints | None:
     """Group ranks in the order of a ring over the cables of the grid that their links form.
 
     None where they form no grid of two or more dimensions, or one of odd lengths only (a grid is
@@ -221,11 +220,11 @@ def hamiltonian_cycle(positions: Ranks, topology: Topology) -> Ranks | None:
     else:
         return None
     flat = np.array([row * columns + column for row, column in cells])
-    order: Ranks = np.argsort(positions)[flat].astype(np.int32)
+    order: Ints = np.argsort(positions)[flat].astype(np.int32)
     return order
 
 
-def _mesh_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
+def _mesh_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
     """Find the grid, numbered row by row, whose cables the members have, and maybe more."""
     inside = _links_inside(positions, topology)
     for shape in _shapes(len(positions), inside, closed=False):
@@ -234,7 +233,7 @@ def _mesh_shape(positions: Ranks, topology: Topology) -> tuple[int, ...] | None:
     return None
 
 
-def _links_inside(positions: Ranks, topology: Topology) -> NDArray[np.int64]:
+def _links_inside(positions: Ints, topology: Topology) -> NDArray[np.int64]:
     """Links between members as ``source * n + target``, members numbered by position."""
     inside = np.isin(topology.source, positions) & np.isin(topology.target, positions)
     members = np.sort(positions)

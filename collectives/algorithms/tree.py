@@ -17,11 +17,9 @@ trees (its CollNet).
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.schedule import Schedule, Step
-
-Ranks = NDArray[np.int32]
+from simulator.support.arrays import Ints
 
 
 def all_reduce(n: int) -> Schedule:
@@ -57,7 +55,7 @@ def _shrinkage(n: int) -> tuple[Step, ...]:
     return _mirrored(_growth(n))
 
 
-def chained_all_reduce(grid: Ranks, paths: Ranks | None = None) -> Schedule:
+def chained_all_reduce(grid: Ints, paths: Ints | None = None) -> Schedule:
     """Reach each place's trees along a chain of its domain; ``grid[l, d]`` is place l of domain d.
 
     ``paths[l]`` is the chain of place l, through all places; without it from each to the next.
@@ -69,13 +67,13 @@ def chained_all_reduce(grid: Ranks, paths: Ranks | None = None) -> Schedule:
     return _double_tree("double_tree", grid, _mirrored(out) + out)
 
 
-def switched_all_reduce(grid: Ranks) -> Schedule:
+def switched_all_reduce(grid: Ints) -> Schedule:
     """Add and copy in the domains' switches: 2 steps inside, 2 ceil(log2 D) between domains."""
     out = _down(grid) + _multicast(grid, width=2)
     return _double_tree("nvls_tree" if grid.shape[1] > 1 else "nvls", grid, _mirrored(out) + out)
 
 
-def collnet_all_reduce(grid: Ranks, inside: str, paths: Ranks | None = None) -> Schedule:
+def collnet_all_reduce(grid: Ints, inside: str, paths: Ints | None = None) -> Schedule:
     """Add up inside the domains, then in the fabric's switches, and hand the sum back.
 
     S/L leaves each NIC and S/L comes back (Graham et al., "Scalable Hierarchical Aggregation
@@ -104,7 +102,7 @@ def collnet_all_reduce(grid: Ranks, inside: str, paths: Ranks | None = None) -> 
     return Schedule("all_reduce", name, ranks=grid.size, chunks=local, parts=local, steps=steps)
 
 
-def _from_fabric(grid: Ranks) -> tuple[Step, ...]:
+def _from_fabric(grid: Ints) -> tuple[Step, ...]:
     """From every place of the first domain to that of all others, copied by the fabric."""
     source = np.repeat(grid[:, 0], grid.shape[1] - 1)
     chunk = np.repeat(np.arange(len(grid), dtype=np.int32), grid.shape[1] - 1)
@@ -112,13 +110,13 @@ def _from_fabric(grid: Ranks) -> tuple[Step, ...]:
     return (Step(source, target, chunk, single, reduce=False, in_network=True),)
 
 
-def _double_tree(name: str, grid: Ranks, steps: tuple[Step, ...]) -> Schedule:
+def _double_tree(name: str, grid: Ints, steps: tuple[Step, ...]) -> Schedule:
     """Two chunks per place, one for each of its trees."""
     parts = 2 * grid.shape[0]
     return Schedule("all_reduce", name, ranks=grid.size, chunks=parts, parts=parts, steps=steps)
 
 
-def _down(grid: Ranks) -> tuple[Step, ...]:
+def _down(grid: Ints) -> tuple[Step, ...]:
     """From the roots of both trees of every place to the leaves, level by level."""
     places, domains = grid.shape
     parent, child = parents(domains), np.arange(domains, dtype=np.int32)
@@ -144,7 +142,7 @@ def _down(grid: Ranks) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def parents(n: int) -> Ranks:
+def parents(n: int) -> Ints:
     """Parent of each rank in a binary tree whose root is 0; the root is its own.
 
     The lowest set bit of a number is its height: it moves up a place, or, where there is no such
@@ -157,7 +155,7 @@ def parents(n: int) -> Ranks:
     return np.where(up < n, up, rank ^ low).astype(np.int32)
 
 
-def _chain(grid: Ranks, paths: Ranks, *, width: int) -> tuple[Step, ...]:
+def _chain(grid: Ints, paths: Ints, *, width: int) -> tuple[Step, ...]:
     """From every place to the next one on its path through its domain, L-1 times.
 
     Place l has the ``width`` chunks from ``width * l`` on.
@@ -172,7 +170,7 @@ def _chain(grid: Ranks, paths: Ranks, *, width: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _multicast(grid: Ranks, *, width: int, in_network: bool = True) -> tuple[Step, ...]:
+def _multicast(grid: Ints, *, width: int, in_network: bool = True) -> tuple[Step, ...]:
     """From every place to all others of its domain, copied by the switch or sent to each.
 
     Place l has the ``width`` chunks from ``width * l`` on.

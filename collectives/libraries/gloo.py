@@ -55,13 +55,12 @@ from numpy.typing import NDArray
 
 from collectives import select
 from collectives.algorithms import direct, logarithmic, ring
-from collectives.machine import Machine, Ranks
+from collectives.machine import Machine
 from simulator.calls import Call
 from simulator.costing.stacked_networks import Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule, Step
+from simulator.support.arrays import Floats, Ints
 from simulator.topology import Topology
-
-Floats = NDArray[np.float64]
 
 SEGMENT = 1 << 20
 """Most bytes of a segment: ``kMaxSegmentSize`` of gloo/allreduce.h."""
@@ -133,13 +132,13 @@ def times(call: Call, networks: Networks, machine: Machine) -> tuple[Floats, NDA
     return seconds, sure
 
 
-def _positions(call: Call, graph: Topology, machine: Machine) -> Ranks:
+def _positions(call: Call, graph: Topology, machine: Machine) -> Ints:
     positions = np.array(call.group.ranks, dtype=np.int32)
     select.check_group(call.kind, positions, graph, machine.domains)
     return positions
 
 
-def _schedule(call: Call, positions: Ranks, graph: Topology, machine: Machine) -> Schedule:
+def _schedule(call: Call, positions: Ints, graph: Topology, machine: Machine) -> Schedule:
     """Return gloo's schedule for the group, in the order of its ranks, built once."""
     schedules = machine.on(graph)
     build = _SCHEDULES[call.kind]

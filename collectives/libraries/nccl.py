@@ -39,14 +39,15 @@ from collectives.libraries.nccl_costs import (
     switched,
     treed,
 )
-from collectives.machine import Machine, Ranks, fastest_times
+from collectives.machine import Machine, fastest_times
 from simulator.calls import Call, Group
 from simulator.costing.stacked_networks import Links, Networks, Number
 from simulator.schedule import Plan, Schedule
+from simulator.support.arrays import Ints
 from simulator.support.errors import ScheduleError
 from simulator.topology import Topology
 
-_RINGS: dict[str, Callable[[Ranks], Schedule]] = {
+_RINGS: dict[str, Callable[[Ints], Schedule]] = {
     "all_reduce": ring.all_reduce_over_rings,
     "all_gather": ring.all_gather_over_rings,
     "reduce_scatter": ring.reduce_scatter_over_rings,
@@ -288,7 +289,7 @@ def _ring_schedule(case: Case) -> Schedule:
     return placed(_RING[case.kind](case.n), by_domain(case.positions, case.where))
 
 
-def _rings_across(case: Case) -> Ranks:
+def _rings_across(case: Case) -> Ints:
     wired = case.machine.wired
     return select.rings_across(case.positions, case.where, case.topology, wired=wired)
 
@@ -306,7 +307,7 @@ def _chain_schedule(case: Case) -> Schedule:
     return select.CHAINS_ON_RINGS[case.kind](rings)
 
 
-def _all_orders(n: int) -> Ranks:
+def _all_orders(n: int) -> Ints:
     """Every ring through n ranks, each direction: shape ``((n-1)!, n)``."""
     return np.array([(0, *rest) for rest in permutations(range(1, n))], dtype=np.int32)
 

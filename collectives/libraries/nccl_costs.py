@@ -33,10 +33,11 @@ from collectives.algorithms.ring import local_paths
 from collectives.bandwidth import least_bytes
 from collectives.libraries import nccl_constants as tables
 from collectives.libraries.nccl_constants import LocalLink, Tuning
-from collectives.machine import Machine, Ranks
+from collectives.machine import Machine
 from simulator.costing.stacked_networks import Links, Networks, Number, Wire, on_networks
 from simulator.schedule import Plan, Schedule
 from simulator.shares import Shares
+from simulator.support.arrays import Ints
 from simulator.topology import SCALE_UP, Topology
 
 _TREE_OF = {"LL": 1 / 3.8, "LL128": 120 / 128, "Simple": 1.0}
@@ -81,7 +82,7 @@ class Case:
     """
 
     kind: str
-    positions: Ranks
+    positions: Ints
     size: Number
     links: Links
     machine: Machine
@@ -93,7 +94,7 @@ class Case:
         return self.links.graph
 
     @cached_property
-    def where(self) -> Ranks:
+    def where(self) -> Ints:
         """Domain of each member."""
         return np.asarray(self.machine.domains)[self.positions]
 
@@ -170,17 +171,17 @@ class Case:
         return len(self.positions)
 
     @cached_property
-    def members(self) -> Ranks:
+    def members(self) -> Ints:
         """Ranks in each domain."""
         return np.unique(self.where, return_counts=True)[1].astype(np.int32)
 
     @cached_property
-    def grid(self) -> Ranks:
+    def grid(self) -> Ints:
         """Group ranks as :func:`collectives.algorithms.hierarchical.domain_grid` puts them."""
         return domain_grid(self.positions, self.where)
 
     @cached_property
-    def paths(self) -> Ranks | None:
+    def paths(self) -> Ints | None:
         """Paths through the places of a domain, one from each; None where they meet at a switch."""
         members = self.positions[self.grid[:, 0]]
         return local_paths(members, self.topology, wired=self.machine.wired)

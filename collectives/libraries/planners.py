@@ -23,18 +23,17 @@ from numpy.typing import NDArray
 from collectives import select
 from collectives.algorithms import torus
 from collectives.libraries import gloo, nccl, rccl
-from collectives.machine import Machine, Ranks, Rule, calibrated, choose, fastest_times
+from collectives.machine import Machine, Rule, calibrated, choose, fastest_times
 from collectives.select import added_names
 from simulator.calls import Call, kind_named
 from simulator.costing.link_load import cost, lay
 from simulator.costing.stacked_networks import Networks, classes, on_networks
 from simulator.schedule import Plan, Schedule
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import ScheduleError
 from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ def _everywhere(networks: Networks) -> NDArray[np.bool_]:
 
 
 def _schedules(
-    call: Call, positions: Ranks, graph: Topology, machine: Machine, names: tuple[str, ...]
+    call: Call, positions: Ints, graph: Topology, machine: Machine, names: tuple[str, ...]
 ) -> tuple[Schedule, ...]:
     def build(name: str) -> tuple[Schedule]:
         return (select.plan(call, graph, machine, name).schedule,)

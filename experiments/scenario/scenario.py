@@ -22,6 +22,7 @@ from simulator.folding.copies import (
     written_out,
 )
 from simulator.folding.fold import Folds
+from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
@@ -29,7 +30,7 @@ from simulator.workload import Workload
 from topologies import Cluster, build, place
 from topologies.cluster.placement import islands
 from topologies.faults import Broken, Fault, broken
-from topologies.part_names import Ints, homes
+from topologies.part_names import homes
 
 if TYPE_CHECKING:
     from simulator.engine.replays import Replays
@@ -120,7 +121,7 @@ class Site:
         return build(self.cluster, self.ranks, self.nodes)
 
     @cached_property
-    def home(self) -> Ints:
+    def home(self) -> Longs:
         """Node (host) of each node of the network's graph."""
         ranks = self.intact.ranks  # a user's graph is whole: it may have more than the job
         placement = place(self.cluster, ranks, self.nodes if ranks == self.ranks else None)

@@ -6,7 +6,7 @@ between the same members pass links of the same classes and meet on the same of 
 then puts on its links what the same call of the other puts on its own: it is planned and laid once,
 and moved.
 
-Ints are of one class that have the same numbers, and whose numbers belong to the same resources.
+Links are of one class that have the same numbers, and whose numbers belong to the same resources.
 On another network of the same graph whose links of one class are alike again the same groups lie
 alike, whatever their numbers: what is found out here is found out once for all of them.
 """

@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.propagate import Columns, leave, release
-from simulator.support.arrays import Floats, Matrix, records
+from simulator.support.arrays import Floats, Longs, Matrix, records
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push
 from simulator.transfers.fair_shares import OVER as CALLS_OVER
 from simulator.transfers.fair_shares import State
 from simulator.transfers.loop import abandon, advance, begin, move_in, reset
-
-Ints = NDArray[np.int64]
 
 START, END_ALONE, JUDGE, END_FOLDED, END_TOGETHER, WAKE, ALARM = 0, 1, 2, 3, 4, 5, 6
 """Events: a call starts; ends that is on no link; who meets is judged; a folded call ends, unless
@@ -76,12 +74,12 @@ class Control(NamedTuple):
     wires: Annotated[Any, WIRE]
     events: Annotated[Any, EVENT]
     heap: Heap
-    idle: Ints
-    links: Ints
-    new: Ints
-    held: Ints
+    idle: Longs
+    links: Longs
+    new: Longs
+    held: Longs
     clock: Floats
-    tally: Ints
+    tally: Longs
 
 
 class World(NamedTuple):

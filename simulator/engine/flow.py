@@ -43,7 +43,7 @@ from simulator.engine.event_loop import (
 from simulator.engine.propagate import Columns, LocalTimes
 from simulator.engine.simulation import Progress, Simulation
 from simulator.engine.works import Work, Works
-from simulator.support.arrays import Floats, Matrix
+from simulator.support.arrays import Floats, Matrix, offsets
 from simulator.support.heap import room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
@@ -281,7 +281,7 @@ class Loop:
 def _records_of(works: Sequence[Work]) -> NDArray[np.void]:
     """Write down where the links of the works are; none has a place yet."""
     records = np.zeros(len(works), WORK)
-    last = np.cumsum([0, *(len(work.link) for work in works)])
+    last = offsets(len(work.link) for work in works)
     records["first"], records["last"] = last[:-1], last[1:]
     records["past"] = records["free"] = NOBODY
     return records

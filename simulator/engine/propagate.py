@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Ints, Longs
+from simulator.support.arrays import Floats, Ints, Longs, offsets
 from simulator.support.compiled import hot_loop
 from simulator.workload import Workload
 
@@ -143,11 +143,9 @@ class LocalTimes:
 def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
     count = len(workload.calls)
     joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
-    offset = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(workload.members, out=offset[1:])
     awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
     return Rendezvous(
-        offset=offset,
+        offset=offsets(workload.members),
         member=joined[np.argsort(workload.call[joined], kind="stable")],
         late=workload.calls.late,
         cost=np.full(count, np.nan) if cost is None else cost,

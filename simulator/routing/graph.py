@@ -20,7 +20,7 @@ UNKNOWN = 1 << 60
 
 
 class CsrRows(NamedTuple):
-    """CsrRows in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
+    """Rows in CSR form: that of ``i`` is ``item[offset[i]:offset[i + 1]]``."""
 
     offset: Longs
     item: Ints

@@ -164,11 +164,11 @@ class Traffic:
     Parameters
     ----------
     goal
-        Ints that are sent to, each once, shape ``(goals,)``.
+        Nodes that are sent to, each once, shape ``(goals,)``.
     offset
         Messages ``offset[g]:offset[g + 1]`` are for goal ``g``, shape ``(goals + 1,)``.
     source
-        Ints that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
+        Nodes that send, shape ``(messages,)``; or where ``everyone`` holds, ``(goals,)``.
     amount
         Of each message, in proportion to bytes, shape ``(messages,)``; or where ``everyone`` holds
         senders in rows, ``(goals, goals)``. None: all alike, 1.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes
-from simulator.support.arrays import Floats, Matrix
+from simulator.support.arrays import Floats, Longs, Matrix, entries_of, offsets, row_of_entries
 from simulator.transfers.fair_shares import (
     BLOCK,
     CALL,
@@ -27,7 +27,6 @@ from simulator.transfers.fair_shares import (
     USE,
     WIRE,
     Book,
-    Ints,
     State,
 )
 from simulator.transfers.loop import abandon, advance, begin, move_in, reset
@@ -60,14 +59,13 @@ class Ways:
     units: Floats
     routes: Routes
     share: Floats
-    width: Ints
+    width: Longs
     compared: bool = False
 
-    def of(self, flows: Ints, share: Floats, *, compared: bool) -> "Ways":
+    def of(self, flows: Longs, share: Floats, *, compared: bool) -> "Ways":
         """Keep some flows, which have as many uses as there are shares."""
-        hops = np.diff(self.routes.offset)[flows]
-        offset = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
-        entry = np.arange(offset[-1]) + np.repeat(self.routes.offset[flows] - offset[:-1], hops)
+        offset = offsets(np.diff(self.routes.offset)[flows])
+        entry = entries_of(self.routes.offset, flows)
         routes = Routes(offset, self.routes.link[entry], self.routes.share[entry])
         return Ways(self.units[flows], routes, share, self.width, compared)
 
@@ -86,49 +84,47 @@ class Program:
     """
 
     ranks: int
-    source: Ints
-    target: Ints
+    source: Longs
+    target: Longs
     latency: Floats
     amount: Floats
     latency_of: Matrix
-    offset: Ints
-    link: Ints
+    offset: Longs
+    link: Longs
     weight: Floats
-    row: Ints
-    repeats: Ints
-    stride: Ints
-    row_offset: Ints
-    row_flow: Ints
+    row: Longs
+    repeats: Longs
+    stride: Longs
+    row_offset: Longs
+    row_flow: Longs
     transfers: int
     ways: Ways | None = None
 
-    def on(self, link: Ints) -> "Program":
+    def on(self, link: Longs) -> "Program":
         """Return the same program on other links."""
         return replace(self, link=link)
 
     @property
-    def flows_of_runs(self) -> Ints:
+    def flows_of_runs(self) -> Longs:
         """First flow of each run, and how many there are: every flow stands in two rows."""
-        first: Ints = self.row_offset[:: self.ranks] // 2
+        first: Longs = self.row_offset[:: self.ranks] // 2
         return first
 
     def bytes_on_links(self, links: int) -> Floats:
         """Bytes of all its transfers on each of so many links (B)."""
         times = np.repeat(self.repeats, np.diff(self.flows_of_runs))
-        of = np.repeat(np.arange(len(self.source)), np.diff(self.offset))
-        moved = self.weight * (self.amount * times)[of]
+        moved = self.weight * (self.amount * times)[row_of_entries(self.offset)]
         return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
 
     @property
-    def run(self) -> Ints:
+    def run(self) -> Longs:
         """Which run each flow belongs to."""
         run = np.empty(len(self.source), dtype=np.int64)
-        row = np.repeat(np.arange(len(self.row_offset) - 1), np.diff(self.row_offset))
-        run[self.row_flow] = row // self.ranks
+        run[self.row_flow] = row_of_entries(self.row_offset) // self.ranks
         return run
 
     @property
-    def segments(self) -> Ints:
+    def segments(self) -> Longs:
         """In how many parts each run is taken."""
         return -(-self.repeats // self.stride)
 
@@ -360,7 +356,7 @@ class Crowd:
         self._free_calls = list(reversed(range(calls)))
 
 
-def _ints(length: int) -> Ints:
+def _ints(length: int) -> Longs:
     return np.zeros(length, dtype=np.int64)
 
 

@@ -19,9 +19,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.support.arrays import Longs, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.crowd import Program
-from simulator.transfers.fair_shares import Ints
 from simulator.transfers.program import strided
 
 
@@ -62,12 +62,12 @@ class _Everything:
     are those at the start.
     """
 
-    flows: Ints
-    ranks: Ints
-    source: Ints
-    target: Ints
-    use_flow: Ints
-    use_link: Ints
+    flows: Longs
+    ranks: Longs
+    source: Longs
+    target: Longs
+    use_flow: Longs
+    use_link: Longs
     weight: Hashes
     flow_colour: Hashes
     rank_colour: Hashes
@@ -75,25 +75,27 @@ class _Everything:
 
     @staticmethod
     def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_Everything":
-        flows = np.cumsum([0, *(len(program.source) for program in programs)])
-        ranks = np.cumsum([0, *(program.ranks for program in programs)])
+        flows = offsets(len(program.source) for program in programs)
+        ranks = offsets(program.ranks for program in programs)
         starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
         return _Everything(
             flows=flows,
             ranks=ranks,
             source=_joined([program.source + rank for program, _, rank in starts]),
             target=_joined([program.target + rank for program, _, rank in starts]),
-            use_flow=_joined([_flow_of_use(program) + flow for program, flow, _ in starts]),
+            use_flow=_joined(
+                [row_of_entries(program.offset) + flow for program, flow, _ in starts]
+            ),
             use_link=_joined([program.link for program in programs]),
             weight=mixed(rounded(np.concatenate([program.weight for program in programs]))),
             flow_colour=np.concatenate(
                 [_what_it_moves(program, kinds, number) for number, program in enumerate(programs)]
             ),
-            rank_colour=mixed(np.repeat(np.arange(len(programs)), np.diff(ranks))),
+            rank_colour=mixed(row_of_entries(ranks)),
             link_colour=mixed(kinds.astype(np.int64)),
         )
 
-    def coloured(self) -> tuple[Ints, Ints, Ints]:
+    def coloured(self) -> tuple[Longs, Longs, Longs]:
         """Colours of all flows, ranks and links at the fixed point."""
 
         def split(flow: Hashes, rank: Hashes, link: Hashes) -> tuple[Hashes, ...]:
@@ -120,25 +122,21 @@ def _what_it_moves(program: Program, kinds: NDArray[np.integer], number: int) ->
     return mixed(start, summed(passed, ways.routes.message, len(run)))
 
 
-def _flow_of_use(program: Program) -> Ints:
-    return np.repeat(np.arange(len(program.source)), np.diff(program.offset))
-
-
-def _joined(parts: list[Ints]) -> Ints:
+def _joined(parts: list[Longs]) -> Longs:
     return np.concatenate(parts).astype(np.int64)
 
 
-def _slices(begin: Ints) -> list[slice]:
+def _slices(begin: Longs) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(begin.tolist())]
 
 
-def _first(colour: Ints) -> Ints:
+def _first(colour: Longs) -> Longs:
     """Return, of each, the first of its colour."""
     _, first, number = np.unique(colour, return_index=True, return_inverse=True)
     return np.asarray(first[number.ravel()], dtype=np.int64)
 
 
-def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints) -> Program:
+def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: Longs) -> Program:
     """Return a program with one of each colour; ``link`` has the colours of the whole network."""
     flows, flow_class = _firsts(flow)
     ranks, rank_class = _firsts(rank)
@@ -146,7 +144,7 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
     if len(flows) == len(flow) or ways is None:
         return program
     on_first = first_link[program.link] == program.link
-    of, on = flow_class[_flow_of_use(program)[on_first]], program.link[on_first]
+    of, on = flow_class[row_of_entries(program.offset)[on_first]], program.link[on_first]
     pair, pair_of_use = np.unique(of * (len(link) + 1) + on, return_inverse=True)
     hops = np.bincount(pair // (len(link) + 1), minlength=len(flows))
     weight, share = (
@@ -161,7 +159,7 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
         latency=program.latency[flows],
         amount=program.amount[flows],
         latency_of=program.latency_of[flows],
-        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        offset=offsets(hops),
         link=pair % (len(link) + 1),
         weight=weight,
         row=np.arange(len(program.row), dtype=np.int64) * len(ranks),
@@ -175,7 +173,7 @@ def _kept(program: Program, flow: Ints, rank: Ints, link: Ints, first_link: Ints
     return strided(kept)
 
 
-def _firsts(colour: Ints) -> tuple[Ints, Ints]:
+def _firsts(colour: Longs) -> tuple[Longs, Longs]:
     """Return the first of each colour in their order, and which of these each is like.
 
     The order in which things stand in a program, whatever the colours are called.
@@ -187,7 +185,7 @@ def _firsts(colour: Ints) -> tuple[Ints, Ints]:
     return first[order], rank[which.ravel()]
 
 
-def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
+def _rows(program: Program, flow_class: Longs, ranks: Longs) -> tuple[Longs, Longs]:
     """In each run, the classes of flows of the first rank of each class."""
     row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
     entries = [
@@ -196,5 +194,4 @@ def _rows(program: Program, flow_class: Ints, ranks: Ints) -> tuple[Ints, Ints]:
             program.row_offset[row].tolist(), program.row_offset[row + 1].tolist(), strict=True
         )
     ]
-    offset = np.cumsum([0, *map(len, entries)], dtype=np.int64)
-    return offset, np.concatenate([np.empty(0, dtype=np.int64), *entries])
+    return offsets(map(len, entries)), np.concatenate([np.empty(0, dtype=np.int64), *entries])

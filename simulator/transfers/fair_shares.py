@@ -12,12 +12,9 @@ change for.
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats, Matrix, records
+from simulator.support.arrays import Floats, Longs, Matrix, records
 from simulator.support.compiled import hot_loop
-
-Ints = NDArray[np.int64]
 
 IDLE, WAITS, MOVES = 0, 1, 2
 """What a flow does: nothing, wait for its latency to pass, move bytes."""
@@ -77,14 +74,14 @@ class Book(NamedTuple):
     """
 
     clock: Floats
-    tally: Ints
-    active: Ints
+    tally: Longs
+    active: Longs
     coming: Floats
     soonest: Floats
-    stale: Ints
-    is_stale: Ints
-    due: Ints
-    over: Ints
+    stale: Longs
+    is_stale: Longs
+    due: Longs
+    over: Longs
     before: Floats
 
 
@@ -109,7 +106,7 @@ class State(NamedTuple):
     calls: Annotated[Any, CALL]
     runs: Annotated[Any, RUN]
     rows: Annotated[Any, ROW]
-    entries: Ints
+    entries: Longs
     latency_of: Matrix
     spent: Matrix
     call_spent: Matrix

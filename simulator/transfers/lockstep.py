@@ -24,12 +24,10 @@ from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs, Mask
 from simulator.topology import Topology
 from simulator.transfers.program import Positions, transfers
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 _ANY = -2
 """Stands for any rank, where a link was not used yet."""
 _ALIKE = 1e-12
@@ -48,9 +46,9 @@ class Pace(NamedTuple):
     together: bool
     full: bool
     users: "_Users | None"
-    single: Bools
-    sends: Bools
-    receives: Bools
+    single: Mask
+    sends: Mask
+    receives: Mask
 
 
 def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
@@ -103,8 +101,8 @@ class _Keeping:
     """
 
     single: bool
-    last: Bools
-    owner: Ints
+    last: Mask
+    owner: Longs
     together: bool = True
     chained: bool = True
     before: Step | None = None
@@ -147,7 +145,7 @@ class _Keeping:
         return bool((reached[step.source] | reached[step.target]).all())
 
 
-def _last(pace: Pace, step: Step, last: Bools) -> Bools:
+def _last(pace: Pace, step: Step, last: Mask) -> Mask:
     """Ranks that are last in a step, of those that were in the step before."""
     lasting = np.zeros_like(last)
     both = pace.single & (last[step.source] | last[step.target])
@@ -169,14 +167,25 @@ def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topo
     busy = np.bincount(link, sent.amount[of] * sent.weight) / network.bandwidth[used]
     users = _users(step, of, link, used)
     most = busy >= busy.max() * (1 - _ALIKE)
+    return _pace_of(users, (of, link), most, slow, equal=equal)
+
+
+def _pace_of(
+    users: "_Users", uses: tuple[Longs, Longs], most: Mask, slow: Mask, *, equal: bool
+) -> Pace:
+    """Say how transfers keep pace of which those marked are slow, where links are the busiest.
+
+    ``uses`` are the transfer and the link of each use; ``equal``: all transfers have as many bytes.
+    """
+    of, link = uses
     full = most & (np.bincount(link, slow[of]) == users.many)
     if not equal and not users.lone.all():
         full[:] = False
     marks = [
-        np.bincount(of[busiest[link]], minlength=count) > 0
+        np.bincount(of[busiest[link]], minlength=len(slow)) > 0
         for busiest in (full & users.lone, full & users.by_source, full & users.by_target)
     ]
-    on_most = np.bincount(of[most[link]], minlength=count) > 0
+    on_most = np.bincount(of[most[link]], minlength=len(slow)) > 0
     together = bool(equal and slow.all() and on_most.all())
     return Pace(together, bool(full.any()), users, *marks)
 
@@ -188,15 +197,15 @@ class _Users(NamedTuple):
     differ, shape ``(2, links)``; ``link`` are the links' numbers in the network.
     """
 
-    many: Ints
-    lone: Bools
-    by_source: Bools
-    by_target: Bools
-    owner: Ints
-    link: Ints
+    many: Longs
+    lone: Mask
+    by_source: Mask
+    by_target: Mask
+    owner: Longs
+    link: Longs
 
 
-def _users(step: Step, of: Ints, link: Ints, used: NDArray[np.integer]) -> _Users:
+def _users(step: Step, of: Longs, link: Longs, used: NDArray[np.integer]) -> _Users:
     """``of`` is the transfer of each use, ``link`` its link, as an index into those ``used``."""
     count = np.bincount(link)
     owner = np.zeros((2, len(count)), dtype=np.int64)
@@ -221,7 +230,7 @@ class KeepingStep:
     graph: Topology
     of: NDArray[np.intp]
 
-    def on(self, bandwidth: Floats, latency: Floats) -> Bools:
+    def on(self, bandwidth: Floats, latency: Floats) -> Mask:
         """Say of each network whether the schedule keeps step there.
 
         Parameters
@@ -231,7 +240,7 @@ class KeepingStep:
 
         Returns
         -------
-        Bools
+        Mask
             Shape ``(networks,)``. Transfers of equal latency that pass links of different classes
             are taken to differ, so a network may be denied that keeps step.
         """
@@ -255,7 +264,7 @@ class KeepingStep:
                 return False
         return True
 
-    def _judge(self, answers: list[tuple[Bools, Bools]]) -> bool:
+    def _judge(self, answers: list[tuple[Mask, Mask]]) -> bool:
         keeping = _Keeping.of(self.schedule, self.graph)
         return all(
             keeping.goes_on(step, judged.pace(most, slow))
@@ -279,12 +288,12 @@ class _StepOnClasses:
     """
 
     ways: Floats
-    way: Ints
-    pair_class: Ints
+    way: Longs
+    pair_class: Longs
     pair_bytes: Floats
-    pair: Ints
-    of: Ints
-    link: Ints
+    pair: Longs
+    of: Longs
+    link: Longs
     users: _Users
     equal: bool
 
@@ -301,28 +310,17 @@ class _StepOnClasses:
         on_class[transfer, of_class] = True
         return bool(on_class[:, self.ways[0] > 0].all())
 
-    def answers(self, bandwidth: Floats, latency: Floats) -> tuple[Bools, Bools]:
+    def answers(self, bandwidth: Floats, latency: Floats) -> tuple[Mask, Mask]:
         """Which pairs are the busiest, and which ways the slowest, on each network."""
         busy = self.pair_bytes[:, None] / bandwidth[self.pair_class]
         slow = self.ways @ latency
         alike = 1 - _ALIKE
         return busy >= busy.max(axis=0) * alike, slow >= slow.max(axis=0) * alike
 
-    def pace(self, most: Bools, slowest: Bools) -> Pace:
+    def pace(self, most: Mask, slowest: Mask) -> Pace:
         """Say how the transfers keep pace where those are the busiest and the slowest."""
-        users, count = self.users, len(self.way)
-        slow = slowest[self.way]
-        on_most = most[self.pair]
-        full = on_most & (np.bincount(self.link, slow[self.of]) == users.many)
-        if not self.equal and not users.lone.all():
-            full[:] = False
-        marks = [
-            np.bincount(self.of[busiest[self.link]], minlength=count) > 0
-            for busiest in (full & users.lone, full & users.by_source, full & users.by_target)
-        ]
-        busiest = np.bincount(self.of[on_most[self.link]], minlength=count) > 0
-        together = bool(self.equal and slow.all() and busiest.all())
-        return Pace(together, bool(full.any()), users, *marks)
+        uses = self.of, self.link
+        return _pace_of(self.users, uses, most[self.pair], slowest[self.way], equal=self.equal)
 
 
 def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
@@ -348,7 +346,7 @@ def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
     )
 
 
-def _ways(paths: Routes, of: NDArray[np.intp], count: int) -> tuple[Floats, Ints]:
+def _ways(paths: Routes, of: NDArray[np.intp], count: int) -> tuple[Floats, Longs]:
     """Links of each class that messages pass: the different ways, and which each message goes."""
     classes = int(of.max()) + 1
     at = paths.message * classes + of[paths.link]

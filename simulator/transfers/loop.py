@@ -10,7 +10,7 @@ Nothing is allocated here: :class:`simulator.transfers.crowd.Crowd` makes room.
 
 import numpy as np
 
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs
 from simulator.support.compiled import hot_loop
 from simulator.transfers.fair_shares import (
     ACTIVE,
@@ -21,7 +21,6 @@ from simulator.transfers.fair_shares import (
     OVER,
     STALE,
     WAITS,
-    Ints,
     State,
     account,
     expect,
@@ -101,7 +100,7 @@ def _list_due(s: State) -> int:
 
 
 @hot_loop
-def _sort(values: Ints, count: int) -> None:
+def _sort(values: Longs, count: int) -> None:
     """Sort the first ``count`` in place (Shell, Communications of the ACM 2:7, 1959)."""
     gap = count // 2
     while gap > 0:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Step
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, Longs, offsets
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd, Program, Ways
-from simulator.transfers.fair_shares import Ints
 
 Positions = NDArray[np.int32]
 """Where the ranks of a group sit: nodes of the graph, in the order of the group."""
@@ -92,7 +91,7 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
         latency=none,
         amount=none,
         latency_of=none.reshape(-1, 1),
-        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        offset=offsets(hops),
         link=routes.link[finite].astype(np.int64),
         weight=ways.share,
         row=np.arange(len(steps), dtype=np.int64) * ranks,
@@ -155,7 +154,7 @@ def strided(program: Program) -> Program:
     return replace(program, stride=stride, transfers=transfers)
 
 
-def _alike(program: Program, run: Ints) -> bool:
+def _alike(program: Program, run: Longs) -> bool:
     """Whether in every step all transfers have the same latency and bytes."""
     for value in (program.latency, program.amount):
         least, most = np.full(len(program.row), np.inf), np.full(len(program.row), -np.inf)
@@ -174,10 +173,8 @@ def _bytes(units: Floats, plan: Plan, size: float) -> Floats:
 
 def _joined(parts: Sequence[Routes]) -> Routes:
     """Put routes behind each other."""
-    begins = np.cumsum([0, *(len(part.link) for part in parts)]).tolist()
-    offsets = [part.offset[1:] + begin for part, begin in zip(parts, begins, strict=False)]
     return Routes(
-        np.concatenate([np.zeros(1, dtype=np.int64), *offsets]).astype(np.int64),
+        offsets(np.concatenate([np.diff(part.offset) for part in parts])),
         np.concatenate([part.link for part in parts]),
         np.concatenate([part.share for part in parts]),
     )
@@ -188,8 +185,8 @@ class Transfers(NamedTuple):
 
     latency_of: Floats
     amount: Floats
-    hops: Ints
-    link: Ints
+    hops: Longs
+    link: Longs
     weight: Floats
 
 
@@ -243,7 +240,7 @@ def latencies(ways: Routes, plan: Plan, network: Topology) -> Floats:
     return latency
 
 
-def stride_of(repeats: Ints, widths: Ints, most: int) -> int:
+def stride_of(repeats: Longs, widths: Longs, most: int) -> int:
     """Return how many like steps are taken at a time, so that there are not too many transfers."""
     stride = max(1, int(-(-(repeats * widths).sum() // most)))
     while (-(-repeats // stride) * widths).sum() > most:
@@ -251,7 +248,7 @@ def stride_of(repeats: Ints, widths: Ints, most: int) -> int:
     return stride
 
 
-def folded(program: Program, stand_in: Ints) -> Program:
+def folded(program: Program, stand_in: Longs) -> Program:
     """Leave of a call's ranks those that stand for all: ``stand_in[r]`` for rank ``r``.
 
     Ranks that one stands for do the same at the same time, and so do transfers between such, as
@@ -332,7 +329,7 @@ def in_a_row(runs: Sequence["OneFlow"], resources: int) -> Program:
         latency=np.array([run.latency for run in runs]),
         amount=np.array([run.amount for run in runs]),
         latency_of=np.array([run.latency_of for run in runs]).reshape(-1, resources + 1),
-        offset=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
+        offset=offsets(hops),
         link=np.concatenate([run.link for run in runs]).astype(np.int64),
         weight=np.concatenate([run.weight for run in runs]),
         row=numbers,

@@ -156,16 +156,6 @@ class ExplainReport(Report):
         return Stretch, self.stretches
 
 
-def _summary(saved: UtilityParts) -> str:
-    """Say a utility and its largest parts."""
-    parts = [
-        f"{' '.join(filter(None, (part.name, part.cause)))} {part.utility_pct:.2f} %"
-        for part in saved["by_cause"][:2]
-    ]
-    whole = f"{saved['resource']} {saved['utility_pct']:.2f} %"
-    return f"{whole}, of it {', '.join(parts)}" if parts else whole
-
-
 @question("explain")
 def explain(
     trace: Path | str,

@@ -20,6 +20,8 @@ _TABLE = Path(__file__).parent / "engine_all_reduce.csv"
 
 _INSTEAD = {"b300_sxm": "b200_sxm", "gb300": "gb200", "h800_sxm": "h100_sxm"}
 """Machines with the switches and links of another, whose kernels were not measured."""
+_MORE_RANKS = {"gb200": "b200_sxm"}
+"""Machines measured on a node of their domain, and where its chips were measured on more ranks."""
 
 
 @cache
@@ -39,9 +41,11 @@ def _measured() -> Mapping[tuple[str, int], tuple[Floats, Floats]]:
 
 
 def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | None:
-    """Return what an engine's all-reduce takes (s) inside a scale-up domain; None: not measured.
+    """Return what an engine's all-reduce takes (s) inside a scale-up domain; None: not known.
 
-    Linear between measured sizes in logarithms of both; beyond the last, proportional to the size.
+    More ranks than were measured in a domain of several nodes (NVL72) take longer by the ratio that
+    was measured on nodes with as many of the same chips. Linear between measured sizes in
+    logarithms of both; beyond the last, proportional to the size.
 
     Parameters
     ----------
@@ -58,18 +62,35 @@ def engine_all_reduce(chip: Accelerator, ranks: int, size: float) -> float | Non
     >>> h100 = accelerators()["H100-SXM5-80GB"]
     >>> engine_all_reduce(h100, 8, 1048576), engine_all_reduce(h100, 3, 1024)
     (1.497e-05, None)
+    >>> 5e-6 < engine_all_reduce(accelerators()["GB300"], 8, 14336) < 9e-6
+    True
     """
     tables = {sheet.kernel_table or name for sheet in named(chip.name) for name in [sheet.name]}
     tables |= {spelling for sheet in named(chip.name) for spelling in _machines(sheet)}
-    for table in sorted(tables):
-        points = _measured().get((_INSTEAD.get(table, table), ranks))
-        if points is not None:
-            sizes, seconds = points
-            if size > sizes[-1]:
-                return float(seconds[-1] * size / sizes[-1])
-            logarithm = np.interp(np.log(max(size, 1.0)), np.log(sizes), np.log(seconds))
-            return float(f"{np.exp(logarithm):.12g}")
-    return None
+    machines = sorted(_INSTEAD.get(table, table) for table in tables)
+    times = (_time(machine, ranks, size) for machine in machines)
+    return next((time for time in times if time is not None), None)
+
+
+def _time(machine: str, ranks: int, size: float) -> float | None:
+    points = _measured().get((machine, ranks))
+    if points is not None:
+        sizes, seconds = points
+        if size > sizes[-1]:
+            return float(seconds[-1] * size / sizes[-1])
+        logarithm = np.interp(np.log(max(size, 1.0)), np.log(sizes), np.log(seconds))
+        return float(f"{np.exp(logarithm):.12g}")
+    relative = _MORE_RANKS.get(machine)
+    most = max((count for name, count in _measured() if name == machine), default=0)
+    if relative is None or ranks < most:
+        return None
+    # What more ranks take longer there.
+    more, here, fewer = (
+        _time(relative, ranks, size),
+        _time(machine, most, size),
+        _time(relative, most, size),
+    )
+    return here * more / fewer if more and here and fewer else None
 
 
 def _machines(sheet: Accelerator) -> tuple[str, ...]:

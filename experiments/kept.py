@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from simulator.support.compiled import is_trusted
 from simulator.support.errors import OutputError
-from simulator.support.input_files import is_trusted
 
 ENVIRONMENT = "TWOFOLD_CACHE"
 """Variable that names the cache's directory; empty: none is used."""

@@ -17,8 +17,7 @@ from collectives.files.measured_calls import BenchmarkLog, Layout, MeasuredCall
 from collectives.files.micro_benchmarks import is_osu, is_perftest, read_osu, read_perftest
 from collectives.files.nccl_tests import is_nccl_tests, read_nccl_tests
 from simulator.support.errors import TraceError
-from simulator.support.input_files import read_bytes
-from simulator.support.log_text import as_printed, decoded
+from simulator.support.input_files import as_printed, decoded, read_bytes
 
 _FORMS = (
     "nccl-tests, rccl-tests, OSU micro-benchmarks, perftest, the Inspector's lines, or CSV with "

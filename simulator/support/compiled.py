@@ -20,6 +20,7 @@ does: after a change to a loop that others call run ``make clean`` or delete ``*
 """
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
@@ -39,8 +40,6 @@ from typing import (
 )
 
 import numpy as np
-
-from simulator.support.input_files import is_trusted
 
 if TYPE_CHECKING:
     from numba.core.types import Type
@@ -254,6 +253,44 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
         return None
     finally:
         del context.refresh
+
+
+def is_trusted(folder: Path, source: Path) -> bool:
+    """Whether code that is kept in a directory may be run: only who could change the program did.
+
+    Reading it runs what it says. It and every directory above it belong to the user, the system, or
+    whoever owns the source, and nobody else may write there: a group only where it is the user's
+    alone, or the source's and may write to that, too. Above, a directory will do whose files only
+    their owners may replace (``/tmp``). Where files have no owners (Windows) nothing is refused.
+
+    Examples
+    --------
+    >>> is_trusted(Path("/"), Path("/")), is_trusted(Path("/nowhere"), Path("/"))
+    (True, False)
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        folder = folder.resolve(strict=True)
+        of_source = source.resolve(strict=True).stat()
+        above = [place.stat() for place in (folder, *folder.parents)]
+    except OSError:
+        return False
+    # Whoever owns the root owns the system: in a container without a root of its own, nobody.
+    owners = {0, os.getuid(), of_source.st_uid, above[-1].st_uid}
+    groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
+    if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
+        groups.add(os.getgid())
+
+    def is_ours(status: os.stat_result, *, sticky: bool) -> bool:
+        others = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and status.st_gid not in groups
+        )
+        return status.st_uid in owners and (not others or sticky)
+
+    return is_ours(above[0], sticky=False) and all(
+        is_ours(status, sticky=bool(status.st_mode & stat.S_ISVTX)) for status in above[1:]
+    )
 
 
 @cache

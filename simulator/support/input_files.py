@@ -3,11 +3,17 @@
 A file here is a regular file: a pipe would be waited for, a device may have no end. What is wrong
 with one is raised as the error type of the reader, what is too large as
 :class:`~simulator.support.errors.LimitError`; both say file, place and reason in one line.
+
+Logs are read without what terminals, launchers and loggers add (:func:`as_printed`). Before a line
+there may be, in any order: what ``mpirun --tag-output`` and ``--timestamp-output``, ``srun
+--label``, ``mpiexec -l`` and ``kubectl logs`` put there, times of loggers, and the mark of a
+quotation. Colours are taken out anywhere.
 """
 
 import csv
 import json
 import os
+import re
 import stat
 import zlib
 from codecs import BOM_UTF8
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     import tarfile
     import zipfile
     from xml.etree.ElementTree import Element
+
 
 Wrong = type[TwofoldError]
 """Type of error that a reader raises of a file that is wrong."""
@@ -598,39 +605,56 @@ def json_rows(text: str, source: Path | str) -> Iterator[tuple[int, dict[str, An
             yield number, row
 
 
-def is_trusted(folder: Path, source: Path) -> bool:
-    """Whether code that is kept in a directory may be run: only who could change the program did.
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+_BEFORE = re.compile(
+    r"""^(?:
+      >\ ?                                                                  # a quotation
+    | \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s   # a logger's time
+    | (?:stdout|stderr)\ [FP]\s                                             # a container's stream
+    | [A-Z][a-z]{2}\ [A-Z][a-z]{2}\s+\d+\ \d\d:\d\d:\d\d\ \d{4}              # mpirun's time
+    | \s*\[[^\[\]\s]*\d+,\d+\](?:<\w+>)?:\s?                                # mpirun's tag
+    | \[\d+\]:?\s(?=\s*(?:\#|\d|GPU\d|NIC\d))                    # mpiexec -l
+    | \s*\d+:(?:\s|$)                                                       # srun --label
+    | [A-Za-z][\w.-]*(?:\[\d+\])?:\s(?=\s*(?:\#|\d+\s+\d|GPU\d|NIC\d))  # a host
+    )""",
+    re.VERBOSE,
+)
+_LONGEST = 10_000
+"""Characters of a line that is not JSON: benchmarks print a few hundred."""
+_MOST = 6
+"""Marks before one line at most: a logger's time, a stream, a launcher's time, its tag, a rank."""
 
-    Reading it runs what it says. It and every directory above it belong to the user, the system, or
-    whoever owns the source, and nobody else may write there: a group only where it is the user's
-    alone, or the source's and may write to that, too. Above, a directory will do whose files only
-    their owners may replace (``/tmp``). Where files have no owners (Windows) nothing is refused.
+
+def decoded(data: bytes) -> str:
+    """Decode a file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
+
+    Raises
+    ------
+    UnicodeError
+        If it is neither.
+    """
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return data.decode("utf-16" if wide else "utf-8-sig")
+
+
+def as_printed(text: str) -> str:
+    r"""Return the lines as the program printed them; there are as many as before.
 
     Examples
     --------
-    >>> is_trusted(Path("/"), Path("/")), is_trusted(Path("/nowhere"), Path("/"))
-    (True, False)
+    >>> as_printed("[1,0]<stdout>:\x1b[32m# size count\x1b[0m")
+    '# size count'
     """
-    if not hasattr(os, "getuid"):
-        return True
-    try:
-        folder = folder.resolve(strict=True)
-        of_source = source.resolve(strict=True).stat()
-        above = [place.stat() for place in (folder, *folder.parents)]
-    except OSError:
-        return False
-    # Whoever owns the root owns the system: in a container without a root of its own, nobody.
-    owners = {0, os.getuid(), of_source.st_uid, above[-1].st_uid}
-    groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
-    if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
-        groups.add(os.getgid())
+    return "\n".join(_line(line) for line in text.splitlines())
 
-    def is_ours(status: os.stat_result, *, sticky: bool) -> bool:
-        others = status.st_mode & stat.S_IWOTH or (
-            status.st_mode & stat.S_IWGRP and status.st_gid not in groups
-        )
-        return status.st_uid in owners and (not others or sticky)
 
-    return is_ours(above[0], sticky=False) and all(
-        is_ours(status, sticky=bool(status.st_mode & stat.S_ISVTX)) for status in above[1:]
-    )
+def _line(line: str) -> str:
+    if len(line) > _LONGEST and line.lstrip()[:1] not in ("{", "["):
+        return ""
+    line = _COLOUR.sub("", line)
+    for _ in range(_MOST):
+        shorter = _BEFORE.sub("", line, count=1)
+        if shorter == line:
+            break
+        line = shorter
+    return line

@@ -15,8 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 from simulator.support.errors import ClusterError, shown
-from simulator.support.input_files import read_bytes
-from simulator.support.log_text import as_printed, decoded
+from simulator.support.input_files import as_printed, decoded, read_bytes
 from simulator.topology import PCIE, SCALE_UP
 from topologies.cluster.schema import Cluster
 from topologies.cluster.wiring import Cable

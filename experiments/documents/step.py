@@ -174,7 +174,7 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(
             f"{launches:,} launches were recorded, but no kernels, so the devices seem idle",
-            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            "record the device, too (ProfilerActivity.CUDA, --trace=cuda)",
         )
     causes = {
         name: share for name, share in base.doubts.pinned.items() if name not in _KNOWN_CAUSES

@@ -40,7 +40,6 @@ from traces.core.events import (
     PythonCalls,
     SyncEvent,
 )
-from traces.core.loaded import LAUNCHES_ONLY
 from traces.core.rank_graph import is_comm
 from traces.kineto.comm import comm_record
 from traces.kineto.mtia import CATEGORIES as MTIA
@@ -347,10 +346,6 @@ class EventReading:
                 f"{file}: no operator, launch or kernel among its {len(events)} events"
                 f"{pairs if halves else ''}"
             )
-        if not len(self.device):
-            names = tuple(self.names.index)
-            launches = sum(1 for name in self.host.name if "LaunchKernel" in names[name])
-            self.unused.update({LAUNCHES_ONLY: launches} if launches else {})
 
     def _refuse(self, file: Path, batch: list[Raw], first: int, reason: Exception) -> NoReturn:
         """Find the event of a batch that is wrong, and name it."""

@@ -118,6 +118,8 @@ _INSPECTOR = (b'"coll_perf"', b'"p2p_perf"')
 """What a line of NCCL's Inspector says of a call (NCCL ``plugins/profiler/inspector``)."""
 _PACKED_NAME = re.compile(r"\.(gz|xz|zst)$")
 _INSTEAD = {
+    b"PAR1": "a Parquet table without the columns of NDTimeline: dp_rank, stage, rank, step, "
+    "optype, start_ts, duration, seq_id and mc",
     b"PK\x03\x04": "a zip archive, and no whole bundle of nsys-jax: unzip it, or copy it again",
     b"\x1f\x8b": "gzip within gzip: unpack it once",
     b"\xff\xfe": "text in UTF-16: save it as UTF-8",

@@ -21,7 +21,7 @@ import numpy as np
 
 from simulator.analysis.metrics import union, united
 from simulator.workload import UNEXPLAINED_HOST, What
-from traces.core.events import Floats, PythonCalls, RankTrace
+from traces.core.events import Floats, HostKind, PythonCalls, RankTrace
 from traces.core.rank_graph import LocalOp, RankGraph, shortest_silence
 from traces.profiler.comms import Enclosing
 from traces.profiler.host_collectives import HostCollective, work_rows
@@ -124,9 +124,13 @@ def add_host_ops(
 
     A thread that neither launches nor waits, neither wakes another nor is woken, has no part in
     the step and is left out. One whose first event is unexplained begins when the main
-    thread has got as far.
+    thread has got as far. Where devices worked and not one launch was recorded, nothing joins the
+    host to them, and its operators' ranges say nothing of the step.
     """
     lanes = HostLanes()
+    if len(window.device) and not (trace.host.kind == HostKind.RUNTIME).any():
+        graph.left_out = [trace.threads[thread] for thread in cuts if trace.threads]
+        return lanes
     quiet = unexplained_silences(trace, window)
     graph.left_out = [
         trace.threads[other_thread]

@@ -16,9 +16,9 @@ from simulator.support.errors import TraceError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
 from traces.core.comm_kernels import KERNELS, KernelRules, load_kernel_rules
-from traces.core.events import Job, JobHead, RankTrace
+from traces.core.events import HostKind, Job, JobHead, RankTrace
 from traces.core.files import uncollected
-from traces.core.loaded import MEDIAN, Coverage, Loaded, Options, worst
+from traces.core.loaded import LAUNCHES_ONLY, MEDIAN, Coverage, Loaded, Options, worst
 from traces.core.rank_graph import UNKNOWN_GROUP, LinkedRank, RankGraph
 from traces.matching.assemble import JobClock, align, assemble
 from traces.matching.match import MatchedCall, Matching, calls_of_graph, match
@@ -107,9 +107,9 @@ class RankStep:
         Its ops, edges and calls, by the rank's own clock.
     step
         The number of the step, or ``all``.
-    kernels, launches_paired, in_flight
-        Kernels of the step, those whose launch is in the trace, and device ops that were launched
-        before the recording began.
+    kernels, launches_paired, in_flight, launches_only
+        Kernels of the step, those whose launch is in the trace, device ops that were launched
+        before the recording began, and launches where no kernel was recorded at all.
     counts, phases
         What was counted besides times, and what marks prefill and decode, by the rank's own clock.
     names
@@ -124,10 +124,20 @@ class RankStep:
     kernels: int
     launches_paired: int
     in_flight: int
+    launches_only: int
     counts: RankCounts
     phases: tuple[Phase, ...]
     names: frozenset[str]
     lasted: float | None
+
+
+def _launches_only(trace: RankTrace) -> int:
+    """Count the launches of kernels of a rank of which no kernel was recorded."""
+    if (~trace.device.copy).any():
+        return 0
+    launch = [number for number, name in enumerate(trace.names) if "LaunchKernel" in name]
+    is_launch = np.isin(trace.host.name, launch) & (trace.host.kind == HostKind.RUNTIME)
+    return int(is_launch.sum())
 
 
 def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> RankStep:
@@ -147,6 +157,7 @@ def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> Ra
         kernels=int((~trace.device.copy[window.device]).sum()),
         launches_paired=int((~trace.device.copy[launched]).sum()),
         in_flight=window.in_flight,
+        launches_only=_launches_only(trace),
         counts=rank_counts(trace, window),
         phases=tuple(rank_phases(trace, window)),
         names=frozenset() if graph.collectives else _names_of_step(trace, window),
@@ -301,6 +312,7 @@ def _coverage(
     starts = sum((Counter(graph.explained) for graph in graphs), Counter[str]())
     unused = sum((Counter(dict(rank.unused)) for rank in job.ranks), Counter[str]())
     unused[_IN_FLIGHT] = sum(step.in_flight for step in steps)
+    unused[LAUNCHES_ONLY] = sum(step.launches_only for step in steps)
     numbers = sorted({profiled.number for rank in job.ranks for profiled in rank.steps})
     return Coverage(
         step=steps[0].step,

@@ -12,10 +12,12 @@ from msgspec import Raw
 
 from helpers.kineto_events import CUDA, kernel, names, read, trace, write
 from simulator.support.errors import TraceError
+from simulator.workload import What
 from traces.core.events import launch_rows
 from traces.core.loaded import LAUNCHES_ONLY
 from traces.kineto.comm import group_ranks
 from traces.kineto.reader import read_rank
+from traces.load import open_trace
 
 
 def test_gzip_is_told_by_its_content(tmp_path: Path) -> None:
@@ -230,8 +232,19 @@ def test_launches_of_one_correlation_id_have_the_kernels_that_follow_each(tmp_pa
 
 def test_launches_without_kernels_are_counted(tmp_path: Path) -> None:
     call, run = launched("gemm", 1, 8, 5)
-    assert read(tmp_path, call).unused[LAUNCHES_ONLY] == 1
-    assert LAUNCHES_ONLY not in read(tmp_path, call, run).unused
+    for events, count in (([call], 1), ([call, run], 0)):
+        loaded = open_trace(write(tmp_path / "rank0.json", trace(*events)))("all")
+        assert loaded.coverage.unused.get(LAUNCHES_ONLY, 0) == count
+
+
+def test_where_no_launch_was_recorded_the_host_is_unknown(tmp_path: Path) -> None:
+    """Nothing joins its operators to the kernels: they are no work that holds these up."""
+    operator = kernel(cat="cpu_op", name="aten::mm", ts=1, dur=90, tid=1, args={})
+    call, run = launched("gemm", 2, 8, 5)
+    for events, hosts in (([operator, run], 0), ([operator, call, run], 1)):
+        load = open_trace(write(tmp_path / "rank0.json", trace(*events)))("all").workload
+        assert bool((load.what == What.HOST).any()) == bool(hosts)
+        assert (load.what == What.COMPUTE).sum() == 1
 
 
 def test_begins_and_ends_are_refused(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Many scenarios over the processes of one machine; the answers are those of one process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from experiments.scenario.scenario import Scenario
 from simulator.analysis.metrics import exposed_communication
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", covariant=True)
 Row = TypeVar("Row")
 Predicted = TypeVar("Predicted")
+Key = TypeVar("Key", bound=Hashable)
+Kept = TypeVar("Kept")
 
 
 class Ask(Protocol[Answer]):
@@ -125,3 +128,21 @@ def counted(rows: Sequence[Row], progress: Progress | None) -> Iterator[Row]:
         yield row
         if progress is not None:
             progress(done, len(rows))
+
+
+class Latest(Generic[Key, Kept]):
+    """What was made last, by what it was made from; the one that was not asked for longest goes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+
+    def get(self, key: Key, make: Callable[[], Kept]) -> Kept:
+        """Return what is kept of a key, or make it."""
+        if key not in self._kept:
+            value = make()  # what cannot be made takes nobody's place
+            self._kept[key] = value
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]

@@ -9,18 +9,17 @@ step for all utilities. When sliders rest, the engine that was asked for answers
 import os
 import sysconfig
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from experiments.baseline import Baseline, baseline, by_engine
 from experiments.documents.step import cause
 from experiments.evaluate.design_points import DesignPoints
-from experiments.evaluate.parallel import outcome
+from experiments.evaluate.parallel import Latest, outcome
 from experiments.explore.answers import (
     Answer,
     Composition,
@@ -77,27 +76,6 @@ FACTORS = tuple(2 ** (octave / 3) for octave in range(-9, 10))
 _SLICES = 60_000
 """Slices of all ops as they are drawn, about."""
 
-Key = TypeVar("Key", bound=Hashable)
-Kept = TypeVar("Kept")
-
-
-class _Latest(Generic[Key, Kept]):
-    """What was made last, by what it was made from; the one that was not asked for longest goes."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
-
-    def get(self, key: Key, make: Callable[[], Kept]) -> Kept:
-        """Return what is kept of a key, or make it."""
-        if key not in self._kept:
-            value = make()  # what cannot be made takes nobody's place
-            self._kept[key] = value
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ground:
@@ -135,8 +113,8 @@ class _Side:
     """One of the two that answer, with a baseline by its engine; one thing at a time."""
 
     base: Baseline
-    grounds: _Latest[Any, _Ground] = field(default_factory=lambda: _Latest(_GROUNDS))
-    simulated: _Latest[Any, _Simulated] = field(default_factory=lambda: _Latest(_SIMULATED))
+    grounds: Latest[Any, _Ground] = field(default_factory=lambda: Latest(_GROUNDS))
+    simulated: Latest[Any, _Simulated] = field(default_factory=lambda: Latest(_SIMULATED))
     lock: Lock = field(default_factory=Lock)
 
 

@@ -27,9 +27,8 @@ and then a front is kept more often than is said.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +39,7 @@ from experiments.baseline import costed
 from experiments.costing.slowdown import beside_exchanges
 from experiments.evaluate.design_points import DesignPoints
 from experiments.evaluate.generated_steps import representatives, whole
+from experiments.evaluate.parallel import Latest
 from experiments.intervals.moves import Source, moved_steps
 from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.network import prior_of
@@ -72,12 +72,14 @@ class Answerer:
     """Answers chunks; what sites share is kept from one to the next."""
 
     bases: Sequence[Base]
-    _scenarios: "OrderedDict[tuple[str, str], Scenario]" = field(default_factory=OrderedDict)
-    _studies: "OrderedDict[str, DesignPoints]" = field(default_factory=OrderedDict)
 
-    def __getstate__(self) -> dict[str, object]:
+    def __post_init__(self) -> None:
+        self._scenarios: Latest[tuple[str, str], Scenario] = Latest(_KEPT)
+        self._designs: Latest[str, DesignPoints] = Latest(_KEPT)
+
+    def __reduce__(self) -> tuple[type["Answerer"], tuple[Sequence[Base]]]:
         """Leave out what another worker makes for itself."""
-        return {**self.__dict__, "_scenarios": OrderedDict(), "_studies": OrderedDict()}
+        return Answerer, (self.bases,)
 
     def answers(self, chunk: Chunk) -> list[Answer]:
         """Return a chunk's answers in order; an error is one of the point that it belongs to."""
@@ -112,12 +114,7 @@ class Answerer:
 
     def _scenario(self, site: Site, engine: str) -> Scenario:
         key = site.key, engine
-        if key not in self._scenarios:
-            self._scenarios[key] = scenario_at(self.bases[site.index], site, engine)
-            if len(self._scenarios) > _KEPT:
-                self._scenarios.popitem(last=False)
-        self._scenarios.move_to_end(key)
-        return self._scenarios[key]
+        return self._scenarios.get(key, lambda: scenario_at(self.bases[site.index], site, engine))
 
     def _together(self, chunk: Chunk, scenario: Scenario) -> list[Answer]:
         """Ask all points in one pass; where one of them cannot be, each alone."""
@@ -134,12 +131,7 @@ class Answerer:
 
     def _design(self, site: Site, scenario: Scenario) -> DesignPoints:
         """Return the site's step as many are asked of it without contention."""
-        if site.key not in self._studies:
-            self._studies[site.key] = DesignPoints(scenario)
-            if len(self._studies) > _KEPT:
-                self._studies.popitem(last=False)
-        self._studies.move_to_end(site.key)
-        return self._studies[site.key]
+        return self._designs.get(site.key, lambda: DesignPoints(scenario))
 
 
 def _served(site: Site, plan: "ServingPlan", numbers: Numbers) -> Answer:

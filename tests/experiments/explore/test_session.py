@@ -19,6 +19,7 @@ from experiments.explore.choices import about
 from experiments.explore.server import Superseded, until
 from experiments.explore.session import open_session
 from experiments.explore.state import State, parse_state
+from experiments.output.words import say_step
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
@@ -161,7 +162,7 @@ def test_python_that_is_copied_answers_the_same_figures(session, side, capsys):
     exec(answer.python, names)  # the text is ours
     asked, explained = names["utility"], names["explain"]
     assert answered(asked.record(), explained.record()) == shown(answer)
-    assert answer.step in capsys.readouterr().out
+    assert say_step(answer.step_s) in capsys.readouterr().out
     assert answer.step_s == pytest.approx(asked.base.timeline.makespan, rel=1e-9)
     sliders = by_name(answer)
     assert set(sliders) == {row.resource for row in asked.utilities}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.calls import KINDS
-from simulator.engine.propagate import LocalTimes
+from simulator.engine.simulation import LocalTimes
 from simulator.support.arrays import Floats, Mask
 from simulator.support.errors import WorkloadError
 from simulator.workload import What, Workload

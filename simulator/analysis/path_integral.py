@@ -28,8 +28,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from simulator.analysis.critical_path import Released, ended_with, ops_on_path
-from simulator.engine.propagate import LocalTimes
 from simulator.engine.simulate import Costs
+from simulator.engine.simulation import LocalTimes
 from simulator.support.arrays import Floats, Ints, Longs
 from simulator.support.errors import WorkloadError
 from simulator.timeline import Timeline

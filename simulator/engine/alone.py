@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from simulator.calls import Call
 from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.costing.link_load import cost
-from simulator.engine.propagate import LocalTimes
-from simulator.engine.simulation import Simulation
+from simulator.engine.simulation import LocalTimes, Simulation
 from simulator.support.arrays import Floats, Longs, Mask, offsets
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline

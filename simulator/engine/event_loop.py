@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.propagate import Columns, leave, release
+from simulator.engine.simulation import Columns, leave, release
 from simulator.support.arrays import Floats, Longs, Matrix, records
 from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push

@@ -40,8 +40,7 @@ from simulator.engine.event_loop import (
     go_on,
     set_out,
 )
-from simulator.engine.propagate import Columns, LocalTimes
-from simulator.engine.simulation import Progress, Simulation
+from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation
 from simulator.engine.works import Work, Works
 from simulator.support.arrays import Floats, Matrix, offsets
 from simulator.support.heap import room

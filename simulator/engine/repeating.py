@@ -23,15 +23,15 @@ from simulator.costing.call_costs import Costs, distinct_calls
 from simulator.engine.event_loop import DONE, IDLE, LACKING, QUEUED, RANG, set_alarm, set_out
 from simulator.engine.flow import Loop
 from simulator.engine.flow import Step as LoopStep
-from simulator.engine.propagate import (
+from simulator.engine.simulation import (
     Columns,
     LocalTimes,
     OpColumns,
     OpTimes,
     Rendezvous,
     Successors,
+    explain_deadlock,
 )
-from simulator.engine.simulation import explain_deadlock
 from simulator.engine.works import Work, Works
 from simulator.support.arrays import Floats
 from simulator.support.errors import DeadlockError, WorkloadError

@@ -28,8 +28,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.costing.link_load import Load, Run
-from simulator.engine.propagate import NOBODY, LocalTimes
-from simulator.engine.simulation import Simulation
+from simulator.engine.simulation import NOBODY, LocalTimes, Simulation
 from simulator.schedule import Plan, Step
 from simulator.support.arrays import Floats
 from simulator.topology import Topology

@@ -1,17 +1,270 @@
-"""A simulation under way: what every engine is given and fills in, and why one got stuck."""
+"""A simulation under way: what every engine is given and fills in, and why one got stuck.
+
+What follows, on the ranks, from the end of a call needs no clock. Between two communication calls
+every start is a maximum of ends that are known already, so ops are released in one pass as soon as
+their last predecessor has a time, and only calls become events of the simulation; not even they
+where what a call costs does not depend on what else goes on. Compiled: 50 times the speed of the
+same loops in Python, which is what makes a million ops a matter of tenths of a second.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs
-from simulator.engine.propagate import LocalTimes
+from simulator.support.arrays import Floats, Ints, Longs, offsets
+from simulator.support.compiled import hot_loop
 from simulator.support.errors import DeadlockError
 from simulator.timeline import Timeline
 from simulator.topology import Topology
 from simulator.workload import Workload
+
+NOBODY = -1
+
+
+class Successors(NamedTuple):
+    """Edges in CSR form, with the least time (s) from the end of one op to the start of another."""
+
+    offset: Longs
+    target: Ints
+    lag: Floats
+
+
+class OpColumns(NamedTuple):
+    """The call of each op (-1: none), and how long it takes of itself (s).
+
+    A call does not wait for members that are ``unawaited``: a receiver of an eager message.
+    """
+
+    call: Ints
+    duration: Floats
+    unawaited: NDArray[np.bool_]
+
+
+class OpTimes(NamedTuple):
+    """State of the ops.
+
+    ``available`` is the greatest end (plus lag) of the predecessors seen so far, ``released_by``
+    the op it came from (``NOBODY``: the op's own ``ready``), ``waits`` how many predecessors have
+    no time yet. ``start`` and ``end`` are NaN until known.
+    """
+
+    available: Floats
+    released_by: Ints
+    waits: Ints
+    start: Floats
+    end: Floats
+
+
+class Rendezvous(NamedTuple):
+    """State of the calls: ``member[offset[c]:offset[c + 1]]`` are the ops of call ``c``.
+
+    ``missing`` is how many of those it waits for have not arrived, ``last_arrival`` when the last
+    that has did, ``last_member`` which that is. A call starts ``late`` after the last has arrived,
+    and ends ``cost`` later, or if that is NaN when it is told to. ``start`` and ``end`` are NaN
+    until known.
+    """
+
+    offset: Longs
+    member: Ints
+    late: Floats
+    cost: Floats
+    missing: Ints
+    last_arrival: Floats
+    last_member: Ints
+    start: Floats
+    end: Floats
+
+
+class Columns(NamedTuple):
+    """All that the loops over local time are given; ``queue`` has room for all ops and members."""
+
+    queue: Ints
+    edges: Successors
+    work: OpColumns
+    ops: OpTimes
+    calls: Rendezvous
+
+
+@dataclass(slots=True, eq=False)
+class LocalTimes:
+    """A pass over a workload: what has happened so far, and how to go on."""
+
+    ops: OpTimes
+    calls: Rendezvous
+    columns: "Columns" = field(repr=False)
+    _begin: Callable[[int], int] = field(repr=False)
+    _end: Callable[[int], int] = field(repr=False)
+
+    @staticmethod
+    def of(
+        workload: Workload, cost: Floats | None = None, call_end: Floats | None = None
+    ) -> "LocalTimes":
+        """Nothing has happened yet; what calls cost, or when they end, may be known (s)."""
+        ops = OpTimes(
+            available=workload.ready.copy(),
+            released_by=np.full(len(workload), NOBODY, dtype=np.int32),
+            waits=workload.predecessors.copy(),
+            start=np.full(len(workload), np.nan),
+            end=np.full(len(workload), np.nan),
+        )
+        calls = _calls(workload, cost, call_end)
+        edges = workload.edges
+        queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
+        given = Columns(
+            queue,
+            Successors(edges.offset, edges.target, edges.lag),
+            OpColumns(workload.call, workload.duration, workload.unawaited),
+            ops,
+            calls,
+        )
+        return LocalTimes(ops, calls, given, partial(release, *given), partial(leave, *given))
+
+    def begin(self) -> list[int]:
+        """Release the ops that wait for nothing; return the calls that can then start."""
+        return self._first(self._begin(self.queue_roots()))
+
+    def queue_roots(self) -> int:
+        """Queue the ops that wait for nothing; return how many they are."""
+        roots = np.flatnonzero(self.ops.waits == 0)
+        self.columns.queue[: len(roots)] = roots
+        return len(roots)
+
+    def finish(self, call: int, time: float) -> list[int]:
+        """End a call; return the calls that can then start."""
+        self.calls.end[call] = time
+        return self._first(self._end(call))
+
+    def _first(self, count: int) -> list[int]:
+        calls: list[int] = self.columns.queue[:count].tolist()
+        return calls
+
+
+def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
+    count = len(workload.calls)
+    joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
+    awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
+    return Rendezvous(
+        offset=offsets(workload.members),
+        member=joined[np.argsort(workload.call[joined], kind="stable")],
+        late=workload.calls.late,
+        cost=np.full(count, np.nan) if cost is None else cost,
+        missing=np.bincount(awaited, minlength=len(workload.calls)).astype(np.int32),
+        last_arrival=np.full(count, workload.ready.min(initial=0.0)),
+        last_member=np.full(count, NOBODY, dtype=np.int32),
+        start=np.full(count, np.nan),
+        end=np.full(count, np.nan) if end is None else end.copy(),
+    )
+
+
+@hot_loop
+def leave(
+    queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int
+) -> int:
+    """Release what follows from the end of a call; return as :func:`release` does."""
+    return release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
+
+
+@hot_loop
+def release(
+    queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, queued: int
+) -> int:
+    """Work off the ready queue: ops that can start, and ops of calls that have ended.
+
+    Returns how many calls can start of which this cannot tell the end; they stand at the front of
+    the queue. Among predecessors that allow the same start the lowest index is the one that
+    released it, so that the order of the queue decides nothing.
+    """
+    # One array holds both: calls that can start in front, ops to work off behind. An op is taken
+    # from the queue before it adds a call, so ``started`` never passes ``head``.
+    head = 0
+    started = 0
+    while head < queued:
+        op = queue[head]
+        head += 1
+        # With an end it is a member of a call that has ended: only its successors are to be told.
+        if np.isnan(ops.end[op]):
+            ops.start[op] = ops.available[op]
+            call = work.call[op]
+            if call < 0:
+                ops.end[op] = ops.start[op] + work.duration[op]
+            elif work.unawaited[op]:
+                if np.isnan(calls.end[call]):
+                    continue
+                ops.end[op] = max(ops.start[op], calls.end[call]) + work.duration[op]
+            elif not _arrive(ops, calls, op, call):
+                continue
+            elif np.isnan(calls.end[call]):
+                queue[started] = call
+                started += 1
+                continue
+            else:
+                queued = _leave(queue, work, ops, calls, call, queued)
+                continue
+        queued = _follow(queue, edges, ops, op, queued)
+    return started
+
+
+@hot_loop
+def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
+    """Count a member in; with the last one the call starts. Return whether this was it."""
+    last, arrival = calls.last_member[call], ops.start[op]
+    if (
+        last == NOBODY
+        or arrival > calls.last_arrival[call]
+        or (arrival == calls.last_arrival[call] and op < last)
+    ):
+        calls.last_arrival[call] = arrival
+        calls.last_member[call] = op
+    calls.missing[call] -= 1
+    if calls.missing[call] > 0:
+        return False
+    calls.start[call] = calls.last_arrival[call] + calls.late[call]
+    if not np.isnan(calls.cost[call]):
+        calls.end[call] = calls.start[call] + calls.cost[call]
+    return True
+
+
+@hot_loop
+def _leave(
+    queue: Ints, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int, queued: int
+) -> int:
+    """Queue the ops of a call that has ended; return how many are queued then.
+
+    A receiver that has not arrived at what was sent eagerly goes on when it does.
+    """
+    for index in range(calls.offset[call], calls.offset[call + 1]):
+        op = calls.member[index]
+        if np.isnan(ops.start[op]) or not np.isnan(ops.end[op]):
+            continue
+        ops.end[op] = max(ops.start[op], calls.end[call]) + work.duration[op]
+        queue[queued] = op
+        queued += 1
+    return queued
+
+
+@hot_loop
+def _follow(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) -> int:
+    """Tell the successors of an op that it has ended; return how many are queued then."""
+    for edge in range(edges.offset[op], edges.offset[op + 1]):
+        follower = edges.target[edge]
+        time = ops.end[op] + edges.lag[edge]
+        # Of equal times the least index counts, whatever the order in which ops come here.
+        if time > ops.available[follower] or (
+            time == ops.available[follower] and not 0 <= ops.released_by[follower] <= op
+        ):
+            ops.available[follower] = time
+            ops.released_by[follower] = op
+        ops.waits[follower] -= 1
+        if ops.waits[follower] == 0:
+            queue[queued] = follower
+            queued += 1
+    return queued
+
 
 Progress = Callable[[int, int], None]
 """Called now and then with calls done and calls in all."""

@@ -55,11 +55,42 @@ from simulator.support.arrays import (
 from simulator.support.errors import TopologyError
 from simulator.topology import DIVIDING, Topology, with_links
 
-Columns = tuple[Longs, Ints, Floats]
-"""``offset``, ``link`` and ``share``, as in :class:`simulator.routing.routes.Routes`."""
-
 _ALIKE = 1e-9
 """Loads that differ by less, relatively, are taken for equal: sums of shares are rounded."""
+
+
+class Routes(NamedTuple):
+    """Links of messages in CSR form, and what part of a message each of them carries.
+
+    Message ``i`` takes ``link[offset[i]:offset[i + 1]]``, each at most once; of its bytes
+    ``share`` passes that link. A message on one path has shares of 1, and its links stand in the
+    order of the path. The shares of a divided one are above 0 and add up to 1 over every cut
+    between its ends, what comes back over it subtracted; where its links stand says nothing.
+    """
+
+    offset: Longs
+    link: Ints
+    share: Floats
+
+    @property
+    def message(self) -> Longs:
+        """Which message each entry of ``link`` and ``share`` belongs to."""
+        return row_of_entries(self.offset)
+
+    def along(self, value: Floats) -> Floats:
+        """Add up a value of links (s, hops) on the way of each message, shape ``(messages,)``.
+
+        Of a divided message it is the mean over its paths, as its bytes are divided over them.
+        """
+        total: Floats = np.bincount(
+            self.message, weights=value[self.link] * self.share, minlength=len(self.offset) - 1
+        ).astype(np.float64)
+        return total
+
+    def loads(self, amount: Floats, links: int) -> Floats:
+        """Add up what messages put on each of so many links (B)."""
+        sent = amount[self.message] * self.share
+        return np.bincount(self.link, sent, links).astype(np.float64)
 
 
 def is_uneven(network: Topology) -> bool:
@@ -213,7 +244,7 @@ def best_part(least: Floats, detoured: Floats) -> float:
     return min(1.0, max(0.0, at))
 
 
-def with_detours(network: Topology, paths: Found, part: float) -> Columns:
+def with_detours(network: Topology, paths: Found, part: float) -> Routes:
     """Divide messages: this part on paths of least metric, the rest on detours."""
     if part == 1.0:
         return rows_of_links(len(paths.head), message_of(paths), paths.link, paths.share)
@@ -230,7 +261,7 @@ def with_detours(network: Topology, paths: Found, part: float) -> Columns:
     return rows_of_links(len(paths.head), message, links, shares)
 
 
-def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Columns:
+def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Routes:
     """Put entries into CSR form, those of one message and link as one, those of nothing left out.
 
     The links of a message stand in order of their numbers.
@@ -240,42 +271,13 @@ def rows_of_links(count: int, message: Longs, link: Ints, share: Floats) -> Colu
     whole = np.bincount(which.ravel(), weights=share, minlength=len(key)).astype(np.float64)
     used = whole > 0
     message_of_key, links = np.divmod(key[used], most)
-    return offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used]
+    return Routes(offsets_by_row(message_of_key, count), links.astype(np.int32), whole[used])
 
 
 _KEPT = 8
 """Answers kept per topology: steps of the schedules that a planner compares."""
 _KEPT_LINKS = 1 << 22
 """Links of single messages that are kept per topology, about: 48 MiB."""
-
-
-class Routes(NamedTuple):
-    """Links of messages in CSR form, and what part of a message each of them carries.
-
-    Message ``i`` takes ``link[offset[i]:offset[i + 1]]``, each at most once; of its bytes
-    ``share`` passes that link. A message on one path has shares of 1, and its links stand in the
-    order of the path. The shares of a divided one are above 0 and add up to 1 over every cut
-    between its ends, what comes back over it subtracted; where its links stand says nothing.
-    """
-
-    offset: Longs
-    link: Ints
-    share: Floats
-
-    @property
-    def message(self) -> Longs:
-        """Which message each entry of ``link`` and ``share`` belongs to."""
-        return row_of_entries(self.offset)
-
-    def along(self, value: Floats) -> Floats:
-        """Add up a value of links (s, hops) on the way of each message, shape ``(messages,)``.
-
-        Of a divided message it is the mean over its paths, as its bytes are divided over them.
-        """
-        total: Floats = np.bincount(
-            self.message, weights=value[self.link] * self.share, minlength=len(self.offset) - 1
-        ).astype(np.float64)
-        return total
 
 
 def routes(network: Topology, source: Ints, target: Ints, amount: Floats | None = None) -> Routes:
@@ -357,7 +359,7 @@ def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
         begin = end
     share = np.concatenate([weight * share for weight, _, share in parts])
     links = np.concatenate([link for _, link, _ in parts])
-    return Routes(*rows_of_links(1, np.zeros(len(links), dtype=np.int64), links, share))
+    return rows_of_links(1, np.zeros(len(links), dtype=np.int64), links, share)
 
 
 def _by_what_is_left(network: Topology) -> list[tuple[float, Longs, Topology]]:
@@ -430,55 +432,46 @@ def part_on_slowed(network: Topology, loads: Floats, avoiding: Floats) -> float:
 
 def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None) -> Routes:
     sent = np.ones(len(source)) if amount is None else amount
-    columns = _adaptive_columns(network, (source, target), sent)
+    ways = _divided(network, (source, target), sent)
     avoiding = without_slowed(network)
-    if avoiding is not None and avoiding.slowed[columns[1]].any():
-        columns = _some_avoiding(network, avoiding, (source, target), sent, columns)
-    ways = Routes(*columns)
+    if avoiding is not None and avoiding.slowed[ways.link].any():
+        ways = _some_avoiding(network, avoiding, (source, target), sent, ways)
     for column in ways:
         column.flags.writeable = False
     return ways
 
 
-def _adaptive_columns(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Columns:
-    if network.routing.flows > 1:
-        return _hashed_columns(network, ends)
+def _divided(network: Topology, ends: tuple[Ints, Ints], sent: Floats) -> Routes:
+    """Divide messages over flows, each of which a hash sends its own way, or over paths."""
+    flows, part = network.routing.flows, 1.0
+    if flows > 1:
+        ways = [found_paths(network, *ends, flow=flow) for flow in range(flows)]
+        message = np.concatenate([message_of(paths) for paths in ways])
+        link = np.concatenate([paths.link for paths in ways])
+        share = np.concatenate([paths.share for paths in ways]) / flows
+        return rows_of_links(len(ends[0]), message, link, share)
     paths = found_paths(network, *ends)
-    evenly, part = 1.0, 1.0
+    evenly = 1.0
     if is_uneven(network):
         uneven = found_paths(network, *ends, by_capacity=True)
         evenly = part_alike(network, *(loads_of(way, sent, network) for way in (paths, uneven)))
         paths = mixed(paths, uneven, evenly)
     if network.routing.detours:
         part = part_without_detours(network, paths, sent)
-    return paths[:3] if evenly == part == 1.0 else with_detours(network, paths, part)
-
-
-def _hashed_columns(network: Topology, ends: tuple[Ints, Ints]) -> Columns:
-    """Divide messages over flows, each of which a hash sends its own way."""
-    flows = network.routing.flows
-    ways = [found_paths(network, *ends, flow=flow) for flow in range(flows)]
-    message = np.concatenate([message_of(paths) for paths in ways])
-    link = np.concatenate([paths.link for paths in ways])
-    share = np.concatenate([paths.share for paths in ways]) / flows
-    return rows_of_links(len(ends[0]), message, link, share)
+    return Routes(*paths[:3]) if evenly == part == 1.0 else with_detours(network, paths, part)
 
 
 def _some_avoiding(
-    network: Topology, avoiding: Avoiding, ends: tuple[Ints, Ints], sent: Floats, columns: Columns
-) -> Columns:
+    network: Topology, avoiding: Avoiding, ends: tuple[Ints, Ints], sent: Floats, ways: Routes
+) -> Routes:
     """Divide messages between these ways and those past slow cables."""
     try:
-        offset, link, share = _adaptive_columns(avoiding.network, ends, sent)
+        around = _divided(avoiding.network, ends, sent)
     except TopologyError:
-        return columns  # there is no other way
-    around = offset, avoiding.link[link].astype(np.int32), share
-    loads = [
-        np.bincount(way[1], way[2] * sent[row_of_entries(way[0])], len(network)).astype(np.float64)
-        for way in (columns, around)
-    ]
-    part = part_on_slowed(network, *loads)
-    message = np.concatenate([row_of_entries(columns[0]), row_of_entries(offset)])
-    links = np.concatenate([columns[1], around[1]])
-    shares = np.concatenate([part * columns[2], (1 - part) * share])
+        return ways  # there is no other way
+    around = around._replace(link=avoiding.link[around.link].astype(np.int32))
+    part = part_on_slowed(network, *(way.loads(sent, len(network)) for way in (ways, around)))
+    message = np.concatenate([ways.message, around.message])
+    links = np.concatenate([ways.link, around.link])
+    shares = np.concatenate([part * ways.share, (1 - part) * around.share])
     return rows_of_links(len(sent), message, links, shares)

@@ -38,7 +38,6 @@ from simulator.routing.paths import (
     survey_of,
 )
 from simulator.routing.routes import (
-    Columns,
     Routes,
     is_uneven,
     may_gain,
@@ -428,8 +427,7 @@ def link_loads(network: Topology, source: Ints, target: Ints, amount: Floats) ->
     for begin in range(0, len(source), max(size, 1)):
         some = slice(begin, begin + size)
         ways = routes(network, source[some], target[some], amount[some])
-        sent = amount[some][ways.message] * ways.share
-        load += np.bincount(ways.link, sent, len(network))
+        load += ways.loads(amount[some], len(network))
     return load
 
 
@@ -514,15 +512,15 @@ def each_way(network: Topology, traffic: Traffic, parts: Parts) -> Iterator[Rout
     for sent in traffic.blocks(len(network.nodes)):
         some = sent.amount > 0
         ends = sent.source[some], sent.target[some]
-        yield Routes(*_divided_ways(network, *ends, parts))
+        yield _divided_ways(network, *ends, parts)
 
 
-def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -> Columns:
+def _divided_ways(network: Topology, source: Ints, target: Ints, parts: Parts) -> Routes:
     paths = found_paths(network, source, target)
     if parts.alike < 1.0:
         paths = mixed(paths, found_paths(network, source, target, by_capacity=True), parts.alike)
     if parts.alike == parts.least == 1.0:
-        return paths[:3]
+        return Routes(*paths[:3])
     return with_detours(network, paths, parts.least)
 
 

@@ -11,7 +11,7 @@ from simulator.analytic.contraction import contract
 from simulator.analytic.longest_path import Points, makespans, starts
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
-from simulator.engine.propagate import LocalTimes
+from simulator.engine.simulation import LocalTimes
 from simulator.support.errors import DeadlockError, WorkloadError
 from simulator.workload import What
 

@@ -15,7 +15,7 @@ from math import sqrt
 from pathlib import Path
 
 from benchmarks.mutants.changes import Mutant, mutants
-from benchmarks.mutants.server import BROKEN, SURVIVED, imported_anew, serve
+from benchmarks.mutants.server import BROKEN, SURVIVED, serve
 
 ROOT = Path(__file__).parents[2]
 AREAS = ("simulator", "collectives", "topologies", "traces", "experiments")
@@ -146,21 +146,11 @@ def _verdicts(module: Path, chosen: list[Mutant], *, hot: bool) -> tuple[list[st
     if not tests:
         return [], min(len(chosen), _OF_MODULE)
     file = ROOT / module
-    inside = [mutant for mutant in chosen if mutant.function is not None]
-    served = serve(file, tests, inside, _OF_MODULE, hot=hot)
-    verdicts = []
+    served = serve(file, tests, chosen, _OF_MODULE, hot=hot)
     for number, verdict in served.verdicts.items():
-        verdicts.append(verdict)
         if verdict == SURVIVED:
-            print(f"survived: {module}:{inside[number]}", flush=True)
-    name = ".".join(module.with_suffix("").parts)
-    share = round(_OF_MODULE * (len(chosen) - len(inside)) / len(chosen))
-    for mutant in [mutant for mutant in chosen if mutant.function is None][:share]:
-        verdict = imported_anew(file, name, tests, mutant)
-        verdicts.append(verdict)
-        if verdict == SURVIVED:
-            print(f"survived: {module}:{mutant}", flush=True)
-    return verdicts, len(served.unreached)
+            print(f"survived: {module}:{chosen[number]}", flush=True)
+    return list(served.verdicts.values()), len(served.unreached)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PROMISES = ("strict", "maxsize", "stacklevel", "timeout")
+"""Keywords whose values change no answer."""
 HOT = "hot_loop"
 """The decorator of loops that are compiled."""
 
@@ -38,12 +40,18 @@ class Mutant:
 
 
 def mutants(tree: ast.Module) -> Iterator[Mutant]:
-    r"""Yield every change of a module, but for annotations and what only names types.
+    r"""Yield every change of a module that can change an answer.
+
+    Left out are annotations and what only names types, and the words of messages: what stands in
+    an f-string, in an error that is raised, or behind a keyword that is a promise to the reader
+    (``strict`` of ``zip``) or says how much is remembered.
 
     Examples
     --------
     >>> [str(mutant) for mutant in mutants(ast.parse("def f(x: int) -> int:\n    return x + 1"))]
     ["2: operator of 'x + 1'", "2: constant of '1'"]
+    >>> list(mutants(ast.parse("raise E(f'{x + 1}', 2)\nzip(a, b, strict=True)")))
+    []
     """
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
     for statement, function, hot in _statements(tree.body, None, hot=False):
@@ -93,6 +101,8 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     yield statement
     if isinstance(statement, (*_FUNCTIONS, ast.Import, ast.ImportFrom)):
         return
+    if isinstance(statement, ast.Raise):
+        return
     left: list[ast.AST] = [
         value
         for name, value in ast.iter_fields(statement)
@@ -102,6 +112,8 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     ]
     while left:
         node = left.pop(0)
+        if isinstance(node, ast.JoinedStr) or getattr(node, "arg", None) in _PROMISES:
+            continue
         yield node
         left[:0] = [
             child

@@ -2,7 +2,8 @@
 
 A child shares what its parent imported and read. A function is changed where it stands: whoever has
 imported it has the changed one. What runs when a module is imported (constants, default values) is
-changed before the module is imported, in a process of its own.
+run once more, changed, and what has another value then takes the place of the one before, wherever
+it has been imported to.
 
 Loops that are compiled are run as Python by their tests, as ``hot``: compiling a mutant takes
 minutes.
@@ -11,8 +12,6 @@ minutes.
 import ast
 import contextlib
 import gc
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import resource
@@ -20,10 +19,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -76,40 +75,6 @@ def serve(
     return served
 
 
-def imported_anew(file: Path, name: str, tests: Sequence[str], mutant: Mutant) -> str:
-    """Try a change of what runs when a module is imported."""
-
-    def run() -> str:
-        tree = mutated(ast.parse(file.read_text("utf-8")), mutant)
-        sys.meta_path.insert(0, _Changed(name, compile(tree, str(file), "exec"), file))
-        with _silence():
-            status = pytest.main([*WORDS, *CHOSEN, *tests])
-        return SURVIVED if status == 0 else NOTICED
-
-    answer = _in_child(run, 3 * _MOST_S)
-    return answer if isinstance(answer, str) else NOTICED
-
-
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module, changed."""
-
-    def __init__(self, name: str, code: CodeType, file: Path) -> None:
-        self._name, self._code, self._file = name, code, file
-
-    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        spec = importlib.machinery.ModuleSpec(fullname, self, origin=str(self._file))
-        spec.has_location = True
-        return spec
-
-    def create_module(self, _: object) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(self._code, module.__dict__)
-
-
 def _served(loop: "_Loop", tests: Sequence[str]) -> object:
     with _silence():
         pytest.main([*WORDS, *CHOSEN, *tests], plugins=[loop])
@@ -141,7 +106,8 @@ class _Loop:
                 break
             first, last = mutant.lines
             lines = set(range(first, last + 1))
-            near = _quickest([test for test in reached if test.lines & lines])
+            at_import = mutant.function is None
+            near = _quickest([test for test in reached if at_import or test.lines & lines])
             if not near:
                 unreached.append(number)
                 continue
@@ -190,7 +156,8 @@ class _Loop:
         budget = 5.0 + 4 * sum(test.took for test in near)
 
         def run() -> str:
-            if not _patch(self._file, mutated(tree, mutant), mutant):
+            patch = _patch_values if mutant.function is None else _patch
+            if not patch(self._file, mutated(tree, mutant), mutant):
                 return BROKEN
             self._failed = False
             for number, test in enumerate(near):
@@ -224,12 +191,73 @@ def _patch(file: Path, tree: ast.Module, mutant: Mutant) -> bool:
     code = compile(tree, str(file), "exec", dont_inherit=True)
     new = {(part.co_qualname, part.co_firstlineno): part for part in _parts(code)}
     changed = False
+    gc.unfreeze()  # what is frozen is not listed
     for function in [thing for thing in gc.get_objects() if isinstance(thing, FunctionType)]:
         old = function.__code__
-        if old.co_filename == str(file) and old.co_firstlineno == mutant.function:
-            function.__code__ = new[old.co_qualname, old.co_firstlineno]
+        if old.co_filename != str(file) or mutant.function not in (None, old.co_firstlineno):
+            continue
+        code = new.get((old.co_qualname, old.co_firstlineno), old)
+        if mutant.function is not None or code != old:
+            function.__code__ = code
             changed = True
     return changed
+
+
+def _patch_values(file: Path, tree: ast.Module, mutant: Mutant) -> bool:
+    """Run a changed module, and put what has another value into all that have the one before."""
+    live = next(
+        module.__dict__
+        for module in list(sys.modules.values())
+        if getattr(module, "__file__", None) == str(file)
+    )
+    anew = {name: live[name] for name in ("__name__", "__file__", "__package__", "__doc__")}
+    try:
+        exec(compile(tree, str(file), "exec", dont_inherit=True), anew)
+    except Exception:
+        return True  # noticed by whoever imports it: nothing is left that could be run
+    changed = False
+    for name, value in anew.items():
+        before = live.get(name)
+        if isinstance(value, type) and isinstance(before, type):
+            changed |= _patch_defaults(vars(before), vars(value))
+            for field, default in vars(value).items():
+                if _differ(vars(before).get(field), default):
+                    setattr(before, field, default)
+                    changed = True
+        elif _differ(before, value):
+            changed |= bool(_replaced(name, before, value))
+    return _patch_defaults(live, anew) or changed or _patch(file, tree, mutant)
+
+
+def _patch_defaults(live: Mapping[str, Any], anew: Mapping[str, Any]) -> bool:
+    changed = False
+    for name, function in anew.items():
+        before = live.get(name)
+        if isinstance(function, FunctionType) and isinstance(before, FunctionType):
+            for where in ("__defaults__", "__kwdefaults__"):
+                if repr(getattr(before, where)) != repr(getattr(function, where)):
+                    setattr(before, where, getattr(function, where))
+                    changed = True
+    return changed
+
+
+def _differ(before: object, after: object) -> bool:
+    """Whether two values are data and not the same: what has an address in its text is none."""
+    texts = repr(before), repr(after)
+    return texts[0] != texts[1] and " at 0x" not in "".join(texts)
+
+
+def _replaced(name: str, before: object, value: object) -> int:
+    """Replace a value in every module that has it, under any name where it is no small number."""
+    number = 0
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for known, what in list(names.items()):
+            is_alone = not isinstance(what, int | None)
+            if what is before and (known == name or is_alone):
+                names[known] = value
+                number += 1
+    return number
 
 
 def _parts(code: CodeType) -> Iterator[CodeType]:

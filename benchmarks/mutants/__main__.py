@@ -32,7 +32,7 @@ pytest's plugins, which it has to import itself."""
 
 
 def nearest_tests(module: Path) -> list[str]:
-    """List test files that import a module, those of its own room first, the smaller ones first."""
+    """List a module, for its examples, and tests: files that import it, of its own room first."""
     name = ".".join(module.with_suffix("").parts)
     words = (f"from {name} import", f"import {name}", f'"{name}')
     near = []
@@ -48,7 +48,8 @@ def nearest_tests(module: Path) -> list[str]:
             (False, False, False, file.stat().st_size, str(file.relative_to(ROOT)))
             for file in (ROOT / "tests" / module.parent).glob("test_*.py")
         ]
-    return [entry[-1] for entry in sorted(near)[:_FILES]]
+    examples = [str(module)] if ">>>" in (ROOT / module).read_text("utf-8") else []
+    return [*examples, *(entry[-1] for entry in sorted(near)[:_FILES])]
 
 
 def _modules(areas: list[str], *, hot: bool) -> dict[Path, list[Mutant]]:

@@ -60,7 +60,7 @@ def test_a_mutant_knows_its_function_and_its_statement(tree):
 
 def test_tests_of_a_module_are_those_that_import_it():
     tests = nearest_tests((ROOT / "simulator" / "shares.py").relative_to(ROOT))
-    assert tests[0] == "tests/simulator/test_shares.py"
+    assert tests[:2] == ["simulator/shares.py", "tests/simulator/test_shares.py"], "examples first"
 
 
 def test_an_interval_is_wider_where_modules_differ():

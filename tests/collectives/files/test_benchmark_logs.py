@@ -255,6 +255,37 @@ def test_perftest_s_megabytes_are_of_two_to_the_twenty(tmp_path):
     assert "unit" in refused(tmp_path, wrong)
 
 
+@pytest.mark.parametrize(
+    ("unit", "amount"), [("MB/sec", 2**20), ("MiB/sec", 2**20), ("Gb/sec", 125_000_000)]
+)
+def test_perftest_s_bandwidth_is_the_same_in_every_unit(tmp_path, unit, amount):
+    rate = 12.5e9
+    text = f" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]\n"
+    text += f" 65536  1000  {rate / amount}  {rate / amount}  {rate / 65536e6:.6f}\n"
+    (call,) = read(tmp_path, text).calls
+    assert call.size / call.time == pytest.approx(rate)
+
+
+WIDTHS = {
+    1: ("int8", "uint8", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2"),
+    2: ("half", "bfloat16"),
+    4: ("float", "int32", "uint32"),
+    8: ("double", "int64", "uint64"),
+}
+"""Of nccl-tests, src/common.cu: ``ncclTypeSize``."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width"), [(name, width) for width, names in WIDTHS.items() for name in names]
+)
+def test_elements_have_the_width_of_their_type(tmp_path, dtype, width):
+    options = {"hosts": ("one",) * 3, "dtype": dtype}
+    text = printed("all_reduce_perf", "all_reduce", TIMES, width=width, **options)
+    assert len(read(tmp_path, text).calls) == len(TIMES)
+    torn = printed("all_reduce_perf", "all_reduce", TIMES, width=2 * width, **options)
+    assert f"elements of type {dtype} are not {MIB} B" in refused(tmp_path, torn)
+
+
 def test_perftest_s_latency(tmp_path):
     text = (
         "                    RDMA_Write Latency Test\n"

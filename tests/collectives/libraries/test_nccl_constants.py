@@ -1,0 +1,57 @@
+"""The tables of NCCL's tuner as NVIDIA publishes them: v2.30.7, src/graph/tuning.cc and device.h.
+
+In microseconds, GB/s and KiB as they stand there; a transcription is wrong by a digit or right.
+"""
+
+import pytest
+
+from collectives.libraries import nccl_constants as nccl
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+
+
+def us(by_protocol):
+    return [round(1e6 * by_protocol[name], 9) for name in PROTOCOLS if name in by_protocol]
+
+
+def test_hardware_latencies_are_those_of_the_tuner():
+    """``hwLat`` by link, of trees and of rings."""
+    assert us(nccl.NVLINK.tree_steps) == [0.6, 1.25, 4.0]
+    assert us(nccl.NVLINK.steps) == [0.6, 1.9, 3.4]
+    assert us(nccl.PCI.tree_steps) == [1.0, 4.0], "without LL128, which needs NVLink"
+    assert us(nccl.PCI.steps) == [1.0, 5.7]
+    assert us(nccl.NET_TREE_STEP) == [5.0, 8.5, 14.0]
+    assert us(nccl.NET_STEP) == [2.7, 4.0, 14.0]
+    assert us({"LL": nccl.NVLS_STEP, "Simple": nccl.NVLS_NET_STEP}) == [25, 20.9]
+
+
+def test_base_latencies_are_those_of_the_tuner():
+    """``baseLat`` of rings, and what LL128 and Simple cost more than LL once per call."""
+    assert us(nccl.BASE_RING) == [6.6, 14.0, 8.4]
+    wide = {link: getattr(nccl, link).wide for link in ("NVLINK", "PCI")}
+    assert wide["NVLINK"] == pytest.approx(nccl.BASE_RING["LL128"] - nccl.BASE_RING["LL"])
+    assert wide["PCI"] == pytest.approx(nccl.BASE_RING["Simple"] - nccl.BASE_RING["LL"])
+
+
+def test_protocols_carry_what_their_lines_have_room_for():
+    assert nccl.FRACTION == {"LL": 4 / 8, "LL128": 0.92, "Simple": 1}
+    assert nccl.FRACTION["LL128"] == pytest.approx(120 / 128, rel=0.02), "the tuner rounds it down"
+    assert pytest.approx(0.92 * 0.85) == nccl.TREE_FRACTION
+    assert nccl.CHANNEL_SLOT == 4 * 2**20 // nccl.NET_SLOTS, "a buffer of 4 MiB in NCCL_STEPS slots"
+    assert nccl.LL_CHANNEL == 4096
+
+
+def test_what_a_channel_moves_is_that_of_the_tuner():
+    """``llMaxBws``, ``perChMaxRingLL128Bws``, ``perChMaxTreeBws`` and ``nvlsEfficiency``."""
+    of = nccl.GENERATIONS
+    assert [of[name].ll_cap / 1e9 for name in ("volta", "ampere", "hopper", "blackwell")] == [
+        pytest.approx(39), pytest.approx(87.7), pytest.approx(141), pytest.approx(282)
+    ]  # fmt: skip
+    assert [of[name].channel / 1e9 for name in ("ampere", "hopper", "blackwell")] == [20, 36.7, 40]
+    assert [of[name].nvls for name in ("ampere", "hopper", "blackwell")] == [None, 0.85, 0.74]
+    assert [of[name].nvls_channels for name in ("hopper", "blackwell")] == [16, 24]
+    trees = {name: bandwidth / 1e9 for name, bandwidth in nccl.TREE_CHANNEL.items()}
+    assert trees == {"volta": 18.5, "ampere": 23.6, "ada": 23.6}
+    assert nccl.BLACKWELL_CHANNEL == {"2.28": 73.4e9, "2.29": 34.5e9}
+    assert pytest.approx(18 * 40.1e9) == nccl.BLACKWELL_RING
+    assert nccl.LONG_RING == {"volta": 1.9, "": 1.4}

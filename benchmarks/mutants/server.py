@@ -33,6 +33,8 @@ SURVIVED, NOTICED, BROKEN = "survived", "noticed", "broken"
 _MOST_S = 30.0
 """Processor time of the pass that sees which lines tests reach; what it does not come to is left
 out."""
+_MOST_EVENTS = 500_000
+"""Calls and lines of a test that are looked at: what a test reaches only later is left out."""
 _OF_MUTANT_S = 10.0
 """Processor time of the tests of a mutant, the quickest first: one that these do not notice counts
 as survived, whatever others would say."""
@@ -117,37 +119,18 @@ class _Loop:
 
     def _reach(self, items: list[pytest.Item]) -> list[tuple[int, list[int], float]]:
         """Run all once, and note the lines that each reaches of those that pass."""
-        lines: set[int] = set()
-        name = str(self._file)
-
-        def local(frame: FrameType, event: str, _: object) -> Any:
-            if event == "line":
-                lines.add(frame.f_lineno)
-            return local
-
-        def calls(frame: FrameType, _: str, __: object) -> Any:
-            if frame.f_code.co_filename != name:
-                return None
-            lines.add(frame.f_lineno)
-            return local
-
+        trace = _Trace(str(self._file))
         reached = []
         until = time.process_time() + _MOST_S
         for number, item in enumerate(items):
             if time.process_time() > until:
                 break
-            lines.clear()
             self._failed = False
-            threading.settrace(calls)
-            sys.settrace(calls)
             start = time.process_time()
-            try:
+            with trace.watching():
                 _run(item, items[number + 1 : number + 2])
-            finally:
-                sys.settrace(None)
-                threading.settrace(None)  # type: ignore[arg-type]
-            if lines and not self._failed:
-                reached.append((number, sorted(lines), time.process_time() - start))
+            if not self._failed:
+                reached.append((number, sorted(trace.lines), time.process_time() - start))
         return reached
 
     def _tried(
@@ -169,6 +152,44 @@ class _Loop:
 
         answer = _in_child(run, budget)
         return answer if isinstance(answer, str) else NOTICED  # without end, or a crash
+
+
+class _Trace:
+    """The lines of a file that run, among the first calls and lines of a test."""
+
+    def __init__(self, name: str) -> None:
+        self.lines: set[int] = set()
+        self._name, self._left = name, 0
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the lines that run inside."""
+        self.lines.clear()
+        self._left = _MOST_EVENTS
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def _call(self, frame: FrameType, _: str, __: object) -> Any:
+        if not self._goes_on() or frame.f_code.co_filename != self._name:
+            return None
+        self.lines.add(frame.f_lineno)
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            self.lines.add(frame.f_lineno)
+        return self._line if self._goes_on() else None
+
+    def _goes_on(self) -> bool:
+        self._left -= 1
+        if self._left <= 0:
+            sys.settrace(None)
+        return self._left > 0
 
 
 def _quickest(tests: list[Reached]) -> list[Reached]:

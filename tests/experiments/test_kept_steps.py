@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 import time
+import zlib
 from contextlib import closing
 
 import numpy as np
@@ -90,15 +91,35 @@ def _replace(folder, data):
         database.execute("update kept set data = ?", (data,))
 
 
+def sealed(old, new):
+    """Change the words of what was kept as who knows its checksum would."""
+
+    def change(data):
+        begin = len(b"twofold step 2\n") + 8
+        changed = data[begin:-4].replace(old, new, 1)
+        size = int.from_bytes(data[begin - 8 : begin], "little") + len(new) - len(old)
+        whole = data[: begin - 8] + size.to_bytes(8, "little") + changed
+        return whole + zlib.crc32(whole).to_bytes(4, "little")
+
+    return change
+
+
+def flipped(data):
+    at = len(data) - 100
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
 FOREIGN = {
     "nothing": lambda data: b"",
     "text": lambda data: "text",
     "another": lambda data: b"\x80\x04cos\nsystem\n." + data,
     "cut": lambda data: data[:-5],
     "longer": lambda data: data + b"x",
-    "class": lambda data: data.replace(b'"record": "Workload"', b'"record": "Workl0ad"'),
-    "object": lambda data: data.replace(b'"<f8"', b'"|O8"'),
-    "edges": lambda data: data.replace(b'"job_ranks": 4', b'"job_ranks": 0'),
+    "a bit": flipped,
+    "class": sealed(b'"record": "Workload"', b'"record": "Workl0ad"'),
+    "object": sealed(b'"<f8"', b'"|O8"'),
+    "edges": sealed(b'"job_ranks": 4', b'"job_ranks": 0'),
+    "shape": sealed(b'"columns": [["<', b'"columns": [["<f8", [1180591620717411303424]], ["<'),
 }
 
 

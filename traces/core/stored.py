@@ -1,11 +1,12 @@
 """A step as bytes and back, to be kept: plain values and columns, nothing that is run.
 
 A header of JSON has the values, and for each column its type and shape; the columns follow as they
-are in memory. What comes back is checked as what a reader makes is: a table of classes says which
-records there are, and each checks itself when it is built.
+are in memory, and a checksum. What comes back is checked as what a reader makes is: a table of
+classes says which records there are, and each checks itself when it is built.
 """
 
 import json
+import zlib
 from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
@@ -26,8 +27,8 @@ _RECORDS = {
         *(Workload, Edges, Calls, Group, Copies, Repeats),
     )
 }
-_BEGIN = b"twofold step 1\n"
-_LENGTH = 8
+_BEGIN = b"twofold step 2\n"
+_LENGTH, _CHECKSUM = 8, 4
 _NUMBERS = "biuf"
 """Kinds of columns: truth values, whole numbers and others; never objects."""
 
@@ -49,20 +50,26 @@ def stored(loaded: Loaded) -> bytes:
     described = [[column.dtype.str, list(column.shape)] for column in columns]
     header = json.dumps({"value": value, "columns": described}).encode()
     body = b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
-    return b"".join([_BEGIN, len(header).to_bytes(_LENGTH, "little"), header, body])
+    whole = b"".join([_BEGIN, len(header).to_bytes(_LENGTH, "little"), header, body])
+    return whole + _checksum(whole)
+
+
+def _checksum(data: bytes | memoryview) -> bytes:
+    return zlib.crc32(data).to_bytes(_CHECKSUM, "little")
 
 
 def restored(data: bytes) -> Loaded | None:
     """Read a step that :func:`stored` wrote; None where the bytes are anything else."""
     try:
-        if not data.startswith(_BEGIN):
+        whole = memoryview(data)[:-_CHECKSUM]
+        if not data.startswith(_BEGIN) or data[-_CHECKSUM:] != _checksum(whole):
             return None
         begin = len(_BEGIN) + _LENGTH
         end = begin + int.from_bytes(data[len(_BEGIN) : begin], "little")
         header = json.loads(data[begin:end])
-        loaded = _value(header["value"], _columns(data, end, header["columns"]))
-    except (TwofoldError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return None
+        loaded = _value(header["value"], _columns(whole, end, header["columns"]))
+    except (TwofoldError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError):
+        return None  # written by another version
     return loaded if isinstance(loaded, Loaded) else None
 
 
@@ -85,7 +92,7 @@ def _plain(value: Any, columns: list[NDArray[Any]]) -> Any:
     raise UnstorableError(f"a {type(value).__name__} is not kept")
 
 
-def _columns(data: bytes, begin: int, described: list[Any]) -> list[NDArray[Any]]:
+def _columns(data: memoryview, begin: int, described: list[Any]) -> list[NDArray[Any]]:
     columns = []
     for text, shape in described:
         kind = np.dtype(text)

@@ -149,6 +149,7 @@ def test_load_imbalance_ratio_is_the_busiest_over_the_idlest_rank_with_its_calls
         [(CALL, "nccl", 0.0, 2.0), (KERNEL, "gemm", 3.0, 3.5)],
     )
     assert load_imbalance_ratio(run) == pytest.approx(4.0 / 2.5)
+    assert load_imbalance_ratio(recorded([(KERNEL, "gemm", 1.0, 4.0)])) is None, "nobody beside it"
 
 
 def test_the_straggler_delay_is_the_spread_of_last_ends_over_the_time_of_all_calls():

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from simulator.support.compiled import is_trusted
 from simulator.support.errors import OutputError
 
 ENVIRONMENT = "TWOFOLD_CACHE"
@@ -55,6 +54,8 @@ def cache_folder() -> Path | None:
 
 def trusted_folder() -> Path | None:
     """Return the cache's directory where nobody else may have written to it."""
+    from simulator.support.compiled import is_trusted  # small files do without
+
     folder = cache_folder()
     if folder is None:
         return None

@@ -39,8 +39,6 @@ from typing import (
     overload,
 )
 
-import numpy as np
-
 if TYPE_CHECKING:
     from numba.core.types import Type
 
@@ -55,7 +53,8 @@ BEFORE_READING: set[Callable[[], None]] = set()
 READ_ONLY = "read-only"
 """Marks, in ``Annotated``, an array given to a loop that is read-only: to Numba another type."""
 
-_NUMBERS: dict[Any, str] = {int: "int64", float: "float64", bool: "boolean", np.uint64: "uint64"}
+_NUMBERS = {"int": "int64", "float": "float64", "bool": "boolean", "uint64": "uint64"}
+"""Numba's names of numbers, by the names of Python's and NumPy's types."""
 
 _COMPILING = "compiling hot loops (first use after installation)"
 
@@ -132,8 +131,8 @@ def signature(function: Callable[..., Any]) -> "tuple[Type, ...]":
 def _type(annotation: Any) -> "Type":
     from numba import types
 
-    if annotation in _NUMBERS:
-        number: types.Type = getattr(types, _NUMBERS[annotation])
+    if getattr(annotation, "__name__", "") in _NUMBERS:
+        number: types.Type = getattr(types, _NUMBERS[annotation.__name__])
         return number
     if get_origin(annotation) is tuple:
         return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
@@ -154,6 +153,7 @@ def _array(annotation: Any) -> "Type":
 
     Of records ``Annotated[NDArray[np.void], dtype]``.
     """
+    import numpy as np  # as Numba has: whoever only asks for files that are trusted needs neither
     from numba import from_dtype, types
 
     leaves = _leaves(annotation)

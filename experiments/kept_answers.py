@@ -51,9 +51,9 @@ class Question:
             with closing(KeptStore(self._folder)) as store:
                 data = store.kept(self._key)
             if data is not None:
-                kept = json.loads(data)
-                if kept["files"] == {path: _stamp(path) for path in kept["files"]}:
-                    return str(kept["answer"])
+                entry = json.loads(data)
+                if entry["files"] == {path: _stamp(path) for path in entry["files"]}:
+                    return str(entry["answer"])
         return None
 
     def listen(self) -> None:
@@ -68,9 +68,9 @@ class Question:
             files = {path: _stamp(path) for path in sorted({*self._named, *opened})}
             if not (self._printed.is_whole and self._are_settled(files)):
                 return
-            kept = {"answer": "".join(self._printed.texts), "files": files}
+            entry = {"answer": "".join(self._printed.texts), "files": files}
             with closing(KeptStore(self._folder)) as store:
-                store.keep(self._key, json.dumps(kept).encode())
+                store.keep(self._key, json.dumps(entry).encode())
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Note a file that is opened: a hook of Python's audit events."""
@@ -173,13 +173,13 @@ def _width(stream: IO[str]) -> int:
 
 def _key(words: Sequence[str]) -> bytes:
     """Hash all that an answer is made from but files."""
-    kept = {name: value for name, value in os.environ.items() if name not in _PASSING}
+    variables = {name: value for name, value in os.environ.items() if name not in _PASSING}
     streams = [
         (stream.isatty(), stream.encoding, _width(stream)) for stream in (sys.stdout, sys.stderr)
     ]
     parts = (
         *(program(*_ROOTS), sys.version, sys.path, [_stamp(path) for path in _libraries()]),
-        *(str(Path.cwd()), list(words), sorted(kept.items()), streams),
+        *(str(Path.cwd()), list(words), sorted(variables.items()), streams),
     )
     text = json.dumps(parts).encode("utf-8", "surrogateescape")
     return b"answer" + hashlib.sha256(text).digest()

@@ -32,7 +32,8 @@ OTHERS = tuple(
         "Baseline Cluster GenerationPlan Link Model Parallelism Plan Scenario Schedule Serving",
         "Settings DesignPoints",
         "Timeline Topology Training What Workload WorkloadBuilder __version__ baseline errors grid",
-        "explore load load_cluster parse_cluster parse_topology plan_on simulate steps write_plan",
+        "explore launch_file load load_cluster parse_cluster parse_topology plan_on simulate steps",
+        "write_plan",
     )
     for word in line.split()
 )

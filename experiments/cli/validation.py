@@ -136,13 +136,13 @@ def validate(
 
 def _kind_of(ctx: typer.Context, sources: Sequence[str]) -> str:
     """Return what all sources are: the kind of their tables, or traces."""
-    given = [name for name in ("serving", "serving_log", "ratios") if ctx.params[name]]
-    if given[:2] == ["serving", "serving_log"]:
+    options = [name for name in ("serving", "serving_log", "ratios") if ctx.params[name]]
+    if options[:2] == ["serving", "serving_log"]:
         raise typer.BadParameter("--serving and --serving-log: validate them separately.")
-    if given == ["ratios"]:
+    if options == ["ratios"]:
         refuse_given(ctx, ("sources", "read_as"), "for ratios")
-    if given:
-        return given[0].replace("_", " ")
+    if options:
+        return options[0].replace("_", " ")
     if not sources:
         raise typer.BadParameter("name a table, a log or a trace, or --serving FILE.csv.")
     from experiments.validation.tables import table_kind

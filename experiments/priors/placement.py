@@ -165,13 +165,13 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
     calls = list(_fastest(recorded.workload))
     if not calls or recorded.cluster.is_one_graph:
         return None
-    here = _ratios(recorded, calls)
-    if here is None:
+    as_recorded = _ratios(recorded, calls)
+    if as_recorded is None:
         return None
     # Of some sort of group, of which all members were recorded
-    whole = (whole for _, whole in _by_groups(here, calls))
+    whole = (whole for _, whole in _by_groups(as_recorded, calls))
     slow = any(float(np.median(slow)) > log(_SLOWER) for slow in whole if slow)
-    if not slow and not _too_fast(here, calls):
+    if not slow and not _too_fast(as_recorded, calls):
         return None
     fits = []
     for nodes in range(1, recorded.ranks + 1):
@@ -182,9 +182,9 @@ def misplaced(recorded: Scenario) -> Misplaced | None:
             fits.append((abs(float(np.median(ratios))), nodes))
     if not fits:
         return None
-    most = int(np.argmax(here) if slow else np.argmin(here))
+    most = int(np.argmax(as_recorded) if slow else np.argmin(as_recorded))
     call = calls[most]
-    return Misplaced(call.call, call.time, call.time / exp(here[most]), min(fits)[1])
+    return Misplaced(call.call, call.time, call.time / exp(as_recorded[most]), min(fits)[1])
 
 
 def _fastest(workload: Workload) -> Iterator[_Fastest]:

@@ -131,10 +131,10 @@ def groups(
     """
     yield ALL, "", list(rows)
     for what, value_of in by.items():
-        alike: dict[str, list[Row]] = {}
+        by_value: dict[str, list[Row]] = {}
         for row in rows:
-            alike.setdefault(value_of(row), []).append(row)
-        yield from ((what, value, alike[value]) for value in sorted(alike))
+            by_value.setdefault(value_of(row), []).append(row)
+        yield from ((what, value, by_value[value]) for value in sorted(by_value))
 
 
 def ratio_errors(answered: Sequence[Known], differ: Differ) -> tuple[PairErrors, ...]:
@@ -155,11 +155,11 @@ def ratio_errors(answered: Sequence[Known], differ: Differ) -> tuple[PairErrors,
 def _of_neighbours(
     answered: Sequence[Known], column: str, follow: Sequence[str]
 ) -> Iterator[float]:
-    alike: dict[Hashable, list[Known]] = {}
+    by_value: dict[Hashable, list[Known]] = {}
     for row in answered:
         same = tuple(row[0][name] for name in row[0] if name != column and name not in follow)
-        alike.setdefault(same, []).append(row)
-    for group in alike.values():
+        by_value.setdefault(same, []).append(row)
+    for group in by_value.values():
         group.sort(key=lambda row: str(row[0].get(column, "")).rjust(_DIGITS))
         for (facts, measured, predicted), (facts_b, measured_b, predicted_b) in pairwise(group):
             if facts.get(column) != facts_b.get(column):

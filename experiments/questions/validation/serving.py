@@ -101,9 +101,9 @@ class ValidateServingReport(Report):
     def pairs(self) -> tuple[PairErrors, ...]:
         """Errors of ratios of TPOT, by what two rows differ in: what a utility is checked by."""
         answered = [
-            (asked.facts, asked.measured_tpot, row.tpot_s)
-            for asked, row in zip(self.asked, self.rows, strict=True)
-            if asked.measured_tpot is not None and row.tpot_s is not None
+            (measured.facts, measured.measured_tpot, row.tpot_s)
+            for measured, row in zip(self.asked, self.rows, strict=True)
+            if measured.measured_tpot is not None and row.tpot_s is not None
         ]
         return ratio_errors(answered, DIFFER)
 

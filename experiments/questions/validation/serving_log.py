@@ -300,19 +300,19 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     if not isinstance(settings, dict):
         raise TraceError(f"{file}: engine_kwargs is not a table")
     blocks = meta.get("num_gpu_blocks") or settings.get("num_gpu_blocks_override") or None
-    given = _Fields(f"{file}", settings | {"num_gpu_blocks": blocks})
+    fields = _Fields(f"{file}", settings | {"num_gpu_blocks": blocks})
     name = meta.get("model") or settings.get("model")
     if not isinstance(name, str):
         raise TraceError(f"{file}: model is missing")
     model = model_named(name)
-    tp, dp = (given.count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
+    tp, dp = (fields.count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
     parallelism = Parallelism(tp=tp, dp=dp)
     if settings.get("enable_expert_parallel") and model.experts is not None and tp * dp > 1:
         parallelism = replace(parallelism, ep=tp * dp, etp=1)
     usual = engine(
         "vllm", str(meta.get("vllm_version", "")), cluster.accelerator.memory or USUAL_MEMORY
     )
-    part = given.number("gpu_memory_utilization", 0.01, 1)
+    part = fields.number("gpu_memory_utilization", 0.01, 1)
     weights = {"fp8": "fp8", "modelopt": "fp8"}.get(str(settings.get("quantization")), "bf16")
     cache = "fp8" if str(settings.get("kv_cache_dtype", "")).startswith("fp8") else "bf16"
     return Deployment(
@@ -321,14 +321,14 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
         parallelism=parallelism,
         engine=replace(
             usual,
-            tokens=given.count("max_num_batched_tokens", usual.tokens),
-            sequences=given.count("max_num_seqs", usual.sequences),
+            tokens=fields.count("max_num_batched_tokens", usual.tokens),
+            sequences=fields.count("max_num_seqs", usual.sequences),
             memory_fraction=usual.memory_fraction if part is None else float(part),
-            block=given.count("block_size", usual.block),
+            block=fields.count("block_size", usual.block),
             # The log's times are the engine's own: no server and no client stand before it.
             host=usual.host._replace(first=0.0, per_token=0.0),
         ),
         precisions=Precisions(attention=weights, network=weights, experts=weights, cache=cache),
         context=context_of(longest),
-        blocks=None if blocks is None else given.count("num_gpu_blocks"),
+        blocks=None if blocks is None else fields.count("num_gpu_blocks"),
     )

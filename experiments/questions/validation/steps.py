@@ -132,11 +132,11 @@ class StepsReport(Report):
         """Errors of pairs of the other sources."""
         left_out = {step.source for step in self.linear}
         others = [
-            (asked, step.predicted_step_s)
-            for asked, step in zip(self.asked, self.steps, strict=True)
-            if asked.source not in left_out
+            (row, step.predicted_step_s)
+            for row, step in zip(self.asked, self.steps, strict=True)
+            if row.source not in left_out
         ]
-        return pair_errors([asked for asked, _ in others], [time for _, time in others])
+        return pair_errors([row for row, _ in others], [time for _, time in others])
 
     @property
     def error_summary(self) -> ErrorSummary | None:

@@ -55,3 +55,15 @@ def test_forced_algorithms_are_one_variable():
 def test_what_no_variable_can_say_is_refused(cluster, what_ifs, algorithms, reason):
     with pytest.raises(TwofoldError, match=re.escape(reason)):
         nccl_environment(load_cluster(cluster), what_ifs, algorithms)
+
+
+def test_without_nvls_a_node_has_rings_and_one_that_has_none_stays():
+    assert not with_setting(H100, "NCCL_NVLS_ENABLE", "0").scale_up.in_network_reduction
+    assert with_setting(H100, "NCCL_NVLS_ENABLE", "1") == H100
+    a100 = load_cluster("dgx-a100")
+    assert with_setting(a100, "NCCL_NVLS_ENABLE", "0") == a100
+
+
+def test_queue_pairs_of_one_switch_are_refused_with_a_fabric_that_hashes_them():
+    with pytest.raises(TwofoldError, match="topology scale_out=leaf_spine and NCCL_IB_QPS"):
+        with_setting(H100, "NCCL_IB_QPS_PER_CONNECTION", "4")

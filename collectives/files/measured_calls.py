@@ -109,7 +109,7 @@ def placed(
             nodes = -(-rank_count // layout.ranks_per_node)
     elif layout.nodes not in (None, nodes):
         raise TraceError(f"{location}: {nodes} nodes, but --nodes {layout.nodes} was given")
-    if nodes is not None and rank_count % nodes:
+    if nodes is not None and (nodes < 1 or rank_count % nodes):
         raise TraceError(f"{location}: {rank_count} ranks do not divide evenly over {nodes} nodes")
     return rank_count, nodes
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectives.files.benchmark_logs import is_log, read_logs
+from collectives.files.measured_calls import Layout, placed
 from simulator.support.errors import TraceError
 
 SHARED = Path(__file__).parents[3].parent / "shared/traces/formats/nccl_inspector"
@@ -35,6 +36,11 @@ def written(path, lines):
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no shared traces beside the checkout")
+def test_a_call_on_no_node_is_refused():
+    with pytest.raises(TraceError, match="8 ranks do not divide evenly over 0 nodes"):
+        placed(8, 0, Layout(), "a.log, line 1")
+
+
 def test_the_examples_of_its_readme_have_the_bandwidths_that_it_prints():
     file = SHARED / "readme_examples.jsonl"
     raw = [json.loads(text)["coll_perf"] for text in file.read_text().splitlines()]

@@ -22,7 +22,7 @@ def test_hardware_latencies_are_those_of_the_tuner():
     assert us(nccl.PCI.steps) == [1.0, 5.7]
     assert us(nccl.NET_TREE_STEP) == [5.0, 8.5, 14.0]
     assert us(nccl.NET_STEP) == [2.7, 4.0, 14.0]
-    assert us({"LL": nccl.NVLS_STEP, "Simple": nccl.NVLS_NET_STEP}) == [25, 20.9]
+    assert us({"Simple": nccl.NVLS_STEP}) == [25]
 
 
 def test_base_latencies_are_those_of_the_tuner():
@@ -53,5 +53,4 @@ def test_what_a_channel_moves_is_that_of_the_tuner():
     trees = {name: bandwidth / 1e9 for name, bandwidth in nccl.TREE_CHANNEL.items()}
     assert trees == {"volta": 18.5, "ampere": 23.6, "ada": 23.6}
     assert nccl.BLACKWELL_CHANNEL == {"2.28": 73.4e9, "2.29": 34.5e9}
-    assert pytest.approx(18 * 40.1e9) == nccl.BLACKWELL_RING
     assert nccl.LONG_RING == {"volta": 1.9, "": 1.4}

@@ -169,7 +169,7 @@ def torus_grids(positions: Ints, topology: Topology) -> tuple[Ints, ...] | None:
         return (order.reshape(shape),)
     inside = np.sort(_links_inside(positions, topology))
     for shape in _shapes(len(positions), inside, closed=False):
-        if set(shape) == {min(shape), 2 * min(shape)}:
+        if shape and set(shape) == {min(shape), 2 * min(shape)}:
             forward = [_twisted_next(shape, axis) for axis in range(len(shape))]
             links = [np.arange(len(order)) * len(order) + after for after in forward]
             back = [after * len(order) + np.arange(len(order)) for after in forward]

@@ -88,9 +88,10 @@ NVLS_STEP = 25 * MICRO
 NVLS_FILL = 2
 """Passes before NVLS runs full: up to the switch and down again. Meanwhile ``NVLS_STEP`` is
 hidden."""
-NVLS_WIRE = 0.723
-"""Fitted with ``nvls_chunk`` and ``nvls_channel``: of the wire's bandwidth, what NVLS moves at
-most; 8 H100 and H200 from 4 MiB on."""
+NVLS_WIRE, NVLS_CHANNELS = 0.723, 0.86
+"""Fitted with ``nvls_chunk``: of the wire's bandwidth, what NVLS moves at most, and what its
+channels do while they serve a head. The second is 0.863 on 8 H100 and H200 from 4 MiB on and 0.858
+on 8 B300: channels keep pace with links of twice the bandwidth."""
 NVLS_TREE_SHARE = 0.793
 """Fitted on two nodes of 8 H100 (InfiniBand NDR, 64 MiB and more), with the next ones: of the
 bandwidth that nvlsEfficiency leaves to NVLS, what arrives where it is part of a tree or of
@@ -161,8 +162,8 @@ class Tuning:
     one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
     None where there is none; ``nvls_channels`` are its channels in one domain
     (src/transport/nvls.cc, NVLS_NCHANNELS), each of which serves one head after the other: a chunk
-    takes ``nvls_chunk`` and its bytes at ``nvls_channel`` (s, B/s; fitted to 8 H100 and H200, and
-    to 8 B300; held out are 8 B200, within 9 %, and the 72 GPUs of a GB200 NVL72, within 13 %).
+    takes ``nvls_chunk`` (s) besides the time of its bytes (fitted to 8 H100 and H200, and to 8
+    B300; held out are 8 B200, within 9 %, and the 72 GPUs of a GB200 NVL72, within 13 %).
     """
 
     base: float
@@ -177,7 +178,6 @@ class Tuning:
     nvls: float | None = None
     nvls_channels: int = 16
     nvls_chunk: float = 0.69 * MICRO
-    nvls_channel: float = 20 * GIGA
 
 
 _HOPPER = Tuning(
@@ -204,7 +204,6 @@ _BLACKWELL = Tuning(
     nvls=0.74,
     nvls_channels=24,
     nvls_chunk=1.16 * MICRO,
-    nvls_channel=24.8 * GIGA,
 )
 GENERATIONS = {
     "volta": replace(_AMPERE, ll_cap=39 * GIGA),

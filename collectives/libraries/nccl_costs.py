@@ -335,8 +335,8 @@ def _served(case: Case, schedule: Schedule) -> Number:
     begins = 0.0
     for chunk, ends in tables.nvls_chunks(heads):
         size = np.minimum(case.size, ends)
-        channel = (tuning.nvls_chunk / chunk + 1 / tuning.nvls_channel) / tuning.nvls_channels
-        slowed = size * np.maximum(per_byte / tables.NVLS_WIRE, channel)
+        served = per_byte / tables.NVLS_CHANNELS + tuning.nvls_chunk / chunk / tuning.nvls_channels
+        slowed = size * np.maximum(per_byte / tables.NVLS_WIRE, served)
         time = slowed * (1 + tables.NVLS_FILL * heads * chunk / (heads * chunk + size))
         longest = np.where(case.size >= begins, np.maximum(longest, time), longest)
         begins = ends

@@ -38,7 +38,7 @@ from experiments.studies.placed import (
     digest,
     whole_identity,
 )
-from simulator.support.errors import StudyError
+from simulator.support.errors import StudyError, shown
 from simulator.support.quantities import count_of
 
 LOCAL = "local"
@@ -77,10 +77,14 @@ def local_workers(address: str) -> int | None:
     if sign and protocol == LOCAL and (workers := count_of(rest)):
         most = _PER_CORE * (os.cpu_count() or 1)
         if workers > most:
-            raise StudyError(f"--dask {address!r}: this machine can run at most {most} workers")
+            raise StudyError(
+                f"--dask {shown(address)}: this machine can run at most {most} workers"
+            )
         return workers
     if protocol not in _PROTOCOLS or not rest.startswith("//") or len(rest) < 3:
-        raise StudyError(f"--dask {address!r}: write tcp://HOST:PORT of a scheduler, or local:2")
+        raise StudyError(
+            f"--dask {shown(address)}: write tcp://HOST:PORT of a scheduler, or local:2"
+        )
     return None
 
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.documents.step import about, cause, details, stats, step_sections, the_step, trust
+from experiments.documents.step import (
+    about,
+    cause,
+    details,
+    failures_section,
+    stats,
+    step_sections,
+    the_step,
+    trust,
+)
 from experiments.output.document import (
     Axis,
     Block,
@@ -23,7 +32,6 @@ from experiments.output.words import (
     NOTHING,
     better,
     is_plural,
-    percent,
     say_gain,
     say_resource,
     say_step,
@@ -73,67 +81,19 @@ def utility(report: "UtilityReport") -> Document:
     )
     best = answered[0].resource if answered else ""
     assumed = dict.fromkeys(row.bound_assumes for row in answered if row.bound_assumes)
+    failures = () if report.failing is None else (failures_section(report.failing),)
     return Document(
         title=f"Utility of {word}: {about(base)}",
         headline=_utility_headline(report, answered),
         cause=cause(base.timeline),
         trust=trust(base, doubts=doubts),
-        sections=(section, *_failures(report), *step_sections(base.timeline)),
+        sections=(section, *failures, *step_sections(base.timeline)),
         stats=stats(base),
         details=_details(
             base, answered, "\n".join(f"as if {assumption}" for assumption in assumed)
         ),
         next_steps=_next(f"twofold explain …{f' --utility {best}' if best else ''}"),
     )
-
-
-def _failures(report: "UtilityReport") -> Iterator[Section]:
-    """Say what failures cost a long run, and what fewer of them would save."""
-    if report.failing is None:
-        return
-    result = report.failing.answer()
-    lost = (
-        f"checkpoints take {percent(result['checkpoints_pct'])},"
-        f" lost work {percent(result['redone_pct'])},"
-        f" restarts {percent(result['restarts_pct'])}"
-    )
-    sentence = (
-        f"The job fails every {_say_long(result['mtbf_s'])}. With a checkpoint every"
-        f" {_say_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
-        f" into steps that are kept, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
-    )
-    rows = [
-        Row(
-            (
-                row["what"],
-                _say_long(row["now_s"]),
-                _say_long(row["then_s"]),
-                percent(row["productive_pct"]),
-                percent(row["utility_pct"]),
-            ),
-            row["utility_pct"],
-        )
-        for row in result["better"]
-    ]
-    times = "twice" if report.factor == 2 else f"{report.factor:g} times"
-    columns = (f"{times} as good", ">now", ">then", ">productive", ">saves")
-    foot = "saves: of the mean time per step, lost time included"
-    yield Section("failures", "Failures", [Text(sentence), Table(columns, rows, foot=foot)])
-
-
-def _say_long(seconds: float) -> str:
-    """Say a time in hours or minutes, as times between failures are told."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return say_time(seconds)
-
-
-def _three_digits(value: float) -> str:
-    """Write a number with thousands separated, to three digits."""
-    if value >= 100:
-        return f"{float(f'{value:.3g}'):,.0f}"
-    return f"{value:.3g}"
 
 
 def _next(*commands: str) -> tuple[str, ...]:

@@ -9,8 +9,11 @@ from experiments.output.document import (
     Doubt,
     Facts,
     NetworkMap,
+    Row,
     Section,
     Stat,
+    Table,
+    Text,
     Timeline,
     Trust,
 )
@@ -25,6 +28,7 @@ from traces.core.loaded import GENERATED, LAUNCHES_ONLY, Coverage, Loaded
 
 if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
+    from experiments.points.failures import FailingJob
     from simulator.timeline import Timeline as StepTimeline
 
 NEAR, FAR = 2.0, 5.0
@@ -467,3 +471,50 @@ def network_section(timeline: "StepTimeline") -> Section:
     words = "Utilisation of a link: the bytes that crossed it over what it could carry in the step."
     blocks = [NetworkMap(timeline)]
     return Section("network", "Network", blocks, words, wide=True, terminal=False)
+
+
+def failures_section(job: "FailingJob") -> Section:
+    """Say what failures cost a long run, and what fewer of them would save."""
+    result = job.answer()
+    lost = (
+        f"checkpoints take {percent(result['checkpoints_pct'])},"
+        f" lost work {percent(result['redone_pct'])},"
+        f" restarts {percent(result['restarts_pct'])}"
+    )
+    sentence = (
+        f"The job fails every {_say_long(result['mtbf_s'])}. With a checkpoint every"
+        f" {_say_long(result['every_s'])}, {percent(result['productive_pct'])} of its time goes"
+        f" into steps that are kept, {_three_digits(result['steps_a_month'])} in 30 days; {lost}."
+    )
+    rows = [
+        Row(
+            (
+                row["what"],
+                _say_long(row["now_s"]),
+                _say_long(row["then_s"]),
+                percent(row["productive_pct"]),
+                percent(row["utility_pct"]),
+            ),
+            row["utility_pct"],
+        )
+        for row in result["better"]
+    ]
+    times = "twice" if job.factor == 2 else f"{job.factor:g} times"
+    columns = (f"{times} as good", ">now", ">then", ">productive", ">saves")
+    foot = "saves: of the mean time per step, lost time included"
+    return Section("failures", "Failures", [Text(sentence), Table(columns, rows, foot=foot)])
+
+
+def _say_long(seconds: float) -> str:
+    """Say a time in hours or minutes, as times between failures are told."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return say_time(seconds)
+
+
+def _three_digits(value: float) -> str:
+    """Write a number with thousands separated, to three digits."""
+    if value >= 100:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"

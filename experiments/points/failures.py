@@ -31,7 +31,8 @@ class FailuresAnswer(TypedDict):
     """What becomes of a job's time, in %, if it fails as was said.
 
     ``mtbf_s`` is the job's, ``every_s`` the work between two checkpoints. ``step_s`` is the step
-    with its share of all that is lost, and ``steps_a_month`` how many last of 30 days.
+    with its share of all that is lost, None where no step is ever kept, and ``steps_a_month`` how
+    many last of 30 days.
     """
 
     mtbf_s: float
@@ -40,7 +41,7 @@ class FailuresAnswer(TypedDict):
     checkpoints_pct: float
     redone_pct: float
     restarts_pct: float
-    step_s: float
+    step_s: float | None
     steps_a_month: float
     better: list[BetterAnswer]
 
@@ -95,7 +96,7 @@ class FailingJob:
             "checkpoints_pct": 100 * result.checkpoints,
             "redone_pct": 100 * result.redone,
             "restarts_pct": 100 * result.restarts,
-            "step_s": self.step / result.productive if result.productive else CENTURY,
+            "step_s": self.step / result.productive if result.productive else None,
             "steps_a_month": result.productive * _MONTH / self.step if self.step else 0.0,
             "better": [
                 {

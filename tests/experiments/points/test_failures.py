@@ -63,3 +63,8 @@ def test_utility_says_what_becomes_of_a_run_and_changes_no_utility():
 def test_what_cannot_be_read_is_refused_with_an_example(text, reason):
     with pytest.raises(WhatIfError, match=re.escape(reason)):
         parse_failures(text, 8)
+
+
+def test_a_job_that_never_keeps_a_step_has_no_time_of_one():
+    job = FailingJob(Failures(mtbf=1, checkpoint=1, restart=1, every=1e6), 8, step=0.5, factor=2)
+    assert (job.answer()["productive_pct"], job.answer()["step_s"]) == (0, None)

@@ -81,6 +81,9 @@ def test_megatron_is_given_the_models_numbers():
         "num-query-groups": "8",
         "ffn-hidden-size": "28672",
         "seq-length": "4096",
+        "normalization": "RMSNorm",
+        # 128,256 tokens, one of which NullTokenizer adds itself.
+        "vocab-size": "128255",
     }
     assert {name: arguments[f"--{name}"] for name in numbers} == numbers
     assert {"--swiglu", "--group-query-attention", "--bf16"} <= arguments.keys()

@@ -175,7 +175,10 @@ def collective(
     ranks: Annotated[
         int | None,
         typer.Option(
-            "--ranks", "-n", min=1, show_default="all of a bare network", help="Number of ranks."
+            *("--ranks", "-n"),
+            min=1,
+            show_default="all of a bare network, or of --nodes",
+            help="Number of ranks.",
         ),
     ] = None,
     sizes: Annotated[
@@ -238,8 +241,6 @@ def collective(
         return
     if kind is None:
         raise typer.BadParameter("name a kind or calls, or --compare LOG.")
-    if ranks is None:
-        ranks = _all_ranks(cluster)
     from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
@@ -295,15 +296,6 @@ _OF_ONE_KIND = ("sizes", "algorithm", "imbalance", "compare")
 """Options that have no effect where calls are written out."""
 _OF_MODEL_ALONE = ("sizes", "algorithm", "imbalance", "engine")
 """Options that have no effect where measured calls say what is modelled, and how."""
-
-
-def _all_ranks(cluster: str) -> int:
-    """Return how many ranks a bare network has; of a cluster it has to be said."""
-    from topologies.cluster.bare import bare_network, is_bare
-
-    if not is_bare(cluster):
-        raise typer.BadParameter("how many ranks? Give --ranks.")
-    return bare_network(cluster).capacity
 
 
 def _check_nodes(nodes: int | None, cluster: str) -> None:

@@ -61,6 +61,8 @@ _NAMES = 6
 _STRETCHES = 20
 _NAME = 48
 """Characters of a name in the table; those of C++ kernels run to hundreds."""
+_TAKEN_BACK = 0.2
+"""Share of the largest gain from which on what takes it back is worth a word."""
 _PARTS = 16
 """Parts of a table; the rest is one row."""
 _DRAWN = 12
@@ -275,16 +277,12 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         (" ".join(filter(None, (part.name or part.what, part.cause))), part.saved_s)
         for part in saved["by_cause"]
     ]
-    largest = max(saved["by_cause"], key=lambda part: part.saved_s, default=None)
     saves = "save" if is_plural(saved["resource"]) else "saves"
     headline = (
         f"{better(saved['resource'], saved['factor'])} ({change}) {saves}"
         f" {percent(saved['utility_pct'])} of the {say_step(saved['step_s'])} step."
     )
-    why = ""
-    if largest is not None:
-        what = shortened(largest.name, _NAME) or largest.what
-        why = f"The largest part of it is {what}, {largest.cause}: {percent(largest.utility_pct)}."
+    why = _why_saved(saved["by_cause"])
     foot = "parts add up to the utility; the ranks of a call share its saving equally"
     if any(part.cause == CONTENTION for part in saved["by_cause"]):
         foot += "; contention: extra time compared with an idle network"
@@ -312,6 +310,27 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
         details=details(base),
         next_steps=("twofold utility …", f"twofold sweep … -r {saved['resource']}", "--verbose"),
     )
+
+
+def _why_saved(parts: "Sequence[SavedPart]") -> str:
+    """Name the largest part of a utility, and what takes much of it back."""
+    if not parts:
+        return ""
+    loss, *_, gain = sorted((parts[0], *parts), key=lambda part: part.saved_s)
+    if sum(part.saved_s for part in parts) < 0:  # the change makes the step longer
+        gain, loss = loss, gain
+    where = shortened(gain.name, _NAME) or gain.what
+    if 0 < gain.saved_s <= -loss.saved_s / _TAKEN_BACK and loss.name == gain.name:
+        return (
+            f"{where} spends {percent(gain.utility_pct)} less on {_say_cause(gain)}, but"
+            f" {percent(-loss.utility_pct)} more on {_say_cause(loss)}, which then limits it."
+        )
+    on = f", on {_say_cause(gain)}" if gain.cause else ""
+    return f"The largest part is in {where}{on}: {percent(gain.utility_pct)}."
+
+
+def _say_cause(part: "SavedPart") -> str:
+    return part.cause.replace("_", "-").replace("pcie", "PCIe") or part.what
 
 
 def _saved_table(

@@ -27,7 +27,7 @@ from simulator.engine.simulate import Planner, simulate
 from simulator.imbalance import parse_imbalance
 from simulator.schedule import Plan
 from simulator.shares import Shares, inputs, largest
-from simulator.support.errors import ScheduleError, WhatIfError
+from simulator.support.errors import ClusterError, ScheduleError, WhatIfError
 from simulator.support.names import one_of
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline
@@ -141,7 +141,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     network: Cluster | Topology | Path | str,
     sizes: Sequence[float] | None = None,
     *,
-    ranks: int,
+    ranks: int | None = None,
     nodes: int | None = None,
     algorithm: str | None = None,
     engine: str = "flow",
@@ -149,7 +149,7 @@ def collective(  # noqa: PLR0913 - the options of the command
     what_ifs: Sequence[str] = (),
     watch: "Watch" = lambda _: None,
 ) -> CollectiveReport:
-    """Time a collective of ``ranks`` ranks at several sizes (B) on a cluster or a bare topology.
+    """Time a collective at several sizes (B) on a cluster or a bare topology.
 
     On a cluster the ranks fill nodes in order, or are spread evenly over ``nodes`` of them.
 
@@ -166,7 +166,8 @@ def collective(  # noqa: PLR0913 - the options of the command
         default that of the imbalance's file, else powers of two from 1 KiB to 1 GiB. A barrier
         has no size.
     ranks, nodes
-        Number of ranks that take part, and of nodes that they are on.
+        Number of ranks that take part, and of nodes that they are on. By default all ranks take
+        part: of the nodes, or of a network that is one node or bare.
     algorithm
         A name, or a file with a schedule (:mod:`collectives.files.schedule_file`: JSON or MSCCL
         XML).
@@ -184,10 +185,12 @@ def collective(  # noqa: PLR0913 - the options of the command
     Raises
     ------
     TwofoldError
-        If the kind, algorithm or cluster is unknown, the ranks do not fit, or an imbalance is
-        given of another kind or does not fit them.
+        If the kind, algorithm or cluster is unknown, the ranks do not fit or are not given, or
+        an imbalance is given of another kind or does not fit them.
     """
     kind, algorithm = _program(kind, algorithm, imbalance)
+    if ranks is None:
+        ranks = _all_ranks(network, nodes)
     network = changed_network(network, what_ifs, ranks, nodes)
     own_schedule = _own_schedule(kind, ranks, algorithm)
     where, topology, planner = network_of(
@@ -212,6 +215,21 @@ def collective(  # noqa: PLR0913 - the options of the command
         spread_note,
         _prior(network, kind, ranks, nodes),
     )
+
+
+def _all_ranks(network: Cluster | Topology | Path | str, nodes: int | None) -> int:
+    """Return how many ranks the nodes have, or a network that is one node or a bare topology."""
+    if isinstance(network, Topology):
+        return network.ranks
+    cluster = load_cluster(network)
+    if cluster.nodes == (nodes or 1):
+        return cluster.capacity
+    if nodes is None or cluster.node_kinds:
+        raise ClusterError(
+            f"{cluster.name} has {cluster.nodes:,} nodes: how many ranks? Give --ranks, or --nodes"
+            " for all ranks of so many nodes of one kind"
+        )
+    return nodes * cluster.ranks_per_node
 
 
 @dataclass(frozen=True, slots=True)

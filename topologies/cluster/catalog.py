@@ -270,11 +270,10 @@ def as_folder(loaded: object) -> Traversable:
 
 
 def _unknown(name: str) -> ClusterError:
-    names = (*catalog(), *added_clusters())
-    hint = did_you_mean(name, names)
+    hint = did_you_mean(name, (*catalog(), *added_clusters()))
     return ClusterError(
-        f"{name}: no such cluster; {hint}the catalogue has {', '.join(names)}, "
-        "and a path of a YAML file, or of a graph (.json, .graphml), will do"
+        f"{name}: no such cluster; {hint}twofold clusters lists those of the catalogue; a path of a"
+        " YAML file, or of a graph (.json, .graphml), will do, too"
     )
 
 

@@ -10,7 +10,7 @@ from collectives.files.schedule_file import to_json
 from experiments.cli.main import app
 from experiments.questions.collective import collective
 from experiments.questions.validation.recordings import validate
-from simulator.support.errors import ScheduleError, WhatIfError, WorkloadError
+from simulator.support.errors import ClusterError, ScheduleError, WhatIfError, WorkloadError
 from topologies import load_cluster, switch
 from topologies import ring as ring_topology
 
@@ -170,9 +170,10 @@ def test_all_ranks_of_a_bare_network_are_asked_unless_it_is_said_otherwise():
         for more in ([], ["--ranks", "8"])
     )
     assert every["points"] == all_eight["points"]
-    refused = CliRunner().invoke(app, [*asked, "hgx-h100"])
-    assert refused.exit_code == 2
-    assert "how many ranks?" in refused.stderr
+    nodes = collective("all_reduce", "hgx-h100", [MIB], nodes=2)
+    assert nodes.points == collective("all_reduce", "hgx-h100", [MIB], nodes=2, ranks=16).points
+    with pytest.raises(ClusterError, match="how many ranks"):
+        collective("all_reduce", "hgx-h100", [MIB])
 
 
 @pytest.mark.parametrize("cluster", ["hgx-h100", "hgx-b300", "gb200-nvl72"])

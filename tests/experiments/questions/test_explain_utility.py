@@ -1,6 +1,7 @@
 """A utility taken apart: the same utility, in parts that add up to it."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -53,6 +54,24 @@ def test_compute_saves_in_kernels_and_what_comes_to_light_behind_them():
     rows = tf.explain(GPU, "dgx-a100", utility="compute", nodes=2).saved["by_cause"]
     assert rows[0].what == "compute"
     assert sum(row.saved_s for row in rows if row.what == "compute") > 0
+
+
+@pytest.mark.parametrize(
+    ("resource", "factor", "sentence"),
+    [
+        ("compute", 2, r"The largest part is in ampere_bf16\S+: 18\.\d+ %\."),
+        ("compute", 0.5, r"The largest part is in ampere_bf16\S+: -\d+\.\d+ %\."),
+        ("scale_up.bandwidth", 2, r"The largest part .* tp\[4\], on scale-up bandwidth: 5\.\d+ %"),
+        (
+            "scale_out.bandwidth",
+            2,
+            "dp.* less on scale-out bandwidth, but .* more on PCIe bandwidth",
+        ),
+    ],
+)
+def test_the_cause_names_what_saves_most_and_what_limits_it_then(resource, factor, sentence):
+    report = tf.explain(GPU, "dgx-a100", utility=resource, factor=factor, nodes=2)
+    assert re.search(sentence, report.record()["cause"])
 
 
 def test_slower_is_taken_apart_too():

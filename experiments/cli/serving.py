@@ -135,7 +135,8 @@ def serving(
     *,
     cluster: Cluster,
     resource: Annotated[
-        list[str] | None, typer.Option(help="Double only this resource; may be repeated.")
+        list[str] | None,
+        typer.Option("--resource", "-r", help="Double only this resource; may be repeated."),
     ] = None,
     factor: Annotated[float, typer.Option(help="How many times as much of a resource.")] = 2.0,
     figure: Figure = None,

@@ -505,6 +505,8 @@ def slo_of(plan: ServingPlan) -> Slo | None:
         name, _, time = part.strip().partition(" ")
         if name not in ("ttft", "tpot"):
             raise WorkloadError(f"slo {part.strip()!r}: write 'ttft 500 ms, tpot 50 ms'")
+        if name in limits:
+            raise WorkloadError(f"slo {plan.slo!r}: {name} is given twice")
         limits[name] = _seconds("slo", time)
         if not limits[name] > 0:
             raise WorkloadError(f"slo {name}: {time} is never met")

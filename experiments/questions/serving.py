@@ -32,6 +32,7 @@ from experiments.settings import Watch
 from simulator.serving.state import Host, gap_quantile
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TwofoldError, WhatIfError
+from simulator.support.names import one_of
 from topologies import Cluster, changed, resource_values
 from topologies.cluster.bill import TokenCost
 from traces.requests.table import Requests
@@ -257,7 +258,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     check_factor(factor)
     deployment = instances.deployment
     wanted = 1 if _deterministic(load) else seeds
-    names = resources_of(deployment) if resources is None else list(resources)
+    names = resources_of(deployment, resources)
     check_runs(tokens_of(load), wanted * (len(names) + 1))
     progress = watch(f"{len(names) + 1} points")
     before = before or Before(instances)
@@ -389,14 +390,20 @@ _LATER = -1
 """Requests not served of a run that is whole, but behind which no more was run."""
 
 
-def resources_of(deployment: Deployment) -> list[str]:
-    """Return the resources of a deployment that can be multiplied."""
-    network = [
-        name
-        for name in resource_values(deployment.cluster)
-        if name.startswith(("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth"))
-    ]
-    return [*RATES, *network]
+def resources_of(deployment: Deployment, wanted: Sequence[str] | None = None) -> list[str]:
+    """Return the resources of a deployment that are multiplied by default, or those wanted.
+
+    Raises
+    ------
+    WhatIfError
+        If it has no such resource.
+    """
+    network = list(resource_values(deployment.cluster))
+    if unknown := [name for name in wanted or () if name not in (*RATES, *network)]:
+        raise WhatIfError(f"resource {one_of(unknown[0], (*RATES, *network))}")
+    usual = ("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth")
+    each = [*RATES, *(name for name in network if name.startswith(usual))]
+    return each if wanted is None else list(wanted)
 
 
 def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -> Instances:

@@ -194,7 +194,7 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     if seeds < 1:
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
     check_factor(factor)
-    names = resources_of(instances.deployment) if resources is None else list(resources)
+    names = resources_of(instances.deployment, resources)
     wanted = 1 if isinstance(load, Requests) else seeds
     check_runs(tokens_of(load), _LOOKS * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]

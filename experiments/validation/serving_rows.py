@@ -389,14 +389,14 @@ def precisions_of(row: Cells, cluster: Cluster, model: Model, engine_name: str) 
         cache = "fp8"
     peaks = cluster.accelerator.peak
     return Precisions(
-        attention=_weight_only(attention, peaks),
-        network=_weight_only(network, peaks),
-        experts=_weight_only(experts, peaks),
+        attention=runs_as(attention, peaks),
+        network=runs_as(network, peaks),
+        experts=runs_as(experts, peaks),
         cache=cache,
     )
 
 
-def _weight_only(recipe: str, peaks: Mapping[str, float]) -> str:
+def runs_as(recipe: str, peaks: Mapping[str, float]) -> str:
     """Return the recipe that an accelerator without matrix units for one runs instead.
 
     Engines then keep weights as small as they are and multiply in 16 bits (Marlin's kernels, which

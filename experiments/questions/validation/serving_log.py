@@ -10,7 +10,7 @@ benchmark writes them (github casys-kaist/LLMServingSim).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from experiments.provenance import Head, Inputs
 from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.validation.errors import error_pct
-from experiments.validation.serving_rows import USUAL_MEMORY, context_of, model_named
+from experiments.validation.serving_rows import USUAL_MEMORY, context_of, model_named, runs_as
 from simulator.serving.engines import engine
 from simulator.serving.schedulers import Columns
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import json_rows, parse_json, read_text
+from simulator.support.names import one_of
 from simulator.support.quantities import CENTURY, MOST_RANKS
 from topologies import Cluster, load_cluster
 from traces.generate.inference import Precisions
@@ -259,6 +260,9 @@ def read_log(folder: Path | str, cluster: Cluster) -> ServingLog:
     return ServingLog(ids, arrivals - origin, prompt, output, first, last, deployment)
 
 
+_Value = TypeVar("_Value")
+
+
 @dataclass(frozen=True, slots=True)
 class _Fields:
     """Fields of a log by name, and where they stand; one that is null is not given."""
@@ -283,6 +287,14 @@ class _Fields:
                 return value
         raise TraceError(f"{self.location}: {' or '.join(names)}: missing")
 
+    def choice(self, name: str, choices: Mapping[Any, _Value]) -> _Value:
+        """Return what a setting's word stands for; None where it is not given."""
+        value = self.by_name.get(name)
+        if isinstance(value, list | dict) or value not in choices:
+            known = [str(choice) for choice in choices if choice is not None]
+            raise TraceError(f"{self.location}: {name} {one_of(str(value), known)}")
+        return choices[value]
+
     def count(self, name: str, usual: int | None = None, most: int = MOST_TOKENS) -> int:
         value = self.number(name, 1, most)
         value = usual if value is None else value
@@ -292,14 +304,32 @@ class _Fields:
         return value
 
 
+_DTYPES: Mapping[str | None, str] = dict.fromkeys(
+    (None, "auto", "bfloat16", "float16", "half"), "bf16"
+)
+_QUANTIZATIONS: Mapping[str | None, str] = {
+    None: "bf16",
+    **dict.fromkeys(("fp8", "modelopt", "fbgemm_fp8", "ptpc_fp8"), "fp8"),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin"), "int4_wo"),
+    "modelopt_fp4": "nvfp4",
+}
+"""Recipe of weights by vLLM's ``quantization`` (``layers/quantization/__init__.py``)."""
+_CACHES: Mapping[str | None, str] = {
+    **_DTYPES,
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
+}
+"""Type of the cache by vLLM's ``kv_cache_dtype`` (``vllm/config/cache.py``)."""
+
+
 def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deployment:
     """Return the engine that a log's settings describe, with room for its longest request."""
     if not isinstance(meta, dict):
         raise TraceError(f"{file}: the settings of an engine must be a table")
-    settings = meta.get("engine_kwargs") or {}
+    settings = meta.get("engine_kwargs")
+    settings = {} if settings is None else settings
     if not isinstance(settings, dict):
-        raise TraceError(f"{file}: engine_kwargs is not a table")
-    blocks = meta.get("num_gpu_blocks") or settings.get("num_gpu_blocks_override") or None
+        raise TraceError(f"{file}: engine_kwargs: {shown(settings)} is not a table")
+    blocks = meta.get("num_gpu_blocks", settings.get("num_gpu_blocks_override"))
     fields = _Fields(f"{file}", settings | {"num_gpu_blocks": blocks})
     name = meta.get("model") or settings.get("model")
     if not isinstance(name, str):
@@ -307,14 +337,20 @@ def _deployment(meta: Any, file: Path, cluster: Cluster, longest: int) -> Deploy
     model = model_named(name)
     tp, dp = (fields.count(f"{way}_parallel_size", 1, MOST_RANKS) for way in ("tensor", "data"))
     parallelism = Parallelism(tp=tp, dp=dp)
-    if settings.get("enable_expert_parallel") and model.experts is not None and tp * dp > 1:
+    if (
+        fields.choice("enable_expert_parallel", {None: False, False: False, True: True})
+        and model.experts is not None
+        and tp * dp > 1
+    ):
         parallelism = replace(parallelism, ep=tp * dp, etp=1)
     usual = engine(
         "vllm", str(meta.get("vllm_version", "")), cluster.accelerator.memory or USUAL_MEMORY
     )
     part = fields.number("gpu_memory_utilization", 0.01, 1)
-    weights = {"fp8": "fp8", "modelopt": "fp8"}.get(str(settings.get("quantization")), "bf16")
-    cache = "fp8" if str(settings.get("kv_cache_dtype", "")).startswith("fp8") else "bf16"
+    fields.choice("dtype", _DTYPES)
+    recipe = fields.choice("quantization", _QUANTIZATIONS)
+    weights = runs_as(recipe, cluster.accelerator.peak)
+    cache = fields.choice("kv_cache_dtype", _CACHES)
     return Deployment(
         model=model,
         cluster=cluster,

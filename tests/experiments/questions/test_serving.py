@@ -1,7 +1,10 @@
 """Serving: rows and logs that others measured, utilities, refusals, the command."""
 
 import csv
+import itertools
 import json
+import re
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +24,9 @@ from experiments.evaluate.serving_instances import (
 )
 from experiments.questions.serving import Slo, resources_of, serving
 from experiments.questions.validation.serving import validate_serving
-from experiments.questions.validation.serving_log import validate_serving_log
+from experiments.questions.validation.serving_log import read_log, validate_serving_log
 from helpers.places import SHARED
-from simulator.support.errors import TwofoldError
+from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from topologies import load_cluster
 from topologies.cluster.bill import LIFE, bill_of
 from traces.generate.layers import Exchange
@@ -302,22 +305,32 @@ def test_an_slo_that_no_request_meets_is_a_doubt():
     assert "no request meets the SLO: the least TTFT is" in report.doubts[0]
 
 
-def test_an_interrupted_run_answers_the_requests_that_are_done(monkeypatch):
-    """As Ctrl-C does: the first visit of the loop to Python is the last."""
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(
+    ("visit", "words"),
+    [
+        (2, "of 400 requests are answered, those done first"),
+        (12, "interrupted: 1 of 2 seeds are answered"),
+        (20, "interrupted: 0 of 1 resources are answered"),
+    ],
+)
+def test_ctrl_c_gives_a_partial_answer_that_says_so(visit, words, monkeypatch):
+    """The signal comes while the loop is at work: between two of its visits to Python."""
     from experiments.evaluate import serving_fleets as fleets
 
-    def interrupted(*words):
-        monkeypatch.setattr(fleets, "serve_requests", stopped)
-        return whole(*words[:-1], 100)
+    visits = itertools.count(1)
 
-    def stopped(*words):
-        raise KeyboardInterrupt
+    def interrupted(*words):
+        if next(visits) == visit:
+            signal.raise_signal(signal.SIGINT)
+        return whole(*words[:-1], 150)
 
     whole = fleets.serve_requests
     monkeypatch.setattr(fleets, "serve_requests", interrupted)
-    report = serving(deployment(), generate_requests(400, 50.0, 64, 8), resources=["compute"])
-    assert "of 400 requests are answered" in report.doubts[0]
-    assert report.utilities == ()
+    load = "--rate 50/s --requests-count 400 --input 64 --output-tokens 8 --seeds 2"
+    words_of = f"serving llama-3.1-8b -c hgx-h100 -r compute {load}".split()
+    done = RUNNER.invoke(app, words_of)
+    assert words in " ".join(done.output.split())
 
 
 def test_a_million_tokens_cost_what_the_bill_says():
@@ -342,3 +355,49 @@ def test_an_engine_that_fuses_casts_saves_three_of_a_layer():
     wide = deployment(recipes=("bf16", "bf16", "bf16"))
     same = replace(wide, engine=replace(wide.engine, fuses_casts=True))
     assert instance_surface(wide).tokens[1] == instance_surface(same).tokens[1]
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"engine_kwargs": []}, "engine_kwargs: [] is not a table"),
+        (
+            {"engine_kwargs": {"quantization": "zz"}},
+            "quantization 'zz' is not one of fp8, modelopt",
+        ),
+        ({"engine_kwargs": {"quantization": ["fp8"]}}, "quantization \"['fp8']\" is not one of"),
+        ({"engine_kwargs": {"kv_cache_dtype": "fp9"}}, "did you mean fp8?"),
+        ({"engine_kwargs": {"dtype": "float32"}}, "dtype 'float32' is not one of auto, bfloat16"),
+        ({"engine_kwargs": {"enable_expert_parallel": "no"}}, "enable_expert_parallel 'no' is not"),
+        ({"num_gpu_blocks": 0}, "num_gpu_blocks: 0 is not 1 to"),
+        ([], "the settings of an engine must be a table"),
+    ],
+)
+def test_settings_of_an_engine_that_nobody_knows_are_refused(meta, said, tmp_path):
+    whole = meta if isinstance(meta, list) else {"model": "meta-llama/Llama-3.1-8B"} | meta
+    (tmp_path / "meta.json").write_text(json.dumps(whole))
+    request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request))
+    with pytest.raises(TraceError, match=re.escape(said)):
+        validate_serving_log(tmp_path, "hgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("setting", "weights", "cache"),
+    [("awq", "int4_wo", "bf16"), ("modelopt_fp4", "int4_wo", "bf16"), ("fp8", "fp8", "fp8")],
+)
+def test_a_log_has_the_precisions_of_its_settings(setting, weights, cache, tmp_path):
+    """Hopper has no products in four bits: they run in 16 on weights of four."""
+    kwargs = {"quantization": setting, "kv_cache_dtype": "fp8_e4m3" if cache == "fp8" else None}
+    meta = {"model": "meta-llama/Llama-3.1-8B", "engine_kwargs": kwargs}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    request = {"input_toks": 64, "output_toks": 8, "queued_ts": 0.0}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request))
+    parts = read_log(tmp_path, load_cluster("hgx-h100")).deployment.precisions
+    assert (parts.attention, parts.network, parts.cache) == (weights, weights, cache)
+
+
+@pytest.mark.parametrize("resource", ["banana", "scale_up.bandwith"])
+def test_a_resource_that_nobody_knows_is_refused(resource):
+    with pytest.raises(WhatIfError, match=r"is not one of compute, memory\.bandwidth"):
+        serving(deployment(), Closed(2, 64, 8), resources=[resource])

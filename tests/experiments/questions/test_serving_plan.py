@@ -45,6 +45,12 @@ def test_drafts_cost_their_passes_and_save_iterations():
     assert mean_tpot(speculation="ngram 3 accepts 1") >= alone, "drafts that nobody accepts"
 
 
+def test_a_limit_of_an_slo_that_is_given_twice_is_refused():
+    plan = serving_plan(model="llama-3.1-8b", rate="1/s", slo="ttft 500 ms, ttft 50 ms")
+    with pytest.raises(TwofoldError, match="ttft is given twice"):
+        slo_of(plan)
+
+
 def test_a_model_that_drafts_takes_memory():
     fields = {"model": "llama-3.1-8b", "rate": "1/s"}
     alone, drafted = (

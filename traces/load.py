@@ -255,7 +255,7 @@ def _with_dumps(job: _Job) -> _Job:
     dumps = [skip.file for skip in job.skipped if format_of(skip.file) == "flight_recorder"]
     if not dumps:
         return job
-    from traces.flight_recorder.join import with_dumps
+    from traces.flight_recorder.dump import with_dumps
 
     return with_dumps(job, dumps)
 
@@ -358,7 +358,7 @@ def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
 
 
 def _open_ndtimeline(path: Path, _: Options) -> OpenTrace:
-    from traces.ndtimeline.reader import load_ndtimeline
+    from traces.ndtimeline.pipeline import load_ndtimeline
 
     return partial(load_ndtimeline, path)
 

@@ -22,7 +22,7 @@ from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, CallRow, Group
 from simulator.timeline import Timeline
 from simulator.workload import What, Workload
-from traces.kineto.write_comm import written_call
+from traces.kineto.write_events import written_call
 
 US = 1e-6
 CALL = 2 * US

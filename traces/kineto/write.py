@@ -24,8 +24,7 @@ from simulator.calls import Group
 from simulator.support.errors import OutputError, WorkloadError
 from simulator.timeline import Timeline
 from simulator.workload import What, Workload
-from traces.kineto.write_comm import JsonObject, WrittenCall, written_ends
-from traces.kineto.write_events import RankEvents
+from traces.kineto.write_events import JsonObject, RankEvents, WrittenCall, written_ends
 from traces.kineto.write_program import StepTimes, in_sequence, rank_programs
 
 _BASE = 1_735_689_600_000_000_000

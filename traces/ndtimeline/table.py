@@ -15,7 +15,7 @@ from typing import Any
 from simulator.support.errors import TraceError, shown
 from simulator.support.input_files import unpack
 from simulator.support.quantities import CENTURY, MOST_RANKS
-from traces.core.parquet import parquet_columns, parquet_names
+from traces.core.files import parquet_columns, parquet_names
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc")
 MESSAGES = ("forward-send", "forward-recv", "backward-send", "backward-recv")

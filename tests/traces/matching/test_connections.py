@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.matching.connections import Behind, Posted, in_order
+from traces.matching.assemble import Behind, Posted, in_order
 
 
 def message(number, source, target, **times):

@@ -15,8 +15,8 @@ from typing import Any
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import open_zip, read_member, unpack_xz
+from traces.core.files import parquet_columns
 from traces.core.loaded import Loaded
-from traces.core.parquet import parquet_columns
 from traces.xla.devices import number_ranks
 from traces.xla.hlo import HloModule, kind_by_name
 from traces.xla.hlo_proto import parse_module

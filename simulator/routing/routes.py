@@ -341,7 +341,8 @@ def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
     Of a cable that has a part ``f`` of its bandwidth it takes that part of what it would take of a
     sound one, and of the rest the ways there are without it. So it loads no cable for longer than
     one or the other: whatever messages there are besides, of which it knows nothing, a slow cable
-    costs all of them no more than a dead one.
+    costs all of them no more than the worse of a sound and a dead one. Where the ways without slow
+    cables are less busy, as of Valiant's detours or of one shortest path, it takes only those.
     """
     if without_slowed(network) is None:
         return _routes(network, source, target, None)
@@ -357,8 +358,17 @@ def _as_left(network: Topology, source: Ints, target: Ints) -> Routes:
             break
         parts.append((end - begin, link[ways.link], ways.share))
         begin = end
+    mixture, around = _mixed_parts(parts), _mixed_parts([(1.0, *parts[-1][1:])])
+    busy, busy_around = (
+        busy_of(network, way.loads(np.ones(1), len(network))).max() for way in (mixture, around)
+    )
+    return around if begin == 1.0 and busy_around < busy * (1 - _ALIKE) else mixture
+
+
+def _mixed_parts(parts: list[tuple[float, Longs, Floats]]) -> Routes:
+    """Put parts of one message together: how much of it each is, its links, and their shares."""
     share = np.concatenate([weight * share for weight, _, share in parts])
-    links = np.concatenate([link for _, link, _ in parts])
+    links = np.concatenate([link for _, link, _ in parts]).astype(np.int32)
     return rows_of_links(1, np.zeros(len(links), dtype=np.int64), links, share)
 
 
@@ -434,7 +444,7 @@ def _routes(network: Topology, source: Ints, target: Ints, amount: Floats | None
     sent = np.ones(len(source)) if amount is None else amount
     ways = _divided(network, (source, target), sent)
     avoiding = without_slowed(network)
-    if avoiding is not None and avoiding.slowed[ways.link].any():
+    if avoiding is not None:
         ways = _some_avoiding(network, avoiding, (source, target), sent, ways)
     for column in ways:
         column.flags.writeable = False

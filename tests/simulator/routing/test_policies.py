@@ -290,7 +290,22 @@ FAULTY = [
     "hyperx:4x4x1",
     "slim_fly:5x1",
     "dragonfly_plus:3x2x2x2",
+    "ring:5",
+    "mesh:3x3",
+    "hypercube:3",
+    "fully_connected:6",
 ]
+
+
+def a_cable(network, draw):
+    """A link between switches, or between ranks where there are no switches."""
+    inner = np.flatnonzero(np.minimum(network.source, network.target) >= network.ranks)
+    inner = inner if len(inner) else np.arange(len(network))
+    return LinkNamed(named(network, int(draw(st.sampled_from(inner.tolist())))))
+
+
+LEFT = st.sampled_from([0.95, 0.9, 0.5, 0.25, 0.02])
+"""Of the bandwidth of a slow cable."""
 
 
 @pytest.mark.parametrize("policy", ["spray", "adaptive", "minimal", "valiant"])
@@ -298,20 +313,16 @@ FAULTY = [
 def test_a_slow_link_never_costs_more_than_a_dead_one(policy, spec, data):
     """Nor calls of one message each, which know nothing of each other: on any fabric.
 
-    Not under a hash, which knows no bandwidths and goes on using the slow link. All around a ring
-    adaptive messages by themselves take detours that are in each other's way, so that a sound one
-    may be worse than a cut one; a slow one is between the two.
+    Not under a hash, which knows no bandwidths and goes on using the slow link. Messages by
+    themselves may take detours that are in each other's way, and so all around a ring adaptive ones
+    do: a sound link may then be worse than a cut one (Braess), and a slow one is between the two.
     """
     assume(policy != "valiant" or not spec.startswith(("leaf_spine", "fat_tree", "rail")))
     network = parse_topology(f"{spec}@{policy}", **CABLE)
-    inner = np.flatnonzero(np.minimum(network.source, network.target) >= network.ranks)
-    inner = inner if len(inner) else np.arange(len(network))
-    link = int(data.draw(st.sampled_from(inner.tolist())))
-    factor = data.draw(st.sampled_from([0.9, 0.5, 0.25, 0.02]))
+    part, factor = a_cable(network, data.draw), data.draw(LEFT)
     shift = data.draw(st.integers(1, network.ranks - 1))
     source = np.arange(network.ranks, dtype=np.int32)
     ends = source, np.roll(source, shift)
-    part = LinkNamed(f"{named(network, link)}")
     dead = busy_alone_and_together(broken(network, [Fault(part, None)]).network, ends)
     slowed = busy_alone_and_together(broken(network, [Fault(part, factor)]).network, ends)
     assert slowed[0] <= dead[0] * (1 + 1e-9)
@@ -319,6 +330,31 @@ def test_a_slow_link_never_costs_more_than_a_dead_one(policy, spec, data):
     if spec.startswith("ring") and policy == "adaptive":
         most = max(most, busy_alone_and_together(network, ends)[1])
     assert slowed[1] <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("policy", ["spray", "adaptive", "minimal", "valiant"])
+@given(spec=st.sampled_from(FAULTY), data=st.data())
+def test_a_slow_link_never_costs_a_few_messages_more_than_a_dead_one(policy, spec, data):
+    """Of one call, whatever they are: where all ways without the link are better it is not used.
+
+    So of a single message on a full mesh, whose one shortest path is busier than many detours.
+    """
+    assume(policy != "valiant" or not spec.startswith(("leaf_spine", "fat_tree", "rail")))
+    network = parse_topology(f"{spec}@{policy}", **CABLE)
+    part, factor = a_cable(network, data.draw), data.draw(LEFT)
+    rank = st.integers(0, network.ranks - 1)
+    pairs = data.draw(
+        st.lists(st.tuples(rank, rank).filter(lambda p: p[0] != p[1]), min_size=1, max_size=6)
+    )
+    source, target = np.array(pairs, np.int32).T.copy()
+    amount = np.array(
+        data.draw(st.lists(st.integers(1, 4), min_size=len(pairs), max_size=len(pairs))), float
+    )
+    busy = []
+    for left in (None, factor):
+        faulty = broken(network, [Fault(part, left)]).network
+        busy.append((link_loads(faulty, source, target, amount) / faulty.bandwidth).max())
+    assert busy[1] <= busy[0] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -236,5 +236,5 @@ lock: $(DOCUMENTED) $(BROWSED)  ## write the versions that .venv holds to constr
 
 clean:  ## remove the virtual environments, caches and build outputs
 	rm -rf $(VENV) $(NEWEST) $(LIVE) $(OTHERS) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	  .import_linter_cache .numba-boundscheck *.egg-info
+	  .import_linter_cache .mutants .numba-boundscheck *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

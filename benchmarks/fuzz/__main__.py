@@ -11,10 +11,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from benchmarks.fuzz.chosen import chosen
-from benchmarks.fuzz.harness import Case, Outcome, import_all, run
+from benchmarks.fuzz.harness import Case, Outcome, import_all, run, run_all
 from benchmarks.fuzz.mutators import BY_KIND, NUMBERS, mutated, substituted, tokens
 from benchmarks.fuzz.seeds import Seed, seeds
 
@@ -81,18 +82,17 @@ def main() -> int:
         "random": lambda: endless(rng),
     }
     for part in options.parts.split(","):
-        for case in parts[part]():
-            if time.monotonic() > until:
-                break
-            if options.only not in case.name:
-                continue
-            outcome = run(case)
-            verdict = outcome.verdict()
+        named = (case for case in parts[part]() if options.only in case.name)
+        for case, among in run_all(takewhile(lambda _: time.monotonic() < until, named)):
+            outcome = run(case) if among.verdict() else among
+            if among.verdict() and not outcome.verdict():
+                counts[f"only after others: {among.verdict()}"] += 1
+                print(f"only after others: {among.verdict()}: {case.name}"[:300], flush=True)
             counts[part] += 1
             counts[f"{part}, exit {outcome.status}"] += 1
             cpu, peak = max(cpu, outcome.cpu), max(peak, outcome.peak)
             total += outcome.cpu
-            if verdict:
+            if verdict := outcome.verdict():
                 counts[f"FAILED: {verdict}"] += 1
                 _keep(options.keep, case, outcome, verdict, sum(counts.values()))
     print(f"{sum(counts[part] for part in parts)} cases, {total:.0f} s of CPU")

@@ -1,21 +1,36 @@
-"""One case: a command in a process of its own, with a limit of time and of memory."""
+"""Cases: a command on files, with limits of processor time and of memory.
 
+Everything is imported, and every compiled loop is loaded, once, in the parent. A forked child runs
+case after case, each in a directory of its own; what ends the child, or keeps it too long, is the
+case that it was at, and another child takes the rest. :func:`run` gives a case a child of its own.
+"""
+
+import contextvars
+import importlib
 import io
+import json
 import os
 import re
 import resource
+import select
+import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
 WALL_S = float(os.environ.get("FUZZ_WALL_S") or 4 * CPU_S)
 MEMORY = 2_000_000_000
 """Bytes resident, for files under 1 MB."""
+_LARGE = 800_000_000
+"""Bytes at whose peak a process ends, rather than give what it holds to the next case."""
+_OF_CHILD = 200
+"""Cases of a process."""
 STATUS = (0, 1, 2)
 _FAULTS = ("Traceback (most recent call last)", "fault of twofold itself")
 _NO_NUMBER = re.compile(r"\b(?:nan|NaN|inf|Infinity)\b|\d[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,})\b")
@@ -64,86 +79,145 @@ class Outcome:
 
 
 def run(case: Case) -> Outcome:
-    """Run a case in a forked process; everything is imported in the parent, once."""
+    """Run a case in a process of its own."""
+    return _run_some([case])[0]
+
+
+def run_all(cases: Iterable[Case]) -> Iterator[tuple[Case, Outcome]]:
+    """Run cases, many in a process; what such a process said of a case may be of those before."""
+    every = iter(cases)
+    while left := list(islice(every, _OF_CHILD)):
+        while left:
+            outcomes = _run_some(left)
+            yield from zip(left, outcomes, strict=False)
+            del left[: len(outcomes)]
+
+
+def _run_some(cases: Sequence[Case]) -> list[Outcome]:
+    """Run cases in one forked process until it ends: at least the first."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        for name, content in case.files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if callable(content):
-                content(path)
-            else:
-                path.write_bytes(content if isinstance(content, bytes) else str(content).encode())
-        out, err = Path(folder, ".out"), Path(folder, ".err")
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            _child(case.words, folder, out, err)
-        status, used = _waited_for(child)
-        return Outcome(
-            os.waitstatus_to_exitcode(status),
-            used.ru_utime + used.ru_stime,
-            used.ru_maxrss * 1024,
-            out.read_text("utf-8", "replace")[:2_000_000],
-            err.read_text("utf-8", "replace")[:200_000],
-        )
+            os.close(reader)
+            _child(cases, Path(folder), writer)
+        os.close(writer)
+        lines = list(_lines(reader, child))
+        os.close(reader)
+        _, status, used = os.wait4(child, 0)
+        outcomes = [Outcome(**json.loads(line)) for line in lines]
+        if len(outcomes) == len(cases) or (outcomes and status == 0):
+            return outcomes
+        cpu = used.ru_utime + used.ru_stime - sum(outcome.cpu for outcome in outcomes)
+        out, err = _streams(Path(folder))
+        ended = os.waitstatus_to_exitcode(status)
+        return [*outcomes, Outcome(ended, cpu, used.ru_maxrss * 1024, _text(out), _text(err))]
 
 
-def _waited_for(child: int) -> tuple[int, resource.struct_rusage]:
-    """Wait for a process; one that waits itself, and so uses no processor time, is killed."""
-    until = time.monotonic() + WALL_S
-    while time.monotonic() < until:
-        ended, status, used = os.wait4(child, os.WNOHANG)
-        if ended:
-            return status, used
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    _, status, used = os.wait4(child, 0)
-    return status, used
+def _lines(reader: int, child: int) -> Iterator[bytes]:
+    """Yield what a process says of its cases; one that says nothing for too long is killed.
+
+    A case may wait without using any processor time.
+    """
+    left = b""
+    while True:
+        ready, _, _ = select.select([reader], [], [], WALL_S)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+        data = os.read(reader, 1 << 20)
+        if not data:
+            return
+        *lines, left = (left + data).split(b"\n")
+        yield from lines
 
 
-def _child(words: Sequence[str], folder: str, out: Path, err: Path) -> None:
-    for stream, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8")
-    os.chdir(folder)
-    os.environ["COLUMNS"] = "200"
-    resource.setrlimit(resource.RLIMIT_CPU, (int(CPU_S + 2), int(CPU_S + 4)))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    sys.argv = ["twofold", *words]
+def _streams(folder: Path) -> tuple[Path, Path]:
+    return folder / ".out", folder / ".err"
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", "replace")[:2_000_000] if path.exists() else ""
+
+
+def _child(cases: Sequence[Case], folder: Path, writer: int) -> None:
     status = 70
     try:
-        from twofold.__main__ import main
-
-        main()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ["COLUMNS"] = "200"
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        for number, case in enumerate(cases):
+            outcome = _outcome(case, folder / str(number), _streams(folder))
+            os.write(writer, json.dumps(asdict(outcome)).encode() + b"\n")
+            if outcome.peak > _LARGE:
+                break
         status = 0
-    except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status & 0xFF)
+        os._exit(status)
+
+
+def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
+    """Run a case in this process."""
+    folder.mkdir()
+    for name, content in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else str(content).encode())
+    for number, path in zip((1, 2), streams, strict=True):
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(target, number)
+        os.close(target)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8")
+        for number in (1, 2)
+    )
+    os.chdir(folder)
+    before = _used()
+    until = int(before + CPU_S + 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that of this case
+    status = contextvars.copy_context().run(_status, case.words)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    peak = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    cpu = _used() - before
+    os.chdir(folder.parent)
+    shutil.rmtree(folder, ignore_errors=True)
+    size = 1024 * int(peak[1]) if peak else 0
+    return Outcome(status, cpu, size, *map(_text, streams))
+
+
+def _status(words: Sequence[str]) -> int:
+    from twofold.__main__ import main
+
+    sys.argv = ["twofold", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    return 0
+
+
+def _used() -> float:
+    """Return the processor time of this process and of those it has waited for (s)."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def import_all() -> None:
-    """Import what commands import when they run, so that a case does not pay for it."""
-    import importlib
-    import pkgutil
+    """Import and load what commands need when they run, so that a case does not pay for it."""
+    from experiments.cli.compile_ahead import every_loop
+    from simulator.support.compiled import signature
 
-    for package in ("simulator", "topologies", "collectives", "traces", "experiments"):
-        top = importlib.import_module(package)
-        for module in pkgutil.walk_packages(top.__path__, f"{package}."):
-            if not module.name.endswith("__main__"):
-                try:
-                    importlib.import_module(module.name)
-                except ImportError:
-                    continue
+    for loop in every_loop():
+        loop.dispatcher.compile(signature(loop.function))
     for name in ("networkx", "pyarrow.parquet", "numba", "google.protobuf", "sqlite3"):
         importlib.import_module(name)

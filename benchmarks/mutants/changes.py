@@ -2,7 +2,7 @@
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -11,6 +11,7 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
+_BLOCKS = ("body", "orelse", "finalbody")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PROMISES = ("strict", "maxsize", "stacklevel", "timeout")
 """Keywords whose values change no answer."""
@@ -22,17 +23,19 @@ HOT = "hot_loop"
 class Mutant:
     """One change of a module.
 
-    ``node`` is the number of the changed node in ``ast.walk``, ``lines`` those of its statement,
-    ``function`` the first line of the function it stands in, decorators included: None at the top
-    of a module or a class. ``hot``: in a loop that is compiled.
+    ``node`` and ``statement`` are the numbers in ``ast.walk`` of the changed node and of the
+    statement it is part of, ``function`` is the first line of the function it stands in, decorators
+    included: None at the top of a module or a class, where ``names`` are what the statement gives a
+    value to. ``hot``: in a loop that is compiled.
     """
 
     node: int
+    statement: int
     line: int
     what: str
     text: str
-    lines: tuple[int, int]
     function: int | None
+    names: tuple[str, ...]
     hot: bool
 
     def __str__(self) -> str:
@@ -54,18 +57,18 @@ def mutants(tree: ast.Module) -> Iterator[Mutant]:
     []
     """
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
-    for statement, function, hot in _statements(tree.body, None, hot=False):
+    for statement, scope in _statements(tree.body, _Scope()):
         for node in _own_nodes(statement):
             for what in _changes(node):
-                first = getattr(node, "lineno", statement.lineno)
                 yield Mutant(
                     numbers[id(node)],
-                    first,
+                    numbers[id(statement)],
+                    getattr(node, "lineno", statement.lineno),
                     what,
                     " ".join(ast.unparse(node).split())[:60],
-                    _lines(statement),
-                    function,
-                    hot,
+                    scope.function,
+                    scope.names or _stored(statement),
+                    scope.hot,
                 )
 
 
@@ -76,24 +79,71 @@ def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:
     return ast.fix_missing_locations(changed)
 
 
-def _statements(
-    body: list[ast.stmt], function: int | None, *, hot: bool
-) -> Iterator[tuple[ast.stmt, int | None, bool]]:
-    """Yield every statement with the outermost function that it is in."""
+def probed(tree: ast.Module, statements: Collection[int], call: str, file: int) -> ast.Module:
+    r"""Return a copy of a module that calls ``call(file, n)`` before each of these statements.
+
+    Examples
+    --------
+    >>> tree = ast.parse("if a:\n    b = 1")
+    >>> b = next(n for n, node in enumerate(ast.walk(tree)) if isinstance(node, ast.Assign))
+    >>> print(ast.unparse(probed(tree, {b}, "seen", 7)))
+    if a:
+        seen(7, 3)
+        b = 1
+    """
+    changed = copy.deepcopy(tree)
+    numbers = {id(node): n for n, node in enumerate(ast.walk(changed)) if n in statements}
+
+    def with_probe(statement: ast.stmt) -> list[ast.stmt]:
+        if id(statement) not in numbers:
+            return [statement]
+        words = [ast.Constant(file), ast.Constant(numbers[id(statement)])]
+        probe = ast.Expr(ast.Call(ast.Name(call, ast.Load()), words, []))
+        return [ast.copy_location(probe, statement), statement]
+
+    for node in ast.walk(changed):
+        for name in _BLOCKS:
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                block[:] = [new for old in block for new in with_probe(old)]
+    return ast.fix_missing_locations(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The outermost function that a statement is in, or the class, and whether it is compiled."""
+
+    function: int | None = None
+    names: tuple[str, ...] = ()
+    hot: bool = False
+
+
+def _stored(statement: ast.stmt) -> tuple[str, ...]:
+    return tuple(
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+
+
+def _statements(body: list[ast.stmt], scope: _Scope) -> Iterator[tuple[ast.stmt, _Scope]]:
+    """Yield every statement with where it stands."""
     for statement in body:
         if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
             continue
-        within, compiled = function, hot
+        within = scope
         if isinstance(statement, _FUNCTIONS):
             decorators = statement.decorator_list
-            compiled = hot or any(HOT in ast.dump(decorator) for decorator in decorators)
-            if within is None:
-                within = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
-        yield statement, function, hot
-        for field in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(statement, field, []), within, hot=compiled)
+            hot = scope.hot or any(HOT in ast.dump(decorator) for decorator in decorators)
+            first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+            within = _Scope(scope.function or first, (), hot)
+        elif isinstance(statement, ast.ClassDef) and scope.function is None:
+            within = _Scope(None, (statement.name,))
+        yield statement, scope
+        for field in _BLOCKS:
+            yield from _statements(getattr(statement, field, []), within)
         for part in (*getattr(statement, "handlers", []), *getattr(statement, "cases", [])):
-            yield from _statements(part.body, within, hot=compiled)
+            yield from _statements(part.body, within)
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -120,14 +170,6 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
             for child in ast.iter_child_nodes(node)
             if not isinstance(child, ast.expr_context | ast.operator | ast.cmpop | ast.boolop)
         ]
-
-
-def _lines(statement: ast.stmt) -> tuple[int, int]:
-    """Return the lines that run when a statement does: of one with a body, those of its head."""
-    body = getattr(statement, "body", None)
-    if body:
-        return statement.lineno, max(statement.lineno, body[0].lineno - 1)
-    return statement.lineno, statement.end_lineno or statement.lineno
 
 
 def _changes(node: ast.AST) -> Iterator[str]:

@@ -4,9 +4,8 @@ import ast
 
 import pytest
 
-from benchmarks.mutants.__main__ import interval, nearest_tests
-from benchmarks.mutants.changes import mutants, mutated
-from helpers.places import ROOT
+from benchmarks.mutants.__main__ import interval
+from benchmarks.mutants.changes import mutants, mutated, probed
 
 SOURCE = """
 from typing import TYPE_CHECKING
@@ -47,24 +46,43 @@ def test_each_mutant_is_another_module_that_compiles(tree):
 
 
 def test_a_mutant_knows_its_function_and_its_statement(tree):
+    statements = {n: ast.unparse(node) for n, node in enumerate(ast.walk(tree))}
     by_text = {(mutant.what, mutant.text): mutant for mutant in mutants(tree)}
     assert ("constant", "7") not in by_text, "names of types are not run"
-    assert by_text["constant", "3"].function is None
-    decorated = by_text["operator", "total += n * 2"]
-    assert (decorated.function, decorated.lines) == (9, (16, 16)), "from the decorator on"
+    assert (by_text["constant", "3"].function, by_text["constant", "3"].names) == (None, ("MOST",))
+    decorated = by_text["operator", "n * 2"]
+    assert decorated.function == 9, "from the decorator on"
+    assert statements[decorated.statement] == "total += n * 2"
     assert by_text["comparison", "len(text) > 1"].function == 9, "that which live code belongs to"
     assert by_text["operator", "values[0] + 1"].hot
     assert not decorated.hot
-    assert by_text["condition", "if n in (1, 2): total += n * 2"].lines == (15, 15)
+    assert by_text["constant", "1"].statement != decorated.statement
+    condition = by_text["condition", "if n in (1, 2): total += n * 2"]
+    assert statements[condition.statement].startswith("if n in")
 
 
-def test_tests_of_a_module_are_those_that_import_it():
-    tests = nearest_tests((ROOT / "simulator" / "shares.py").relative_to(ROOT))
-    assert tests[:2] == ["simulator/shares.py", "tests/simulator/test_shares.py"], "examples first"
+def test_a_probe_is_met_where_its_statement_runs(tree):
+    """Statements inside a branch are reached by those inputs alone that take it."""
+    by_text = {(mutant.what, mutant.text): mutant for mutant in mutants(tree)}
+    inner, outer = (
+        by_text[key].statement for key in (("operator", "n * 2"), ("comparison", "n in (1, 2)"))
+    )
+    seen = []
+    names = {
+        "cache": lambda f: f,
+        "hot_loop": lambda f: f,
+        "seen": lambda *words: seen.append(words),
+    }
+    exec(compile(probed(tree, {inner, outer}, "seen", 5), "probed", "exec"), names)
+    assert names["outer"](1) == 0
+    assert seen == [(5, outer)]
+    assert names["outer"](3) == 6
+    assert seen[1:] == [(5, outer), *[(5, outer), (5, inner)] * 2]
 
 
-def test_an_interval_is_wider_where_modules_differ():
-    alike, apart = interval([(3, 4)] * 6), interval([(4, 4), (2, 4)] * 3)
-    assert alike == (0.75, 0.0)
-    assert apart[0] == 0.75
-    assert apart[1] == pytest.approx(1.96 * (6 * 6 / 5) ** 0.5 / 24)
+@pytest.mark.parametrize(("noticed", "tried"), [(0, 10), (9, 10), (10, 10), (170, 200)])
+def test_an_interval_holds_the_part_and_stays_within_0_and_1(noticed, tried):
+    low, high = interval(noticed, tried)
+    assert 0 <= low <= noticed / tried <= high <= 1
+    wider = interval(noticed // 2, tried // 2)
+    assert wider[1] - wider[0] > high - low

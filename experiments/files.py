@@ -24,6 +24,7 @@ READ = (
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
     *("calls", "imbalance", "expert_imbalance", "compare", "folder"),
     *("requests", "predictions", "serving", "serving_log", "ratios", "steps"),
+    *("name", "models", "clusters", "sweep", "speculation", "throughput"),
 )
 """Options of commands that name, or may name, a file that is read."""
 _NEVER_READ = (b"\x89PNG", b"%PDF", b"<?xml", b"PAR1", b"<!DOC")
@@ -85,7 +86,7 @@ def _named(options: Mapping[str, object]) -> Iterator[Path]:
     """Yield the files that options name, alone or as in ``scale_out=graph.json``, ``a.csv:7``."""
     for name in READ:
         for whole in _paths(options.get(name)):
-            words = {str(whole), *re.split(r"[\s=]", str(whole))}
+            words = {str(whole), *re.split(r"[\s=,]", str(whole))}
             words |= {word.rpartition(":")[0] for word in words if ":" in word}
             yield from (path for path in map(Path, words) if _is_there(path) and path.is_file())
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.fuzz.cases import (
     archives,
+    combined,
     dumps,
     listed_inputs,
     more_networks,
@@ -46,5 +47,6 @@ def chosen() -> Iterator[Case]:
         listed_inputs.listed_inputs,
         dumps.dumps,
         recordings.recordings,
+        combined.combined,
     ):
         yield from cases()

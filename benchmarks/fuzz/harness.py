@@ -5,6 +5,7 @@ case after case, each in a directory of its own; what ends the child, or keeps i
 case that it was at, and another child takes the rest. :func:`run` gives a case a child of its own.
 """
 
+import asyncio
 import contextvars
 import importlib
 import io
@@ -31,6 +32,9 @@ _LARGE = 800_000_000
 """Bytes at whose peak a process ends, rather than give what it holds to the next case."""
 _OF_CHILD = 200
 """Cases of a process."""
+PAGE = "(page)"
+"""Instead of a command: what follows is asked of the page of ``explore``."""
+_STEP = Path(__file__).parents[2] / "traces" / "samples" / "gloo-ddp-4"
 STATUS = (0, 1, 2)
 _FAULTS = ("Traceback (most recent call last)", "fault of twofold itself")
 _NO_NUMBER = re.compile(r"\b(?:nan|NaN|inf|Infinity)\b|\d[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,})\b")
@@ -48,6 +52,8 @@ class Case:
     files: Mapping[str, object]
     valid: bool = False
     """Whether the answer has to be one: a seed that nothing was changed of."""
+    small: float | None = None
+    """Bytes of files below which no step is kept, where it is not as usual."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,9 @@ def _child(cases: Sequence[Case], folder: Path, writer: int) -> None:
 def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
     """Run a case in this process."""
     folder.mkdir()
+    os.environ["TWOFOLD_CACHE"] = str(folder / "cache")  # no case sees what another kept
+    if case.small is not None:
+        _keep_steps_from(case.small)
     for name, content in case.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,9 +201,19 @@ def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
     return Outcome(status, cpu, size, *map(_text, streams))
 
 
+def _keep_steps_from(small: float) -> None:
+    from experiments import kept_answers, kept_steps
+
+    kept_answers.SMALL = small
+    (kept_steps.open_kept.__kwdefaults__ or {})["small"] = small
+    kept_steps.digests_of.__globals__["SMALL"] = small
+
+
 def _status(words: Sequence[str]) -> int:
     from twofold.__main__ import main
 
+    if words[0] == PAGE:
+        return _asked_of_page(words[1])
     sys.argv = ["twofold", *words]
     try:
         main()
@@ -204,6 +223,29 @@ def _status(words: Sequence[str]) -> int:
         traceback.print_exc()
         return 70
     return 0
+
+
+def _asked_of_page(path: str) -> int:
+    """Ask the application of a page, as a browser would; a refusal is an answer with ``error``."""
+    import httpx
+
+    from experiments.explore.server import application
+    from experiments.explore.session import open_session
+    from experiments.settings import Settings
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(
+            application(open_session(_STEP, "dgx-a100", Settings()), "t")
+        )
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9") as client:
+            return await client.get(f"/t/{path}")
+
+    answer = asyncio.run(ask())
+    print(answer.text)
+    refused = answer.status_code >= 400 or '"error"' in answer.text[:20]
+    if refused:
+        print(f"error: {answer.status_code} {answer.text[:300]}", file=sys.stderr)
+    return 70 if answer.status_code >= 500 else int(refused)
 
 
 def _used() -> float:

@@ -428,8 +428,12 @@ def _placements() -> Iterable[str]:
 
 def _starts(values: list[str] | None) -> list[str]:
     for value in values or ():
-        if not all(value.rpartition("=")[::2]):
+        if not all(_split(value)):
             raise typer.BadParameter(f"{value!r}: write JOB=TIME, such as 'b=20 ms'.")
+    jobs = [_split(value)[0] for value in values or ()]
+    for job in jobs:
+        if jobs.count(job) > 1:
+            raise typer.BadParameter(f"job {job} is given {jobs.count(job)} times: keep one.")
     return values or []
 
 

@@ -160,8 +160,11 @@ def _seconds(number: str, unit: str) -> float:
         raise WhatIfError(f"failures: {shown(number)} is not a number") from None
     if value > _LONGEST:
         raise WhatIfError(f"failures: {number} {unit} is longer than ten thousand years")
+    if 0 < value < _SHORTEST:
+        raise WhatIfError(f"failures: {number} {unit} is shorter than a millisecond")
     return value
 
 
+_SHORTEST = 1e-3
 _LONGEST = 100 * CENTURY
 """An accelerator may well live longer between failures than anybody has measured."""

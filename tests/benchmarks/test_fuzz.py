@@ -8,6 +8,7 @@ import pytest
 from benchmarks.fuzz import harness
 from benchmarks.fuzz.cases import (
     archives,
+    combined,
     dumps,
     listed_inputs,
     more_networks,
@@ -182,7 +183,16 @@ FOUND |= {
     ),
 }
 
+FOUND |= {
+    combined.combined: (
+        "combined: utility S -c dgx-a100 --failures mtbf 1e-300 h",
+        "combined: share S x2 --start gloo-ddp-4:1=1 s --start",
+        "combined: clusters c.yaml --write c.yaml",
+    ),
+}
+
 _REFUSED = (
+    "combined:",
     "tar: sparse",
     "schedule:",
     "XML:",

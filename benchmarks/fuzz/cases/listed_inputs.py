@@ -53,7 +53,7 @@ def listed_inputs() -> Iterator[Case]:
 
 def commands() -> Iterator[Case]:
     """Options of every command."""
-    for words in _list("commands"):
+    for words in listed("commands"):
         yield Case(f"command: {' '.join(words)[:80]}".replace(SAMPLE, "S"), tuple(words), _BESIDE)
 
 
@@ -65,21 +65,21 @@ def cluster_files() -> Iterator[Case]:
         ("collective", "all_reduce", "-c", "c.yaml", "-n", "8", "--sizes", "1MiB"),
         ("clusters", "c.yaml", "--links"),
     )
-    for number, (old, new) in enumerate(_list("cluster_files")):
+    for number, (old, new) in enumerate(listed("cluster_files")):
         files = {"c.yaml": changed(CLUSTER_YAML, old, new), "g.json": GRAPH}
         yield Case(f"cluster file: {new[-70:]}", asked[number % len(asked)], files)
 
 
 def what_ifs() -> Iterator[Case]:
     """Texts of what-ifs."""
-    for text in _list("what_ifs"):
+    for text in listed("what_ifs"):
         words = ("what-if", SAMPLE, *CLUSTER, text)
         yield Case(f"what-if text: {text[:70]}", words, {"c.yaml": CLUSTER_YAML})
 
 
 def study_files() -> Iterator[Case]:
     """Fields of studies."""
-    for old, new in _list("study_files"):
+    for old, new in listed("study_files"):
         files = {"study.yaml": changed(STUDY, old, new)}
         words = ("study", "study.yaml", "--no-cache", "-d", "out")
         yield Case(f"study file: {new[-70:]}", words, files)
@@ -87,7 +87,7 @@ def study_files() -> Iterator[Case]:
 
 def serving_options() -> Iterator[Case]:
     """Options of ``serving``."""
-    for options in _list("serving"):
+    for options in listed("serving"):
         load = ("--concurrency", "2") if "--client" in options else ("--rate", "1/s")
         words = (*_SERVED, *(() if "--concurrency" in options else load), *options)
         yield Case(f"serving option: {' '.join(options)[:70]}", words, {})
@@ -95,7 +95,7 @@ def serving_options() -> Iterator[Case]:
 
 def request_files() -> Iterator[Case]:
     """Request traces."""
-    texts = [(name, text.encode()) for name, text in _list("requests")]
+    texts = [(name, text.encode()) for name, text in listed("requests")]
     texts += [
         ("UTF-16", REQUESTS.decode().encode("utf-16")),
         ("gzip of gzip", gzip.compress(gzip.compress(REQUESTS))),
@@ -106,7 +106,8 @@ def request_files() -> Iterator[Case]:
         yield Case(f"request file: {name}", ask, {"r": data})
 
 
-def _list(name: str) -> Iterator[Any]:
+def listed(name: str) -> Iterator[Any]:
+    """Yield the values of a list, a line each."""
     for line in (_LISTS / f"{name}.jsonl").read_text("utf-8").splitlines():
         yield _whole(json.loads(line))
 
@@ -114,6 +115,8 @@ def _list(name: str) -> Iterator[Any]:
 def _whole(value: Any) -> Any:
     if isinstance(value, list):
         return [_whole(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _whole(part) for name, part in value.items()}
     for short, path in _SAMPLES.items():
         value = value.replace(short, path)
     return _REPEATED.sub(lambda match: match[1] * int(match[2]), value)

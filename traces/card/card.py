@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from simulator.support.errors import TraceError
-from simulator.support.input_files import read_bytes
+from simulator.support.input_files import read_bytes, reason_of
 from simulator.support.yaml_text import parse_yaml
 
 _BLANK = frozenset({"", "n/a", "na", "none", "null", "unknown", "tbd", "-"})
@@ -308,10 +308,17 @@ def read_card(path: Path) -> WorkloadCard | None:
     Raises
     ------
     TraceError
-        If it cannot be read, or is a card with something wrong: names file and key.
+        If it cannot be read, is no UTF-8 text, or is a card with something wrong: names file and
+        key.
     """
     data = read_bytes(path, most=LONGEST + 1)
-    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    try:  # of a file that is cut here the last character may be half
+        text = data.decode("utf-8-sig", "strict" if len(data) <= LONGEST else "replace")
+    except UnicodeError as error:
+        raise TraceError(
+            f"{path}: cannot be read as a workload card: {reason_of(error)}; convert it to UTF-8,"
+            " or move it away from the traces"
+        ) from error
     if not looks_like_card(text):
         return None
     if len(data) > LONGEST:

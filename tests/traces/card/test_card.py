@@ -284,6 +284,15 @@ def test_what_has_no_section_of_a_card_is_something_else(tmp_path: Path):
     assert looks_like_card("# a card\n'workload' : {}\n")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
+def test_a_card_that_is_no_utf_8_is_not_taken_for_another_file(tmp_path: Path, encoding):
+    file = tmp_path / "card.yaml"
+    file.write_bytes("workload: {}\ncontributor: José\n".encode(encoding))
+    assert "convert it to UTF-8" in refused(lambda: read_card(file))
+    file.write_bytes("workload: {}\ncontributor: José\n".encode("utf-8-sig"))
+    assert read_card(file).contributor == "José"
+
+
 def test_a_card_without_end_is_refused(tmp_path: Path):
     file = tmp_path / "card.yaml"
     file.write_text("workload:\n" + "# nothing\n" * 40_000)

@@ -37,7 +37,9 @@ PAGE = "(page)"
 _STEP = Path(__file__).parents[2] / "traces" / "samples" / "gloo-ddp-4"
 STATUS = (0, 1, 2)
 _FAULTS = ("Traceback (most recent call last)", "fault of twofold itself")
-_NO_NUMBER = re.compile(r"\b(?:nan|NaN|inf|Infinity)\b|\d[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,})\b")
+_NO_NUMBER = re.compile(
+    r"(?<![\w.-])-?(?:nan|NaN|inf|Infinity)(?![\w-])|\d[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,})\b"
+)
 """What no sound answer has: not a number, or 10^21 and more of anything."""
 _REFUSED = re.compile(r"\bno such\b|\bnot\b|refused|unknown|twofold |sha256")
 """Lines that repeat what was wrong, or what was asked."""

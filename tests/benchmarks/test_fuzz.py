@@ -1,7 +1,9 @@
 """Bad inputs that once ended in a traceback, without end or in gigabytes, and the mutators."""
 
 import json
+import os
 import random
+import signal
 
 import pytest
 
@@ -188,7 +190,7 @@ FOUND |= {
         "combined: utility S -c dgx-a100 --failures mtbf 1e-300 h",
         "combined: share S x2 --start gloo-ddp-4:1=1 s --start",
         "combined: clusters c.yaml --write c.yaml",
-    ),
+    )
 }
 
 _REFUSED = (
@@ -278,6 +280,23 @@ def test_a_wire_message_is_taken_apart_field_by_field():
     assert _fields(b"\x12\x05hi") is None
 
 
+def test_what_ends_or_keeps_a_process_is_the_case_that_it_was_at():
+    """Three cases in one process, of which the second kills it; the third has another."""
+
+    def kill(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    look = ("topology", "ring:4")
+    cases = [
+        Case("first", look, {}),
+        Case("killed", look, {"a": kill}),
+        Case("third", look, {}),
+        Case("refused", ("topology", "zzz"), {}),
+    ]
+    verdicts = [(case.name, outcome.verdict()) for case, outcome in harness.run_all(cases)]
+    assert verdicts == [("first", ""), ("killed", "hang"), ("third", ""), ("refused", "")]
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"),
     [
@@ -290,6 +309,8 @@ def test_a_wire_message_is_taken_apart_field_by_field():
         (Outcome(1, 1.0, 3 * 10**9, "", "error: large"), "memory"),
         (Outcome(-11, 1.0, 10**8, "", ""), "status -11"),
         (Outcome(0, 1.0, 10**8, "step 1e300 s", ""), "nonsense believed"),
+        (Outcome(0, 1.0, 10**8, "model llama-inf-8b", ""), ""),
+        (Outcome(0, 1.0, 10**8, "step -inf s", ""), "nonsense believed"),
         (Outcome(0, 1.0, 10**8, json.dumps({"a": float("nan")}), ""), "nonsense believed"),
     ],
 )

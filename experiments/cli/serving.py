@@ -103,6 +103,11 @@ _DEPLOYMENT: Options = {
         "When instance N is down, because it failed or starts later; may be repeated.",
         metavar="'N from T to T'",
     ),
+    "beside": _of_instances(
+        list[Path],
+        "The file of another model's deployment on the same cluster; may be repeated.",
+        metavar="FILE.yaml",
+    ),
     "find": _of_load(str, "Find the rate at which the SLO is just met.", metavar="rate"),
     "sweep": _of_load(
         str,
@@ -207,6 +212,7 @@ def _plan_of(ctx: typer.Context, model: str, tokens: int) -> "ServingPlan":
     if (find is not None or over_rate) and fields["rate"] is None and fields["requests"] is None:
         fields["rate"] = "1/s"  # what is found or swept takes its place
     fields["down"] = tuple(fields["down"] or ())
+    fields["beside"] = tuple(map(str, fields["beside"] or ()))
     return serving_plan(model=model, output=tokens, **fields)
 
 

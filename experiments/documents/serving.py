@@ -69,6 +69,8 @@ def serving(report: "ServingReport") -> Document:
             wide=True,
         )
     ]
+    if report.models:
+        sections.append(_by_model(report))
     if report.priorities:
         sections.append(_by_priority(report))
     if report.utilities:
@@ -124,6 +126,25 @@ def _by_priority(report: "ServingReport") -> Section:
     columns = (">priority", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT")
     table = Table.of(columns, rows, foot="the lower, the more urgent; the first seed")
     return Section("priorities", "By priority", [table])
+
+
+def _by_model(report: "ServingReport") -> Section:
+    rows = [
+        (
+            row.model,
+            say_number(row.gpus),
+            say_number(row.requests),
+            *(say_time(time) for time in (row.ttft_mean, row.ttft_p99, row.tpot_p99)),
+            "" if row.met is None else percent(100 * row.met),
+            say_number(row.tokens_per_second_per_gpu),
+        )
+        for row in report.models
+    ]
+    columns = (
+        *("model", ">GPUs", ">requests", ">mean TTFT", ">p99 TTFT", ">p99 TPOT"),
+        *(">meet\nthe SLO", ">tokens/s\nper GPU"),
+    )
+    return Section("models", "By model", [Table.of(columns, rows)], wide=True)
 
 
 def _interval_foot(report: "ServingReport") -> str:

@@ -5,16 +5,15 @@ it first, with lengths uniform from 0.8 to 1.0 of the nominal, under a semaphore
 InferenceX, ``utils/bench_serving/benchmark_serving.py``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.evaluate.serving_fleets import InstanceRun, Instances, serve
-from experiments.evaluate.serving_instances import Deployment
 from simulator.serving.schedulers import Columns
-from simulator.serving.state import Host
 from simulator.support.arrays import Longs
+from traces.requests.table import Requests
 
 INFERENCEX = "inferencex"
 _ROUNDS = 10
@@ -45,32 +44,30 @@ class Closed(NamedTuple):
     poll: int = 1
 
 
-def lengths(client: Closed, count: int, seed: int) -> tuple[Longs, Longs]:
-    """Return tokens of prompts and outputs, uniform from the least to the nominal."""
+Load = Requests | Closed | Callable[[int], Requests]
+"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
+
+
+def is_deterministic(load: Load) -> bool:
+    """Return whether every seed asks alike: a table, or a closed loop of fixed lengths."""
+    return isinstance(load, Requests) or (isinstance(load, Closed) and load.spread == 1.0)
+
+
+def tokens_of(load: Load) -> int:
+    """Count the tokens that a load asks for, of a load by seeds those of the first."""
+    if isinstance(load, Closed):
+        return load.rounds * load.concurrency * load.output_tokens
+    return int((load if isinstance(load, Requests) else load(0)).output.sum())
+
+
+def requests_of(client: Closed, seed: int) -> Columns:
+    """Return what a closed loop asks: tokens uniform from the least to the nominal."""
     generator = np.random.default_rng(seed)
-    both = []
-    for nominal in (client.input_tokens, client.output_tokens):
+    count = client.rounds * client.concurrency
+
+    def lengths(nominal: int) -> Longs:
         least = max(1, int(client.spread * nominal))
-        both.append(generator.integers(least, nominal + 1, count).astype(np.int64))
-    return both[0], both[1]
+        return generator.integers(least, nominal + 1, count).astype(np.int64)
 
-
-def closed_loop(
-    instances: Instances | Deployment,
-    client: Closed,
-    *,
-    seed: int = 0,
-    base: Instances | None = None,
-    host: Host | None = None,
-) -> InstanceRun:
-    """Ask instances in a closed loop."""
-    prompt, output = lengths(client, client.rounds * client.concurrency, seed)
-    return serve(
-        instances,
-        Columns(np.zeros(len(prompt)), prompt, output, np.full(len(prompt), -1)),
-        concurrency=client.concurrency,
-        interval=client.interval,
-        poll=client.poll,
-        base=base,
-        host=host,
-    )
+    prompt, output = lengths(client.input_tokens), lengths(client.output_tokens)
+    return Columns(np.zeros(count), prompt, output, np.full(count, -1))

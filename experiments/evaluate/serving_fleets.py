@@ -1,4 +1,8 @@
-"""Instances that serve together: a router before them, prefix caches, and one run of requests."""
+"""Instances that serve together: a router before them, prefix caches, and one run of requests.
+
+Several models on one cluster are several fleets: each has its own machines, router and clients, and
+all send caches over the same links.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.evaluate.serving_clients import (
+    Closed,
+    Load,
+    Slo,
+    is_deterministic,
+    requests_of,
+    tokens_of,
+)
 from experiments.evaluate.serving_instances import (
     CacheTransfers,
     Deployment,
@@ -28,6 +40,7 @@ from simulator.serving.loop import (
     STUCK,
     close,
     deliver,
+    next_instant,
     serve_requests,
 )
 from simulator.serving.schedulers import LATE, SCHEDULERS, Columns, Rules
@@ -64,6 +77,14 @@ class Outage(NamedTuple):
     end: float
 
 
+class Neighbour(NamedTuple):
+    """Another model on the same cluster: who serves it, who asks, and what counts as good."""
+
+    instances: "Instances"
+    load: Load
+    slo: Slo | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
     """Instances of a deployment behind a router.
@@ -95,11 +116,16 @@ class Instances:
     by_priority
         Whether requests that wait are admitted in the order of their priorities, and the least
         urgent are preempted (vLLM's ``--scheduling-policy priority``), instead of by arrival.
+    beside
+        Other models on the same cluster: all pools that read prompts fill its ranks in this order,
+        then those that decode.
 
     Raises
     ------
     WorkloadError
         If there is none, or no such router, or pools of different models or caches.
+    ClusterError
+        If the cluster has fewer accelerators than several models need.
     """
 
     deployment: Deployment
@@ -113,6 +139,7 @@ class Instances:
     host_cache: float = 0.0
     scaling: Scaling | None = None
     patience: float = 0.0
+    beside: tuple[Neighbour, ...] = ()
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -123,6 +150,13 @@ class Instances:
             raise WorkloadError(f"router {one_of(self.router, ROUTERS)}")
         self._check_outages()
         self._check_scaling()
+        cluster, ranks = self.deployment.cluster, sum(fleet.ranks for fleet in self.fleets)
+        have = cluster.ranks_per_node * cluster.nodes
+        if self.beside and ranks > have:
+            raise ClusterError(
+                f"{cluster.name} has {have} accelerators, but the models need {ranks}: use fewer"
+                " instances"
+            )
 
     def _check_scaling(self) -> None:
         if self.scaling is None:
@@ -164,6 +198,19 @@ class Instances:
         decode = 0 if self.decode is None else self.decode.parallelism.ranks
         return self.count * self.deployment.parallelism.ranks + self.decode_count * decode
 
+    @property
+    def fleets(self) -> "list[Instances]":
+        """These instances, and those of each model beside them."""
+        return [self, *(neighbour.instances for neighbour in self.beside)]
+
+    def is_deterministic(self, load: Load) -> bool:
+        """Return whether every seed asks alike, of the models beside as well."""
+        return all(map(is_deterministic, [load, *(each.load for each in self.beside)]))
+
+    def tokens_of(self, load: Load) -> int:
+        """Count the tokens that a load and those of the models beside ask for."""
+        return sum(map(tokens_of, [load, *(each.load for each in self.beside)]))
+
 
 class InstanceRun(NamedTuple):
     """Times of requests (s) at the client, and sums over the run.
@@ -172,10 +219,10 @@ class InstanceRun(NamedTuple):
     does. ``ttft`` counts from arrival, ``tpot`` is the mean of a request after its first token;
     ``gaps`` counts times between two tokens (:func:`simulator.serving.state.gap_quantile`),
     ``found`` tokens of each prompt that were cached, ``worker`` is where its prompt was read,
-    ``priority`` by which it was admitted. ``unserved`` requests
-    were not done when the run was interrupted; the others have a row. ``iterations`` are the first
+    ``priority`` by which it was admitted. ``unserved`` requests, of all models, were not done when
+    the run was interrupted; the others have a row. ``iterations`` are the first
     (:class:`simulator.serving.state.RunState`, ``log``), and ``held`` is how many instances were
-    held in the mean.
+    held in the mean. ``beside`` are the runs of the models beside.
     """
 
     arrived: Floats
@@ -192,6 +239,7 @@ class InstanceRun(NamedTuple):
     unserved: int
     iterations: NDArray[np.void]
     held: float
+    beside: "tuple[InstanceRun, ...]" = ()
 
 
 def token_rate(runs: Sequence[InstanceRun]) -> float:
@@ -256,33 +304,26 @@ def check_runs(tokens: int, runs: int) -> None:
     limits().check("work", steps, "serving", f"{runs} runs of {tokens} tokens")
 
 
-def serve(  # noqa: PLR0913 - the nouns of a run
+def serve(
     instances: Instances | Deployment,
-    requests: Requests | Columns,
+    load: Load | Columns,
     *,
-    concurrency: int = 0,
-    interval: int = 1,
-    poll: int = 1,
+    seed: int = 0,
     base: Instances | None = None,
-    host: Host | None = None,
+    host: float = 1.0,
 ) -> InstanceRun:
-    """Serve requests.
+    """Serve requests, and those of the models beside.
 
     Parameters
     ----------
     instances
         Who serves; a deployment is one instance.
-    requests
-        Arrivals (s, ascending; without meaning in a closed loop) and lengths; only a table has
-        prefixes that are shared.
-    concurrency
-        Requests at a time of a closed loop; 0: open.
-    interval
-        Tokens that the engine sends at once.
-    poll
-        Iterations between two looks for new requests.
+    load
+        The requests, or who asks; only a table has prefixes that are shared.
+    seed
+        Of what is random about loads.
     base, host
-        What they were before a what-if, and the host's times, where not by default.
+        What they were before a what-if, and by what the times of their engines' hosts are divided.
 
     Raises
     ------
@@ -291,10 +332,89 @@ def serve(  # noqa: PLR0913 - the nouns of a run
     """
     if isinstance(instances, Deployment):
         instances = Instances(deployment=instances)
-    hashes = requests.hashes if isinstance(requests, Requests) else None
-    columns = columns_of(requests) if isinstance(requests, Requests) else requests
-    columns = _ordered(instances, columns)
-    deployment, decode = instances.deployment, instances.decode or instances.deployment
+    fleets, loads = instances.fleets, [load, *(neighbour.load for neighbour in instances.beside)]
+    runs: list[_Run] = []
+    prefill = [fleet.count * fleet.deployment.parallelism.ranks for fleet in fleets]
+    decode = [fleet.ranks - ranks for fleet, ranks in zip(fleets, prefill, strict=True)]
+    begins = offsets([*prefill, *decode]).tolist()
+    for number, before in enumerate((base or instances).fleets):
+        run = _run_of(fleets[number], loads[number], seed, before, host)
+        run.ranks = (begins[number], begins[number + len(fleets)])
+        run.request = sum(len(each.state.states) for each in runs)
+        runs.append(run)
+    try:
+        _finish(runs)
+    except KeyboardInterrupt:
+        # What is done is an answer, too; who asks sees that some are not served.
+        if not all(run.state.sums["done"][0] for run in runs):
+            raise
+        for run in runs:
+            if run.reason != SERVED:
+                run.reason, run.state.sums["end"] = SERVED, run.state.sums["now"]
+    first, *rest = map(_as_seen, runs)
+    unserved = sum(run.unserved for run in (first, *rest))
+    return first._replace(beside=tuple(rest), unserved=unserved)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A fleet at work: the first ranks of its pools and its first request among all models'.
+
+    ``due`` is when it next does anything (s), ``reason`` why the loop came back.
+    """
+
+    instances: Instances
+    fleet: Fleet
+    state: RunState
+    scaler: Autoscaler | None
+    ranks: tuple[int, int] = (0, 0)
+    request: int = 0
+    due: float = 0.0
+    reason: int = PAUSED
+
+    def go_on(self, until: float) -> float:
+        """Run to a time (s) or what comes first, and return the time."""
+        self.reason = serve_requests(self.state, self.fleet.surfaces, until, _ITERATIONS)
+        return float(self.state.sums["now"][0])
+
+
+def _run_of(
+    instances: Instances, load: Load | Columns, seed: int, before: Instances, host: float
+) -> _Run:
+    """Return a fleet before its first request."""
+    client = load if isinstance(load, Closed) else Closed(0, 1, 1)
+    asked = _asked(load, seed)
+    hashes = None
+    if isinstance(asked, Requests):
+        check_lengths(instances, asked)
+        hashes = asked.hashes if instances.caches_prefixes else None
+        asked = columns_of(asked)
+    columns = _ordered(instances, asked)
+    _check_size(instances, columns)
+    fleet = _fleet_of(instances, columns, hashes.tokens if hashes else 0, before, host)
+    first_chunk = (instances.decode or instances.deployment).engine.first_chunk
+    asks = Client(
+        client.concurrency,
+        1 if first_chunk == "token" else client.interval,
+        max(1, client.poll),
+        int(first_chunk == "iterations"),
+    )
+    prefixes = None if hashes is None else prefixes_of(columns.prompt, hashes)
+    state = run_state(columns, fleet, asks, prefixes, _switches(instances.outages))
+    if instances.patience:
+        state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])
+    rules = instances.scaling
+    return _Run(instances, fleet, state, rules and Autoscaler(rules, state, fleet.first.width))
+
+
+def _asked(load: Load | Columns, seed: int) -> Requests | Columns:
+    if isinstance(load, Closed):
+        return requests_of(load, seed)
+    return load if isinstance(load, Requests | Columns) else load(seed)
+
+
+def _check_size(instances: Instances, columns: Columns) -> None:
+    """Refuse more instances than requests, or more work than the limit."""
     count, tokens = len(columns.prompt), int(columns.output.sum())
     most = max(instances.count, instances.decode_count)
     if most > max(count, _FEW):
@@ -302,29 +422,31 @@ def serve(  # noqa: PLR0913 - the nouns of a run
             f"{most} instances for {count} requests: most instances would serve no request"
         )
     limits().check("work", most * tokens, "instances", f"{most} of them make {tokens} tokens")
-    unit = hashes.tokens if hashes is not None and instances.caches_prefixes else 0
-    before = base or instances
+
+
+def _fleet_of(
+    instances: Instances, columns: Columns, unit: int, before: Instances, host: float
+) -> Fleet:
+    """Return the pools of instances; ``unit`` tokens of a prompt have a hash together, 0: none."""
+    deployment, times = instances.deployment, _host_of(before, host)
     where = before.deployment.cluster
-    first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=host)
+    first = _pool(deployment, instances.count, columns, unit=unit, base=where, host=times)
     second = first._replace(workers=0)
     first = first._replace(rules=first.rules._replace(patience=instances.patience))
     if instances.host_cache:
         first = _with_host_tier(first, deployment, instances.host_cache)
     if instances.decode is not None:
         where = (before.decode or before.deployment).cluster
-        second = _pool(decode, instances.decode_count, columns, unit=0, base=where, host=host)
-    fleet = Fleet(first, second, ROUTERS[instances.router])
-    by = decode.engine
-    client = Client(
-        concurrency,
-        1 if by.first_chunk == "token" else interval,
-        max(1, poll),
-        int(by.first_chunk == "iterations"),
-    )
-    prefixes = None if hashes is None or not unit else prefixes_of(columns.prompt, hashes)
-    state = run_state(columns, fleet, client, prefixes, _switches(instances.outages))
-    held = _finish(instances, fleet, state)
-    return _as_seen(state, first.host)._replace(held=held)
+        pool, count = instances.decode, instances.decode_count
+        second = _pool(pool, count, columns, unit=0, base=where, host=times)
+    return Fleet(first, second, ROUTERS[instances.router])
+
+
+def _host_of(instances: Instances, factor: float) -> Host:
+    """Return the host's times of instances, divided by a factor."""
+    usual = instances.deployment.engine.host
+    names = ("step", "prefill", "first", "per_token")
+    return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
 def _ordered(instances: Instances, columns: Columns) -> Columns:
@@ -351,77 +473,56 @@ def _switches(outages: tuple[Outage, ...]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _finish(instances: Instances, fleet: Fleet, state: RunState) -> float:
-    """Run to the end, or until interrupted, if any request is done then; return ``held``."""
-    if instances.patience:
-        state.states["needs"] = _to_first_token(fleet.first, state.states["prompt"])
-    rules, width = instances.scaling, fleet.first.width
-    scaler = None if rules is None else Autoscaler(rules, state, width)
-    try:
-        reason = _run_scaled(fleet, state, scaler) if scaler else _run(instances, fleet, state)
-    except KeyboardInterrupt:
-        # What is done is an answer, too; who asks sees that some are not served.
-        if not state.sums["done"][0]:
-            raise
-        reason, state.sums["end"] = SERVED, state.sums["now"]
-    close(state)
-    if reason != SERVED:
-        tokens = fleet.first.rules.tokens
-        raise WorkloadError(f"a prompt of more than {tokens} tokens is never scheduled")
-    if not state.sums["end"][0] <= CENTURY:
-        model = instances.deployment.model.name
-        raise WorkloadError(f"{model}: the requests are not served within a century")
-    if scaler is None:
-        return float(instances.count + instances.decode_count)
-    end = float(state.sums["end"][0])
-    scaler.count_to(end)
-    return scaler.held_time / end
+def _finish(runs: Sequence[_Run]) -> None:
+    """Run fleets to their end: each for itself but for those whose caches share the network."""
+    for run in runs:
+        if run.scaler is not None:
+            _run_scaled(run, run.scaler)
+        while run.instances.decode is None and run.reason == PAUSED:
+            run.go_on(math.inf)
+    if senders := [run for run in runs if run.instances.decode is not None]:
+        cluster = senders[0].instances.deployment.cluster
+        ranks = sum(run.instances.ranks for run in runs)
+        _run_senders(senders, CacheTransfers(cluster, ranks))
 
 
-def _run_scaled(fleet: Fleet, state: RunState, scaler: Autoscaler) -> int:
-    """Run the loop to its end, and look at the load now and then; return why it ended."""
-    while True:
-        reason = serve_requests(state, fleet.surfaces, scaler.next, _ITERATIONS)
-        if reason not in (PAUSED, REACHED):
-            return reason
-        if reason == REACHED and not scaler.act(scaler.next):
-            return STUCK
+def _run_scaled(run: _Run, scaler: Autoscaler) -> None:
+    """Run to the end, and look at the load now and then."""
+    while run.reason in (PAUSED, REACHED):
+        run.go_on(scaler.next)
+        if run.reason == REACHED and not scaler.act(scaler.next):
+            run.reason = STUCK
 
 
-def _run(instances: Instances, fleet: Fleet, state: RunState) -> int:
-    """Run the loop to its end, and beside it what goes over the network; return why it ended."""
-    transfers, token = None, 0.0
-    if instances.decode is not None:
-        token = cache_bytes(instances.decode)
-        transfers = CacheTransfers(instances.deployment.cluster, instances.ranks)
-    while True:
-        until = math.inf if transfers is None else transfers.next_event
-        reason = serve_requests(state, fleet.surfaces, until, _ITERATIONS)
-        if reason == PAUSED:
-            continue
-        if transfers is None or reason not in (SEND, REACHED):
-            return reason
-        now = float(state.sums["now"][0])
-        if reason == SEND:
-            for request in state.sends[: state.sums["sends"][0]].tolist():
-                transfers.begin(now, request, _parts(instances, fleet, state, request, token))
-            state.sums["sends"] = 0
-        for request in transfers.advance(now):
-            deliver(state, request)
+def _run_senders(runs: Sequence[_Run], network: CacheTransfers) -> None:
+    """Run fleets to their end, and beside them what they send: what comes first goes first."""
+    while going := [run for run in runs if run.reason not in (SERVED, STUCK)]:
+        run = min(going, key=lambda each: each.due)
+        now = network.next_event
+        if now >= run.due:
+            now = run.go_on(min([now, *(each.due for each in going if each is not run)]))
+            run.due = next_instant(run.state) if run.reason == REACHED else now
+            if run.reason == SEND:
+                for request in run.state.sends[: run.state.sums["sends"][0]].tolist():
+                    network.begin(now, run.request + request, _parts(run, request))
+                run.state.sums["sends"] = 0
+        for number in network.advance(now):
+            owner = [each for each in runs if each.request <= number][-1]
+            owner.state.sums["now"] = owner.due = now
+            deliver(owner.state, number - owner.request)
 
 
-def _parts(
-    instances: Instances, fleet: Fleet, state: RunState, request: int, token: float
-) -> list[Part]:
-    """Return what ranks send each other of a request: whole blocks of ``token`` bytes each."""
+def _parts(run: _Run, request: int) -> list[Part]:
+    """Return what ranks send each other of a request: whole blocks."""
+    instances, states = run.instances, run.state.states
     prefill, decode = instances.deployment, instances.decode
     assert decode is not None  # noqa: S101 - who has transfers has who decodes
     block = prefill.engine.block
-    tokens = -(-int(state.states["prompt"][request]) // block) * block
-    source = int(state.states["worker"][request]) * prefill.parallelism.tp
-    target = int(state.states["target"][request]) - fleet.first.workers
-    begin = instances.count * prefill.parallelism.ranks + target * decode.parallelism.tp
-    return parts_of(prefill, decode, token * tokens, (source, begin))
+    tokens = -(-int(states["prompt"][request]) // block) * block
+    target = int(states["target"][request]) - run.fleet.first.workers
+    source = run.ranks[0] + int(states["worker"][request]) * prefill.parallelism.tp
+    begin = run.ranks[1] + target * decode.parallelism.tp
+    return parts_of(prefill, decode, cache_bytes(decode) * tokens, (source, begin))
 
 
 def check_lengths(instances: Instances, requests: Requests) -> None:
@@ -539,7 +640,26 @@ def _with_host_tier(pool: Pool, deployment: Deployment, size: float) -> Pool:
     return pool._replace(rules=rules._replace(host_units=min(units, _ANY)), copy=copy)
 
 
-def _as_seen(state: RunState, host: Host) -> InstanceRun:
+def _as_seen(run: _Run) -> InstanceRun:
+    """Return what clients see of a run that is over.
+
+    Raises
+    ------
+    WorkloadError
+        If a prompt is never scheduled, or all takes longer than a century.
+    """
+    state, host, instances = run.state, run.fleet.first.host, run.instances
+    close(state)
+    if run.reason != SERVED:
+        tokens = run.fleet.first.rules.tokens
+        raise WorkloadError(f"a prompt of more than {tokens} tokens is never scheduled")
+    if not state.sums["end"][0] <= CENTURY:
+        model = instances.deployment.model.name
+        raise WorkloadError(f"{model}: the requests are not served within a century")
+    held, end = float(instances.count + instances.decode_count), float(state.sums["end"][0])
+    if run.scaler is not None:
+        run.scaler.count_to(end)
+        held = run.scaler.held_time / end
     done = np.flatnonzero(np.isfinite(state.states["last"]))
     seen = state.states[done]
     later = np.maximum(seen["output"] - 1, 1)
@@ -558,5 +678,5 @@ def _as_seen(state: RunState, host: Host) -> InstanceRun:
         state.gaps,
         len(state.states) - len(done),
         state.log[: min(int(state.sums["iterations"][0]), len(state.log))],
-        0.0,
+        held,
     )

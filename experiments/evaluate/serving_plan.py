@@ -14,15 +14,16 @@ A file has them as a table, each field as the option of ``twofold serving`` of t
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from experiments.evaluate.serving_clients import INFERENCEX, Closed, Slo
-from experiments.evaluate.serving_fleets import Instances, Outage
+from experiments.evaluate.serving_clients import INFERENCEX, Closed, Load, Slo
+from experiments.evaluate.serving_fleets import Instances, Neighbour, Outage
 from experiments.evaluate.serving_instances import (
     Deployment,
     Speculation,
@@ -32,7 +33,7 @@ from experiments.evaluate.serving_instances import (
 from experiments.evaluate.serving_scaling import Scaling
 from simulator.support.errors import QuantityError, TraceError, WorkloadError, shown
 from simulator.support.input_files import read_text
-from simulator.support.names import did_you_mean
+from simulator.support.names import did_you_mean, one_of, same_name
 from simulator.support.quantities import parse_quantity
 from simulator.support.yaml_text import parse_yaml
 from topologies import Cluster, load_cluster
@@ -44,8 +45,6 @@ from traces.requests.generators import generate_requests, parse_rate
 from traces.requests.readers import read_requests
 from traces.requests.table import Requests
 
-Load = Requests | Closed | Callable[[int], Requests]
-"""What asks: a table of requests, a closed loop, or what generates requests from a seed."""
 TABLE = "deployment"
 """The key of a file that has one."""
 SPREAD = {"fixed": 1.0, INFERENCEX: 0.8}
@@ -112,6 +111,9 @@ class ServingPlan(BaseModel):
         What counts as good: ``ttft 500 ms, tpot 50 ms``.
     seeds
         Runs.
+    beside
+        Files of the deployments of other models on the same cluster. Where one names nothing that
+        asks, it serves the requests of this one's file that are for its model, as this one does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,6 +150,7 @@ class ServingPlan(BaseModel):
     client: str = "fixed"
     slo: str | None = None
     seeds: Count = 5
+    beside: tuple[str, ...] = ()
 
     def with_fields(self, changes: Mapping[str, object]) -> "ServingPlan":
         """Return it with other fields; what asks takes the place of what asked.
@@ -163,7 +166,7 @@ class ServingPlan(BaseModel):
 
 
 _ASKS = {"requests", "rate", "concurrency"}
-FIELDS = tuple(name for name in ServingPlan.model_fields if name != "down")
+FIELDS = tuple(name for name in ServingPlan.model_fields if name not in ("down", "beside"))
 """Fields of one value, which the space of a study may vary."""
 
 
@@ -218,12 +221,16 @@ def read_serving_plan(path: Path | str) -> ServingPlan:
     if not isinstance(content, dict) or [*content] != [TABLE]:
         raise WorkloadError(f"{path}: write one table, {TABLE}: {{model: llama-3.1-8b, rate: 4/s}}")
     plan = _checked(content[TABLE], f"{path}: {TABLE}")
-    beside = {
-        name: str(path.parent / text)
+
+    def found(text: str) -> str:
+        return str(path.parent / text) if (path.parent / text).is_file() else text
+
+    files = {
+        name: found(text)
         for name in ("model", "requests", "kernels_from")
-        if (text := getattr(plan, name)) is not None and (path.parent / text).is_file()
+        if (text := getattr(plan, name)) is not None
     }
-    return plan.model_copy(update=beside)
+    return plan.model_copy(update={**files, "beside": tuple(map(found, plan.beside))})
 
 
 def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
@@ -255,7 +262,74 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         host_cache=read_host_cache(plan),
         patience=_patience(plan),
         scaling=None if plan.scale is None else read_scaling(plan.scale),
+        beside=tuple(_neighbour(other, plan, cluster) for other in _others(plan)),
     )
+
+
+def _others(plan: ServingPlan) -> list[ServingPlan]:
+    """Read the deployments beside one.
+
+    Raises
+    ------
+    WorkloadError
+        If one has others beside itself.
+    """
+    others = [read_serving_plan(path) for path in plan.beside]
+    for path, other in zip(plan.beside, others, strict=True):
+        if other.beside:
+            raise WorkloadError(f"{path}: beside: name all deployments in the first one")
+    return others
+
+
+def _asks(plan: ServingPlan) -> bool:
+    return any(getattr(plan, name) is not None for name in _ASKS)
+
+
+def _neighbour(plan: ServingPlan, first: ServingPlan, cluster: str | Cluster) -> Neighbour:
+    """Return another model on the same cluster; without a load of its own it shares the first's."""
+    if not _asks(plan) and first.requests is None:
+        raise WorkloadError(
+            f"{plan.model}: nothing asks for it: give its deployment requests, rate or concurrency,"
+            " or give --requests with a column model"
+        )
+    load = load_of(plan) if _asks(plan) else _share(first, load_model(plan.model).name)
+    return Neighbour(instances_of(plan, cluster), load, slo_of(plan))
+
+
+def _share(plan: ServingPlan, model: str) -> Requests:
+    """Return the requests of a deployment's file that are for a model: all if it is there alone.
+
+    Raises
+    ------
+    WorkloadError
+        If a request is for a model that nobody serves, or none is for this one.
+    """
+    table = read_requests(Path(plan.requests or ""))
+    served = [
+        load_model(each.model).name
+        for each in (plan, *(each for each in _others(plan) if not _asks(each)))
+    ]
+    if len(served) == 1:
+        return table
+    if len(set(served)) < len(served):
+        raise WorkloadError(f"{table.source}: two deployments serve {model}: give each its own")
+    if table.model is None or (table.model < 0).any():
+        raise WorkloadError(
+            f"{table.source}: a request names no model: add a column model, or give each deployment"
+            " its own requests"
+        )
+    names = {name: same_name(name.rpartition("/")[2], served) for name in table.models_asked}
+    for name, known in names.items():
+        if known is None:
+            raise WorkloadError(
+                f"{table.source}: requests ask for a model that nobody serves:"
+                f" {one_of(name, served)}"
+            )
+    mine = np.array([names[name] == model for name in table.models])
+    rows = np.flatnonzero(mine[table.model])
+    if not len(rows):
+        raise WorkloadError(f"{table.source}: no request is for {model}")
+    return table.rows(rows)
 
 
 def _patience(plan: ServingPlan) -> float:
@@ -449,7 +523,7 @@ def load_of(plan: ServingPlan) -> Load:
     check_load(plan)
     spread = SPREAD[plan.client]
     if plan.requests is not None:
-        return read_requests(Path(plan.requests))
+        return _share(plan, load_model(plan.model).name)
     if plan.concurrency is not None:
         return Closed(plan.concurrency, plan.input, plan.output, spread=spread)
     per_second = _per_second(plan.rate or "")
@@ -481,13 +555,6 @@ def _per_second(text: str) -> float:
         raise WorkloadError(
             f"rate {shown(text)}: write requests per second, such as 10/s"
         ) from None
-
-
-def tokens_of(load: Load) -> int:
-    """Count the tokens that a load asks for, of a load by seeds those of the first."""
-    if isinstance(load, Closed):
-        return load.rounds * load.concurrency * load.output_tokens
-    return int((load if isinstance(load, Requests) else load(0)).output.sum())
 
 
 def slo_of(plan: ServingPlan) -> Slo | None:

@@ -14,6 +14,14 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from experiments.evaluate.serving_changes import (
+    COMPUTE,
+    HOST,
+    MEMORY,
+    MEMORY_BANDWIDTH,
+    Before,
+    resources_of,
+)
 from experiments.evaluate.serving_clients import Closed, Slo
 from experiments.evaluate.serving_plan import (
     ServingPlan,
@@ -27,16 +35,7 @@ from experiments.explore.answers import Slider, say_time
 from experiments.explore.state import say_factor
 from experiments.output.document import Document
 from experiments.output.page import fragment
-from experiments.questions.serving import (
-    COMPUTE,
-    HOST,
-    MEMORY,
-    MEMORY_BANDWIDTH,
-    Before,
-    ServingReport,
-    resources_of,
-    serving,
-)
+from experiments.questions.serving import ServingReport, serving
 from experiments.questions.serving_rate import load_curve
 from experiments.questions.serving_sweep import DEGREE, Served, at_point
 from experiments.scenario.words import check_factor

@@ -1,18 +1,18 @@
 """Serving: what requests see of a deployment, and what twice of each resource would buy."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isinf
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from experiments.baseline import Settings
-from experiments.evaluate.serving_clients import Closed, Slo, closed_loop
+from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
+from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import (
     InstanceRun,
     Instances,
-    check_lengths,
     check_runs,
     held_ranks,
     serve,
@@ -20,7 +20,6 @@ from experiments.evaluate.serving_fleets import (
     token_rate,
 )
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
-from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
 from experiments.output.words import better, is_plural
 from experiments.priors.errors import ServingPrior, serving_prior
@@ -29,17 +28,12 @@ from experiments.question import question
 from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
-from simulator.serving.state import Host, gap_quantile
+from simulator.serving.state import gap_quantile
 from simulator.support.arrays import Floats, Longs
 from simulator.support.errors import TwofoldError, WhatIfError
-from simulator.support.names import one_of
-from topologies import Cluster, changed, resource_values
+from topologies import Cluster
 from topologies.cluster.bill import TokenCost
 from traces.requests.table import Requests
-
-COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST = "compute", "memory.bandwidth", "memory.size", "host"
-RATES = (COMPUTE, MEMORY_BANDWIDTH, MEMORY, HOST)
-"""Resources of an accelerator and its host; those of the network are the cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +67,24 @@ class PriorityRow:
     tpot_p99: float
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """What requests of a model on the cluster see (s), or of all: means over seeds.
+
+    ``goodput_per_s`` and ``met`` (a share) are None where it has no SLO.
+    """
+
+    model: str
+    gpus: float
+    requests: float
+    ttft_mean: float
+    ttft_p99: float
+    tpot_p99: float
+    goodput_per_s: float | None
+    met: float | None
+    tokens_per_second_per_gpu: float
+
+
 Gain = tuple[float, float | None]
 """A mean over seeds and the half width of its 95 % interval; None of one run."""
 
@@ -93,16 +105,6 @@ class ServingUtility:
     saved_s: Mapping[str, float] = field(default_factory=dict)
 
 
-class Before(NamedTuple):
-    """What instances were before a resource of theirs was multiplied.
-
-    ``host`` is what the times of their engine's host are divided by.
-    """
-
-    instances: Instances
-    host: float = 1.0
-
-
 class _Runs(NamedTuple):
     """Runs that utilities are seen against, with their figures (:func:`figures_of`)."""
 
@@ -118,6 +120,7 @@ class ServingAnswer(Head):
     metrics: list[MetricRow]
     utilities: list[ServingUtility]
     priorities: list[PriorityRow]
+    models: list[ModelRow]
     parts_s: dict[str, float]
     goodput_per_s: float | None
     goodput_fraction: float | None
@@ -150,6 +153,7 @@ class ServingReport(Report):
     metrics: tuple[MetricRow, ...]
     utilities: tuple[ServingUtility, ...]
     priorities: tuple[PriorityRow, ...]
+    models: tuple[ModelRow, ...]
     parts: Mapping[str, float]
     goodput: float | None
     goodput_fraction: float
@@ -184,6 +188,7 @@ class ServingReport(Report):
             "metrics": list(self.metrics),
             "utilities": list(self.utilities),
             "priorities": list(self.priorities),
+            "models": list(self.models),
             "parts_s": dict(self.parts),
             "goodput_per_s": self.goodput,
             "goodput_fraction": None if self.goodput is None else self.goodput_fraction,
@@ -257,9 +262,10 @@ def serving(  # noqa: PLR0913 - the options of the command
         raise WhatIfError(f"{seeds} seeds: at least 1 is needed")
     check_factor(factor)
     deployment = instances.deployment
-    wanted = 1 if _deterministic(load) else seeds
+    deterministic = instances.is_deterministic(load)
+    wanted = 1 if deterministic else seeds
     names = resources_of(deployment, resources)
-    check_runs(tokens_of(load), wanted * (len(names) + 1))
+    check_runs(instances.tokens_of(load), wanted * (len(names) + 1))
     progress = watch(f"{len(names) + 1} points")
     before = before or Before(instances)
     base = runs_of(before.instances, instances, load, wanted, host=before.host)
@@ -269,6 +275,7 @@ def serving(  # noqa: PLR0913 - the options of the command
     figures = figures_of(base, slo)
     utilities = []
     doubts = [*_unmeasured(deployment), *_doubts(base, load, wanted, slo)]
+    doubts += ["one seed gives no interval: use --seeds 5"] * (seeds == 1 and not deterministic)
     for number, resource in enumerate([] if base[-1].unserved else names):
         try:
             utilities.append(
@@ -280,7 +287,6 @@ def serving(  # noqa: PLR0913 - the options of the command
         if progress is not None:
             progress(number + 2, len(names) + 1)
     memory = memory_use(deployment)
-    span = float(np.mean([run.totals["end"] for run in base]))
     return ServingReport(
         deployment.model.name,
         deployment.cluster.name,
@@ -291,10 +297,11 @@ def serving(  # noqa: PLR0913 - the options of the command
         tuple(_metric(name, base) for name in _METRICS),
         tuple(sorted(utilities, key=lambda row: -(row.tpot_p99_pct or (-1e9, None))[0])),
         tuple(_of_priority(base[0], each) for each in _several(base[0].priority)),
+        tuple(_by_model(instances, base, slo)) if instances.beside else (),
         _parts(base),
         float(np.mean(figures["goodput"])) if slo is not None else None,
         float(np.mean(figures["fraction"])) if slo is not None else 0.0,
-        float(np.mean([len(run.ttft) for run in base])) / span,
+        sum(len(run.ttft) for run in base) / sum(float(run.totals["end"]) for run in base),
         token_rate(base) / held_ranks(instances, base),
         int(sum(run.totals["preemptions"] for run in base)),
         int(sum(run.totals["restarted"] for run in base)),
@@ -312,7 +319,7 @@ def serving(  # noqa: PLR0913 - the options of the command
         serving_prior(deployment.engine.name),
         tuple(doubts),
         _cause(base, utilities, factor),
-        _deterministic(load),
+        deterministic,
     )
 
 
@@ -348,34 +355,16 @@ def _loaded(runs: Sequence[InstanceRun], load: Load) -> float:
     return float(runs[0].totals["loaded_tokens"]) / float(load.prompt.sum())
 
 
-def _deterministic(load: Load) -> bool:
-    """Return whether every seed asks alike: a table, or a closed loop of fixed lengths."""
-    return isinstance(load, Requests) or (isinstance(load, Closed) and load.spread == 1.0)
-
-
 _METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
-
-
-def host_of(instances: Instances, factor: float) -> Host:
-    """Return the host's times of instances, divided by a factor."""
-    usual = instances.deployment.engine.host
-    names = ("step", "prefill", "first", "per_token")
-    return usual._replace(**{name: getattr(usual, name) / factor for name in names})
 
 
 def runs_of(
     base: Instances, instances: Instances, load: Load, count: int, *, host: float = 1.0
 ) -> list[InstanceRun]:
     """Serve the load once for each seed; ``host`` divides the host's times."""
-    times = host_of(base, host)
     runs: list[InstanceRun] = []
     for seed in range(count):
-        if isinstance(load, Closed):
-            run = closed_loop(instances, load, seed=seed, base=base, host=times)
-        else:
-            table = load if isinstance(load, Requests) else load(seed)
-            check_lengths(instances, table)
-            run = serve(instances, table, base=base, host=times)
+        run = serve(instances, load, seed=seed, base=base, host=host)
         if run.unserved and runs:
             # A part of a run beside whole ones would be another load.
             runs[-1] = runs[-1]._replace(unserved=_LATER)
@@ -388,59 +377,6 @@ def runs_of(
 
 _LATER = -1
 """Requests not served of a run that is whole, but behind which no more was run."""
-
-
-def resources_of(deployment: Deployment, wanted: Sequence[str] | None = None) -> list[str]:
-    """Return the resources of a deployment that are multiplied by default, or those wanted.
-
-    Raises
-    ------
-    WhatIfError
-        If it has no such resource.
-    """
-    network = list(resource_values(deployment.cluster))
-    if unknown := [name for name in wanted or () if name not in (*RATES, *network)]:
-        raise WhatIfError(f"resource {one_of(unknown[0], (*RATES, *network))}")
-    usual = ("scale_up.bandwidth", "scale_up.latency", "scale_out.bandwidth")
-    each = [*RATES, *(name for name in network if name.startswith(usual))]
-    return each if wanted is None else list(wanted)
-
-
-def of_pools(instances: Instances, change: Callable[[Deployment], Deployment]) -> Instances:
-    """Return instances whose deployments are changed, those that decode as well."""
-    decode = None if instances.decode is None else change(instances.decode)
-    return replace(instances, deployment=change(instances.deployment), decode=decode)
-
-
-def with_more_of(instances: Instances, resource: str, factor: float) -> Instances:
-    """Return instances that all have a multiple of a resource, as :func:`with_more` says."""
-    return of_pools(instances, lambda deployment: with_more(deployment, resource, factor))
-
-
-def with_more(deployment: Deployment, resource: str, factor: float) -> Deployment:
-    """Return a deployment with a multiple of a resource; latencies are divided.
-
-    Raises
-    ------
-    WhatIfError
-        If there is no such resource.
-    """
-    cluster = deployment.cluster
-    accelerator = cluster.accelerator
-    if resource == COMPUTE:
-        peaks = {dtype: peak * factor for dtype, peak in accelerator.peak.items()}
-        fields: dict[str, object] = {"peak": peaks}
-    elif resource == MEMORY_BANDWIDTH:
-        fields = {"memory_bandwidth": (accelerator.memory_bandwidth or 0.0) * factor}
-    elif resource == MEMORY:
-        fields = {"memory": (accelerator.memory or 0.0) * factor}
-    elif resource == HOST:
-        return deployment
-    else:
-        times = 1 / factor if resource.endswith("latency") else factor
-        return replace(deployment, cluster=changed(cluster, resource, times))
-    with_fields = accelerator.model_copy(update=fields)
-    return replace(deployment, cluster=cluster.model_copy(update={"accelerator": with_fields}))
 
 
 def _utility(
@@ -570,6 +506,54 @@ def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
     return PriorityRow(priority, int(alike.sum()), float(ttft.mean()), *tails)
 
 
+def _by_model(
+    instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None
+) -> Iterator[ModelRow]:
+    """Return what requests of each model see, and those of all models."""
+    slos = [slo, *(each.slo for each in instances.beside)]
+    of_model = list(zip(*((run, *run.beside) for run in runs), strict=True))
+    rows = [
+        _of_model(fleet, alike, limit)
+        for fleet, alike, limit in zip(instances.fleets, of_model, slos, strict=True)
+    ]
+    yield from rows
+    gpus, requests = sum(row.gpus for row in rows), sum(row.requests for row in rows)
+    goodput = [row.goodput_per_s for row in rows if row.goodput_per_s is not None]
+    met = [row.met * row.requests for row in rows if row.met is not None]
+    alike = [(run, *run.beside) for run in runs]
+    ttft, tpot = (
+        [np.concatenate([getattr(run, name) for run in each]) for each in alike]
+        for name in ("ttft", "tpot")
+    )
+    yield ModelRow(
+        "all",
+        gpus,
+        requests,
+        float(np.mean([times.mean() for times in ttft])),
+        float(np.mean([np.quantile(times, 0.99) for times in ttft])),
+        float(np.mean([np.quantile(times, 0.99) for times in tpot])),
+        sum(goodput) if len(goodput) == len(rows) else None,
+        sum(met) / requests if len(met) == len(rows) else None,
+        sum(row.tokens_per_second_per_gpu * row.gpus for row in rows) / gpus,
+    )
+
+
+def _of_model(instances: Instances, runs: Sequence[InstanceRun], slo: Slo | None) -> ModelRow:
+    figures = {name: float(values.mean()) for name, values in figures_of(runs, slo).items()}
+    gpus = held_ranks(instances, runs)
+    return ModelRow(
+        instances.deployment.model.name,
+        gpus,
+        float(np.mean([len(run.ttft) for run in runs])),
+        float(np.mean([run.ttft.mean() for run in runs])),
+        figures["ttft"],
+        figures["tpot"],
+        figures.get("goodput"),
+        figures.get("fraction"),
+        token_rate(runs) / gpus,
+    )
+
+
 def _load_text(load: Load) -> str:
     if isinstance(load, Closed):
         return (
@@ -616,15 +600,20 @@ def _doubts(
     if last.unserved == _LATER:
         doubts.append(f"interrupted: {len(runs)} of {count} seeds are answered")
     elif last.unserved:
-        whole = len(last.ttft) + last.unserved
+        done = sum(len(run.ttft) for run in (last, *last.beside))
         doubts.append(
-            f"interrupted: {len(last.ttft)} of {whole} requests are answered, those done first"
+            f"interrupted: {done} of {done + last.unserved} requests are answered, those done first"
         )
     if slo is not None and not any(requests_that_meet(run, slo).any() for run in runs):
         ttft, tpot = (min(float(getattr(run, name).min()) for run in runs) for name in _METRICS[:2])
         doubts.append(
             f"no request meets the SLO: the least TTFT is {1e3 * ttft:.4g} ms, the least TPOT"
             f" {1e3 * tpot:.4g} ms"
+        )
+    if isinstance(load, Requests) and len(names := load.models_asked) > 1:
+        doubts.append(
+            f"requests for {len(names)} models ({', '.join(names[:3])}) are all served by this one:"
+            " deploy the others with --beside"
         )
     if not isinstance(load, Closed):
         run = runs[0]
@@ -638,8 +627,6 @@ def _doubts(
                 f"the load is beyond capacity: it saturates at about {rate:.3g} requests/s, and"
                 " latencies grow with the length of the run"
             )
-    if count == 1 and not _deterministic(load):
-        doubts.append("one seed gives no interval: use --seeds 5")
     return tuple(doubts)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.baseline import Settings
+from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
 from experiments.evaluate.serving_clients import Slo
 from experiments.evaluate.serving_fleets import (
     InstanceRun,
@@ -16,23 +17,11 @@ from experiments.evaluate.serving_fleets import (
     serve,
 )
 from experiments.evaluate.serving_instances import Deployment
-from experiments.evaluate.serving_plan import tokens_of
 from experiments.output.document import Document
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.serving import (
-    HOST,
-    Before,
-    Gain,
-    gain_of,
-    half_width,
-    host_of,
-    requests_that_meet,
-    resources_of,
-    say_engine,
-    with_more_of,
-)
+from experiments.questions.serving import Gain, gain_of, half_width, requests_that_meet, say_engine
 from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
@@ -196,7 +185,7 @@ def serving_rate(  # noqa: PLR0913 - the options of the command
     check_factor(factor)
     names = resources_of(instances.deployment, resources)
     wanted = 1 if isinstance(load, Requests) else seeds
-    check_runs(tokens_of(load), _LOOKS * wanted * (len(names) + 2))
+    check_runs(instances.tokens_of(load), _LOOKS * wanted * (len(names) + 2))
     tables = [load] if isinstance(load, Requests) else [load(seed) for seed in range(seeds)]
     _check(instances, tables)
     goal = _Question(tables, slo, Before(instances))
@@ -263,10 +252,7 @@ def _at(
     """Serve a table at another rate."""
     before = goal.before
     run = serve(
-        instances,
-        table.faster(rate / table.rate),
-        base=before.instances,
-        host=host_of(before.instances, before.host * host),
+        instances, table.faster(rate / table.rate), base=before.instances, host=before.host * host
     )
     if run.unserved:
         raise KeyboardInterrupt

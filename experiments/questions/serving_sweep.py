@@ -6,7 +6,8 @@ from typing import ClassVar, NamedTuple
 
 from experiments.baseline import Settings
 from experiments.evaluate.parallel import counted
-from experiments.evaluate.serving_clients import Closed, Slo
+from experiments.evaluate.serving_changes import HOST, Before, of_pools, resources_of, with_more_of
+from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import (
     Instances,
     check_runs,
@@ -15,22 +16,11 @@ from experiments.evaluate.serving_fleets import (
     token_rate,
 )
 from experiments.evaluate.serving_instances import Deployment, deployment_of
-from experiments.evaluate.serving_plan import Load, tokens_of
 from experiments.output.document import Document
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
 from experiments.question import question
-from experiments.questions.serving import (
-    HOST,
-    Before,
-    figures_of,
-    half_width,
-    of_pools,
-    resources_of,
-    runs_of,
-    say_engine,
-    with_more_of,
-)
+from experiments.questions.serving import figures_of, half_width, runs_of, say_engine
 from experiments.report import Report, Rows
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
@@ -155,7 +145,7 @@ def serving_sweep(  # noqa: PLR0913 - the options of the command
     known = [*_VARIED, *resources_of(instances.deployment)]
     if varied not in known:
         raise WhatIfError(f"a sweep over {one_of(varied, known)}")
-    check_runs(tokens_of(load), seeds * len(values))
+    check_runs(instances.tokens_of(load), seeds * len(values))
     progress = watch(f"{len(values)} points")
     points = [
         _point(instances, load, (varied, value), slo, seeds) for value in counted(values, progress)
@@ -278,7 +268,8 @@ def _at_degree(served: Served, value: str) -> Served:
         )
         return replace(pool, parallelism=checked.parallelism)
 
-    return _other(served, of_pools(served.instances, divided))
+    alone = replace(served.instances, beside=())
+    return _other(served, replace(of_pools(alone, divided), beside=served.instances.beside))
 
 
 def _of_count(served: Served, value: str) -> Served:

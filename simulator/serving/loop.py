@@ -83,7 +83,7 @@ def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -
             return SERVED
         if sums.iterations >= limit:
             return PAUSED
-        coming = _next_instant(run)
+        coming = next_instant(run)
         if coming > until:
             sums.now = until
             return REACHED
@@ -94,7 +94,7 @@ def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -
 
 
 @hot_loop
-def _next_instant(run: RunState) -> float:
+def next_instant(run: RunState) -> float:
     """Return when an iteration ends or a request arrives next (s)."""
     sums = run.sums[0]
     coming = math.inf

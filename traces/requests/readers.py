@@ -1,8 +1,8 @@
 """Readers of request traces: Azure, Vidur, BurstGPT, Mooncake, LLMServingSim, vLLM's benchmark.
 
-Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's) and
-``session_id`` are read from all. Arrivals ascend, and count from the first. Lines of BurstGPT that
-have no token are failures, and left out.
+Formats are recognised by their columns; ``hash_ids`` (with ``hash_tokens``, 512 in Mooncake's),
+``session_id``, ``priority`` and ``model`` (``Model`` in BurstGPT's) are read from all. Arrivals
+ascend, and count from the first. Lines of BurstGPT that have no token are failures, and left out.
 """
 
 import json
@@ -85,14 +85,17 @@ def read_requests(path: Path | str) -> Requests:
         raise TraceError(
             f"{falls[0].place}: it arrives before the previous request: sort the requests by time"
         )
+    model, models = _numbered([each.model for each in asked])
     return Requests(
         np.array([each.arrival for each in asked]) - asked[0].arrival,
         np.array([each.prompt for each in asked], dtype=np.int64),
         np.array([each.output for each in asked], dtype=np.int64),
         str(file),
         _joined([each.hashes for each in asked], asked[0].hashed),
-        _sessions([each.session for each in asked]),
+        _numbered([each.session for each in asked])[0],
         _priorities(asked),
+        model,
+        models,
     )
 
 
@@ -107,6 +110,7 @@ class _Asked:
     hashed: int
     session: Any
     priority: Any
+    model: Any
     place: str
 
     def __lt__(self, other: "_Asked") -> bool:
@@ -127,7 +131,8 @@ def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterato
         if prompt and output:
             hashes = _hashes(row, place) if hashed else ()
             session, priority = row.get("session_id"), row.get("priority")
-            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, place)
+            model = row.get("model", row.get("Model"))
+            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, model, place)
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
             raise TraceError(f"{place}: {column} 0: a request has at least 1 token of each")
@@ -160,12 +165,13 @@ def _joined(hashes: Sequence[Sequence[Any]], tokens: int) -> Hashes | None:
     return Hashes(tokens, offsets([len(row) for row in hashes]), np.array(ids, dtype=np.int64))
 
 
-def _sessions(names: Sequence[Any]) -> Longs | None:
-    if all(name is None for name in names):
-        return None
-    numbers: dict[Any, int] = {}
-    known = [-1 if name is None else numbers.setdefault(str(name), len(numbers)) for name in names]
-    return np.array(known, dtype=np.int64)
+def _numbered(names: Sequence[Any]) -> tuple[Longs | None, tuple[str, ...]]:
+    """Return the number of each line's name, -1 where it has none, and the names."""
+    numbers: dict[str, int] = {}
+    known = [
+        -1 if name in (None, "") else numbers.setdefault(str(name), len(numbers)) for name in names
+    ]
+    return (np.array(known, dtype=np.int64) if numbers else None), tuple(numbers)
 
 
 def _priorities(asked: Sequence[_Asked]) -> Longs | None:

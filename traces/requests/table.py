@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.support.arrays import Floats, Longs
+from simulator.support.arrays import Floats, Longs, offsets
 from simulator.support.errors import TraceError
 from simulator.support.quantities import CENTURY
 
@@ -46,6 +46,8 @@ class Requests:
         A number of the conversation that each belongs to, -1 of one alone; None: of all.
     priority
         The lower, the more urgent; None: all are alike.
+    model, models
+        Which of the names ``models`` each asks for, by its number; None: it does not say.
 
     Raises
     ------
@@ -67,6 +69,8 @@ class Requests:
     hashes: Hashes | None = None
     session: Longs | None = None
     priority: Longs | None = None
+    model: Longs | None = None
+    models: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
@@ -115,23 +119,39 @@ class Requests:
         span = float(self.arrival[-1] - self.arrival[0])
         return (len(self) - 1) / span if span >= _AT_ONCE else float("inf")
 
+    @property
+    def models_asked(self) -> list[str]:
+        """Names of the models that its requests ask for."""
+        numbers = () if self.model is None else np.unique(self.model).tolist()
+        return [self.models[number] for number in numbers if number >= 0]
+
     def faster(self, factor: float) -> "Requests":
         """Return the same requests arriving ``factor`` times as fast."""
         return replace(self, arrival=self.arrival / factor)
 
+    def rows(self, chosen: Longs) -> "Requests":
+        """Return the requests of these numbers, which ascend; they arrive when they did."""
+        hashes = self.hashes
+        if hashes is not None:
+            counts = np.diff(hashes.offset)[chosen]
+            offset = offsets(counts)
+            entry = np.arange(offset[-1]) - np.repeat(offset[:-1] - hashes.offset[chosen], counts)
+            hashes = Hashes(hashes.tokens, offset, hashes.ids[entry])
+
+        def of(column: Longs | None) -> Longs | None:
+            return None if column is None else column[chosen]
+
+        return replace(
+            self,
+            arrival=self.arrival[chosen],
+            prompt=self.prompt[chosen],
+            output=self.output[chosen],
+            hashes=hashes,
+            session=of(self.session),
+            priority=of(self.priority),
+            model=of(self.model),
+        )
+
     def first(self, count: int) -> "Requests":
         """Return the first ``count`` requests."""
-        count = min(count, len(self))
-        hashes, session, priority = self.hashes, self.session, self.priority
-        if hashes is not None:
-            offset = hashes.offset[: count + 1]
-            hashes = Hashes(hashes.tokens, offset, hashes.ids[: offset[-1]])
-        return Requests(
-            self.arrival[:count],
-            self.prompt[:count],
-            self.output[:count],
-            self.source,
-            hashes,
-            None if session is None else session[:count],
-            None if priority is None else priority[:count],
-        )
+        return self.rows(np.arange(min(count, len(self))))

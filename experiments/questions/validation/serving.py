@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from experiments.baseline import Settings
 from experiments.evaluate.parallel import map_rows
-from experiments.evaluate.serving_clients import INFERENCEX, Closed, closed_loop
-from experiments.evaluate.serving_fleets import Instances
+from experiments.evaluate.serving_clients import INFERENCEX, Closed
+from experiments.evaluate.serving_fleets import Instances, serve
 from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
 from experiments.question import question
@@ -187,7 +187,7 @@ def mean_times(case: ServingCase) -> tuple[float, float]:
         decode=case.decode,
         decode_count=case.workers[1] if case.decode is not None else 0,
     )
-    run = closed_loop(instances, client)
+    run = serve(instances, client)
     return float(run.ttft.mean()), float(run.tpot.mean())
 
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate.serving_changes import resources_of
 from experiments.evaluate.serving_clients import Closed
 from experiments.evaluate.serving_fleets import Instances
 from experiments.evaluate.serving_instances import (
@@ -22,7 +23,7 @@ from experiments.evaluate.serving_instances import (
     instance_surface,
     memory_use,
 )
-from experiments.questions.serving import Slo, resources_of, serving
+from experiments.questions.serving import Slo, serving
 from experiments.questions.validation.serving import validate_serving
 from experiments.questions.validation.serving_log import read_log, validate_serving_log
 from helpers.places import SHARED

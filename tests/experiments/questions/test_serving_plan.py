@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.evaluate.serving_changes import with_more
 from experiments.evaluate.serving_clients import Slo
 from experiments.evaluate.serving_fleets import serve
 from experiments.evaluate.serving_instances import instance_surface, memory_use
@@ -15,7 +16,7 @@ from experiments.evaluate.serving_plan import (
     serving_plan,
     slo_of,
 )
-from experiments.questions.serving import serving, with_more
+from experiments.questions.serving import serving
 from simulator.support.errors import TwofoldError
 from topologies import changed
 from traces.requests.generators import generate_requests

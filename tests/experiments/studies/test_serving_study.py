@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
+from experiments.evaluate.serving_changes import with_more_of
 from experiments.evaluate.serving_plan import (
     instances_of,
     load_of,
@@ -13,7 +14,7 @@ from experiments.evaluate.serving_plan import (
     serving_plan,
     slo_of,
 )
-from experiments.questions.serving import serving, with_more_of
+from experiments.questions.serving import serving
 from experiments.studies.declaration import declare
 from experiments.studies.study import study
 from simulator.support.errors import TwofoldError

@@ -1,0 +1,193 @@
+"""Several models on one cluster: each for itself, but for the links that their caches share."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli.main import app
+from experiments.evaluate.serving_changes import with_more_of
+from experiments.evaluate.serving_fleets import Instances, Neighbour, serve
+from experiments.evaluate.serving_instances import deployment_of
+from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan
+from experiments.questions.serving import serving
+from experiments.questions.serving_sweep import serving_sweep
+from simulator.support.errors import TwofoldError
+from topologies import load_cluster
+from traces.requests.generators import generate_requests
+from traces.requests.readers import read_requests
+from traces.requests.table import Hashes, Requests
+
+LARGE, SMALL = "llama-3.1-70b", "llama-3.1-8b"
+TIMES = ("ttft", "tpot", "end_to_end", "moved")
+
+
+def load(seed):
+    return generate_requests(40, 8.0, 1024, 32, seed=seed, spread=0.2)
+
+
+def fleet(model=SMALL, cluster="hgx-h100", **fields):
+    return Instances(deployment=deployment_of(model, cluster), **fields)
+
+
+def one_port():
+    """Nodes of two accelerators that share a slow port."""
+    cluster = load_cluster("hgx-h100")
+    scale_out = cluster.scale_out.model_copy(update={"nics_per_node": 1, "bandwidth": 5e9})
+    scale_up = cluster.scale_up.model_copy(update={"size": 2})
+    fields = {"ranks_per_node": 2, "nodes": 4, "scale_up": scale_up, "scale_out": scale_out}
+    return cluster.model_copy(update=fields)
+
+
+def apart(cluster):
+    """One instance that reads prompts, and one of the same kind that decodes."""
+    deployment = deployment_of(SMALL, cluster)
+    return Instances(deployment=deployment, decode=deployment, decode_count=1)
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_models_on_machines_of_their_own_are_each_as_alone(decodes):
+    first, second = fleet(count=2), fleet(router="round-robin", count=3)
+    if decodes:
+        first, second = (
+            replace(each, decode=each.deployment, decode_count=1) for each in (first, second)
+        )
+    together = serve(replace(first, beside=(Neighbour(second, load(1)),)), load(0))
+    for run, alone in zip(
+        (together, *together.beside), (serve(first, load(0)), serve(second, load(1))), strict=True
+    ):
+        for name in TIMES:
+            np.testing.assert_allclose(getattr(run, name), getattr(alone, name), rtol=1e-9)
+
+
+def test_caches_of_two_models_through_one_port_take_twice_as_long():
+    """Both send as much at the same times: max-min shares are a half each."""
+    cluster = one_port()
+    asked = generate_requests(6, 0.5, 8192, 32, arrivals="even")
+    later = replace(asked, arrival=asked.arrival + 1000)
+    alone, both = (
+        serve(replace(apart(cluster), beside=(Neighbour(apart(cluster), each),)), asked)
+        for each in (later, asked)
+    )
+    assert (alone.moved > 0.1).all(), "long beside what starts a send"
+    for run in (both, *both.beside):
+        np.testing.assert_allclose(run.moved, 2 * alone.moved, rtol=0.02)
+        assert (run.ttft > alone.ttft).all()
+
+
+def test_twice_the_network_helps_both_that_share_it():
+    cluster = one_port()
+    asked = generate_requests(6, 0.5, 8192, 32, arrivals="even")
+    both = replace(apart(cluster), beside=(Neighbour(apart(cluster), asked),))
+    wider = with_more_of(both, "scale_out.bandwidth", 2.0)
+    before, after = serve(both, asked), serve(wider, asked, base=both)
+    for slow, fast in zip((before, *before.beside), (after, *after.beside), strict=True):
+        np.testing.assert_allclose(fast.moved, slow.moved / 2, rtol=0.02)
+
+
+def test_what_is_varied_of_one_model_leaves_the_others_as_they_are():
+    both = replace(fleet(), beside=(Neighbour(fleet(), load(1)),))
+    report = serving_sweep(both, load(0), "tp", ["1", "2"], seeds=1)
+    assert [point.refused for point in report.points] == ["", ""]
+    assert report.points[1].tpot_p99 < report.points[0].tpot_p99
+
+
+def test_requests_of_each_model_are_answered_and_rows_add_up():
+    both = replace(fleet(), beside=(Neighbour(fleet(), load, None),))
+    report = serving(both, load, seeds=2, resources=["compute"])
+    first, second, whole = report.models
+    assert (first.requests, second.requests, whole.requests) == (40, 40, 80)
+    assert (first.gpus, second.gpus, whole.gpus) == (1, 1, 2)
+    assert first.ttft_p99 == pytest.approx(report.metric("ttft").p99)
+    assert whole.ttft_mean == pytest.approx((first.ttft_mean + second.ttft_mean) / 2)
+    assert whole.met is None
+    assert "By model" in report.document().sections[1].title
+
+
+def test_more_accelerators_than_there_are_is_refused():
+    with pytest.raises(TwofoldError, match="has 8 accelerators, but the models need 9"):
+        Instances(
+            deployment=deployment_of(SMALL, one_port()),
+            count=4,
+            beside=(Neighbour(fleet(cluster=one_port(), count=5), load(0)),),
+        )
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A trace of two models, in two spellings, and the file of the second's deployment."""
+    names = ["meta-llama/Llama-3.1-70B", "Llama-3.1-8B", "llama-3.1-8b"]
+    rows = [f"{0.2 * number},{100 + number},8,{names[number % 3]}" for number in range(30)]
+    day, small = tmp_path / "day.csv", tmp_path / "small.yaml"
+    day.write_text("arrival_s,prompt_tokens,output_tokens,model\n" + "\n".join(rows) + "\n")
+    small.write_text(f"deployment: {{model: {SMALL}, instances: 2}}\n")
+    return day, small
+
+
+def large(files, **changes):
+    fields = {"model": LARGE, "tp": 4, "requests": str(files[0]), "beside": (str(files[1]),)}
+    return serving_plan(**fields | changes)
+
+
+def test_a_traces_requests_go_to_their_models(files):
+    plan = large(files)
+    run = serve(instances_of(plan, "hgx-h100"), load_of(plan))
+    assert (len(run.ttft), len(run.beside[0].ttft)) == (10, 20)
+    table = read_requests(files[0])
+    arrived = np.sort(np.concatenate([run.arrived, run.beside[0].arrived]))
+    np.testing.assert_array_equal(arrived, table.arrival)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt-6", "a model that nobody serves: 'gpt-6' is not one of llama-3.1-70b, llama-3.1-8b"),
+        ("", "a request names no model: add a column model"),
+    ],
+)
+def test_requests_for_no_model_here_are_refused_in_a_line(name, said, files):
+    day = files[0]
+    day.write_text(day.read_text() + f"60,100,8,{name}\n")
+    words = f"serving {LARGE} -c hgx-h100 --tp 4 --requests {day} --beside {files[1]}".split()
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_who_serves_all_models_of_a_trace_says_so(files):
+    plan = large(files, beside=())
+    report = serving(instances_of(plan, "hgx-h100"), load_of(plan), resources=[])
+    assert "requests for 3 models" in report.doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"model: {SMALL}, beside: [x.yaml]", "beside: name all deployments in the first one"),
+        (f"model: {LARGE}", "two deployments serve llama-3.1-70b"),
+        ("model: llama-3.2-1b", "requests ask for a model that nobody serves"),
+        (f"model: {SMALL}, rate: fast", "write requests per second"),
+    ],
+)
+def test_a_neighbour_that_cannot_be_is_refused(text, said, files):
+    files[1].write_text(f"deployment: {{{text}}}\n")
+    plan = large(files)
+    with pytest.raises(TwofoldError, match=said):
+        serve(instances_of(plan, "hgx-h100"), load_of(plan))
+
+
+def test_a_neighbour_that_nobody_asks_is_refused(files):
+    plan = large(files, requests=None, rate="4/s")
+    with pytest.raises(TwofoldError, match=r"llama-3\.1-8b: nothing asks for it"):
+        instances_of(plan, "hgx-h100")
+
+
+def test_rows_of_a_table_keep_their_hashes():
+    hashes = Hashes(4, np.array([0, 1, 3, 3, 6]), np.array([7, 7, 8, 9, 9, 9]))
+    table = Requests(np.arange(4.0), np.array([4, 8, 3, 12]), np.full(4, 2), "here", hashes=hashes)
+    rows = table.rows(np.array([1, 3]))
+    assert rows.prompt.tolist() == [8, 12]
+    assert (rows.hashes.offset.tolist(), rows.hashes.ids.tolist()) == ([0, 2, 5], [7, 8, 9, 9, 9])
+    assert table.first(2).hashes.ids.tolist() == [7, 7, 8]

@@ -144,7 +144,7 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     if by.name == "trtllm":
         # Scripts of InferenceX give a whole prompt beside all decodes, 8,192 tokens at least.
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
-    interval, poll = client_settings(read.client, by.name, model, cluster, concurrency, precisions)
+    interval, poll = client_settings(read.client, by.name, model, cluster, concurrency)
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
     deployments = []
     for part in parts:
@@ -409,27 +409,21 @@ def runs_as(recipe: str, peaks: Mapping[str, float]) -> str:
 
 
 def client_settings(
-    client: str,
-    engine_name: str,
-    model: Model,
-    cluster: Cluster,
-    concurrency: int,
-    precisions: Precisions,
+    client: str, engine_name: str, model: Model, cluster: Cluster, concurrency: int
 ) -> tuple[int, int]:
     """Return streaming interval (tokens) and poll (iterations) of a client's engine settings.
 
-    Of InferenceX's scripts (benchmarks/*.sh, @843c6254): SGLang streams every 10 tokens, or 30 with
-    checkpoints of 8 bits on Blackwell, where it also looks for requests every 10 iterations only,
-    30 from a concurrency of 16; TensorRT-LLM every 10 for models with experts, and through workers
-    of its own for others, which send the first token at once.
+    Of InferenceX's scripts (benchmarks/*.sh, @843c6254): SGLang streams every 10 tokens, and on
+    Blackwell looks for requests every 10 iterations only, 30 from a concurrency of 16; TensorRT-LLM
+    streams every 10 for models with experts, and through workers of its own for others, which send
+    the first token at once. (Scripts for 8 bits on Blackwell say 30 tokens, but of rows without
+    drafts TTFT is 17 to 24 times TPOT, as of 4 and 16 bits.)
     """
     if client != INFERENCEX:
         return 1, 1
     blackwell = cluster.accelerator.generation == "blackwell"
     if engine_name == "sglang":
-        eight_bits = precisions.experts.startswith("fp8") or precisions.network.startswith("fp8")
-        poll = 1 if not blackwell else 10 if concurrency < 16 else 30
-        return (30 if blackwell and eight_bits else 10), poll
+        return 10, 1 if not blackwell else 10 if concurrency < 16 else 30
     if engine_name == "trtllm" and model.experts is not None:
         return 10, 1
     return 1, 1

@@ -232,11 +232,12 @@ def _start(
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
         batch = _planned(run, pool.rules, worker)
-        worker.counters[ITERATIONS] += 1
         loaded = max(loaded, worker.counters[LOADED])
         sums.loaded_tokens += worker.counters[LOADED]
         worker.counters[LOADED] = 0
         if batch.decodes + batch.chunks:
+            # What read prompts looks for more at once (SGLang, managers/scheduler_recv_skipper.py).
+            worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
             computed = batch.decodes * batch.width + batch.chunk_tokens
             # What ranks do together takes the tokens of all, the rest those of the slowest.
             alone = iteration_time(surface, batch)
@@ -329,8 +330,9 @@ def _planned(run: RunState, rules: RuleRecord, worker: Worker) -> Batch:
     counters = worker.counters
     if counters[AWAITS]:
         _take_in(run, rules, worker)
-    if counters[RUNS] == 0 or counters[ITERATIONS] % run.client[0].poll == 0:
+    if counters[RUNS] == 0 or counters[ITERATIONS] >= run.client[0].poll:
         join_queue(worker)
+        counters[ITERATIONS] = 0
     if counters[RUNS] + counters[WAITS] == 0:
         return Batch(1, 0, 0.0, 0, 0.0, 0.0)
     if rules.patience > 0.0:

@@ -39,7 +39,8 @@ class Client(NamedTuple):
 
     The client sees its first token when ``first_chunk`` tokens have been made, or, where
     ``iterations`` is 1, after as many iterations, of which each may make several. The engine
-    looks for new requests every ``poll`` iterations, and whenever nothing runs.
+    looks for new requests every ``poll`` iterations of decodes, after prompts, and whenever nothing
+    runs.
     """
 
     concurrency: int

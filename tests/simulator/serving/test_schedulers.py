@@ -174,6 +174,13 @@ def test_an_interval_is_of_tokens_or_of_iterations():
     assert [state.states["first"][0] for state in seen] == [6.0, 10.0]
 
 
+def test_an_engine_looks_for_requests_every_so_many_decodes_and_after_prompts():
+    """Of four in iterations of 1 s: at once if idle, after a prompt, and after ten decodes."""
+    asked = columns([0.0, 0.5, 2.5, 200.25], [4] * 4, [100, 100, 50, 5])
+    state = run(asked, rules("sglang"), constant_surface(), Client(0, 1, 10, 0))
+    assert state.states["scheduled"].tolist() == [0.0, 1.0, 12.0, 200.25]
+
+
 def test_what_never_fits_is_reported_not_awaited():
     state = run(columns([0.0], [1000], [10]), rules("vllm", blocks=10), constant_surface())
     assert state.sums["stuck"][0] == 1

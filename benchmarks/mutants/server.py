@@ -39,7 +39,7 @@ from benchmarks.mutants.changes import Mutant, mutants, mutated, probed
 SURVIVED, NOTICED, BROKEN, UNREACHED = "survived", "noticed", "broken", "unreached"
 _OF_TEST_S = 10.0
 """Processor time of a test of the first pass; one that takes longer is not tried on mutants."""
-_OF_MUTANT_S = 10.0
+_OF_MUTANT_S = 5.0
 """Processor time of the tests of a mutant, those of its own module first, then the quickest: one
 that these do not notice counts as survived, whatever others would say."""
 _OF_PASS_S = 3600.0

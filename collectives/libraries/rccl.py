@@ -86,7 +86,7 @@ def sends_fraction(version: str) -> float:
 
     Examples
     --------
-    >>> sends_fraction(""), sends_fraction("2.22.3"), sends_fraction("2.27.7")
+    >>> sends_fraction(""), sends_fraction("2.25.1"), sends_fraction("2.26.6")
     (0.5, 0.5, 0.89)
     """
     given = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

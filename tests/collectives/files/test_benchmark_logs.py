@@ -407,6 +407,25 @@ def test_tables_of_two_machines_are_told_by_their_large_calls(tmp_path):
     near = [f"all_reduce,1,8,{2**power},{2**power / 9e4}" for power in range(24, 30)]
     assert "two machines" in refused(tmp_path, head + "\n".join([*rows, *slower]))
     assert len(read(tmp_path, head + "\n".join([*rows, *near])).calls) == 12
+    assert "two machines" in refused(tmp_path, head + "\n".join([*rows[:3], *slower[:3]]))
+    assert len(read(tmp_path, head + "\n".join([*rows[:2], *slower[:2]])).calls) == 4, "too few"
+
+
+@pytest.mark.parametrize(("first", "refused_for"), [(4096, "rows are missing"), (2048, "")])
+def test_a_size_that_is_left_out_is_missed_from_4_kib_on(tmp_path, first, refused_for):
+    """Smaller sizes are rounded to elements of all ranks: they do not grow by the factor."""
+    times = {first: 20.0, 4 * first: 21.0, 8 * first: 22.0}
+    text = printed("all_reduce_perf", "all_reduce", times)
+    if refused_for:
+        assert refused_for in refused(tmp_path, text)
+    else:
+        assert len(read(tmp_path, text).calls) == 3
+
+
+def test_threads_and_gpus_that_json_does_not_name_are_one(tmp_path):
+    run = json_run()
+    del run["config"]["nthreads"], run["config"]["ngpus"]
+    assert told(read(tmp_path, json.dumps(run))) == told(read(tmp_path, json.dumps(json_run())))
 
 
 def test_the_user_may_not_contradict_the_log(tmp_path):

@@ -92,6 +92,7 @@ def test_messages_and_times_of_the_host_are_left_out_with_a_note(tmp_path):
         ({"coll_algobw_gbs": 7.0}, "the line is damaged"),
         ({"coll_algobw_gbs": None}, "coll_algobw_gbs"),
         ({"coll_msg_size_bytes": -1}, "not a whole number"),
+        ({"coll_msg_size_bytes": 2**62}, "not a whole number"),
     ],
 )
 def test_a_damaged_line_is_refused_with_its_number(tmp_path, change, why):

@@ -307,6 +307,12 @@ def test_in_place_the_output_is_a_part_of_the_input():
     assert one.chunk.tolist() == [1, 0]
 
 
+def test_a_reduce_scatter_leaves_each_rank_the_whole_of_its_own_chunk():
+    idle = [[block([step(0, "nop", ("i", -1), ("o", -1), count=0)])] for _ in range(2)]
+    with pytest.raises(ScheduleError, match=r"gpu 0: in the end o\[0\] is not chunk 0, whole"):
+        read_msccl(algo("reduce_scatter", idle, chunks=2, in_place=1))
+
+
 def test_a_step_waits_for_what_it_depends_on():
     """Rank 0 forwards from scratch what came on another thread block, after a nop."""
     gpus = [

@@ -11,6 +11,7 @@ an error is one line, and the same command without a fault gives the undisturbed
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import os
 import random
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.fuzz.harness import import_all, run_here
 from benchmarks.fuzz.seeds import CALLS, CLUSTER_YAML, ROOT, SAMPLE, SAMPLES, STUDY
 
 GPU = str(SAMPLES / "gpu-dp2-tp4")
@@ -88,6 +90,7 @@ CHAT = (
 )
 STATUS = {0, 1, 2, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGXFSZ}
 _WALL_S = 600
+_PIPE = 1 << 20
 _STANDS = "exists and is not an empty directory"
 """Refusal of a command that writes no package over another: the first stands, whole."""
 _READ_ONLY = 65_536
@@ -101,7 +104,7 @@ class Fault:
     name: str
     place: Callable[[Path], None] = lambda _: None
     inside: Callable[[], None] = lambda: None
-    during: Callable[[subprocess.Popen[bytes]], None] = lambda _: None
+    during: "Callable[[_Process, float], None]" = lambda _, __: None
     environment: Mapping[str, str | None] = field(default_factory=dict)
     out: str | None = "PIPE"
     beside: int = 1
@@ -109,15 +112,13 @@ class Fault:
 
 
 def _killed(rng: random.Random, number: signal.Signals, after: float) -> Fault:
-    moment = rng.uniform(0.05, after)
+    part = rng.uniform(0.0, after)
 
-    def kill(process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(moment)
-            return
-        process.send_signal(number)
+    def kill(process: _Process, usual: float) -> None:
+        if not process.ended(part * usual):
+            os.kill(process.pid, number)
 
-    return Fault(f"{number.name} after {moment:.2f} s", during=kill)
+    return Fault(f"{number.name} after {100 * part:.0f} % of its time", during=kill)
 
 
 def _small_files(rng: random.Random) -> Fault:
@@ -173,9 +174,9 @@ _CLOCK = {"PYTHONPATH": os.pathsep.join(filter(None, ("clock", str(ROOT))))}
 def faults(rng: random.Random) -> Iterator[Fault]:
     """Draw faults without end, each kind in turn."""
     while True:
-        yield _killed(rng, signal.SIGKILL, 4.0)
-        yield _killed(rng, signal.SIGINT, 4.0)
-        yield _killed(rng, signal.SIGTERM, 4.0)
+        yield _killed(rng, signal.SIGKILL, 1.2)
+        yield _killed(rng, signal.SIGINT, 1.2)
+        yield _killed(rng, signal.SIGTERM, 1.2)
         yield _small_files(rng)
         yield Fault("a read-only directory", place=_read_only, tmpfs=_READ_ONLY)
         yield Fault("no directory", place=lambda folder: shutil.rmtree(folder / "out"))
@@ -193,7 +194,7 @@ def faults(rng: random.Random) -> Iterator[Fault]:
         yield Fault("inputs of another time", place=_of_another_time)
         if os.getuid() == 0:
             yield Fault("a full disk", tmpfs=rng.choice((4096, 16_384, 32_768, 262_144)))
-        yield _killed(rng, signal.SIGKILL, 8.0)
+        yield _killed(rng, signal.SIGKILL, 1.0)
         if rng.random() < 0.3:
             yield Fault("ten at once", beside=10)
 
@@ -223,52 +224,89 @@ def _state(folder: Path) -> dict[str, str]:
     }
 
 
-def _started(words: tuple[str, ...], folder: Path, fault: Fault) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "SOURCE_DATE_EPOCH": "1700000000",
-        "COLUMNS": "200",
-        "TWOFOLD_CACHE": str(folder / "cache"),
-    }
-    for name, value in fault.environment.items():
-        environment.pop(name, None)
-        if value is not None:
-            environment[name] = value
-    out = subprocess.PIPE if fault.out == "PIPE" else None
-    broken: int | None = None
-    target: object = out
-    if fault.out == "BROKEN":
-        reader, broken = os.pipe()
-        os.close(reader)
-        target = broken
-    elif fault.out != "PIPE":
-        target = os.open(str(fault.out), os.O_WRONLY)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "twofold", *words],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=target,  # type: ignore[arg-type]
-        stderr=subprocess.PIPE,
-        preexec_fn=fault.inside,  # noqa: PLW1509 - one thread
-    )
-    if isinstance(target, int) and target != subprocess.PIPE:
-        os.close(target)
-    return process
+@dataclass
+class _Process:
+    """A command that runs in a process; a negative status is a signal."""
+
+    pid: int
+    out: int
+    err: int
+    status: int | None = None
+
+    def ended(self, within: float) -> bool:
+        """Wait for it for so long (s)."""
+        until = time.monotonic() + within
+        while self.status is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > until:
+                return False
+            else:
+                time.sleep(0.002)
+        return True
 
 
-def _finished(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+def _started(words: tuple[str, ...], folder: Path, fault: Fault) -> _Process:
+    """Start a command in a fork of this process, which has imported all that it needs.
+
+    One whose environment names another path of modules is started anew: Python reads it then.
+    """
+    out, err = os.pipe(), os.pipe()
+    for reader, _ in (out, err):
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, _PIPE)  # more than any command prints
+    process = _Process(os.fork(), out[0], err[0])
+    if process.pid:
+        os.close(out[1])
+        os.close(err[1])
+        if fault.out == "BROKEN":
+            os.close(out[0])
+            process.out = -1
+        return process
+    status = 70
     try:
-        out, err = process.communicate(timeout=_WALL_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return 99, "", "no end"
-    return (
-        process.returncode,
-        (out or b"").decode("utf-8", "replace"),
-        err.decode("utf-8", "replace"),
-    )
+        _open_streams(fault, out, err)
+        os.environ |= {
+            **{"SOURCE_DATE_EPOCH": "1700000000", "COLUMNS": "200"},
+            **{"TWOFOLD_CACHE": str(folder / "cache")},
+        }
+        for name, value in fault.environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        tempfile.tempdir = None  # it is looked for again
+        os.chdir(folder)
+        fault.inside()
+        if "PYTHONPATH" in fault.environment:
+            os.execv(sys.executable, [sys.executable, "-m", "twofold", *words])
+        status = run_here(words)
+    finally:
+        os._exit(status & 0xFF)
+
+
+def _open_streams(fault: Fault, out: tuple[int, int], err: tuple[int, int]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(err[1], 2)
+    if fault.out in ("PIPE", "BROKEN"):
+        os.dup2(out[1], 1)
+    else:
+        os.dup2(os.open(str(fault.out), os.O_WRONLY), 1)
+    for end in (*out, *err):
+        os.close(end)
+
+
+def _finished(process: _Process) -> tuple[int, str]:
+    if not process.ended(_WALL_S):
+        os.kill(process.pid, signal.SIGKILL)
+        process.ended(_WALL_S)
+        process.status = 99
+    with contextlib.suppress(OSError):
+        os.close(process.out)
+    with os.fdopen(process.err, "rb") as file:
+        err = file.read().decode("utf-8", "replace")
+    return process.status or 0, err
 
 
 @contextlib.contextmanager
@@ -295,11 +333,11 @@ def _folder(tmpfs: int) -> Iterator[Path]:
 
 
 def _wrong(  # noqa: C901, PLR0912 - each a promise
-    folder: Path, ends: list[tuple[int, str, str]], fault: Fault, right: Mapping[str, str]
+    folder: Path, ends: list[tuple[int, str]], fault: Fault, right: Mapping[str, str]
 ) -> list[str]:
     """Say which promises were broken."""
     wrong = []
-    for status, _, err in ends:
+    for status, err in ends:
         lines = [line for line in err.splitlines() if line.startswith("error")]
         if status not in STATUS:
             wrong.append(f"status {status}: {err.strip()[-300:]}")
@@ -319,25 +357,23 @@ def _wrong(  # noqa: C901, PLR0912 - each a promise
         for name, digest in state.items():
             if is_study:
                 continue
-            if name not in right and all(status >= 0 for status, _, _ in ends):
+            if name not in right and all(status >= 0 for status, _ in ends):
                 wrong.append(f"{name} is left behind")
             if name in right and digest != right[name]:
                 wrong.append(f"{name} is neither as before nor whole")
-        if (
-            not is_study
-            and all(status == 0 for status, _, _ in ends)
-            and state.keys() != right.keys()
-        ):
+        if not is_study and all(status == 0 for status, _ in ends) and state.keys() != right.keys():
             wrong.append(f"status 0, and {sorted(right.keys() - state.keys())} are missing")
     return wrong
 
 
-def _tried(words: tuple[str, ...], fault: Fault, right: Mapping[str, str]) -> list[str]:
+def _tried(
+    words: tuple[str, ...], fault: Fault, right: Mapping[str, str], usual: float
+) -> list[str]:
     with _folder(fault.tmpfs if os.getuid() == 0 else 0) as folder:
         fault.place(folder)
         processes = [_started(words, folder, fault) for _ in range(fault.beside)]
         for process in processes:
-            fault.during(process)
+            fault.during(process, usual)
         ends = [_finished(process) for process in processes]
         wrong = _wrong(folder, ends, fault, right)
         if fault.tmpfs and os.getuid() == 0:
@@ -345,7 +381,7 @@ def _tried(words: tuple[str, ...], fault: Fault, right: Mapping[str, str]) -> li
         for place in (folder, folder / "out"):
             place.mkdir(exist_ok=True)
             place.chmod(0o777)
-        status, _, err = _finished(_started(words, folder, Fault("none")))
+        status, err = _finished(_started(words, folder, Fault("none")))
         after = _state(folder)
         if status and _STANDS not in err:
             wrong.append(f"run again: status {status}: {err.strip()[-300:]}")
@@ -355,18 +391,21 @@ def _tried(words: tuple[str, ...], fault: Fault, right: Mapping[str, str]) -> li
         return wrong
 
 
-def _undisturbed(words: tuple[str, ...]) -> dict[str, str]:
-    """Return what a command writes, without what differs from run to run."""
+def _undisturbed(words: tuple[str, ...]) -> tuple[dict[str, str], float]:
+    """Return what a command writes, without what differs from run to run, and its time (s)."""
     states = []
     for _ in range(2):
         with _folder(0) as folder:
-            status, _, err = _finished(_started(words, folder, Fault("none")))
+            begun = time.monotonic()
+            status, err = _finished(_started(words, folder, Fault("none")))
+            took = time.monotonic() - begun
             if status:
                 raise RuntimeError(f"{words}: {err}")
             states.append(_state(folder))
     first, second = states
     first.pop("other")
-    return {name: digest for name, digest in first.items() if second.get(name) == digest}
+    same = {name: digest for name, digest in first.items() if second.get(name) == digest}
+    return same, took
 
 
 def main() -> int:
@@ -380,21 +419,25 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     rng = random.Random(seed)
     names = [name for name in COMMANDS if options.only in name]
-    right: dict[str, dict[str, str]] = {}
-    begun, failed = time.monotonic(), 0
+    import_all()
+    right: dict[str, tuple[dict[str, str], float]] = {}
+    failed = 0
     counts: Counter[str] = Counter()
     for number, fault in zip(range(options.count), faults(rng), strict=False):
         name = rng.choice(names)
         counts[fault.name.split(" after ")[0]] += 1
         if name not in right:
             right[name] = _undisturbed(COMMANDS[name])
-            print(f"{name}: {len(right[name])} files that are the same in two runs", flush=True)
-        for wrong in _tried(COMMANDS[name], fault, right[name]):
+            same, _ = right[name]
+            print(f"{name}: {len(same)} files that are the same in two runs", flush=True)
+        for wrong in _tried(COMMANDS[name], fault, *right[name]):
             failed += 1
             print(f"FAILED {number}: {name}, {fault.name}: {wrong}", flush=True)
     for what, count in sorted(counts.items()):
         print(f"{count:5d}  {what}")
-    print(f"{options.count} faults, {failed} broken promises, {time.monotonic() - begun:.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime
+    print(f"{options.count} faults, {failed} broken promises, {cpu:.0f} s of processor time")
     return int(failed > 0)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 CPU_S = float(os.environ.get("FUZZ_CPU_S", "30"))
 WALL_S = float(os.environ.get("FUZZ_WALL_S") or 4 * CPU_S)
@@ -183,18 +184,12 @@ def _outcome(case: Case, folder: Path, streams: tuple[Path, Path]) -> Outcome:
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, number)
         os.close(target)
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8")
-        for number in (1, 2)
-    )
     os.chdir(folder)
     before = _used()
     until = int(before + CPU_S + 2)
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
     Path("/proc/self/clear_refs").write_text("5")  # the peak is that of this case
-    status = contextvars.copy_context().run(_status, case.words)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    status = contextvars.copy_context().run(run_here, case.words)
     peak = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     cpu = _used() - before
     os.chdir(folder.parent)
@@ -211,20 +206,38 @@ def _keep_steps_from(small: float) -> None:
     kept_steps.digests_of.__globals__["SMALL"] = small
 
 
-def _status(words: Sequence[str]) -> int:
+def run_here(words: Sequence[str]) -> int:
+    """Run a command in this process, as a new one would; return its exit status."""
     from twofold.__main__ import main
 
-    if words[0] == PAGE:
-        return _asked_of_page(words[1])
     sys.argv = ["twofold", *words]
+    sys.stdout, sys.stderr = (_stream(number) for number in (1, 2))
+    status = 0
     try:
-        main()
+        if words[0] == PAGE:
+            status = _asked_of_page(words[1])
+        else:
+            main()
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
         traceback.print_exc()
-        return 70
-    return 0
+        status = 70
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or 120  # as Python ends
+    return status
+
+
+def _stream(number: int) -> Any:
+    """Open a stream as Python does when it starts: None where it is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8")
 
 
 def _asked_of_page(path: str) -> int:

@@ -10,6 +10,7 @@ import re
 import tarfile
 import zipfile
 from codecs import BOM_UTF8
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -222,6 +223,18 @@ def test_a_limit_is_what_its_words_say(number, prefix):
             parse_limits(words)
     else:
         assert parse_limits(words).memory == number * step
+
+
+def test_defaults_are_those_of_the_documents():
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([\d.,]+)(?: (GB|GiB))?",
+        (ROOT / "docs/reference/limits.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    scale = {"": 1, "GB": 10**9, "GiB": 2**30}
+    written = {name: float(text.replace(",", "")) * scale[unit] for name, text, unit in rows}
+    defaults = asdict(Limits())
+    assert {name: written[name] for name in defaults} == defaults
 
 
 @pytest.mark.parametrize(

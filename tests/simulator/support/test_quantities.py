@@ -7,6 +7,8 @@ from pydantic import BaseModel, ValidationError
 
 from simulator.support.errors import QuantityError, TwofoldError, WorkloadError
 from simulator.support.quantities import (
+    MOST_BYTES,
+    MOST_RANKS,
     PHYSICAL,
     BandwidthText,
     SecondsText,
@@ -16,6 +18,34 @@ from simulator.support.quantities import (
 )
 
 BASES = ["s", "B", "B/s", "FLOP/s"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "base", "share"),
+    [
+        *(("B", "B", 1.0), ("B/s", "B/s", 1.0), ("bit/s", "B/s", 1 / 8), ("W", "W", 1.0)),
+        *(("FLOP/s", "FLOP/s", 1.0), ("J", "J", 1.0), ("USD", "USD", 1.0)),
+    ],
+)
+def test_prefixes_are_those_of_the_si(unit, base, share):
+    """BIPM, SI brochure, table 7; those of powers of two: IEC 80000-13."""
+    for power, prefix in enumerate(("", "k", "M", "G", "T", "P")):
+        value = 8 * share * 1000.0**power
+        if value <= PHYSICAL[base][1]:
+            assert parse_quantity(f"8 {prefix}{unit}", base) == pytest.approx(value)
+    if unit.startswith("B"):
+        for power, prefix in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1):
+            assert parse_quantity(f"8 {prefix}{unit}", base) == 8 * 1024.0**power
+
+
+def test_energy_bought_is_in_joules():
+    assert parse_quantity("0.36 USD/kWh", "USD/J") == pytest.approx(1e-7)
+    assert parse_quantity("360 USD/MWh", "USD/J") == pytest.approx(1e-7)
+    assert parse_quantity("0.5 USD/J", "USD/J") == 0.5
+
+
+def test_the_most_is_what_is_written():
+    assert (MOST_BYTES, MOST_RANKS) == (1024.0**6, 16_777_216)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.fuzz.harness import import_all, run_here
 
 ROOT = Path(__file__).parents[1]
 LIVE = "traces/live/ddp-cpu-2 -c traces/live/net250.yaml"
@@ -54,6 +56,8 @@ COMMANDS: dict[str, str] = {
 """Each as the README has it, on what ships with the project; ``explore`` answers as ``utility``."""
 WITH_WORKERS = ("sweep", "utility", "compare", "diff", "pairs", "study")
 WITH_FOLDING = ("generate",)
+_FEW = 4
+"""Commands for which it is not worth while to import and load all beforehand."""
 _ASKED = ("command", "workers", "fold", "folded")
 """Fields that say how an answer was asked for."""
 _OF_TIME = (".sqlite", ".lock", "-wal", "-shm", "-journal")
@@ -71,49 +75,75 @@ class Variant:
     cold: bool = False
 
 
-def variants(name: str, seeds: int, pythons: list[str]) -> Iterator[Variant]:
-    """Yield the ways in which a command is asked."""
+def variants(
+    names: Sequence[str], seeds: int, pythons: Sequence[str]
+) -> Iterator[tuple[Variant, list[str]]]:
+    """Yield the ways in which commands are asked, and which commands."""
+    every = list(names)
     for seed in range(1, seeds + 1):
-        yield Variant(f"hash seed {seed}", environment={"PYTHONHASHSEED": str(seed)})
-    if name in WITH_WORKERS:
-        yield Variant("4 workers", ("--workers", "4"))
-    if name in WITH_FOLDING:
-        yield Variant("folded", ("--fold",))
-    yield Variant("cold caches", cold=True)
+        yield Variant(f"hash seed {seed}", environment={"PYTHONHASHSEED": str(seed)}), every
+    yield Variant("4 workers", ("--workers", "4")), [n for n in names if n in WITH_WORKERS]
+    yield Variant("folded", ("--fold",)), [n for n in names if n in WITH_FOLDING]
     for python in pythons:
-        yield Variant(f"by {python}", python=python)
+        yield Variant(f"by {python}", python=python), every
+    for name in names:
+        yield Variant("cold caches", cold=True), [name]
 
 
-def answered(name: str, variant: Variant) -> dict[str, str]:
-    """Ask a command in a directory of its own; return a digest of the answer and of each file."""
+def answered(names: Sequence[str], variant: Variant) -> dict[str, dict[str, str]]:
+    """Ask commands of one new interpreter; return digests of the answer and of each file.
+
+    Each is asked in a fork of its own, in a directory of its own, with a cache that is empty.
+    """
     with tempfile.TemporaryDirectory(prefix="determinism-") as folder:
-        place = Path(folder)
-        (place / "out").mkdir()
-        for part in ("traces", "experiments"):
-            (place / part).symlink_to(ROOT / part)
         environment = {
             **os.environ,
             **{"PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "1700000000", "COLUMNS": "100"},
-            **{"TWOFOLD_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)},
+            **{"PYTHONPATH": str(ROOT)},
             **variant.environment,
         }
         if variant.cold:
-            environment["NUMBA_CACHE_DIR"] = str(place / "compiled")
-        words = [*shlex.split(COMMANDS[name]), *variant.words, "-o", "json"]
+            environment["NUMBA_CACHE_DIR"] = str(Path(folder) / "compiled")
+        words = {
+            name: [*shlex.split(COMMANDS[name]), *variant.words, "-o", "json"] for name in names
+        }
         ended = subprocess.run(
-            [variant.python, "-m", "twofold", *words],
-            cwd=place,
+            [variant.python, "-m", "benchmarks.determinism", "--answer", json.dumps(words)],
+            cwd=folder,
             env=environment,
-            capture_output=True,
-            check=False,
+            stdout=subprocess.PIPE,
+            check=True,
         )
-        if ended.returncode:
-            return {"refused": ended.stderr.decode("utf-8", "replace")[-300:]}
-        digests = {"answer": _digest(_bare(json.loads(ended.stdout)))}
-        for path in sorted((place / "out").rglob("*")):
-            if path.is_file() and not path.name.endswith(_OF_TIME):
-                digests[str(path.relative_to(place))] = _of_file(path)
-        return digests
+        answers: dict[str, dict[str, str]] = json.loads(ended.stdout)
+        return answers
+
+
+def _answer(words: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    if len(words) > _FEW:
+        import_all()
+    return {name: _asked(Path(name).absolute(), each) for name, each in words.items()}
+
+
+def _asked(place: Path, words: Sequence[str]) -> dict[str, str]:
+    """Ask a command in a fork of this process; say what it answers and writes."""
+    (place / "out").mkdir(parents=True)
+    for part in ("traces", "experiments"):
+        (place / part).symlink_to(ROOT / part)
+    child = os.fork()
+    if child == 0:
+        os.chdir(place)
+        os.environ["TWOFOLD_CACHE"] = str(place / "cache")
+        for number, name in ((1, "answer"), (2, "errors")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+        os._exit(run_here(words) & 0xFF)
+    _, status = os.waitpid(child, 0)
+    if status:
+        return {"refused": (place / "errors").read_text("utf-8", "replace")[-300:]}
+    digests = {"answer": _digest(_bare(json.loads((place / "answer").read_bytes())))}
+    for path in sorted((place / "out").rglob("*")):
+        if path.is_file() and not path.name.endswith(_OF_TIME):
+            digests[str(path.relative_to(place))] = _of_file(path)
+    return digests
 
 
 def _bare(value: Any) -> Any:
@@ -140,25 +170,43 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--python", nargs="*", default=[])
     parser.add_argument("--only", nargs="*", default=list(COMMANDS))
+    parser.add_argument(
+        "--cold", action=argparse.BooleanOptionalAction, default=True, help="compile anew, too"
+    )
+    parser.add_argument("--answer", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    asked = differing = 0
-    for name in options.only:
-        first = answered(name, Variant("first"))
-        if "refused" in first:
-            print(f"REFUSED {name}: {first['refused']}", flush=True)
-            differing += 1
-            continue
-        for variant in variants(name, options.seeds, options.python):
-            asked += 1
-            other = answered(name, variant)
-            wrong = [part for part in {**first, **other} if first.get(part) != other.get(part)]
-            if wrong:
-                differing += 1
-                print(f"DIFFERS {name}, {variant.name}: {', '.join(wrong)}", flush=True)
-                if "refused" in other:
-                    print(f"    {other['refused']}", flush=True)
+    if options.answer:
+        print(json.dumps(_answer(options.answer)))
+        return 0
+    first = answered(options.only, Variant("first"))
+    refused = [name for name, parts in first.items() if "refused" in parts]
+    for name in refused:
+        print(f"REFUSED {name}: {first[name]['refused']}", flush=True)
+    answering = [name for name in options.only if name not in refused]
+    asked, differing = 0, len(refused)
+    for variant, names in variants(answering, options.seeds, options.python):
+        if names and (options.cold or not variant.cold):
+            asked += len(names)
+            differing += _differing(first, variant, names)
     print(f"{len(options.only)} commands, {asked} other ways to ask them, {differing} differ")
     return int(differing > 0)
+
+
+def _differing(
+    first: Mapping[str, Mapping[str, str]], variant: Variant, names: Sequence[str]
+) -> int:
+    """Ask commands in another way; print what differs, and count them."""
+    differing = 0
+    for name, parts in answered(names, variant).items():
+        expected = first[name]
+        wrong = [part for part in {**expected, **parts} if expected.get(part) != parts.get(part)]
+        if wrong:
+            differing += 1
+            print(f"DIFFERS {name}, {variant.name}: {', '.join(wrong)}", flush=True)
+            if "refused" in parts:
+                print(f"    {parts['refused']}", flush=True)
+    print(f"{variant.name}: {len(names)} commands", flush=True)
+    return differing
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from helpers.places import ROOT
 
 @pytest.fixture(scope="module")
 def first():
-    return answered("topology", Variant("first"))
+    return answered(["topology", "clusters"], Variant("first"))
 
 
 def test_every_command_of_the_readme_is_asked():
@@ -23,11 +23,24 @@ def test_every_command_of_the_readme_is_asked():
 
 
 def test_hash_seeds_change_nothing(first):
-    assert first.keys() == {"answer"}
-    others = [way for way in variants("topology", 2, []) if not way.cold]
-    assert [answered("topology", way) for way in others] == [first, first]
+    assert [answer.keys() for answer in first.values()] == [{"answer"}] * 2
+    way, names = next(variants(list(first), 1, []))
+    assert answered(names, way) == first
+
+
+def test_every_command_is_asked_with_every_hash_seed_and_with_cold_caches():
+    ways = list(variants(COMMANDS, 20, ["python3.13"]))
+    warm = [names for way, names in ways if way.environment or way.python == "python3.13"]
+    assert warm == [list(COMMANDS)] * 21
+    assert [names for way, names in ways if way.cold] == [[name] for name in COMMANDS]
 
 
 def test_what_differs_is_seen(first):
     words = Variant("another", ("--throughput", "uniform"))
-    assert answered("topology", words) != first
+    assert answered(["topology"], words)["topology"] != first["topology"]
+
+
+def test_what_is_refused_is_seen():
+    assert (
+        "No such option" in answered(["topology"], Variant("no", ("--zzz",)))["topology"]["refused"]
+    )

@@ -85,6 +85,22 @@ def test_a_row_is_the_step_that_its_columns_say(tmp_path):
     assert found.measured == 0.5
 
 
+@pytest.mark.parametrize(
+    ("scores", "attention", "kernels"),
+    [
+        ("causal", "", "flash"),
+        ("full", "", "unfused"),
+        ("", "", "unfused"),
+        ("full", "flash", "flash"),
+    ],
+)
+def test_kernels_of_attention_compute_as_many_scores_as_were_counted(
+    tmp_path, scores, attention, kernels
+):
+    row = read(tmp_path, model="mine", step_s="1", scores=scores, attention=attention)
+    assert row.run.attention == kernels
+
+
 def test_a_card_stands_for_its_shape(tmp_path):
     shapeless = dict.fromkeys(("layers", "hidden", "heads", "vocab", "ffn"), "")
     assert read(tmp_path, model="llama-3.1-8b", **shapeless).model.hidden == 4096
@@ -124,7 +140,11 @@ def test_a_wrong_field_is_named_with_its_line_and_the_others_are_answered(tmp_pa
 
 def test_a_file_that_is_no_table_of_steps_is_refused(tmp_path):
     path = tmp_path / "steps.csv"
-    for text, said in (("a,b\n1,2\n", "no column"), ("model\n", "has none"), ("", "no column")):
+    for text, said in (
+        ("layers,heads\n1,2\n", "no column model, hidden, vocab;"),
+        ("model\n", "has none"),
+        ("", "no column"),
+    ):
         path.write_text(text)
         with pytest.raises(TraceError, match=said):
             read_steps(path)

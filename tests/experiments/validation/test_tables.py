@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.validation.errors import Prediction, error_summary
+from experiments.validation.measured_collectives import ALL, by_class
 from experiments.validation.tables import table_kind
 from helpers.places import ROOT, SAMPLES
 
@@ -52,3 +53,13 @@ def test_a_summary_has_median_percentile_bias_coverage_and_the_worst_rows():
 def test_rows_without_an_interval_have_no_coverage_and_no_row_no_summary():
     assert error_summary([Prediction("a", 1.0)]).intervals == 0
     assert error_summary([]) is None
+
+
+def test_errors_of_all_kinds_are_summed_up_where_there_are_several():
+    rows = [("all_reduce", 2.0**10, -4.0), ("all_reduce", 2.0**30, 2.0)]
+    alone = list(by_class(rows))
+    assert {each.kind for each in alone} == {"all_reduce"}
+    assert [(each.calls, each.median_pct) for each in alone if each.sizes == ALL] == [(2, 3.0)]
+    both = list(by_class([*rows, ("all_gather", 2.0**10, 9.0)]))
+    (every,) = (each for each in both if (each.kind, each.sizes) == (ALL, ALL))
+    assert (every.calls, every.median_pct, every.worst_pct) == (3, 4.0, 9.0)

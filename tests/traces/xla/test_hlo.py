@@ -1,6 +1,7 @@
 """What HLO says of an op: sizes, replica groups in every form, asynchronous pairs."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from helpers.xla_profiles import block, number
 from simulator.support.errors import TraceError
 from traces.xla.hlo import (
+    TYPE_BITS,
     HloModule,
     HloOp,
     call_size,
@@ -84,6 +86,21 @@ def test_operands_without_shapes_follow_from_the_result(
     """Newer texts leave the operands' shapes out."""
     op = read(f"%x = {shape}{{0}} {opcode}(%p)")
     assert (op.inputs, call_size(op, 4)) == (None, size)
+
+
+def test_a_type_is_as_wide_as_its_name_says() -> None:
+    """But for a truth value, which takes a byte, and what is no array."""
+    without = {"pred": 8, "token": 0, "opaque": 0}
+    for name, bits in TYPE_BITS.items():
+        digits = re.search(r"\d+", name)
+        assert bits == (int(digits[0]) if digits else without[name]), name
+
+
+def test_groups_are_of_no_more_devices_than_a_machine_may_have() -> None:
+    most = 1 << 20
+    assert iota_groups((2, most // 2), (most,), ())[1][-1] == most - 1
+    with pytest.raises(ValueError, match="devices"):
+        iota_groups((2, most), (2 * most,), ())
 
 
 def test_an_unknown_type_has_no_size() -> None:

@@ -579,6 +579,7 @@ def _pool(
         int(by.pads_chunks),
         0,
         0.0,
+        by.balance if width > 1 else 0,
     )
     if unit % by.block:
         raise WorkloadError(

@@ -144,6 +144,8 @@ def _case(row: Cells, read: ServingRow) -> ServingCase:
     if by.name == "trtllm":
         # Scripts of InferenceX give a whole prompt beside all decodes, 8,192 tokens at least.
         by = replace(by, tokens=max(by.tokens, concurrency + inputs + 64))
+        if read.client == INFERENCEX and read.mode == "agg":
+            by = replace(by, balance=_BALANCE)
     interval, poll = client_settings(read.client, by.name, model, cluster, concurrency)
     parts = ("prefill_", "decode_") if read.mode == "disagg" else ("",)
     deployments = []
@@ -188,6 +190,9 @@ def _assumed(read: ServingRow, cluster: Cluster, model: Model, *, drafts: bool) 
         yield "drafts and acceptance of InferenceX's MTP"
 
 
+_BALANCE = 60
+"""Iterations: ``attention_dp_config`` of InferenceX's scripts for TensorRT-LLM, ``enable_balance:
+true, batching_wait_iters: 0, timeout_iters: 60``."""
 USUAL_MEMORY = 80e9
 """Bytes of an accelerator whose memory is not known, by which engines choose their budgets."""
 

@@ -52,6 +52,8 @@ class Engine:
         by the first number of CUDA's compute capability; 1 for those that are not named.
     host
         What an iteration and a first token take besides kernels.
+    balance
+        Iterations for which data-parallel ranks wait for each other to have prompts; 0: none.
     assumed
         The newest version whose defaults are known, where the engine is newer.
     """
@@ -73,6 +75,7 @@ class Engine:
     fuses_casts: bool
     decode_rows: Mapping[int, int]
     host: Host
+    balance: int = 0
     assumed: str = ""
 
 

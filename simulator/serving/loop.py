@@ -18,6 +18,8 @@ from simulator.serving.schedulers import (
     EXPECTED,
     FINISHED,
     FREE,
+    HELD,
+    HOLDS,
     ITERATIONS,
     KEPT,
     LOADED,
@@ -229,8 +231,10 @@ def _start(
         return
     sums = run.sums[0]
     device, chunks, most, mean, loaded = 0.0, 0, 0.0, 0.0, 0
+    holds = _hold_prompts(run, pool, first) if pool.rules.balance else 0
     for number in range(first, first + pool.width):
         worker = _worker(run, number)
+        worker.counters[HOLDS] = holds
         batch = _planned(run, pool.rules, worker)
         loaded = max(loaded, worker.counters[LOADED])
         sums.loaded_tokens += worker.counters[LOADED]
@@ -254,6 +258,26 @@ def _start(
         # Each rank copies over a port of its own, before its kernels.
         device = pool.host.kernels * device + loaded * pool.copy
         _begin_iteration(run, pool.host, instance, device, most, chunks)
+
+
+@hot_loop
+def _hold_prompts(run: RunState, pool: PoolRecord, first: int) -> int:
+    """Return 1 if ranks of an instance wait until all have prompts, and read them at once.
+
+    Not if any has nothing to decode, and not for more than so many iterations, which count whether
+    prompts wait or not (TensorRT-LLM, ``_torch/pyexecutor/py_executor.py``,
+    ``_balance_adp_requests`` with ``batching_wait_iters`` of 0).
+    """
+    prompts, decodes = 0, 0
+    for number in range(first, first + pool.width):
+        counters = run.counters[number]
+        prompts += int(counters[WAITS] + counters[COMES] > 0)
+        decodes += int(counters[RUNS] > 0)
+    held = run.counters[first, HELD] + 1
+    if prompts == pool.width or decodes < pool.width or held >= pool.rules.balance:
+        held = 0
+    run.counters[first, HELD] = held
+    return int(held > 0)
 
 
 @hot_loop

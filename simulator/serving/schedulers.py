@@ -27,24 +27,16 @@ LATE = 2**40
 """What the priority of a request is raised by that is beyond its patience."""
 
 RUNS, WAITS, COMES, AWAITS = 0, 1, 4, 7
-FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS, DOWN, LOADED, COUNTERS = (
-    10,
-    11,
-    12,
-    13,
-    14,
-    15,
-    16,
-    17,
-    18,
-    19,
-)
+FREE, KEPT, PREEMPTIONS, UNREAD, PEAK, EXPECTED, ITERATIONS = 10, 11, 12, 13, 14, 15, 16
+DOWN, LOADED, HOLDS, HELD, COUNTERS = 17, 18, 19, 20, 21
 """Places of a worker's counters: requests that run; three lists, each how many there are, the first
 and the last: those that wait, that come and have not joined the queue, and whose cache may be sent
 when there are blocks for it; free blocks, and those of them that the prefix cache keeps;
 preemptions; tokens of prompts sent here and not read; most blocks held at once; requests whose
-cache is on its way; iterations; 1 while it is down, 2 while it ends what it has; tokens that the
-planned iteration copies from host memory; and how many counters there are."""
+cache is on its way; iterations since it last looked for requests; 1 while it is down, 2 while it
+ends what it has; tokens that the planned iteration copies from host memory; 1 while it admits no
+prompt for ranks that have none, and for how many iterations its instance has not; and how many
+counters there are."""
 
 VLLM, SGLANG, TRTLLM, STATIC, ORCA, SARATHI = 0, 1, 2, 3, 4, 5
 SCHEDULERS = {
@@ -90,6 +82,9 @@ class Rules(NamedTuple):
     patience
         Time (s) from its arrival to its first token beyond which a request that waits lets others
         go first; 0: none does.
+    balance
+        Iterations for which data-parallel ranks that decode wait for each other to have prompts; 0:
+        they do not.
     """
 
     scheduler: int
@@ -107,6 +102,7 @@ class Rules(NamedTuple):
     pads_chunks: int
     host_units: int
     patience: float
+    balance: int = 0
 
 
 RULES = numbers_of(Rules)
@@ -344,7 +340,7 @@ def plan_batch(rules: RuleRecord, worker: Worker) -> None:
     else:
         # TensorRT-LLM, Orca, Sarathi: decodes first, then prompts in what is left of the budget.
         left = _decode_all(rules, worker, rules.tokens)
-        _admit_prompts(rules, worker, left)
+        _admit_prompts(rules, worker, left * (1 - counters[HOLDS]))
 
 
 @hot_loop

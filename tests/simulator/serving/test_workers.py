@@ -193,6 +193,17 @@ def test_ranks_of_an_instance_step_together():
     assert together == pytest.approx(alone + 399 * 0.01)
 
 
+def test_ranks_read_prompts_at_once_or_after_so_many_iterations():
+    """The third waits for the fifth iteration; with a fourth on the other rank it need not."""
+    both = columns([0.0, 0.0, 2.5, 2.5], [1] * 4, [20, 20, 5, 5])
+    alone = columns([0.0, 0.0, 2.5], [1] * 3, [20, 20, 5])
+    by = pool(2, width=2, unit=0, scheduler=SCHEDULERS["trtllm"], balance=5)
+    assert run(alone, by).states["scheduled"].tolist() == [0.0, 0.0, 5.0]
+    assert run(both, by).states["scheduled"].tolist() == [0.0, 0.0, 3.0, 3.0]
+    free = pool(2, width=2, unit=0, scheduler=SCHEDULERS["trtllm"])
+    assert run(alone, free).states["scheduled"].tolist() == [0.0, 0.0, 3.0]
+
+
 @given(families, st.sampled_from(["vllm", "sglang", "trtllm"]), st.integers(18, 60))
 def test_what_one_pool_reads_another_decodes(load, scheduler, blocks):
     """Blocks of both pools are freed once, and no token is seen before its cache has come."""

@@ -41,6 +41,7 @@ from experiments.scenario.scenario import Scenario
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
 from simulator.support.errors import ClusterError, SettingsError, TwofoldError
+from simulator.support.interpreted import expect
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload
@@ -420,6 +421,7 @@ def replayed(
             f"step_time is for one recorded step; step {settings.step} is drawn from several"
         )
     loaded = read(settings.step if percentile is None else Settings().step)
+    expect(_STEPS_PER_OP * len(loaded.workload))
     asked_nodes = settings.nodes
     loaded, settings = _on_hosts(loaded, cluster, settings)
     cluster = with_nodes(cluster, settings.nodes)
@@ -454,6 +456,10 @@ def replayed(
         notes=tuple(change.note for change in changes),
         assumptions=tuple(text for change in changes for text in change.assumptions),
     )
+
+
+_STEPS_PER_OP = 20_000
+"""Steps of loops in which a question is answered (``utility``: 18,000 to 19,000 of small steps)."""
 
 
 def _on_hosts(loaded: Loaded, cluster: Cluster, settings: Settings) -> tuple[Loaded, Settings]:

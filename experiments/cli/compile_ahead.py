@@ -31,10 +31,11 @@ def warm() -> int:
         for folder in import_module(package).__path__:
             keep_bytecode(Path(folder))
     loops = every_loop()
-    called = {id(callee) for loop in loops for callee in _called(loop)}
+    called = {id(callee) for loop in loops for callee in loop.called}
     # What others call is compiled with what calls it, for the types that gives it.
     outer = [number for number, loop in enumerate(loops) if id(loop) not in called]
-    outer.sort(key=lambda number: -_instructions(loops[number], set()))
+    # Who has most code takes longest, and goes first.
+    outer.sort(key=lambda number: -loops[number].code_size)
     processes = min(cores(), len(outer))
     if processes == 1:
         for number in outer:
@@ -72,16 +73,6 @@ def _silent() -> None:
     sys.stderr = StringIO()
 
 
-def _instructions(loop: HotLoop[..., Any], seen: set[int]) -> int:
-    """Bytes of code of a loop and of all it calls: who has most takes longest, and goes first."""
-    if id(loop) in seen:
-        return 0
-    seen.add(id(loop))
-    return len(loop.function.__code__.co_code) + sum(
-        _instructions(callee, seen) for callee in _called(loop)
-    )
-
-
 @cache
 def every_loop() -> tuple[HotLoop[..., Any], ...]:
     """Import all modules; return their hot loops, in the same order in every process."""
@@ -94,10 +85,3 @@ def every_loop() -> tuple[HotLoop[..., Any], ...]:
                     raise  # else of an extra that is not installed, with which no loop is written
     found = {f"{loop.__module__}.{loop.__qualname__}": loop for loop in LOOPS}  # type: ignore[attr-defined]
     return tuple(found[name] for name in sorted(found) if name.partition(".")[0] in PACKAGES)
-
-
-def _called(loop: HotLoop[..., Any]) -> list[HotLoop[..., Any]]:
-    """Hot loops that a hot loop calls by name."""
-    known = loop.function.__globals__
-    named = [known.get(name) for name in loop.function.__code__.co_names]
-    return [value for value in named if isinstance(value, HotLoop)]

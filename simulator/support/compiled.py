@@ -2,11 +2,12 @@
 
 A hot loop is a function that Numba compiles for the types it is first called with and, as by
 ``cache=True``, keeps as machine code beside the source, or in the user's cache directory. All that
-is here besides is that Numba, which takes a third of a second to import, is imported when a loop is
-first called, that the user is told when there is something to compile, and that what was kept and
-cannot be read is compiled anew. A module of loops that imports Numba itself would be plainer still,
-but it would have to be a second module beside each room that has loops: their named tuples and
-their callers are used where no loop is called.
+is here besides is that small inputs are left to Python (:mod:`.interpreted`), that Numba, which
+takes a third of a second to import, is imported when it is needed, that the user is told when there
+is something to compile, and that what was kept and cannot be read is compiled anew. A module of
+loops that imports Numba itself would be plainer still, but it would have to be a second module
+beside each room that has loops: their named tuples and their callers are used where no loop is
+called.
 
 A loop that other loops call is compiled for them once more, without a way in from Python and for
 the types of its annotations alone. That is half to two thirds of the time of compiling: a tuple of
@@ -38,6 +39,8 @@ from typing import (
     get_origin,
     overload,
 )
+
+from simulator.support.interpreted import Interpreter, TooLongError, is_interpreting
 
 if TYPE_CHECKING:
     from numba.core.types import Type
@@ -73,11 +76,21 @@ class HotLoop(Generic[P, R]):
     def __init__(self, function: Callable[P, R], *, nan_free: bool):
         self.function = function
         self.fastmath: set[str] = {"nnan", "nsz"} if nan_free else set()
+        self.interpreter = Interpreter()
         update_wrapper(self, function)
         LOOPS.append(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the machine code."""
+        """Have Python run it, or the machine code: :mod:`simulator.support.interpreted`."""
+        if is_interpreting():
+            return self.function(*args, **kwargs)
+        if not self.interpreter.is_done and not kwargs:
+            try:
+                answer: R = self.interpreter.run(self, args)
+            except TooLongError:
+                pass
+            else:
+                return answer
         result: R = self.dispatcher(*args, **kwargs)
         return result
 
@@ -102,6 +115,31 @@ class HotLoop(Generic[P, R]):
 
         options = {**self._options, "no_cpython_wrapper": True}
         return njit(signature(self.function), **options)(self.function)
+
+    @cached_property
+    def code_size(self) -> int:
+        """Bytes of bytecode of the loop and of all that it calls: what compiling it goes by."""
+        loops: dict[int, HotLoop[..., Any]] = {}
+        waiting: list[HotLoop[..., Any]] = [self]
+        while waiting:
+            loop = waiting.pop()
+            if id(loop) not in loops:
+                loops[id(loop)] = loop
+                waiting += loop.called
+        return sum(len(loop.function.__code__.co_code) for loop in loops.values())
+
+    @property
+    def called(self) -> "list[HotLoop[..., Any]]":
+        """Hot loops that it calls by name."""
+        known = self.function.__globals__
+        named = [known.get(name) for name in self.function.__code__.co_names]
+        return [value for value in named if isinstance(value, HotLoop)]
+
+    def is_kept(self, args: tuple[Any, ...]) -> bool:
+        """Whether there is machine code for such arguments: it is read."""
+        from numba import typeof
+
+        return bool(self.dispatcher.read(tuple(map(typeof, args))))
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -189,7 +227,6 @@ _UNREADABLE = (
 @cache
 def _dispatcher_type() -> Any:
     """Return Numba's dispatcher, but one that reads less of what is kept: :func:`_read`."""
-    from numba.core.caching import FunctionCache
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import CPUDispatcher
     from numba.core.sigutils import normalize_signature
@@ -198,32 +235,41 @@ def _dispatcher_type() -> Any:
     class KeptDispatcher(CPUDispatcher):
         def __init__(self, function: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
             super().__init__(function, targetoptions=targetoptions)
-            try:
-                self.kept: Any = FunctionCache(function)  # type: ignore[no-untyped-call]
-            except RuntimeError:  # no directory that it could be kept in can be written
-                self.kept = None
-                _tell_once(
-                    "hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to"
-                )
+            self.kept = _cache_of(function)
+
+        def read(self, arguments: tuple[Any, ...]) -> bool:
+            """Whether there is code for arguments of such types: it is read where it is kept."""
+            with global_compiler_lock:
+                if arguments not in self.overloads:
+                    code = _read(self.kept, self.py_func, arguments, self.targetctx)
+                    if code is not None:
+                        self.add_overload(code)
+                return arguments in self.overloads
 
         def compile(self, sig: Any) -> Any:
             arguments, _ = normalize_signature(sig)  # type: ignore[no-untyped-call]
-            if self.kept is None or arguments in self.overloads:
-                return super().compile(sig)
             with global_compiler_lock:
-                code = _read(self.kept, self.py_func, sig, self.targetctx)
-                if code is None:
-                    entry = super().compile(sig)
-                    self.kept.save_overload(sig, self.overloads[arguments])
-                    return entry
-                context: Any = self.targetctx
-                context.insert_user_function(code.entry_point, code.fndesc, [code.library])
-                self.add_overload(code)
-                return code.entry_point
+                if not self.read(arguments):
+                    super().compile(sig)
+                    if self.kept is not None:
+                        self.kept.save_overload(sig, self.overloads[arguments])
+                entry: Any = self.overloads[arguments]
+                return entry.entry_point
 
     # One loop finds another before either is compiled.
     typeof_impl.register(HotLoop)(lambda loop, context: typeof_impl(loop.inner, context))
     return KeptDispatcher
+
+
+def _cache_of(function: Callable[..., Any]) -> Any:
+    """Return Numba's cache of a loop; None, and say so, where nothing can be kept."""
+    from numba.core.caching import FunctionCache
+
+    try:
+        return FunctionCache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no directory that it could be kept in can be written
+        _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
+        return None
 
 
 def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> Any:
@@ -237,6 +283,8 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
     Numba reads all of an index before it looks whether it is still that of the source. After an
     upgrade in place the index may name types that are gone: what cannot be read is dropped.
     """
+    if kept is None:
+        return None
     if not is_trusted(Path(kept.cache_path), Path(function.__code__.co_filename)):
         _tell_once(
             f"{kept.cache_path}: others may write there: loops are compiled anew; set "
@@ -245,7 +293,7 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
         return None
     context.refresh = lambda: None
     try:
-        return kept.load_overload(sig, context)
+        code = kept.load_overload(sig, context)
     except OSError:  # another process writes it: on Windows a file is then locked
         return None
     except _UNREADABLE:
@@ -253,6 +301,9 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
         return None
     finally:
         del context.refresh
+    if code is not None:
+        context.insert_user_function(code.entry_point, code.fndesc, [code.library])
+    return code
 
 
 def is_trusted(folder: Path, source: Path) -> bool:

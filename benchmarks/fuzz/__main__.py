@@ -17,16 +17,9 @@ from pathlib import Path
 from benchmarks.fuzz.chosen import chosen
 from benchmarks.fuzz.harness import Case, Outcome, import_all, run, run_all
 from benchmarks.fuzz.mutators import BY_KIND, NUMBERS, mutated, substituted, tokens
-from benchmarks.fuzz.seeds import Seed, seeds
+from benchmarks.fuzz.seeds import Seed, seeds, words_of
 
 _MOST_TOKENS = 60
-
-
-def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Put a file's name where a command has ``F``."""
-    return tuple(
-        name + word[1:] if word == "F" or word.startswith("F,") else word for word in command
-    )
 
 
 def _cases_of(seed: Seed, data: bytes, label: str, at: int) -> Case:

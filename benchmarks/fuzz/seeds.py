@@ -408,6 +408,13 @@ def seeds() -> Iterator[Seed]:
     )
 
 
+def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Put a file's name where a command has ``F``."""
+    return tuple(
+        name + word[1:] if word == "F" or word.startswith("F,") else word for word in command
+    )
+
+
 def changed(data: bytes, old: str, new: str) -> bytes:
     """Return a text with another word in it.
 

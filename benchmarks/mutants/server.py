@@ -6,7 +6,7 @@ kept in ``.mutants`` for as long as no file changes. A child shares what its par
 loaded, but nothing that a test computed. A function is changed where it stands: whoever has
 imported it has the changed one. What runs when a module is imported (constants, default values) is
 run once more, changed, and what has another value then takes the place of the one before, wherever
-it has been imported to; the tests of it are those that enter a function which reads it.
+it has been imported to; the tests of it are those that read it, or enter a function which does.
 
 Loops that are compiled are run as Python by their tests, as ``hot``: compiling a mutant takes
 minutes.
@@ -108,7 +108,9 @@ class _Loop:
             if tried == self._count:
                 break
             where = _statements_of(file, mutant, functions)
-            near = _nearest(file, session.items, [t for t in reached if where & t.statements])
+            named = _named(session.items, mutant)
+            tests = [t for t in reached if where & t.statements or t.number in named]
+            near = _nearest(file, session.items, tests)
             verdict = UNREACHED
             if near:
                 verdict = self._tried(session.items, near, (file, mutant), functions)
@@ -222,6 +224,18 @@ def _statements_of(file: Path, mutant: Mutant, functions: Functions) -> frozense
         if _reads(function, mutant.names or (file.stem,))
     ]
     return frozenset((name, first) for name, first in reading if first is not None)
+
+
+def _named(items: Sequence[pytest.Item], mutant: Mutant) -> set[int]:
+    """Return the tests that read what a statement outside functions gives a value to."""
+    if mutant.function is not None:
+        return set()
+    functions = ((number, getattr(item, "function", None)) for number, item in enumerate(items))
+    return {
+        number
+        for number, function in functions
+        if isinstance(function, FunctionType) and _reads(function, mutant.names)
+    }
 
 
 def _reads(function: FunctionType, names: Iterable[str]) -> bool:

@@ -66,11 +66,20 @@ def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
         )
     config = _Config(source, kind, data)
     fields = FAMILIES[kind](config) | _windows(config) | {"left_out": left_out}
+    if "experts" not in fields:
+        _check_dense(config)
     if any(config.given(name) is not None for name in _LONGEST):
         fields["longest"] = config.count(*_LONGEST)
     given = str(data.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     described = {name: value for name, value in fields.items() if value is not None}
     return {"name": given or name, "description": f"{kind}, {source}", **described}
+
+
+def _check_dense(config: "_Config") -> None:
+    """Refuse experts where the architecture's weights have none: they would be left out unseen."""
+    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+        if config.number(name, 0) > 1:
+            raise config.refuse(name, f"{config.data[name]} experts, which this model_type has not")
 
 
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")

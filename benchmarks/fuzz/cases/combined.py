@@ -24,6 +24,9 @@ from benchmarks.fuzz.seeds import (
     SAMPLE,
     SAMPLES,
     STUDY,
+    changed,
+    seeds,
+    words_of,
 )
 
 _FILES = {
@@ -40,11 +43,25 @@ def combined() -> Iterator[Case]:
         name = " ".join(words).replace(SAMPLE, "S")[:90]
         texts = {path: text.encode() for path, text in files.items()}
         yield Case(f"combined: {name}", tuple(words), {**_FILES, **texts})
+    yield from changed_files()
     yield from _own_kernels()
     yield from _seats()
     yield from _ranks_apart()
     yield from pages()
     yield from tampered()
+
+
+_KINDS = {"smi": "nvidia-smi", "infra": "infragraph"}
+
+
+def changed_files() -> Iterator[Case]:
+    """Sound files in which one value contradicts another, or is none."""
+    by_kind = {seed.kind: seed for seed in seeds()}
+    for kind, old, new in listed("changed_files"):
+        seed = by_kind[_KINDS.get(kind, kind)]
+        data = changed(seed.data, old, new)
+        words = words_of(seed.commands[0], seed.name)
+        yield Case(f"changed: {kind}: {new[:60]}", words, {seed.name: data, **dict(seed.beside)})
 
 
 def _own_kernels() -> Iterator[Case]:

@@ -23,6 +23,11 @@ def test_hardware_latencies_are_those_of_the_tuner():
     assert us(nccl.NET_TREE_STEP) == [5.0, 8.5, 14.0]
     assert us(nccl.NET_STEP) == [2.7, 4.0, 14.0]
     assert us({"Simple": nccl.NVLS_STEP}) == [25]
+    microseconds = {name: round(1e6 * step, 9) for name, step in nccl.COLLNET_STEP.items()}
+    assert microseconds == {"chain": 2.8, "direct": 3.7}
+    assert round(1e6 * nccl.COLLNET_NEIGHBOUR, 9) == 0.4, "0.4 us a neighbour (tuning.cc)"
+    across = {name: round(1e6 * step, 9) for name, step in nccl.COLLNET_NET.items()}
+    assert across == {"chain": 30, "direct": 31, "switch": 18}
 
 
 def test_base_latencies_are_those_of_the_tuner():

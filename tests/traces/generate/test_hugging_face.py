@@ -278,6 +278,7 @@ def test_a_folder_with_a_config_will_do(tmp_path):
             {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 30]},
             "every n-th layer",
         ),
+        ({"num_local_experts": 8}, "num_local_experts: 8 experts, which this model_type has not"),
     ],
 )
 def test_what_is_wrong_or_cannot_be_said_is_named(tmp_path, change, told):

@@ -58,7 +58,7 @@ class HloArray:
 
     dtype: str
     size: float
-    on_host: bool = False
+    on_host: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,12 @@ def test_schedules_do_what_they_claim(kind, n):
     check(plan(call_of(kind, range(n), 1e6), network, machine).schedule)
 
 
+@pytest.mark.parametrize(("n", "segments"), [(2, 2), (64, 2), (65, 1)])
+def test_a_block_goes_round_in_two_segments_unless_there_are_many_ranks(n, segments):
+    """Of 64 ranks and fewer each has two chunks of its own (``allgather_ring.h``)."""
+    assert gloo._all_gather(n).chunks == segments * n
+
+
 @pytest.mark.parametrize("kind", [*BYTES, "reduce", "barrier"])
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_costs_on_many_networks_are_those_of_each(kind, calibrated):

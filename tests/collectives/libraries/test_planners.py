@@ -255,3 +255,13 @@ def test_stacked_networks_are_the_ones_that_were_put_in(data):
 def test_what_has_one_schedule_says_so(name, ranks, kind, one):
     network, machine = job(name, ranks, None)
     assert one_schedule(call_of(kind, range(ranks), 1e6), network, machine) == one
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("tpu-v4", None), ("dgx-a100", 2), ("mi300x-8", 2)])
+def test_a_forced_algorithm_is_the_one_that_is_taken(name, nodes):
+    """However slow it is: of a large call the library itself would take another."""
+    network, machine = job(name, 16, nodes)
+    call = call_of("all_reduce", range(16), 2.0**28)
+    forced = plan(call, network, machine, "recursive_doubling")
+    assert forced.schedule.algorithm == "recursive_doubling"
+    assert plan(call, network, machine).schedule.algorithm != "recursive_doubling"

@@ -19,7 +19,7 @@ from experiments.intervals.bound import bounds, not_below
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import WITHIN_90, WITHIN_95
-from experiments.priors.replays import class_of, replay_error
+from experiments.priors.replays import class_of, replay_error, step_error
 from experiments.priors.steps import StepPrior
 from experiments.scenario.change import by_values
 from experiments.scenario.resources import utility_pct
@@ -132,7 +132,10 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
         rows.append(
             replace(
                 of_change,
-                prediction_pct=prediction_half_width(round(saved, _DIGITS), off),
+                prediction_pct=max(
+                    prediction_half_width(round(saved, _DIGITS), off),
+                    _of_another_job(base, point, round(saved, _DIGITS)),
+                ),
                 generated_pct=_generated(base.step_prior, round(saved, _DIGITS)),
                 bound_pct=not_below(of_change.bound_pct, saved),
             )
@@ -180,6 +183,19 @@ def _by_change(base: Baseline, points: Mapping[str, Answered]) -> dict[str, Inte
                 bound_pct=bound.get(names[number]),
             )
     return intervals_of
+
+
+def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> float:
+    """Half the width of what a larger or smaller job leaves open, at least (points).
+
+    Its step was not recorded: it is as uncertain as any step that is simulated, however little it
+    differs from the recorded one.
+    """
+    now, then = base.scenario, answered.scenario
+    is_another = then.ranks != now.ranks or len(then.workload) > len(now.workload)
+    if not is_another or base.step_prior is not None:
+        return 0.0
+    return 100 * step_error() * max(0.0, 1 - saved_pct / 100)
 
 
 def prediction_half_width(saved_pct: float, off: float) -> float:

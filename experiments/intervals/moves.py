@@ -30,7 +30,7 @@ from simulator.analytic.contraction import PARTS
 from simulator.analytic.longest_path import makespans
 from simulator.support.arrays import Floats
 from simulator.workload import What, Workload
-from topologies import Cluster
+from topologies import Cluster, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,28 +188,52 @@ def _steps(
         applies = is_base.any() or source.of_changed or lent
         factor = points.factor
         if applies:
-            factor = factor * _kept_in(group.steps[0], design.base.workload, kept_times)
+            factor = factor * _kept_in(group.steps[0], design.base, kept_times)
         graph = design.graph(group.steps[0], PARTS)
         steps[group.points] = makespans(graph, replace(points, factor=factor, scale=scale))
     return steps
 
 
-def _kept_in(changed: Workload, base: Workload, kept_times: Floats) -> Floats:
+def _kept_in(changed: Workload, base: Scenario, kept_times: Floats) -> Floats:
     """Return by what the calls of a changed step are multiplied: as those of the base like them.
 
-    A change may add calls, such as those of further layers. One of a kind, a group and a size that
-    the base has is as known as the base's; of any other nothing was recorded: 1.
+    A change may add calls, such as those of further layers or stages. One of a kind and a size that
+    the base has in that group, or in one of as many ranks on as many nodes, is as known as the
+    base's; of any other nothing was recorded: 1.
     """
     if len(changed.calls) == len(kept_times):
         return kept_times
-    known = dict(zip(_call_sorts(base), kept_times.tolist(), strict=True))
-    return np.array([known.get(sort, 1.0) for sort in _call_sorts(changed)])
+    per_node = base.ranks // place(base.cluster, base.ranks, base.nodes).nodes or 1
+    known: dict[tuple[object, ...], float] = {}
+    for exact, alike, kept in zip(
+        *_sorts(base.workload, per_node), kept_times.tolist(), strict=True
+    ):
+        known[exact] = kept
+        known.setdefault(alike, kept)
+    return np.array(
+        [
+            known.get(exact, known.get(alike, 1.0))
+            for exact, alike in zip(*_sorts(changed, per_node), strict=True)
+        ]
+    )
 
 
-def _call_sorts(workload: Workload) -> list[tuple[int, tuple[int, ...], float]]:
-    calls, ranks = workload.calls, [group.ranks for group in workload.groups]
+def _sorts(
+    workload: Workload, per_node: int
+) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Name each call by kind, size and ranks, and by kind, size, label and how many these are."""
+    exact = [group.ranks for group in workload.groups]
+    alike = [
+        (group.label, len(group.ranks), len({rank // per_node for rank in group.ranks}))
+        for group in workload.groups
+    ]
+    calls = workload.calls
     columns = calls.kind.tolist(), calls.group.tolist(), calls.size.tolist()
-    return [(kind, ranks[group], size) for kind, group, size in zip(*columns, strict=True)]
+    rows = list(zip(*columns, strict=True))
+    return (
+        [(kind, exact[group], size) for kind, group, size in rows],
+        [(kind, alike[group], size) for kind, group, size in rows],
+    )
 
 
 def by_sources(

@@ -75,7 +75,7 @@ def cluster_values(cluster: Cluster) -> tuple[str, ...]:
 
 
 _SAID = {What.COMPUTE: "kernel", What.COPY: "copy", What.HOST: "host op"}
-_MANY = {"copy": "copies", "launch": "launches"}
+_MANY = {"copy": "copies", "launch": "launches", "micro-batch": "micro-batches"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

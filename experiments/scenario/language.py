@@ -45,6 +45,8 @@ compute in half the time, ``scale_out.bandwidth x2`` twice the bandwidth.
 ``layers N -> M``, ``micro-batches N -> M``            a recorded job of more layers, or of more
                                                        micro-batches of its pipeline, than the N
                                                        that it repeats (M above N)
+``stages N -> M``                                      the model of a recorded pipeline of N stages
+                                                       on M of them
 =====================================================  ==========================================
 
 R is a rank or ranks: ``3``, ``0-3,8``. F is a number or a quotient: ``0.5``, ``1/3``. What is
@@ -67,6 +69,7 @@ from experiments.scenario.replicas import OUTERMOST, REPLICAS, Replicas, replica
 from experiments.scenario.words import (
     LAYERS,
     MICRO_BATCHES,
+    STAGES,
     CallsNamed,
     Clause,
     Word,
@@ -89,7 +92,7 @@ GRAMMAR = (
     "overlap none|full, one call per rank, stragglers removed, accelerator[@KIND] NAME, "
     "cluster NAME, topology [TIER=]TOPOLOGY, routing POLICY, transport NAME, p2p LEVEL, "
     "SETTING = VALUE, "
-    "replicas[@LABEL] xF [outermost], layers|micro-batches N -> M, "
+    "replicas[@LABEL] xF [outermost], layers|micro-batches|stages N -> M, "
     "PART down|xF|latency xF with a PART of link A-B, nic I of node N, node N, plane N, "
     "switch NAME, P% of [TIER] links; joined by 'and'"
 )
@@ -280,15 +283,15 @@ def _replicas(clause: Clause) -> Part:
     return replicas(Replicas(factor_of(factors[0]), label or None, outermost))
 
 
-def _repeats(clause: Clause) -> Part:
+def _size(clause: Clause) -> Part:
     clause.for_all_ranks()
     what, *rest = [word.text for word in clause.words]
     numbers = [count_of(number) for number in (*rest[:1], *rest[2:])]
     if len(numbers) != 2 or rest[1] != "->" or not (numbers[0] and numbers[1]):
         raise WhatIfError(f"write the present and the new number, as in '{what} 4 -> 8'")
-    from experiments.scenario.sizes import Repeats, repeats  # other what-ifs do without
+    from experiments.scenario.sizes import Size, resized  # other what-ifs do without
 
-    return repeats(Repeats(what, numbers[0], numbers[1]))
+    return resized(Size(what, numbers[0], numbers[1]))
 
 
 _ACCELERATOR = "accelerator"
@@ -298,8 +301,9 @@ _VERBS: dict[str, Callable[[Clause], Part]] = {
     "overlap": _overlap,
     "one": _one_call,
     "stragglers": _stragglers,
-    LAYERS: _repeats,
-    MICRO_BATCHES: _repeats,
+    LAYERS: _size,
+    MICRO_BATCHES: _size,
+    STAGES: _size,
     _ACCELERATOR: _accelerator,
     "cluster": _network("cluster", cluster.other_cluster),
     "topology": _network("topology", cluster.other_topology),

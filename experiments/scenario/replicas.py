@@ -55,8 +55,8 @@ def replicas(request: Replicas) -> Edited:
         if request.factor == 1:
             return Changed(scenario, f"{say_groups(workload, groups.primary)} as they are")
         layout = _layout(workload, groups, request)
-        nodes = _nodes(scenario, layout.job_ranks)
-        _check_fits(scenario.cluster, layout.job_ranks, nodes)
+        nodes = nodes_of(scenario, layout.job_ranks)
+        check_fits(scenario.cluster, layout.job_ranks, nodes)
         larger = resized(workload, groups.grows, layout)
         larger = _shards_reduced(larger, workload, groups, request.factor)
         updates = _sharded_updates(larger, workload, groups)
@@ -103,8 +103,14 @@ def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> Repl
     return ReplicaLayout(ranks, block, int(block * factor))
 
 
-def _nodes(scenario: Scenario, ranks: int) -> int | None:
-    """Return over how many nodes the job is spread: with as many ranks on each as before."""
+def nodes_of(scenario: Scenario, ranks: int) -> int | None:
+    """Return over how many nodes a larger job is spread: with as many ranks on each as before.
+
+    Raises
+    ------
+    WhatIfError
+        If the ranks do not fill nodes.
+    """
     if scenario.nodes is None:
         return None
     per_node = scenario.ranks // scenario.nodes
@@ -113,7 +119,14 @@ def _nodes(scenario: Scenario, ranks: int) -> int | None:
     return max(1, ranks // per_node)
 
 
-def _check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
+def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
+    """Refuse more ranks than a cluster has.
+
+    Raises
+    ------
+    WhatIfError
+        With how many nodes are needed.
+    """
     per_node = cluster.ranks_per_node
     needed = -(-ranks // per_node) if nodes is None else nodes
     if cluster.node_kinds:

@@ -1,24 +1,34 @@
-"""A recorded job at another size: more layers, or more micro-batches of a pipeline.
+"""A recorded job at another size: more layers, more micro-batches, another number of stages.
 
 What repeats is looked for in what each rank launches. Layers repeat without messages between ranks,
 micro-batches of a pipeline with them. Where it cannot be told what repeats so many times, the
-what-if is refused with the reason.
+what-if is refused with the reason. Stages are found by their messages
+(:mod:`simulator.edits.stages`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from experiments.scenario.change import Changed, Edited, say_count
+from experiments.scenario.replicas import check_fits, nodes_of
 from experiments.scenario.scenario import Scenario
-from experiments.scenario.words import LAYERS, MICRO_BATCHES
+from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
 from simulator.calls import KINDS
+from simulator.edits.passes import Order, Pass, pipeline_of
 from simulator.edits.repeats import Insertion, Program, Run, programs, repeated
+from simulator.edits.stages import restaged
 from simulator.support.arrays import Longs
 from simulator.support.errors import DeadlockError, WhatIfError, WorkloadError
-from simulator.workload import What, Workload
+from simulator.timeline import Timeline
+from simulator.workload import Edges, What, Workload
+from traces.generate.parallelism import SCHEDULES, Slot, SlotKind
+from traces.generate.parallelism import Pipeline as Stages
+from traces.matching.assemble import Posted, in_order
 
 _FEWEST = 3
 """Repetitions from which on a trace tells that something repeats: two may be chance."""
@@ -35,23 +45,29 @@ _MOST_OPS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """How many times ``what`` is in the recorded step, and how many times it is to be."""
+class Size:
+    """How many of ``what`` the recorded step has, and how many it is to have."""
 
     what: str
     now: int
     then: int
 
 
-def repeats(request: Repeats) -> Edited:
-    """Let a step have more layers or micro-batches than were recorded.
+def resized(request: Size) -> Edited:
+    """Let a step have more layers or micro-batches than were recorded, or other pipeline stages.
 
     Raises
     ------
     WhatIfError
-        If there are not to be more of them, or too few are recorded to tell.
+        If there are to be as many, or fewer of what repeats, or too few are recorded to tell.
     """
-    if request.then <= request.now:
+    if request.then == request.now:
+        raise WhatIfError(f"{request.what} {request.now} -> {request.then} changes nothing")
+    return Edited(partial(_restaged if request.what == STAGES else _repeated, request=request))
+
+
+def _repeated(scenario: Scenario, request: Size) -> Changed:
+    if request.then < request.now:
         raise WhatIfError(
             f"{request.what} {request.now} -> {request.then}: the second number must be larger"
         )
@@ -60,30 +76,139 @@ def repeats(request: Repeats) -> Edited:
             f"{request.now} {request.what} are too few to see what repeats: record a step of"
             f" {_FEWEST} or more"
         )
-
-    def apply(scenario: Scenario) -> Changed:
-        scenario = scenario.whole()
-        workload = scenario.workload
-        choose = _layers if request.what == LAYERS else _micro_batches
-        try:
-            insertions = choose(workload, programs(workload), request)
-            _check_size(insertions)
-            longer = repeated(workload, insertions)
-            after = replace(scenario, workload=longer)
-            replace(after, engine="analytic").run()
-        except (WorkloadError, DeadlockError) as error:
-            reason = (
-                "ranks would wait for each other" if isinstance(error, DeadlockError) else error
-            )
-            raise WhatIfError(
-                f"{request.what}: the step cannot be extended by what repeats in it: {reason}"
-            ) from error
-        return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
-
-    return Edited(apply)
+    scenario = scenario.whole()
+    workload = scenario.workload
+    choose = _layers if request.what == LAYERS else _micro_batches
+    with _refusing(f"{request.what}: the step cannot be extended by what repeats in it"):
+        insertions = choose(workload, _launched(scenario), request)
+        _check_size(insertions)
+        longer = repeated(workload, insertions)
+        after = replace(scenario, workload=longer)
+        replace(after, engine="analytic").run()
+    return Changed(after, _note(request, workload, longer, insertions), _assumed(request))
 
 
-def _layers(workload: Workload, launched: Sequence[Program], request: Repeats) -> list[Insertion]:
+def _restaged(scenario: Scenario, request: Size) -> Changed:
+    scenario = scenario.whole()
+    workload = scenario.workload
+    with _refusing(f"{STAGES}: the pipeline cannot be divided otherwise"):
+        launched = _launched(scenario)
+        pipeline = pipeline_of(workload, launched)
+        if pipeline.stages != request.now:
+            raise WhatIfError(f"{STAGES}: the pipeline has {pipeline.stages}, not {request.now}")
+        ranks = workload.job_ranks // request.now * request.then
+        nodes = nodes_of(scenario, ranks)
+        check_fits(scenario.cluster, ranks, nodes)
+        divided, schedule = restaged(workload, launched, pipeline, _ORDERS, request.then)
+        after = _in_order(replace(scenario, workload=divided, nodes=nodes))
+    note = (
+        f"{request.now} → {say_count(request.then, 'stage')} ({schedule},"
+        f" {say_count(pipeline.micro_batches, 'micro-batch')});"
+        f" {scenario.ranks:,} → {ranks:,} ranks; {len(workload):,} → {len(divided):,} ops"
+    )
+    return Changed(after, note, _ASSUMED_OF_STAGES)
+
+
+def _in_order(scenario: Scenario) -> Scenario:
+    """Let messages that hosts post wait for those ahead on their connection, as gloo has them.
+
+    Which wait depends on when they are posted, and that on which wait: until both agree.
+    """
+    plain = scenario.workload
+    if plain.library != "gloo":
+        replace(scenario, engine="analytic").run()
+        return scenario
+    waits: set[tuple[int, int]] = set()
+    for _ in range(_ROUNDS):
+        messages = _posted(replace(scenario, engine="analytic").run())
+        behind = {(wait.receive, wait.op) for wait in in_order(messages, recorded=False)}
+        if behind == waits:
+            break
+        waits = behind
+        edges, added = plain.edges, np.array(sorted(waits), dtype=np.int64).reshape(-1, 2)
+        edges = Edges.of(
+            len(plain),
+            np.append(edges.source, added[:, 0]),
+            np.append(edges.target, added[:, 1]),
+            np.append(edges.lag, np.zeros(len(added))),
+        )
+        scenario = replace(scenario, workload=replace(plain, edges=edges))
+    return scenario
+
+
+def _posted(timeline: Timeline) -> list[Posted]:
+    """Return the messages of a simulated step, with when their ends were posted."""
+    workload, edges = timeline.workload, timeline.workload.edges
+    of_host = (workload.what == What.HOST)[edges.source]
+    posted = np.array(workload.ready)
+    by_host = (timeline.end[edges.source] + edges.lag)[of_host]
+    np.maximum.at(posted, edges.target[of_host], by_host)
+    sends, receives = (
+        dict(zip(workload.call[ops].tolist(), ops.tolist(), strict=True))
+        for ops in (np.flatnonzero(workload.what == what) for what in (What.SEND, What.RECEIVE))
+    )
+    return [
+        Posted(
+            sends[call],
+            receives[call],
+            source=int(workload.rank[sends[call]]),
+            target=int(workload.rank[receives[call]]),
+            size=float(workload.calls.size[call]),
+            sent=float(posted[sends[call]]),
+            awaited=float(posted[receives[call]]),
+            over=float(timeline.call_end[call]),
+        )
+        for call in sends.keys() & receives.keys()
+    ]
+
+
+_ROUNDS = 8
+"""Simulations at most until messages wait for those that are ahead of them: two or three do."""
+_ASSUMED_OF_STAGES = (
+    "all stages have the same share of the layers; a typical pass of each stage is divided",
+    "activations that stages send are as large as those recorded",
+    "updates of weights, and calls among the ranks of a stage behind the last pass, are in"
+    " proportion to the layers of a stage",
+)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Say of what a step refuses that it cannot be changed."""
+    try:
+        yield
+    except (WorkloadError, DeadlockError) as error:
+        reason = "ranks would wait for each other" if isinstance(error, DeadlockError) else error
+        raise WhatIfError(f"{what}: {reason}") from error
+
+
+def _launched(scenario: Scenario) -> list[Program]:
+    """Return what each rank launches, in the order recorded; of ops that were added, simulated."""
+    unknown = np.isnan(scenario.workload.measured_start)
+    if unknown.all():
+        raise WorkloadError("when ops started was not recorded: a plan says its sizes itself")
+    start = scenario.workload.measured_start
+    if unknown.any():
+        start = replace(scenario, engine="analytic").run().start
+    return programs(scenario.workload, start)
+
+
+def _order(slots: Callable[[int, Stages], Sequence[Slot]]) -> Order:
+    """Return a schedule of whole passes as :mod:`simulator.edits.stages` asks for it."""
+
+    def order(stage: int, stages: int, micro_batches: int) -> list[Pass]:
+        return [
+            Pass(slot.kind is SlotKind.FORWARD, slot.micro_batch)
+            for slot in slots(stage, Stages(stages, micro_batches))
+        ]
+
+    return order
+
+
+_ORDERS = {name: _order(SCHEDULES[name]) for name in ("1f1b", "gpipe")}
+
+
+def _layers(workload: Workload, launched: Sequence[Program], request: Size) -> list[Insertion]:
     """Choose the runs of layers of each rank, and put the same share of units into each."""
     insertions: list[Insertion] = []
     for program in launched:
@@ -169,7 +294,7 @@ def _has_messages(workload: Workload, run: Run) -> bool:
     return bool(_messages(workload, run.launched[0]))
 
 
-def _nothing(workload: Workload, program: Program, request: Repeats) -> str:
+def _nothing(workload: Workload, program: Program, request: Size) -> str:
     """Say that nothing repeats so many times, and what does."""
     counts = Counter(
         {len(run): len(run) * run.period for run in program.runs(_FEWEST)}
@@ -252,7 +377,7 @@ def _typical(workload: Workload, run: Run, units: range) -> int:
 
 
 def _micro_batches(
-    workload: Workload, launched: Sequence[Program], request: Repeats
+    workload: Workload, launched: Sequence[Program], request: Size
 ) -> list[Insertion]:
     """Choose runs of passes whose messages, so many times more, make those that are missing."""
     more = request.then - request.now
@@ -289,7 +414,7 @@ def _messages(workload: Workload, ops: Longs) -> Counter[int]:
 
 
 def _missing_messages(
-    workload: Workload, program: Program, request: Repeats, more: int
+    workload: Workload, program: Program, request: Size, more: int
 ) -> Counter[int]:
     sent = _messages(workload, program.ops)
     if not sent:
@@ -315,9 +440,7 @@ def _check_size(insertions: Sequence[Insertion]) -> None:
         raise WhatIfError(f"{ops:,} ops more are too many: {_MOST_OPS:,} at most")
 
 
-def _note(
-    request: Repeats, before: Workload, after: Workload, insertions: Sequence[Insertion]
-) -> str:
+def _note(request: Size, before: Workload, after: Workload, insertions: Sequence[Insertion]) -> str:
     runs = {id(insertion.run): insertion.run for insertion in insertions}.values()
     units = sorted({(len(run), run.period) for run in runs}, reverse=True)
     recorded = ", ".join(
@@ -330,7 +453,7 @@ def _note(
     )
 
 
-def _assumed(request: Repeats) -> tuple[str, ...]:
+def _assumed(request: Size) -> tuple[str, ...]:
     """Say what is taken for granted of what was not recorded."""
     added = [
         f"{request.what} that are added take the median time of the recorded ones",

@@ -15,8 +15,8 @@ _NUMBER = r"(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"
 _FACTOR = re.compile(f"x{_NUMBER}(?:/{_NUMBER})?")
 _CALLS = re.compile(r"([\w-]*)(?:@(.+))?")
 _EVERY = "calls"
-LAYERS, MICRO_BATCHES = "layers", "micro-batches"
-"""What repeats in a step."""
+LAYERS, MICRO_BATCHES, STAGES = "layers", "micro-batches", "stages"
+"""What repeats in a step, and what a pipeline is divided into."""
 PARTS = {
     "nvlink": SCALE_UP,
     "nvswitch": SCALE_UP,

@@ -105,18 +105,12 @@ class Program:
         )
 
 
-def programs(workload: Workload) -> list[Program]:
+def programs(workload: Workload, start: Floats) -> list[Program]:
     """Return what each rank launches, in the order of its host's launches.
 
-    Ops that no host op of the rank launches come where they started.
-
-    Raises
-    ------
-    WorkloadError
-        If it was not recorded when ops started.
+    Ops that no host op of the rank launches come where they started: at ``start`` (s), shape
+    ``(ops,)``, recorded or simulated.
     """
-    if np.isnan(workload.measured_start).any():
-        raise WorkloadError("when ops started was not recorded: a plan says its sizes itself")
     source, target = workload.edges.source, workload.edges.target
     host = workload.what == What.HOST
     launches = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
@@ -127,16 +121,16 @@ def programs(workload: Workload) -> list[Program]:
     for rank in workload.ranks:
         ops = workload.ops_of(rank)
         hosts = ops[host[ops]]
-        hosts = hosts[np.argsort(workload.measured_start[hosts], kind="stable")]
+        hosts = hosts[np.argsort(start[hosts], kind="stable")]
         order[hosts] = np.arange(1, len(hosts) + 1)
         by_rank.append((rank, ops[~host[ops]], hosts))
     np.maximum.at(launched_at, target[launches], order[source[launches]])
     result = []
     for rank, launched, hosts in by_rank:
-        begins = workload.measured_start[launched]
+        begins = start[launched]
         at = launched_at[launched]
         alone = at < 0
-        at[alone] = np.searchsorted(workload.measured_start[hosts], begins[alone], side="right")
+        at[alone] = np.searchsorted(start[hosts], begins[alone], side="right")
         in_order = np.lexsort((begins, at))
         ops = launched[in_order]
         position = np.maximum.accumulate(at[in_order])

@@ -90,6 +90,7 @@ class Program:
     jitter: float
     seed: int
     pipeline: Pipeline = Pipeline()
+    ranks: int = RANKS
 
 
 def _power(low: int, high: int) -> st.SearchStrategy[int]:
@@ -118,11 +119,11 @@ programs = st.builds(
 
 
 def build(program: Program) -> Workload:
-    """Make the step on ``RANKS`` ranks, ``NODE`` to a node."""
-    builder = WorkloadBuilder(job_ranks=RANKS)
+    """Make the step on its ranks, ``NODE`` to a node."""
+    builder = WorkloadBuilder(job_ranks=program.ranks)
     calls: dict[tuple[int, int], int] = {}
-    late = np.random.default_rng(program.seed).uniform(0, program.skew, RANKS)
-    for rank in range(RANKS):
+    late = np.random.default_rng(program.seed).uniform(0, program.skew, program.ranks)
+    for rank in range(program.ranks):
         thread = _Thread(builder, rank, program, calls, 1e-6 * float(late[rank] - late.min()))
         thread.run()
     return builder.build()
@@ -160,7 +161,7 @@ class _Thread:
             else:
                 gradients += self.backward(batch, arrived)
         if program.pipeline.norm:
-            every = range(RANKS)
+            every = range(program.ranks)
             gradients += [self.collective("all_reduce", every, "", 64, NORM, behind=True)]
         for gradient in gradients:
             self.kernel(program.kernel / 8, waits=(gradient,))
@@ -229,7 +230,7 @@ class _Thread:
     def _steps(self) -> tuple[int, int]:
         """How far apart ranks of neighbouring stages are, and those of replicas."""
         pipeline = self.program.pipeline
-        width = RANKS // REPLICAS // pipeline.stages
+        width = self.program.ranks // REPLICAS // pipeline.stages
         return (width, NODE) if pipeline.scattered else (REPLICAS * width, width)
 
     @property
@@ -241,7 +242,7 @@ class _Thread:
 
     @property
     def inside(self) -> range:
-        width = RANKS // REPLICAS // self.program.pipeline.stages
+        width = self.program.ranks // REPLICAS // self.program.pipeline.stages
         first = self.rank // width * width
         return range(first, first + width)
 
@@ -263,7 +264,7 @@ class _Thread:
 
     def kernel(self, us: float, waits: Sequence[int] = ()) -> int:
         jitter = max(0.5, 1 + self.program.jitter * self.rng.standard_normal())
-        slow = self.program.straggler if self.rank == RANKS - 1 else 1.0
+        slow = self.program.straggler if self.rank == self.program.ranks - 1 else 1.0
         duration = 1e-6 * us * jitter * slow
         return self.launch((What.COMPUTE, COMPUTE, "gemm", duration), -1, waits)
 

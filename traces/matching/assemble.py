@@ -497,17 +497,22 @@ class Behind:
     until: float
 
 
-def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
+def in_order(messages: Sequence[Posted], *, recorded: bool = True) -> Iterator[Behind]:
     """Find which messages wait for others of their connection, or their receiver's NIC.
 
-    None does that came sooner than it could have behind the other. What a rank sends to others than
-    the message's sender stands in the queue of the same NIC in part only: a notice is taken to have
-    waited for it where that was still under way and the message came as late as that.
+    gloo has one TCP connection between two ranks (``transport/tcp/pair.cc``), and what is written
+    to it leaves in order: a message behind the one before it, a receiver's notice
+    (``NOTIFY_RECV_READY``), without which nothing is sent, behind what the receiver has begun to
+    send. Of ``recorded`` ones none waits that came sooner than it could have. What a rank sends to
+    others than the message's sender stands in the queue of the same NIC in part only: a notice is
+    taken to have waited for it where that was still under way and the message came as late as that.
 
     Parameters
     ----------
     messages
         Of all ranks, in any order.
+    recorded
+        Whether they are as they moved; else as they would move if none waited.
 
     Yields
     ------
@@ -529,7 +534,9 @@ def in_order(messages: Sequence[Posted]) -> Iterator[Behind]:
             if last is not None and (target == message.source or last.over > message.awaited):
                 before.append((last, message.send))
         least = _ALONE * alone[message.size]
-        ahead = [(last, op) for last, op in before if message.over - last.over > least]
+        ahead = [
+            (last, op) for last, op in before if not recorded or message.over - last.over > least
+        ]
         begun = message.begun
         for last, op in ahead:
             until = min(last.over, message.over)

@@ -6,12 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import twofold as tf
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
-from helpers.places import SAMPLES
-from helpers.programs import NODE, RANKS, Pipeline, Program, build
+from helpers.places import ROOT, SAMPLES
+from helpers.programs import NODE, Pipeline, Program, build
 from helpers.slowed_programs import as_recorded
+from simulator.calls import KINDS
 from simulator.support.errors import WhatIfError
+from simulator.workload import What
 from topologies import load_cluster
 from traces.load import load
 
@@ -37,7 +40,7 @@ PLAIN = Program(
 
 
 def scenario(program):
-    return Scenario(build(program), CLUSTER, nodes=RANKS // NODE)
+    return Scenario(build(program), CLUSTER, nodes=program.ranks // NODE)
 
 
 def recorded(program):
@@ -80,6 +83,76 @@ def test_more_layers_are_the_program_of_that_size(layers):
     found, wanted = longer(small, f"layers {now} -> {then}"), scenario(replace(small, layers=then))
     assert counts(found.workload) == counts(wanted.workload)
     assert found.run().makespan == pytest.approx(wanted.run().makespan, rel=2e-3)
+
+
+STACK = replace(PLAIN, layers=4)
+"""Layers that two stages share out to four."""
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "layers"), [(2, 4, 4), (4, 2, 2), pytest.param(2, 3, 3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"early": True, "tensor": True}, {"norm": True, "sharded": True}, {"expert": 2**20}],
+    ids=["plain", "early-tensor", "norm-sharded", "experts"],
+)
+def test_other_stages_are_the_pipeline_of_that_size(now, then, layers, in_turn, other):
+    """Ranks of a stage stay two replicas of two; passes, their calls and messages are the same."""
+    of_pipeline = {name: other[name] for name in ("early", "norm") if name in other}
+    of_layers = {name: value for name, value in other.items() if name not in of_pipeline}
+    pipeline = Pipeline(stages=now, batches=6, in_turn=in_turn, **of_pipeline)
+    small = replace(PLAIN, layers=layers, ranks=4 * now, pipeline=pipeline, **of_layers)
+    large = replace(small, layers=layers * now // then, ranks=4 * then)
+    large = replace(large, pipeline=replace(pipeline, stages=then))
+    divided, wanted = longer(small, f"stages {now} -> {then}"), scenario(large)
+    assert divided.ranks == wanted.ranks
+    assert divided.nodes == wanted.nodes
+    for kind in ("send_receive", "all_to_all", "all_reduce"):
+        assert groups_of(divided.workload, kind) == groups_of(wanted.workload, kind)
+    # Layers exchange and reduce different bytes, by their place among those of a stage.
+    assert divided.run().makespan == pytest.approx(wanted.run().makespan, rel=2e-2)
+
+
+def groups_of(workload, kind):
+    """Ranks of all calls of a kind, in any order."""
+    calls = workload.calls
+    numbers = calls.group[calls.kind == KINDS.index(kind)].tolist()
+    return Counter(workload.groups[number].ranks for number in numbers)
+
+
+def test_passes_between_the_same_messages_are_told_apart_by_other_stages():
+    """Under 1F1B the last stage never shows one alone; its kernels are divided two to one."""
+    pipeline = Pipeline(stages=2, batches=5, in_turn=True)
+    whole = recorded(replace(STACK, pipeline=pipeline, jitter=0.02))
+    divided = parse_change("stages 2 -> 4").apply(whole).scenario.workload
+    kernels = divided.what == What.COMPUTE
+    busy = [float(divided.duration[kernels & (divided.rank == rank)].sum()) for rank in (8, 12)]
+    assert busy[0] == pytest.approx(busy[1], rel=0.15)
+    total = float(whole.workload.duration[whole.workload.what == What.COMPUTE].sum())
+    assert float(divided.duration[kernels].sum()) == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "text", "message"),
+    [
+        (Pipeline(), "stages 2 -> 4", "exchange no messages"),
+        (Pipeline(stages=2, batches=5), "stages 4 -> 2", "the pipeline has 2, not 4"),
+        (Pipeline(stages=2, batches=5), "stages 2 -> 2", "changes nothing"),
+        (Pipeline(stages=2, batches=5), "stages 2 -> 1024", "need 1,024 nodes"),
+        (Pipeline(stages=2, batches=5), "rank 0 stages 2 -> 4", "leave 'rank' out"),
+    ],
+)
+def test_stages_that_cannot_be_divided_are_refused(pipeline, text, message):
+    with pytest.raises(WhatIfError, match=message):
+        longer(replace(STACK, pipeline=pipeline), text)
+
+
+def test_interleaved_stages_are_refused():
+    path = ROOT / "traces" / "live" / "interleaved-2"
+    with pytest.raises(WhatIfError, match="not in the order of 1f1b or gpipe"):
+        tf.what_if(path, f"{path}.yaml", ["stages 2 -> 4"])
 
 
 def test_added_units_last_as_the_median_of_those_recorded():

@@ -1,0 +1,411 @@
+"""Another number of pipeline stages: the recorded passes, divided among other ranks.
+
+The stages of the new pipeline cover the same layers: stage ``t`` of ``Q`` those from ``t / Q`` to
+``(t + 1) / Q`` of the model, where the recorded stages cover ``1 / P`` each. Its passes are these
+parts of the recorded passes (:mod:`simulator.edits.passes`), in their order: kernels and calls as
+they are, whole ones; where only messages were recorded, parts of the host's time between them.
+Passes follow each other in the same schedule's order for ``Q`` stages, which sets how many
+micro-batches are under way (Huang et al., GPipe, arXiv 1811.06965; Narayanan et al., arXiv
+2104.04473, section 2.2).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow, Group
+from simulator.edits.passes import (
+    Direction,
+    Order,
+    Pass,
+    Piece,
+    Pipeline,
+    RecordedRank,
+    Schedule,
+    Segment,
+    direction_of,
+    messages_among,
+    passes_of_ranks,
+    recognised,
+)
+from simulator.edits.repeats import Program
+from simulator.support.arrays import Mask
+from simulator.support.errors import WorkloadError
+from simulator.workload import What, Workload
+
+
+def restaged(
+    workload: Workload,
+    programs: Sequence[Program],
+    pipeline: Pipeline,
+    orders: Mapping[str, Order],
+    stages: int,
+) -> tuple[Workload, str]:
+    """Return the step of the same model on another number of stages, and its schedule's name.
+
+    Parameters
+    ----------
+    workload, programs, pipeline
+        The recorded step, what its ranks launch, and its stages.
+    orders
+        Schedules by name, of which the step must follow one; the first that fits is taken.
+    stages
+        How many the pipeline is to have.
+
+    Raises
+    ------
+    WorkloadError
+        If messages are in no schedule's order, a pass has too few kernels to be divided, or a group
+        has members in some stages that others do not correspond to.
+    """
+    schedule, segments = recognised(workload, programs, pipeline, orders)
+    return _Job(workload, pipeline, stages, segments, schedule).build(), schedule.name
+
+
+class _Style(NamedTuple):
+    """How messages of one direction are made: as ``op`` is, launched by the host and awaited by it.
+
+    ``host`` is what the host does before one that follows another message (s), ``lag`` from its
+    launch to its begin (s), ``size`` in bytes. ``lanes`` are the streams whose work one that is
+    sent waits for, or waits for one that is received.
+    """
+
+    op: int
+    host: float
+    lag: float
+    size: float
+    is_awaited: bool
+    lanes: frozenset[str]
+
+
+@dataclass(eq=False)
+class _Job:
+    """The new job while it is put together."""
+
+    workload: Workload
+    pipeline: Pipeline
+    stages: int
+    segments: Mapping[int, Sequence[Segment]]
+    schedule: Schedule
+    calls: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    made: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        ranks = self.pipeline.ranks
+        self.stage_of = {int(rank): stage for stage, row in enumerate(ranks) for rank in row}
+        self.column_of = {int(rank): c for row in ranks for c, rank in enumerate(row)}
+        self.builder = WorkloadBuilder(
+            job_ranks=self.workload.job_ranks // self.pipeline.stages * self.stages,
+            notes=list(self.workload.notes),
+        )
+        self.contents = passes_of_ranks(self.workload, self.pipeline, self.segments)
+        self.styles = self._message_styles()
+        hosts = np.unique(self.workload.lane[self.workload.what == What.HOST])
+        self.host_lanes = {self.workload.lanes[lane] for lane in hosts.tolist()}
+
+    def build(self) -> Workload:
+        """Write all ranks out.
+
+        Raises
+        ------
+        WorkloadError
+            If ranks of a group would make different calls.
+        """
+        for stage in range(self.stages):
+            for column in range(self.pipeline.ranks.shape[1]):
+                _Rank(self, stage, column).write()
+        built = self.builder.build()
+        for call in np.flatnonzero(
+            built.members != [len(built.groups[g].ranks) for g in built.calls.group]
+        ):
+            raise WorkloadError(f"ranks would make different calls: {built.call_view(int(call))}")
+        return replace(built, library=self.workload.library, repeats=self.workload.repeats)
+
+    def recorded(self, stage: int, column: int) -> RecordedRank:
+        """Return what a recorded stage does."""
+        return self.contents[int(self.pipeline.ranks[stage, column])]
+
+    def main_lane(self, stage: int, column: int) -> str:
+        """Return the lane of the first host op of a recorded stage; "" if it has none."""
+        workload = self.workload
+        segments = self.segments[int(self.pipeline.ranks[stage, column])]
+        ops = np.concatenate([segment.ops for segment in segments])
+        hosts = ops[workload.what[ops] == What.HOST]
+        return workload.lanes[workload.lane[hosts[0]]] if len(hosts) else ""
+
+    def _message_styles(self) -> dict[Direction, _Style]:
+        workload, edges = self.workload, self.workload.edges
+        host = workload.what == What.HOST
+        source, target = edges.source, edges.target
+        launch = host[source] & ~host[target] & (workload.rank[source] == workload.rank[target])
+        lag, awaited = np.zeros(len(workload)), np.zeros(len(workload), dtype=np.bool_)
+        lag[target[launch]] = edges.lag[launch]
+        awaited[source[~host[source] & host[target]]] = True
+        messages: dict[Direction, list[int]] = defaultdict(list)
+        between: dict[Direction, list[float]] = defaultdict(list)
+        for rank, segments in self.segments.items():
+            stage = self.stage_of[rank]
+            for number, segment in enumerate(segments[:-1]):
+                direction = direction_of(workload, segment.message, self.pipeline.behind(stage))
+                messages[direction].append(segment.message)
+                if number and not segment.passes:
+                    hosts = segment.ops[host[segment.ops]]
+                    between[direction].append(float(workload.duration[hosts].sum()))
+        return {
+            direction: _Style(
+                op=ops[0],
+                host=median(between[direction] or [0.0]),
+                lag=float(np.median(lag[ops])),
+                size=median(workload.calls.size[workload.call[ops]].tolist()),
+                is_awaited=bool(awaited[ops].mean() > 0.5),
+                lanes=self._streams_beside(ops, sends=direction.sends),
+            )
+            for direction, ops in messages.items()
+        }
+
+    def _streams_beside(self, messages: Sequence[int], *, sends: bool) -> frozenset[str]:
+        """Return the streams of other ops that messages wait for, or that wait for them."""
+        workload, edges = self.workload, self.workload.edges
+        ends, others = (edges.target, edges.source) if sends else (edges.source, edges.target)
+        beside = others[np.isin(ends, messages)]
+        beside = beside[(workload.what[beside] != What.HOST) & ~self._is_message[beside]]
+        return frozenset(workload.lanes[lane] for lane in np.unique(workload.lane[beside]))
+
+    @cached_property
+    def _is_message(self) -> Mask:
+        mask = np.zeros(len(self.workload), dtype=np.bool_)
+        mask[messages_among(self.workload, range(len(self.workload)))] = True
+        return mask
+
+    def group(self, group: Group, stage: int) -> tuple[int, ...] | None:
+        """Return the ranks that a group has with its members on a stage; None if it has none."""
+        by_stage: dict[int, list[int]] = defaultdict(list)
+        for rank in group.ranks:
+            by_stage[self.stage_of[rank]].append(self.column_of[rank])
+        last = self.pipeline.stages - 1
+        if len(by_stage) == 1:
+            (columns,) = by_stage.values()
+            return tuple(self.pipeline.rank(stage, column, self.stages) for column in columns)
+        if len(by_stage) == self.pipeline.stages and len({*map(tuple, by_stage.values())}) == 1:
+            members = dict.fromkeys(range(self.stages), by_stage[0])
+        elif set(by_stage) == {0, last}:
+            members = {0: by_stage[0], self.stages - 1: by_stage[last]}
+        else:
+            raise WorkloadError(f"{group} has members in some stages of the pipeline only")
+        if stage not in members:
+            return None
+        number = self.pipeline.rank
+        return tuple(sorted(number(s, c, self.stages) for s, row in members.items() for c in row))
+
+    def is_of_one_stage(self, group: Group) -> bool:
+        """Whether all ranks of a group are of one stage."""
+        return len({self.stage_of[rank] for rank in group.ranks}) == 1
+
+    def call(self, rank: int, ranks: tuple[int, ...], row: CallRow, label: str) -> int:
+        """Return the call that a rank makes next in a group, the same for all of its members."""
+        group = self.builder.group(ranks, label)
+        number = self.made[group, rank]
+        self.made[group, rank] += 1
+        key = group, number, row.kind
+        if key not in self.calls:
+            self.calls[key] = self.builder.call(replace(row, group=group, sequence=number))
+        return self.calls[key]
+
+
+@dataclass(eq=False)
+class _Rank:
+    """A rank of the new job while its ops are written, in the order of its program."""
+
+    job: _Job
+    stage: int
+    column: int
+
+    def __post_init__(self) -> None:
+        self.rank = self.job.pipeline.rank(self.stage, self.column, self.job.stages)
+        self._like = self._recorded_stage()
+        self._main = self.job.main_lane(self._like, self.column)
+        self._last: dict[tuple[str, What | None], int] = {}  # the last op of a lane
+        self._waits_for: list[int] = []  # what the next piece waits for
+        self._posted: dict[bool, list[int]] = {True: [], False: []}  # what is to be received
+        self._arrived: dict[str, int] = {}  # what the next op on a stream waits for
+        self._sent: list[int] = []
+
+    def _recorded_stage(self) -> int:
+        """Return the recorded stage that begins and ends its step as this one does."""
+        parts, stages = self.job.pipeline.stages, self.job.stages
+        if self.stage + 1 == stages:
+            return parts - 1
+        return int((self.stage + 0.5) * parts / stages) if self.stage else 0
+
+    def write(self) -> None:
+        """Write the rank's step."""
+        job, stages = self.job, self.job.stages
+        recorded = job.recorded(self._like, self.column)
+        self._piece(recorded.before, self._main)
+        for token in job.schedule.tokens(self.stage, stages):
+            if isinstance(token, Direction):
+                self._message(token)
+            else:
+                self._pass(token)
+        if any(job.styles[d].is_awaited for d in job.styles if d.sends):
+            self._wait(self._sent)
+        self._piece(recorded.behind, self._main, share=job.pipeline.stages / stages)
+
+    def _pass(self, recorded_pass: Pass) -> None:
+        """Write the parts of recorded passes that the layers of the stage are."""
+        parts, stages = self.job.pipeline.stages, self.job.stages
+        low, high = self.stage * parts / stages, (self.stage + 1) * parts / stages
+        numbers = range(int(low + 1e-9), min(parts, int(np.ceil(high - 1e-9))))
+        forward = recorded_pass.is_forward
+        if self._posted[forward]:
+            self._receive(
+                self._posted[forward].pop(0), self.job.styles[Direction(forward, sends=False)]
+            )
+        for number in numbers if forward else reversed(numbers):
+            begin, end = max(0.0, low - number), min(1.0, high - number)
+            content = self.job.recorded(number, self.column).passes[recorded_pass]
+            main = self.job.main_lane(number, self.column)
+            self._piece(content.piece(*((begin, end) if forward else (1 - end, 1 - begin))), main)
+
+    def _receive(self, message: int, style: _Style) -> None:
+        """Let a pass begin behind the message that it begins with."""
+        if style.is_awaited:
+            self._wait([message])
+        else:
+            self._arrived = dict.fromkeys(style.lanes, message)
+
+    def _piece(self, piece: Piece, main: str, share: float | None = None) -> None:
+        """Write ops and the edges among them; what updates weights takes ``share`` of its time."""
+        workload, builder = self.job.workload, self.job.builder
+        copies: dict[int, int] = {}
+        has_kernels = bool((workload.what[piece.ops] == What.COMPUTE).any())
+        for op, part in zip(piece.ops.tolist(), piece.part.tolist(), strict=True):
+            what, call = What(workload.what[op]), self._call(op, share)
+            if call is None:
+                continue
+            is_scaled = share is not None and (what == What.COMPUTE or not has_kernels)
+            factor = part * share if is_scaled and share is not None else part
+            lane = workload.lanes[workload.lane[op]]
+            copies[op] = builder.op(
+                what,
+                rank=self.rank,
+                lane=self._main if lane == main else lane,
+                name=workload.names[workload.name[op]],
+                duration=float(workload.duration[op]) * factor,
+                call=call,
+                work=_work(workload, op, factor),
+            )
+            if (message := self._arrived.pop(lane, None)) is not None:
+                builder.edge(message, copies[op])
+            self._in_order(self._main if lane == main else lane, copies[op])
+        self._edges(copies)
+
+    def _in_order(self, lane: str, op: int, what: What | None = None) -> None:
+        """Let an op follow the last one of its lane."""
+        if (lane, what) in self._last:
+            self.job.builder.edge(self._last[lane, what], op)
+        self._last[lane, what] = op
+
+    def _edges(self, copies: Mapping[int, int]) -> None:
+        edges, builder = self.job.workload.edges, self.job.builder
+        begins = set(copies.values())
+        for op, copy in copies.items():
+            row = slice(edges.offset[op], edges.offset[op + 1])
+            for target, lag in zip(edges.target[row], edges.lag[row], strict=True):
+                if (after := copies.get(int(target))) is not None:
+                    builder.edge(copy, after, lag=float(lag))
+                    begins.discard(after)
+        for begin in begins:
+            for before in self._waits_for:
+                builder.edge(before, begin)
+        if copies:
+            # Other threads of the host, such as autograd's, end before the main one goes on
+            hosts = (self._last.get((lane, None)) for lane in self.job.host_lanes - {self._main})
+            self._waits_for = [op for op in hosts if op in set(copies.values())]
+
+    def _call(self, op: int, share: float | None) -> int | None:
+        """Return the call that the copy of an op is part of: -1: none, None: it is not made."""
+        workload, call = self.job.workload, int(self.job.workload.call[op])
+        if call < 0:
+            return -1
+        view = workload.call_view(call)
+        ranks = self.job.group(view.group, self.stage)
+        if ranks is None:
+            return None
+        of_weights = share is not None and self.job.is_of_one_stage(view.group)
+        row = CallRow(
+            view.kind,
+            group=0,
+            sequence=0,
+            size=view.size * share if of_weights and share is not None else view.size,
+            dtype=view.dtype,
+            transfer=view.transfer,
+            eager=view.eager,
+            shares=view.shares,
+        )
+        return self.job.call(self.rank, ranks, row, view.group.label)
+
+    def _message(self, direction: Direction) -> None:
+        """Write a message to or from a neighbour, as those of its direction are."""
+        job, builder, style = self.job, self.job.builder, self.job.styles[direction]
+        workload = job.workload
+        view = workload.call_view(int(workload.call[style.op]))
+        beside = self.stage + (1 if direction.is_forward is direction.sends else -1)
+        other = job.pipeline.rank(beside, self.column, job.stages)
+        ranks = (self.rank, other) if direction.sends else (other, self.rank)
+        row = CallRow(view.kind, 0, 0, size=style.size, dtype=view.dtype, eager=view.eager)
+        if not direction.sends and style.host and self._last:
+            self._host_op("between messages", style.host)
+        what, lane = What(workload.what[style.op]), workload.lanes[workload.lane[style.op]]
+        is_stream = lane not in job.host_lanes
+        lane = lane if is_stream else self._main
+        op = builder.op(
+            what,
+            rank=self.rank,
+            lane=lane,
+            name=workload.names[workload.name[style.op]],
+            duration=float(workload.duration[style.op]),
+            call=job.call(self.rank, ranks, row, view.group.label),
+        )
+        self._in_order(lane, op, None if is_stream else what)
+        if (launch := self._last.get((self._main, None))) is not None:
+            builder.edge(launch, op, lag=style.lag)
+        if direction.sends:
+            for stream in sorted(style.lanes):
+                if (end := self._last.get((stream, None))) is not None:
+                    builder.edge(end, op)
+            self._sent.append(op)
+        else:
+            self._posted[direction.is_forward].append(op)
+
+    def _host_op(self, name: str, duration: float) -> int:
+        op = self.job.builder.op(
+            What.HOST, rank=self.rank, lane=self._main, name=name, duration=duration
+        )
+        self._in_order(self._main, op)
+        for before in self._waits_for:
+            self.job.builder.edge(before, op)
+        self._waits_for = [op]
+        return op
+
+    def _wait(self, ops: Sequence[int]) -> None:
+        """Let the host wait for ops."""
+        wait = self._host_op("wait for messages", 0.0)
+        for op in ops:
+            self.job.builder.edge(op, wait)
+
+
+def _work(workload: Workload, op: int, part: float) -> tuple[float, float]:
+    """Return FLOPs and bytes of a part of an op, NaN where unknown."""
+    flops, traffic = (
+        math.nan if column is None else float(column[op]) * part
+        for column in (workload.flops, workload.traffic)
+    )
+    return flops, traffic

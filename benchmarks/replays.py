@@ -2,14 +2,20 @@
 
 The points of ``traces/live/pairs.csv``, each recorded once and run again on another network, by
 what the steps of their programs wait for (:mod:`experiments.priors.replays`). Points whose own
-scatter is above 4 % are left out: they are no truth. Beside each class is how many points are
-inside the intervals that were made without the program that they are of. The class ``step`` are the
-steps on the networks of the recordings. ``--write`` puts the errors where answers find them.
+scatter is above 4 % are left out: they are no truth. The class ``step`` are the steps on the
+networks of the recordings. ``--write`` puts the errors where answers find them.
+
+Intervals count the scatter of a recording and the errors of its network by themselves, so it is
+the rest of an error that they add: the deviation ``t`` of which squares of errors over
+``known**2 + (t * change)**2`` have a mean of 1 (Paule and Mandel, J. Res. Natl. Bur. Stand. 87,
+1982). Beside each class is how many of its points are inside intervals made without the program
+that they are of, and half of such an interval over the 95th percentile of the errors: 1 at most
+where intervals are no wider than twice what they are to hold.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated
 
@@ -20,24 +26,47 @@ from rich.table import Table
 
 from benchmarks.measured_figure import PAIRS
 from experiments.baseline import baseline
-from experiments.priors.errors import Errors, student_95, write_errors
-from experiments.priors.replays import CLASSES, REPLAY_ERRORS, STEP, class_of, replay_error
+from experiments.evaluate.design_points import steps
+from experiments.intervals.interval import intervals
+from experiments.priors.errors import WITHIN_95, Errors, student_95, write_errors
+from experiments.priors.replays import (
+    CLASSES,
+    REPLAY_ERRORS,
+    REST,
+    STEP,
+    WHOLE,
+    class_of,
+    replay_error,
+)
 from experiments.validation.predicted_points import MeasuredPoint, measured_of, read_points
 
 MOST_SCATTER = 0.04
 """Median absolute deviation, a share of the median, of points that are a truth."""
+_CLOSE = 1e-6
+"""A deviation is found to within this share of the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A point: how far ``log(step / baseline)`` was off, as a share of the predicted one.
+    """A point: the logarithm of step over baseline as predicted (``change``), and measured less it.
 
-    Of a step on the network of its recording, how far its logarithm was.
+    ``known`` is half of the 95 % interval that scatter and the network's prior give that logarithm.
+    Of a step on the network of its recording, the logarithm is that of measured over predicted.
     """
 
     program: str
     class_name: str
     error: float
+    change: float = 1.0
+    known: float = 0.0
+
+    def half_width(self, off: float) -> float:
+        """Half of the 95 % interval, where ``off`` of the change is uncertain beside ``known``."""
+        return math.hypot(self.known, off * self.change)
+
+    def points(self, logarithm: float) -> float:
+        """Return what a difference of the logarithm is in percentage points of the baseline."""
+        return 100 * math.exp(self.change) * logarithm
 
 
 def points() -> Iterator[Off]:
@@ -52,47 +81,107 @@ def points() -> Iterator[Off]:
         base = baseline(trace, cluster)
         step = measured_of(base, recorded)
         yield Off(trace.name, STEP, math.log(recorded.measured / step))
-        for point in rows:
-            if point.change is not None:
-                predicted = math.log(measured_of(base, point) / step)
-                measured = math.log(point.measured / recorded.measured)
-                error = (measured - predicted) / abs(predicted)
-                yield Off(trace.name, class_of(base.timeline), error)
+        changed = [(point, point.change) for point in rows if point.change is not None]
+        answered = steps(base, [(point.what_if, change) for point, change in changed])
+        of_points = intervals(base, answered)
+        for (point, _), answer, interval in zip(changed, answered, of_points, strict=True):
+            predicted = measured_of(base, point, answer) / step
+            known = math.hypot(interval.scatter_pct or 0.0, interval.prior_pct or 0.0) / 100
+            yield Off(
+                trace.name,
+                class_of(base.timeline),
+                error=math.log(point.measured / recorded.measured / predicted),
+                change=math.log(predicted),
+                known=known / predicted,
+            )
 
 
 def _is_truth(point: MeasuredPoint) -> bool:
     return point.scatter is not None and point.scatter <= MOST_SCATTER * point.measured
 
 
-def errors(rows: list[Off]) -> dict[tuple[str, ...], Errors]:
-    """Sum up errors by class; ``shared`` is their root mean square."""
+def errors(rows: Sequence[Off]) -> dict[tuple[str, ...], Errors]:
+    """Sum up errors by class, as shares of the change; ``shared`` is their root mean square.
+
+    The rest of a class is the deviation beyond what is known of its points.
+    """
     table = {}
     for name in (*CLASSES, STEP):
-        own = np.array([row.error for row in rows if row.class_name == name])
-        if not len(own):
+        of_class = [row for row in rows if row.class_name == name]
+        if not of_class:
             continue
-        table[name,] = Errors(
-            key=(name,),
-            count=len(own),
-            median_pct=round(100 * float(np.median(np.abs(own))), 1),
-            p90_pct=round(100 * float(np.quantile(np.abs(own), 0.9)), 1),
-            bias_pct=round(100 * float(np.median(own)), 1),
-            shared=round(float(np.sqrt(np.mean(own**2))), 4),
-            machines=tuple(sorted({row.program for row in rows if row.class_name == name})),
+        shares = np.array([row.error / abs(row.change) for row in of_class])
+        machines = tuple(sorted({row.program for row in of_class}))
+        table[name, WHOLE] = Errors(
+            key=(name, WHOLE),
+            count=len(of_class),
+            median_pct=round(100 * float(np.median(np.abs(shares))), 1),
+            p90_pct=round(100 * float(np.quantile(np.abs(shares), 0.9)), 1),
+            bias_pct=round(100 * float(np.median(shares)), 1),
+            shared=round(float(np.sqrt(np.mean(shares**2))), 4),
+            machines=machines,
         )
+        if name != STEP:
+            rest = round(beyond_known(of_class), 4)
+            table[name, REST] = replace(table[name, WHOLE], key=(name, REST), shared=rest)
     return table
 
 
-def inside(rows: list[Off]) -> dict[str, int]:
-    """Count the points of each class that are inside what the other programs say."""
-    found = dict.fromkeys(CLASSES, 0)
+def beyond_known(rows: Sequence[Off]) -> float:
+    """Return the deviation, a share of the change, that errors have beyond what is known.
+
+    Found by halving between none and the root mean square of errors; 0 where what is known is
+    enough.
+
+    Examples
+    --------
+    >>> round(beyond_known([Off("a", "shards", 0.3, 1.0, 0.2 * 1.96)]), 6)
+    0.223607
+    >>> beyond_known([Off("a", "shards", 0.1, 1.0, 0.2 * 1.96)])
+    0.0
+    """
+    error, change, known = np.array([(row.error, row.change, row.known) for row in rows]).T
+
+    def is_enough(deviation: float) -> bool:
+        of_points = (known / WITHIN_95) ** 2 + (deviation * change) ** 2
+        return bool((error**2 <= of_points).all() or np.mean(error**2 / of_points) <= 1)
+
+    low, high = 0.0, float(np.max(np.abs(error / change)))
+    if is_enough(low):
+        return low
+    while high - low > _CLOSE:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def held_out(rows: Sequence[Off]) -> dict[str, list[tuple[float, float]]]:
+    """Return error and half width of each class's points (percentage points, without sign).
+
+    Each interval is made without the program that its point is of.
+    """
     rows = [row for row in rows if row.class_name != STEP]
-    for program in {row.program for row in rows}:
+    widths: dict[str, list[tuple[float, float]]] = {name: [] for name in CLASSES}
+    for program in sorted({row.program for row in rows}):
         table = errors([row for row in rows if row.program != program])
         for row in rows:
             if row.program == program:
-                found[row.class_name] += abs(row.error) <= replay_error(row.class_name, table)
-    return found
+                half_width = row.half_width(replay_error(row.class_name, REST, table))
+                widths[row.class_name].append(
+                    (row.points(abs(math.expm1(row.error))), row.points(half_width))
+                )
+    return widths
+
+
+def inside(widths: Sequence[tuple[float, float]]) -> int:
+    """Count the points whose error is within half their interval."""
+    return sum(error <= half_width for error, half_width in widths)
+
+
+def relative_width(widths: Sequence[tuple[float, float]]) -> float:
+    """Return half an interval, in the median, over the 95th percentile of the errors."""
+    error, half_width = np.array(widths).T
+    return float(np.median(half_width) / np.quantile(error, 0.95))
 
 
 def main(
@@ -100,21 +189,27 @@ def main(
 ) -> None:
     """Print the errors by class, and how many points intervals of other programs hold."""
     rows = list(points())
-    table, held = errors(rows), inside(rows)
-    changed = sum(row.class_name != STEP for row in rows)
-    shown = Table("class", "programs", "points", "median %", "p90 %", "95 % interval", "inside")
-    for (name,), row in table.items():
-        off = student_95(row.count - 1) * row.shared if name == STEP else replay_error(name, table)
-        cells = f"{row.median_pct:.1f}", f"{row.p90_pct:.1f}", f"{100 * off:.1f}"
-        counted = f"{len(row.machines)}", f"{row.count}"
-        shown.add_row(
-            name, *counted, *cells, f"{held[name]} of {row.count}" if name in held else ""
-        )
+    table, widths = errors(rows), held_out(rows)
+    shown = Table("class", "programs", "points", "median %", "rest %", "inside", "width / p95")
+    for (name, part), row in table.items():
+        counted = f"{len(row.machines)}", f"{row.count}", f"{row.median_pct:.1f}"
+        if name == STEP:
+            off = student_95(row.count - 1) * row.shared
+            shown.add_row(name, *counted, f"{100 * off:.1f}", "", "")
+        elif part == REST:
+            off = replay_error(name, REST, table)
+            held = f"{inside(widths[name])} of {row.count}"
+            cells = f"{100 * off:.1f}", held, f"{relative_width(widths[name]):.2f}"
+            shown.add_row(name, *counted, *cells)
     Console().print(shown)
-    Console().print(f"inside: {sum(held.values())} of {changed}, without the point's own program")
+    every = [point for of_class in widths.values() for point in of_class]
+    Console().print(
+        f"inside: {inside(every)} of {len(every)}, without the point's own program; "
+        f"width / p95 of all {relative_width(every):.2f}"
+    )
     if write:
         command = "python -m benchmarks.replays --write"
-        write_errors(REPLAY_ERRORS, ("class",), table.values(), command)
+        write_errors(REPLAY_ERRORS, ("class", "part"), table.values(), command)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from experiments.intervals.bound import bounds, not_below
 from experiments.intervals.moves import by_sources, half_widths, moved_steps
 from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import WITHIN_90, WITHIN_95
-from experiments.priors.replays import class_of, replay_error, step_error
+from experiments.priors.replays import REST, WHOLE, class_of, replay_error, step_error
 from experiments.priors.steps import StepPrior
 from experiments.scenario.change import by_values
 from experiments.scenario.resources import utility_pct
@@ -48,7 +48,8 @@ class Interval:
     ``scatter_pct`` is what steps and calls of the trace scatter by
     (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
     network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what replays of such
-    programs were off on other networks (:mod:`experiments.priors.replays`), ``generated_pct`` what
+    programs were off on other networks (:mod:`experiments.priors.replays`), beyond these two where
+    the trace shows a scatter, ``generated_pct`` what
     steps generated like it were off from measured ones (:mod:`experiments.priors.steps`), and
     ``kernels_pct`` what follows from how the times of its kernels are known. None where a source
     does not apply. They are independent, but ``generated_pct`` has the errors of kernels in it, so
@@ -124,11 +125,12 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     by_change = _by_change(
         base, {str(at): answered[at] for at in numbers if not answered[at].change.is_drawn}
     )
-    off = replay_error(class_of(base.timeline))
+    program = class_of(base.timeline)
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
         of_change = by_change.get(str(number), Interval())
+        off = replay_error(program, WHOLE if of_change.scatter_pct is None else REST)
         rows.append(
             replace(
                 of_change,

@@ -8,8 +8,9 @@ medians, so that a model which is off on the whole widens it as well.
 
 Calls are of one sort if their kind and the label and size of their groups are the same, and their
 sizes within a factor of four: what 4 bytes take longer says nothing of 3 MB. Calls of one group
-that were under way at the same time are one for this: together they took from the first start to
-the last end, however they shared the links, and all of them are drawn the same ratio.
+that were under way at the same time are one for this, whatever their sorts: together they took from
+the first start to the last end, however they shared the links. Those of one sort are drawn the same
+ratio.
 
 The draws are passed over together, without contention: what they differ by is what is asked for,
 and thousands of contended replays would take minutes. Kernels last as long as they were recorded in
@@ -225,7 +226,13 @@ class _Chance:
         calls = [workload.call_view(index) for index in range(len(workload.calls))]
         sort = tuple(map(_sort, calls))
         measured = as_measured(workload)
-        together = _overlapping(sort, workload.calls.group, measured.call_start, measured.call_end)
+        sort_number = {of_sort: number for number, of_sort in enumerate(dict.fromkeys(sort))}
+        group = workload.calls.group.astype(np.int64)
+        of_one_sort = group * len(sort_number) + [sort_number[of_sort] for of_sort in sort]
+        together, drawn_together = (
+            _overlapping(key, measured.call_start, measured.call_end)
+            for key in (group, of_one_sort)
+        )
         ratios: dict[Sort, list[float]] = defaultdict(list)
         if _tells_of_calls(workload):
             scenario = by_trace(recorded)
@@ -236,9 +243,10 @@ class _Chance:
                 seconds = took[members].sum()
                 if len(members) > 1:
                     seconds = measured.call_end[members].max() - measured.call_start[members].min()
-                if sort[members[0]][0] != UNKNOWN:
-                    ratios[sort[members[0]]].append(float(seconds / idle[members].sum()))
-        return _Chance(together, ratios)
+                for of_sort in {sort[member] for member in members.tolist()}:
+                    if of_sort[0] != UNKNOWN:
+                        ratios[of_sort].append(float(seconds / idle[members].sum()))
+        return _Chance(drawn_together, ratios)
 
     def noise(
         self, scenario: Scenario, ratios: Mapping[Sort, Floats], random: "np.random.Generator"
@@ -281,20 +289,18 @@ def _sort(call: Call) -> Sort:
     return call.kind, call.group.label, len(call.group.ranks), power
 
 
-def _overlapping(
-    sort: Sequence[Sort], group: NDArray[np.int32], start: Floats, end: Floats
-) -> NDArray[np.intp]:
-    """Give one number to the calls of one sort and group that overlap in time."""
-    together = np.arange(len(sort))
-    until: dict[tuple[Sort, int], tuple[float, int]] = {}
+def _overlapping(key: NDArray[np.int64], start: Floats, end: Floats) -> NDArray[np.intp]:
+    """Give one number to the calls of one key that overlap in time."""
+    together = np.arange(len(key))
+    until: dict[int, tuple[float, int]] = {}
     for call in np.argsort(start, kind="stable").tolist():
         if np.isnan(start[call]) or np.isnan(end[call]):
             continue
-        key = sort[call], int(group[call])
-        over, leader = until.get(key, (-np.inf, call))
+        over, leader = until.get(int(key[call]), (-np.inf, call))
         leader = leader if start[call] < over else call
         together[call] = leader
-        until[key] = max(over, float(end[call])) if leader != call else float(end[call]), leader
+        latest = float(end[call]) if leader == call else max(over, float(end[call]))
+        until[int(key[call])] = latest, leader
     return together
 
 

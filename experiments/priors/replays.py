@@ -3,7 +3,8 @@
 ``replay_errors.csv`` has the programs of ``traces/live`` that were recorded on one network and run
 on others (``python -m benchmarks.replays --write``). An error is that of the logarithm of the step
 over the baseline's, as a share of the predicted one: what the model leaves out shows only where a
-program is run again.
+program is run again. The scatter of a recording's steps and calls and the errors of its network are
+in that error, too. An interval that counts them by themselves takes the rest alone (``REST``).
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ _CLASS_OF = {
 }
 STEP = "step"
 """The row of steps on the network of the recording, which no change has moved."""
+WHOLE, REST = "whole", "rest"
+"""Whether a row is of the error, or of what scatter and the network's prior leave of it."""
 CLASSES = (MESSAGES, EXCHANGES, SHARDS, REDUCTIONS)
 """Classes of programs, by the kind of call that takes most of the critical path: pipelines,
 experts, sharded weights, and all others."""
@@ -65,7 +68,11 @@ def class_of(timeline: Timeline) -> str:
     return max(CLASSES, key=lambda name: of_class[name])
 
 
-def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = None) -> float:
+def replay_error(
+    program: str,
+    part: str = WHOLE,
+    table: Mapping[tuple[str, ...], Errors] | None = None,
+) -> float:
     """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
 
     Points of one program err alike, so it is the programs that are counted: Student's t of their
@@ -75,20 +82,24 @@ def replay_error(program: str, table: Mapping[tuple[str, ...], Errors] | None = 
     ----------
     program
         One of ``CLASSES``, or ``NO_CALLS``, which errs like the worst of them.
+    part
+        ``WHOLE``, or ``REST`` where scatter and the network's prior are counted by themselves.
     table
-        Errors by class, with ``shared`` their root mean square; what ships if None.
+        Errors by class and part, with ``shared`` their root mean square; what ships if None.
 
     Examples
     --------
     >>> 0 < replay_error("shards") < replay_error("all-reduce") < 0.3
     True
+    >>> replay_error("shards", REST) < replay_error("shards")
+    True
     """
     table = read_errors(REPLAY_ERRORS) if table is None else table
     if program == NO_CALLS:
-        return max(replay_error(name, table) for name in CLASSES)
-    rows = [row for key, row in table.items() if key != (STEP,)]
+        return max(replay_error(name, part, table) for name in CLASSES)
+    rows = [row for key, row in table.items() if key[0] != STEP and key[1] == part]
     every = sum(row.count * row.shared**2 for row in rows) / sum(row.count for row in rows)
-    own = table.get((program,))
+    own = table.get((program, part))
     count, square = (0, 0.0) if own is None else (own.count, own.shared**2)
     programs = {program for row in rows for program in row.machines}
     return student_95(len(programs) - 1) * sqrt(
@@ -107,5 +118,5 @@ def step_error() -> float:
     >>> 0.01 < step_error() < 0.2
     True
     """
-    row = read_errors(REPLAY_ERRORS)[STEP,]
+    row = read_errors(REPLAY_ERRORS)[STEP, WHOLE]
     return student_95(row.count - 1) * row.shared

@@ -183,6 +183,14 @@ def test_calls_of_a_group_that_overlap_are_told_and_drawn_as_one():
     assert len(set(noise[0, 1:].tolist())) == 2
 
 
+def test_calls_of_other_sorts_of_a_group_beside_a_call_are_no_error_of_the_model():
+    """A small call beside a large one takes as long as both, in which the model is right."""
+    sizes = [2.0**24, 2.0**12]
+    large, small = sized(sizes, [1.0, 1.0]).costs().idle_times(sized(sizes, [1.0, 1.0]).workload)
+    beside = _Chance.of(sized(sizes, [large + small, large + small - 1e-9], apart=1e-9))
+    assert list(beside.ratios.values()) == [pytest.approx([1.0], rel=1e-3)] * 2
+
+
 def test_a_sort_with_few_calls_borrows_of_the_sizes_next_to_it_only():
     sort = ("all_reduce", "dp", 2, 7)
     told = [_Chance(np.array([]), {sort: [1.0], (*sort[:3], 8): [3.0], (*sort[:3], 10): [99.0]})]

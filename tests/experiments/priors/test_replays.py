@@ -4,7 +4,7 @@ import pytest
 
 from experiments.baseline import baseline
 from experiments.priors.errors import Errors
-from experiments.priors.replays import CLASSES, NO_CALLS, class_of, replay_error
+from experiments.priors.replays import CLASSES, NO_CALLS, REST, WHOLE, class_of, replay_error
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder
 from simulator.engine.simulate import simulate
@@ -37,11 +37,16 @@ def test_a_step_without_calls_has_the_widest_class():
 
 def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():
     table = {
-        (name,): Errors(
-            (name,), count, 0.0, 0.0, shared=shared, machines=(f"{name}-2", f"{name}-4")
+        (name, WHOLE): Errors(
+            (name, WHOLE), count, 0.0, 0.0, shared=shared, machines=(f"{name}-2", f"{name}-4")
         )
         for name, count, shared in (("shards", 4, 0.1), ("messages", 4, 0.3))
     }
     student = 3.182  # t of 4 programs, 3 degrees of freedom, at 0.975
-    assert replay_error("shards", table) == pytest.approx(student * 0.03**0.5, rel=0.01)
-    assert replay_error("all-to-all", table) == pytest.approx(student * 0.05**0.5, rel=0.01)
+    shards, exchanges = (replay_error(name, WHOLE, table) for name in ("shards", "all-to-all"))
+    assert shards == pytest.approx(student * 0.03**0.5, rel=0.01)
+    assert exchanges == pytest.approx(student * 0.05**0.5, rel=0.01)
+
+
+def test_scatter_that_an_interval_counts_by_itself_is_not_in_its_error_of_predictions():
+    assert all(replay_error(name, REST) < replay_error(name, WHOLE) for name in CLASSES)

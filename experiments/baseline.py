@@ -31,7 +31,14 @@ from experiments.priors.doubts import (
 )
 from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.network import NetworkPrior, prior_of
-from experiments.priors.placement import Misplaced, OtherHosts, misplaced, other_hosts
+from experiments.priors.placement import (
+    Misplaced,
+    OtherDevices,
+    OtherHosts,
+    misplaced,
+    other_devices,
+    other_hosts,
+)
 from experiments.priors.replays import step_error
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
@@ -141,6 +148,14 @@ class Baseline:
         """Hosts that the recording names, which contradict the nodes of its ranks."""
         recorded = self.recorded
         return other_hosts(self.loaded.hosts, recorded.cluster, recorded.ranks, recorded.nodes)
+
+    @cached_property
+    def other_devices(self) -> OtherDevices | None:
+        """Accelerators that ranks saw, which contradict how many of them are on a node."""
+        recorded, seen = self.recorded, self.loaded.visible_devices
+        timed = self.communication_error["calls"] > 0
+        where = recorded.cluster, recorded.ranks, recorded.nodes
+        return other_devices(seen, *where, timed=timed)
 
     @cached_property
     def engine_check(self) -> EngineCheck:

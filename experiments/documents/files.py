@@ -290,7 +290,7 @@ def metrics(report: "MetricsReport") -> Document:
     return Document(
         title=f"Metrics: {about(base)}",
         headline=_metrics_headline(report),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base),
         sections=(*sections, path_section(base.timeline), timeline_section(base.timeline)),
         stats=(*stats(base), *_top(report)),

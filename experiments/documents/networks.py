@@ -398,7 +398,7 @@ def calibration(report: "CalibrationReport") -> Document:
     return Document(
         title=f"Calibration: {about(base)}",
         headline=f"{headline}.",
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base),
         sections=(
             Section(

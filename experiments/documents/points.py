@@ -10,6 +10,7 @@ from experiments.documents.step import (
     about,
     cause,
     details,
+    devices_of,
     failures_section,
     stats,
     step_sections,
@@ -85,7 +86,7 @@ def utility(report: "UtilityReport") -> Document:
     return Document(
         title=f"Utility of {word}: {about(base)}",
         headline=_utility_headline(report, answered),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base, doubts=doubts),
         sections=(section, *failures, *step_sections(base.timeline)),
         stats=stats(base),
@@ -102,22 +103,24 @@ def _next(*commands: str) -> tuple[str, ...]:
 
 def _utility_headline(report: "UtilityReport", answered: Sequence["Point"]) -> str:
     """Name what saves most, then the most of what it is not: of the network, or of the ranks."""
-    step = the_step(report.base)
+    step, devices = the_step(report.base), devices_of(report.base)
     if not answered:
         return f"None of these resources affects {step}."
     worst = min(answered, key=lambda row: row.gain_pct)
     if report.factor < 1 and worst.gain_pct < 0:
-        return f"{better(worst.resource, report.factor)} {_effect(worst)} of {step}."
+        phrase = better(worst.resource, report.factor, devices=devices)
+        return f"{phrase} {_effect(worst)} of {step}."
     best = max(answered, key=lambda row: row.gain_pct)
     if _saves_nothing(best):
         return f"Nothing saves {NOTHING:g} % of {step}."
-    first = f"{better(best.resource, report.factor)} {_effect(best)} of {step}."
+    phrase = better(best.resource, report.factor, devices=devices)
+    first = f"{phrase} {_effect(best)} of {step}."
     of_ranks = best.resource in RANKS
     rest = [row for row in answered if (row.resource in RANKS) is not of_ranks]
-    return first + _second(rest, report.factor, "In" if of_ranks else "Outside")
+    return first + _second(rest, report.factor, "In" if of_ranks else "Outside", devices)
 
 
-def _second(rest: Sequence["Point"], factor: float, side: str) -> str:
+def _second(rest: Sequence["Point"], factor: float, side: str, devices: str) -> str:
     """Say in a sentence what the most is of the network, or of all but the network."""
     if not rest:
         return ""
@@ -126,7 +129,7 @@ def _second(rest: Sequence["Point"], factor: float, side: str) -> str:
         return f" Nothing {side.lower()} the network saves {NOTHING:g} %."
     if most.interval_pct is not None and most.gain_pct < min(most.interval_pct, 1.0):
         return f" {side} the network, no resource is certain to save anything."
-    phrase = better(most.resource, factor, begins=False)
+    phrase = better(most.resource, factor, begins=False, devices=devices)
     return f" {side} the network, {phrase} {_effect(most)}."
 
 
@@ -287,7 +290,7 @@ def sweep(report: "SweepReport") -> Document:
     return Document(
         title=f"Sweep of {report.resource}: {about(base)}",
         headline=_sweep_headline(report),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(
             base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], [report.warning])
         ),
@@ -309,15 +312,15 @@ def _sweep_headline(report: "SweepReport") -> str:
         return f"The {name} does not affect {step}: {_ONE_NODE.get(report.note, report.note)}."
     points = {point.factor: point for point in (report.points[-1], report.points[0])}.values()
     ends = [point for point in points if point.factor != 1]
-    return _ends_headline(report.resource, ends, step)
+    return _ends_headline(report.resource, ends, step, devices_of(report.base))
 
 
-def _ends_headline(resource: str, ends: Sequence["Point"], step: str) -> str:
+def _ends_headline(resource: str, ends: Sequence["Point"], step: str, devices: str) -> str:
     """Say in a sentence or two what each end of a range saves or costs."""
     sentences: list[str] = []
     for point in ends:
         gain, width = point.gain_pct, point.interval_pct
-        phrase = better(resource, point.factor)
+        phrase = better(resource, point.factor, devices=devices)
         of_step = "" if sentences else f" of {step}"
         if abs(gain) + (width or 0.0) < NOTHING:
             sentences.append(f"{phrase} changes {step} by less than {NOTHING:g} %.")
@@ -400,7 +403,7 @@ def curve(report: "CurveReport") -> Document:
     return Document(
         title=f"Curve of {report.resource}: {about(base)}",
         headline=_curve_headline(report),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base, doubts=doubts),
         sections=(section, *step_sections(base.timeline)),
         stats=stats(base),
@@ -519,7 +522,7 @@ def compare(report: "CompareReport") -> Document:
     return Document(
         title=f"Comparison: {about(base)}",
         headline=_compare_headline(report),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base, doubts=doubts),
         sections=(
             Section("clusters", "Clusters", blocks, wide=True),
@@ -618,7 +621,7 @@ def what_ifs(report: "WhatIfReport") -> Document:
     return Document(
         title=f"What if: {about(base)}",
         headline=_what_if_headline(report),
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base, doubts=_doubts(report, [(best.gain_pct, best.interval_pct)], warnings)),
         sections=(
             Section("changes", "Changes", [_steps_chart(base, bars), table], wide=True),

@@ -17,7 +17,7 @@ from experiments.output.document import (
     Timeline,
     Trust,
 )
-from experiments.output.words import percent, plural, say_resource, say_step, say_time
+from experiments.output.words import percent, plural, say_devices, say_resource, say_step, say_time
 from experiments.priors.doubts import MUCH, CommunicationError, shares_said
 from experiments.priors.network import say_prior
 from experiments.priors.steps import KernelPrior
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from experiments.baseline import Baseline, NetworkPriorAnswer, Settings
     from experiments.points.failures import FailingJob
     from simulator.timeline import Timeline as StepTimeline
+    from topologies import Cluster
 
 NEAR, FAR = 2.0, 5.0
 """Errors of a replay (%) that are good, and those that speak against it."""
@@ -56,13 +57,16 @@ COLOURS = {
 """Colours of what is on the critical path; all else is grey."""
 
 
-def cause(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> str:
-    """Say in a sentence what the critical path of a step is mostly spent on.
+def cause(
+    cluster: "Cluster", timeline: "StepTimeline", path: Sequence[Segment] | None = None
+) -> str:
+    """Say in a sentence what the critical path of a step on a cluster is mostly spent on.
 
     Examples
     --------
     >>> from experiments.questions.replay import replay
-    >>> cause(replay("traces/samples/gpu-dp2-tp4", "dgx-a100").base.timeline)
+    >>> base = replay("traces/samples/gpu-dp2-tp4", "dgx-a100").base
+    >>> cause(base.scenario.cluster, base.timeline)
     'The GPUs are busy: kernels are 82 % of the critical path, communication is 18 %.'
     """
     path = critical_path(timeline) if path is None else path
@@ -81,15 +85,16 @@ def cause(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> st
     shares = {name: 100 * seconds / total for name, seconds in shares.items()}
     most = max(shares, key=lambda name: shares[name])
     share = f"{shares[most]:.0f} % of the critical path"
-    devices = "GPUs" if (timeline.workload.what == What.COMPUTE).any() else "ranks"
+    has_devices = (timeline.workload.what == What.COMPUTE).any()
+    devices = say_devices(cluster.accelerator.name) if has_devices else "ranks"
     if most == "host":
-        begin = "The GPUs wait for the CPU: host code" if devices == "GPUs" else "Host code"
+        begin = f"The {devices} wait for the CPU: host code" if has_devices else "Host code"
         return f"{begin} is {share}."
     if most == "compute":
         communication = (
             f", communication is {shares['network']:.0f} %" if shares["network"] >= 1 else ""
         )
-        return f"The GPUs are busy: kernels are {share}{communication}."
+        return f"The {devices} are busy: kernels are {share}{communication}."
     if most == "network":
         tier = max(tiers, key=lambda name: spent.get(name, 0.0))
         where = "" if tier in _CALLS else f", most of it on {say_resource(tier)} links"
@@ -98,6 +103,11 @@ def cause(timeline: "StepTimeline", path: Sequence[Segment] | None = None) -> st
         return f"The {devices} wait for copies between host and device: these are {share}."
     names = sorted(set(spent) - {*_HOST, "compute", "copy", *tiers}, key=lambda name: -spent[name])
     return f"The trace does not explain {share} ({', '.join(names[:3])})."
+
+
+def devices_of(base: "Baseline") -> str:
+    """Say what the accelerators that are asked about are called."""
+    return say_devices(base.scenario.cluster.accelerator.name)
 
 
 def trust(base: "Baseline", *, doubts: Sequence[Doubt] = (), network: bool = True) -> Trust:
@@ -214,8 +224,15 @@ def _doubts_of_place(base: "Baseline") -> Iterator[Doubt]:
             fits = per_node <= base.recorded.cluster.ranks_per_node
             remedy = f"try --nodes {hosts.nodes}" if fits else f"a node has {per_node} ranks"
         yield Doubt(str(hosts), remedy)
-    elif base.misplaced is not None:
-        yield Doubt(str(base.misplaced), f"try --nodes {base.misplaced.nodes}")
+        return
+    for evidence in (base.misplaced, base.other_devices):
+        if evidence is not None:
+            per_node = base.recorded.ranks // (evidence.nodes or 1)
+            remedy = f"try --nodes {evidence.nodes}"
+            if evidence.nodes is None or per_node > base.recorded.cluster.ranks_per_node:
+                remedy = "name the cluster of the recording with --cluster"
+            yield Doubt(str(evidence), remedy)
+            return
 
 
 def _doubts_of_length(base: "Baseline") -> Iterator[Doubt]:

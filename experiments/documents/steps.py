@@ -8,6 +8,7 @@ from experiments.documents.step import (
     about,
     cause,
     details,
+    devices_of,
     folded,
     kernels,
     network_section,
@@ -108,7 +109,7 @@ def replay(report: "ReplayReport") -> Document:
     return Document(
         title=f"Replay: {about(base)}",
         headline=headline,
-        cause=cause(base.timeline, report.path),
+        cause=cause(base.scenario.cluster, base.timeline, report.path),
         trust=trust(base),
         sections=(
             Section("ranks", "Ranks", [table], wide=True, long=True),
@@ -177,7 +178,7 @@ def explain(report: "ExplainReport") -> Document:
     return Document(
         title=f"Explained: {about(base)}",
         headline=headline,
-        cause=cause(base.timeline, report.path),
+        cause=cause(base.scenario.cluster, base.timeline, report.path),
         trust=trust(base),
         sections=(
             whole,
@@ -279,7 +280,7 @@ def _explain_saved(report: "ExplainReport", saved: "UtilityParts") -> Document:
     ]
     saves = "save" if is_plural(saved["resource"]) else "saves"
     headline = (
-        f"{better(saved['resource'], saved['factor'])} ({change}) {saves}"
+        f"{better(saved['resource'], saved['factor'], devices=devices_of(base))} ({change}) {saves}"
         f" {percent(saved['utility_pct'])} of the {say_step(saved['step_s'])} step."
     )
     why = _why_saved(saved["by_cause"])
@@ -396,7 +397,7 @@ def generation(report: "GenerationReport") -> Document:
     return Document(
         title=f"Generated step: {plan.model.name} {plan.parallelism} on {where(base)}",
         headline=headline,
-        cause=cause(base.timeline),
+        cause=cause(base.scenario.cluster, base.timeline),
         trust=trust(base),
         facts={
             "parameters": f"{parameters(plan.model) / 1e9:.4g} billion",

@@ -477,7 +477,7 @@ def _simulated(
         sliders,
         changes,
         composition(timeline, path),
-        cause(timeline, path),
+        cause(scenario.cluster, timeline, path),
         say_price(scenario),
     )
 

@@ -21,7 +21,7 @@ from experiments.intervals.scatter import scatter_half_widths, spread
 from experiments.priors.errors import WITHIN_90, WITHIN_95
 from experiments.priors.replays import REST, WHOLE, class_of, replay_error, step_error
 from experiments.priors.steps import StepPrior
-from experiments.scenario.change import by_values
+from experiments.scenario.change import Change, Multiplied, by_values, is_of_links
 from experiments.scenario.resources import utility_pct
 
 _DIGITS = 9
@@ -49,8 +49,9 @@ class Interval:
     (:mod:`experiments.intervals.scatter`), ``prior_pct`` what follows from how the figures of the
     network are known (:mod:`experiments.priors.network`), ``prediction_pct`` what replays of such
     programs were off on other networks (:mod:`experiments.priors.replays`), beyond these two where
-    the trace shows a scatter, ``generated_pct`` what
-    steps generated like it were off from measured ones (:mod:`experiments.priors.steps`), and
+    the trace shows a scatter and only links change (nothing else was ever checked),
+    ``generated_pct`` what steps generated like it were off from measured ones
+    (:mod:`experiments.priors.steps`), and
     ``kernels_pct`` what follows from how the times of its kernels are known. None where a source
     does not apply. They are independent, but ``generated_pct`` has the errors of kernels in it, so
     of the two the greater counts.
@@ -121,16 +122,24 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     TwofoldError
         As :class:`experiments.evaluate.design_points.DesignPoints` does.
     """
-    numbers = range(len(answered))
-    by_change = _by_change(
-        base, {str(at): answered[at] for at in numbers if not answered[at].change.is_drawn}
-    )
+    points = {
+        str(number): point for number, point in enumerate(answered) if not point.change.is_drawn
+    }
+    # What only gives the cluster other values is written as their multiples, so that a cluster
+    # file with twice the bandwidth is the change that doubles it, to the last bit.
+    changes = {
+        name: by_values(base.scenario, point.scenario) or point.change
+        for name, point in points.items()
+    }
+    by_change = _by_change(base, points, changes)
     program = class_of(base.timeline)
     rows = []
     for number, point in enumerate(answered):
         saved = utility_pct(base.timeline.makespan, point.step)
         of_change = by_change.get(str(number), Interval())
-        off = replay_error(program, WHOLE if of_change.scatter_pct is None else REST)
+        has_scatter = of_change.scatter_pct is not None
+        was_checked = has_scatter and _is_of_links(changes[str(number)])
+        off = replay_error(program, REST if was_checked else WHOLE)
         rows.append(
             replace(
                 of_change,
@@ -145,16 +154,17 @@ def intervals(base: Baseline, answered: Sequence[Answered]) -> list[Interval]:
     return rows
 
 
-def _by_change(base: Baseline, points: Mapping[str, Answered]) -> dict[str, Interval]:
+def _is_of_links(change: Change) -> bool:
+    """Whether a change gives links other bandwidths and latencies, and does nothing else."""
+    return all(isinstance(part, Multiplied) and is_of_links(part.resource) for part in change.parts)
+
+
+def _by_change(
+    base: Baseline, points: Mapping[str, Answered], changes: Mapping[str, Change]
+) -> dict[str, Interval]:
     """Return what depends on the change; the step is read and costed once for all of them."""
     if not points:
         return {}
-    # What only gives the cluster other values is written as their multiples, so that a cluster
-    # file with twice the bandwidth is the change that doubles it, to the last bit.
-    changes = {
-        name: by_values(base.scenario, point.scenario) or point.change
-        for name, point in points.items()
-    }
     trace_spread = spread(base)
     on_sites = [] if trace_spread is None else [site.ask(changes) for site in trace_spread.designs]
     scatter = {} if trace_spread is None else scatter_half_widths(trace_spread, on_sites)

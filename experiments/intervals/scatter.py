@@ -228,7 +228,8 @@ class _Chance:
         measured = as_measured(workload)
         sort_number = {of_sort: number for number, of_sort in enumerate(dict.fromkeys(sort))}
         group = workload.calls.group.astype(np.int64)
-        of_one_sort = group * len(sort_number) + [sort_number[of_sort] for of_sort in sort]
+        numbers = np.array([sort_number[of_sort] for of_sort in sort], dtype=np.int64)
+        of_one_sort = group * len(sort_number) + numbers
         together, drawn_together = (
             _overlapping(key, measured.call_start, measured.call_end)
             for key in (group, of_one_sort)

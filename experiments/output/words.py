@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from simulator.accelerators import named, vendor
 from simulator.support.quantities import format_quantity
 
 NOTHING = 0.1
@@ -18,7 +19,9 @@ _NAMES = {
     "host_copies": "host-copy",
     "host_memory": "host-memory",
 }
-_DEVICES = {"compute": "GPUs", "host": "hosts"}
+GPUS = "GPUs"
+_DEVICES = {"nvidia": GPUS, "amd": GPUS, "google": "TPUs"}
+"""What accelerators are called, by who makes them."""
 _TIMES = {2.0: "twice", 0.5: "half"}
 
 
@@ -134,7 +137,20 @@ def say_resource(resource: str) -> str:
     return f"{_NAMES.get(tier, tier)} {rest.replace('_', ' ')}".strip()
 
 
-def better(resource: str, factor: float, *, begins: bool = True) -> str:
+def say_devices(accelerator: str) -> str:
+    """Say what accelerators of a name are called, many of them.
+
+    Examples
+    --------
+    >>> say_devices("TPU v6e"), say_devices("NVIDIA H100 80GB HBM3"), say_devices("Trainium2")
+    ('TPUs', 'GPUs', 'accelerators')
+    """
+    makers = {vendor(chip.generation or "") for chip in named(accelerator)}
+    names = {_DEVICES.get(maker, "accelerators") for maker in makers}
+    return names.pop() if len(names) == 1 else GPUS
+
+
+def better(resource: str, factor: float, *, begins: bool = True, devices: str = GPUS) -> str:
     """Name a resource times a factor, as the subject of a sentence.
 
     Parameters
@@ -145,6 +161,8 @@ def better(resource: str, factor: float, *, begins: bool = True) -> str:
         How many times as good it is: 2 is half of a latency.
     begins
         Whether the sentence begins with it.
+    devices
+        What the accelerators are called.
 
     Examples
     --------
@@ -155,16 +173,16 @@ def better(resource: str, factor: float, *, begins: bool = True) -> str:
     """
     times = 1 / factor if resource.endswith("latency") else factor
     part = round(1 / times)
-    devices = _DEVICES.get(resource)
+    ranks = {"compute": devices, "host": "hosts"}.get(resource)
     if times in _TIMES:
         words = _TIMES[times]
     elif part > 2 and math.isclose(part * times, 1.0):
         words = "a quarter" if part == 4 else f"1/{part}"
-        words += " of" if devices is None else ""
+        words += " of" if ranks is None else ""
     else:
         words = f"{times:.3g} times"
-    if devices is not None:
-        phrase = f"{devices} {words} as fast"
+    if ranks is not None:
+        phrase = f"{ranks} {words} as fast"
     else:
         phrase = f"{words} the {say_resource(resource)}"
     return phrase[0].upper() + phrase[1:] if begins else phrase
@@ -172,7 +190,7 @@ def better(resource: str, factor: float, *, begins: bool = True) -> str:
 
 def is_plural(resource: str) -> bool:
     """Whether the words of :func:`better` take a plural verb: ``GPUs twice as fast`` do."""
-    return resource in _DEVICES or resource.endswith("nics_per_node")
+    return resource in ("compute", "host") or resource.endswith("nics_per_node")
 
 
 def say_counts(counts: Mapping[str, int]) -> str:

@@ -18,7 +18,7 @@ from experiments.scenario.change import CLUSTER_RESOURCES, Change, is_of_links
 from experiments.scenario.resources import RANKS, better, utility_pct
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import MOST
-from simulator.accelerators import models
+from simulator.accelerators import compute_capability, models, named, vendor
 from simulator.analysis.attribution import exposed_by_resource
 from simulator.analysis.critical_path import UNKNOWN_CALLS, critical_path, pinned_parts
 from simulator.analysis.metrics import rank_times, union
@@ -336,7 +336,8 @@ def hardware_warning(
 
     ``recorded`` is what the trace calls its device, "" where it does not tell. Names are compared
     by the model they hold (``A100``, ``MI300X``, ``TPU v5e``), without memory and form factor; a
-    name that holds none (``AMD Radeon Graphics``) tells nothing.
+    name that holds none (``AMD Radeon Graphics``) tells nothing. Where the trace has no name, those
+    of kernels may say what they were built for.
     """
     as_recorded = (
         f"kernels and host times are those of the recording; only the network is {cluster}'s"
@@ -346,9 +347,49 @@ def hardware_warning(
         if not len(workload) or np.isnan(workload.measured_start).all():
             return ""
         return f"recorded on a host without {chip.name} or any other device: {as_recorded}"
-    if not recorded or _same_model(recorded, chip):
+    if not recorded:
+        built_for = _built_for_other(workload, chip)
+        return built_for and f"{built_for}: {as_recorded}"
+    if _same_model(recorded, chip):
         return ""
     return f"recorded on {recorded}, not on {chip.name}: {as_recorded}"
+
+
+def _built_for_other(workload: Workload, chip: AcceleratorTable) -> str:
+    """Say that kernels cannot have run on an accelerator, by what their names were built for.
+
+    A kernel runs on the compute capability it was built for, or a later one.
+    """
+    sheets = named(chip.name)
+    makers = {vendor(sheet.generation or "") for sheet in sheets}
+    capability = max((compute_capability(sheet) or 0 for sheet in sheets), default=0)
+    kernels = np.unique(workload.name[workload.what == What.COMPUTE]).tolist()
+    for name in (workload.names[number] for number in kernels):
+        if _OF_AMD.search(name) and "amd" not in makers:
+            return f"kernels such as {name[:_NAME]} are AMD's, not of {chip.name}"
+        needed = [_built_for(match) for match in _OF_NVIDIA.finditer(name)]
+        if needed and ("nvidia" not in makers or max(needed) > capability):
+            return (
+                f"kernels such as {name[:_NAME]} need compute capability {max(needed)}, which "
+                f"{chip.name} does not have"
+            )
+    return ""
+
+
+def _built_for(match: re.Match[str]) -> int:
+    number, word = match.groups()
+    return int(number) // 10 if number else _CAPABILITY_OF[word.lower()]
+
+
+_OF_AMD = re.compile(r"_ISA[0-9a-f]{3,4}_|\bCijk_")
+"""In names of Tensile's kernels, which hipBLAS runs."""
+_CAPABILITY_OF = {"volta": 7, "turing": 7, "ampere": 8, "hopper": 9, "nvjet": 9}
+_OF_NVIDIA = re.compile(
+    rf"(?i)(?<![a-z])sm_?(\d{{2,3}})(?!\d)|(?<![a-z])({'|'.join(_CAPABILITY_OF)})_"
+)
+"""In names of cuBLAS's, cuDNN's and CUTLASS's kernels; cuBLAS has ``nvjet`` from Hopper on."""
+_NAME = 40
+"""Characters of a kernel's name that are shown."""
 
 
 def _same_model(recorded: str, chip: AcceleratorTable) -> bool:

@@ -112,6 +112,57 @@ class OtherHosts:
         return f"the recording names {count}, as if the job ran on {_counted(self.nodes, 'node')}"
 
 
+@dataclass(frozen=True, slots=True)
+class OtherDevices:
+    """Accelerators of a recorded machine that contradict how many ranks are said to be on it.
+
+    ``visible`` are those that a rank's process saw, ``seated`` the ranks on its node; ``nodes`` is
+    the fewest with which each rank has one that it saw, None where no even number does.
+    """
+
+    visible: int
+    seated: int
+    nodes: int | None
+
+    def __str__(self) -> str:
+        """Say it in a sentence."""
+        of_each = f"{_counted(self.seated, 'rank')} a node"
+        ran = "" if self.nodes is None else f", as if the job ran on {_counted(self.nodes, 'node')}"
+        return f"the recorded machine shows {self.visible} accelerators, not {of_each}{ran}"
+
+
+def other_devices(
+    visible: Mapping[int, int], cluster: Cluster, ranks: int, nodes: int | None, *, timed: bool
+) -> OtherDevices | None:
+    """Find out whether what ranks saw on their machines contradicts how many are on a node.
+
+    Ranks that see a single accelerator may have been given it among many, so they say nothing. A
+    node of more ranks than accelerators cannot be. One with fewer, though ranks that would fit are
+    elsewhere, is unlikely: it is doubted unless calls were ``timed``, which tell by themselves.
+
+    Parameters
+    ----------
+    visible
+        How many accelerators ranks saw, of those for which it is known.
+    cluster, ranks, nodes
+        As :func:`other_hosts`.
+    timed
+        Whether there are calls of which all members were recorded.
+    """
+    several = {rank: count for rank, count in visible.items() if count > 1}
+    if not several or cluster.is_one_graph:
+        return None
+    placement = place(with_nodes(cluster, nodes), ranks, nodes)
+    on_node = Counter(placement.seat(rank)[0] for rank in range(ranks))
+    for rank, count in several.items():
+        seated = on_node[placement.seat(rank)[0]]
+        if seated > count or (not timed and seated < min(count, ranks)):
+            even = (number for number in range(1, ranks + 1) if ranks % number == 0)
+            fitting = next((number for number in even if ranks // number <= count), None)
+            return OtherDevices(count, seated, fitting)
+    return None
+
+
 def other_hosts(
     hosts: Mapping[int, str], cluster: Cluster, ranks: int, nodes: int | None
 ) -> OtherHosts | None:

@@ -44,7 +44,8 @@ def class_of(timeline: Timeline) -> str:
     """Return the class of a step: the kind of call on which its critical path moves longest.
 
     Where none is on it, the kind that moves longest at all; :data:`NO_CALLS` where the step has
-    none, which no program was.
+    none, which no program was. All-reduces of a step whose all-gathers move as much are those that
+    gloo makes of reduce-scatters of shards.
 
     Parameters
     ----------
@@ -61,17 +62,19 @@ def class_of(timeline: Timeline) -> str:
     if not spent.sum() > 0:
         return NO_CALLS
     kinds = workload.calls.kind[workload.call[ops]]
+    sizes = np.nan_to_num(workload.calls.size)
+    moved = np.bincount(workload.calls.kind, sizes, minlength=len(KINDS))
+    is_sharded = moved[KINDS.index("all_gather")] >= moved[KINDS.index("all_reduce")]
+    others = SHARDS if is_sharded and moved[KINDS.index("all_gather")] > 0 else REDUCTIONS
     of_class = dict.fromkeys(CLASSES, 0.0)
     for kind in np.unique(kinds).tolist():
         name = KINDS[kind] if kind < len(KINDS) else ""
-        of_class[_CLASS_OF.get(name, REDUCTIONS)] += float(spent[kinds == kind].sum())
+        of_class[_CLASS_OF.get(name, others)] += float(spent[kinds == kind].sum())
     return max(CLASSES, key=lambda name: of_class[name])
 
 
 def replay_error(
-    program: str,
-    part: str = WHOLE,
-    table: Mapping[tuple[str, ...], Errors] | None = None,
+    program: str, part: str = WHOLE, table: Mapping[tuple[str, ...], Errors] | None = None
 ) -> float:
     """Return the relative error of ``log(step / baseline)`` of a class, at 95 %.
 

@@ -218,6 +218,8 @@ class RankHead:
         Events by category that carry nothing a replay needs.
     host_name
         The machine that the rank ran on, "" where nothing says it.
+    visible_devices
+        How many accelerators the rank's process saw on its machine; 0 where nothing says it.
     """
 
     file: Path
@@ -231,6 +233,7 @@ class RankHead:
     unused: Mapping[str, int]
     accelerator: str = ""
     host_name: str = ""
+    visible_devices: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

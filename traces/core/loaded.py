@@ -252,6 +252,8 @@ class Loaded:
         them, take as tables and frameworks say; None of what was recorded.
     hosts
         The machines that ranks ran on, of those whose files name them.
+    visible_devices
+        How many accelerators ranks saw on their machines, of those whose files say it.
     kernel_times
         Of a generated step the share of the time of its kernels by how it is known; empty of what
         was recorded.
@@ -270,6 +272,7 @@ class Loaded:
     generated_at: tuple[float, float] | None = None
     kernel_times: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    visible_devices: Mapping[int, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

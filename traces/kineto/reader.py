@@ -269,6 +269,7 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         streams=reading.streams.labels(),
         unused=dict(reading.unused),
         accelerator=header.devices[0].name if header.devices else "",
+        visible_devices=len({device.id for device in header.devices or ()}),
         modules=reading.modules.events(reading.threads, first),
         python=reading.modules.python(reading.threads, first),
         host_name=known_host(header.host_name or header.hostname or host_in_name(file)),

@@ -116,8 +116,9 @@ class DistributedInfo(Struct):
 
 
 class DeviceProperties(Struct):
-    """One entry of ``deviceProperties``."""
+    """One entry of ``deviceProperties``: those of a merged file are of several ranks."""
 
+    id: LooseNumber = None
     name: str = ""
 
 

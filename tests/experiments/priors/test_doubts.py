@@ -432,3 +432,26 @@ def test_changes_say_which_resources_they_touch():
 def test_doubts_of_nothing_are_none():
     timeline = SimpleNamespace(makespan=0.0)
     assert Doubts(None, timeline).hidden == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cluster", "warning"),
+    [
+        ("nvjet_tst_192x192_64x4_2x1_v_bz", "A100-SXM4-80GB", "need compute capability 9"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32", "A100-SXM4-80GB", "need compute capability 9"),
+        ("nvjet_sm100_tst_mma_128x256x64", "H100-SXM5-80GB", "need compute capability 10"),
+        ("ampere_sgemm_128x64_tn", "V100-SXM2-32GB", "need compute capability 8"),
+        ("ampere_sgemm_128x64_tn", "MI300X", "need compute capability 8"),
+        ("ampere_sgemm_128x64_tn", "H100-SXM5-80GB", ""),
+        ("sm80_xmma_fprop_implicit_gemm", "A100-SXM4-80GB", ""),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA942_IU1", "A100-SXM4-80GB", "are AMD's"),
+        ("Cijk_Alik_Bljk_BBS_MT128x32_ISA942_IU1", "MI300X", ""),
+        ("prism32_kernel", "V100-SXM2-32GB", ""),
+    ],
+)
+def test_names_of_kernels_say_what_they_cannot_have_run_on(kernel, cluster, warning):
+    builder = builder_of(1)
+    builder.op(What.COMPUTE, rank=0, lane="stream 7", name=kernel, duration=1.0, measured=(0, 1))
+    text = hardware_warning("", builder.build(), AcceleratorTable(name=cluster), "here")
+    assert warning in text
+    assert bool(text) is bool(warning)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.baseline import baseline
-from experiments.priors.placement import misplaced, other_hosts
+from experiments.priors.placement import misplaced, other_devices, other_hosts
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES
 from helpers.tries import tries
@@ -153,6 +153,28 @@ def test_hosts_contradict_nodes_only_where_they_share_or_split_one(hosts, nodes,
     ranks = max(16 if 8 in hosts else 8, 1 + max(hosts, default=0))
     cluster = CLUSTER.model_copy(update={"ranks_per_node": 16}) if nodes == 1 else CLUSTER
     other = other_hosts(hosts, cluster, ranks, nodes)
+    assert ("as said" if other is None else other.nodes) == fits
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "nodes", "timed", "fits"),
+    [
+        ({0: 8}, 8, None, False, "as said"),
+        ({0: 8}, 8, 2, False, 1),
+        ({0: 8}, 8, 2, True, "as said"),  # the calls tell
+        ({3: 8}, 16, None, False, "as said"),
+        ({0: 4}, 8, None, True, 2),  # eight ranks cannot share four
+        ({0: 4}, 6, None, False, 2),
+        ({0: 1}, 8, 2, False, "as said"),  # of many, the one it was given
+        ({0: 8}, 2, None, False, "as said"),
+        ({0: 8}, 2, 2, False, 1),
+        ({}, 8, 2, False, "as said"),
+    ],
+)
+def test_accelerators_that_a_rank_saw_contradict_nodes_of_more_or_fewer(
+    visible, ranks, nodes, timed, fits
+) -> None:
+    other = other_devices(visible, CLUSTER, ranks, nodes, timed=timed)
     assert ("as said" if other is None else other.nodes) == fits
 
 

@@ -5,11 +5,14 @@ import pytest
 from experiments.baseline import baseline
 from experiments.priors.errors import Errors
 from experiments.priors.replays import CLASSES, NO_CALLS, REST, WHOLE, class_of, replay_error
+from experiments.scenario.scenario import Scenario
 from helpers.places import ROOT, SAMPLES
 from simulator.builder import WorkloadBuilder
+from simulator.calls import CallRow
 from simulator.engine.simulate import simulate
 from simulator.topology import topology
 from simulator.workload import What
+from topologies import load_cluster
 
 LIVE = ROOT / "traces" / "live"
 
@@ -50,3 +53,17 @@ def test_a_class_is_drawn_to_all_by_as_many_points_as_a_program_has():
 
 def test_scatter_that_an_interval_counts_by_itself_is_not_in_its_error_of_predictions():
     assert all(replay_error(name, REST) < replay_error(name, WHOLE) for name in CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("gathered", "name"), [(2.0, "shards"), (1.0, "shards"), (0.1, "all-reduce")]
+)
+def test_all_reduces_beside_as_many_bytes_of_all_gathers_are_of_shards(gathered, name):
+    builder = WorkloadBuilder(job_ranks=2)
+    group = builder.group((0, 1))
+    for number, (kind, size) in enumerate((("all_reduce", 1.0), ("all_gather", gathered))):
+        call = builder.call(CallRow(kind, group, sequence=number, size=size * 2**20))
+        for rank in (0, 1):
+            builder.op(What.COLLECTIVE, rank=rank, lane=kind, name=kind, duration=0.0, call=call)
+    step = Scenario(builder.build(), load_cluster("dgx-a100")).run()
+    assert class_of(step) == name

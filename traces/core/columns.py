@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.support.quantities import whole_of
 from traces.core.events import DeviceEvents, Floats, HostEvents, Ints, Longs
@@ -58,6 +59,23 @@ class EventRows:
                 column.frombytes(values.astype(column.typecode, copy=False).tobytes())
             else:
                 column.fromlist(list(values))
+
+    def twins(self) -> NDArray[np.bool_]:
+        """Return which rows that last have one like them: same lane, name, times and numbers."""
+        numbers = self.correlation, self.external
+        columns = [np.asarray(c) for c in (*numbers, self.name, self.lane, self.end, self.start)]
+        lasting = np.flatnonzero(self.lengths() > 0)
+        order = lasting[np.lexsort([column[lasting] for column in columns])]
+        rows = np.stack([column[order] for column in columns])
+        alike = (rows[:, 1:] == rows[:, :-1]).all(axis=0)
+        has_twin = np.zeros(len(self), dtype=np.bool_)
+        has_twin[order[1:][alike]] = has_twin[order[:-1][alike]] = True
+        return has_twin
+
+    def lengths(self) -> Longs:
+        """Return how long each row lasts (ns)."""
+        lengths: Longs = np.asarray(self.end) - np.asarray(self.start)
+        return lengths
 
     def host(self, first: int) -> HostEvents:
         """Sorted by start, the longer first: an event comes after the one that encloses it."""

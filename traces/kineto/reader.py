@@ -232,10 +232,10 @@ def parts_of(document: KinetoDocument) -> list[MergedRank]:
 def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
     file, header = document.file, document.header
     info = header.distributed or DistributedInfo()
-    reading = EventReading()
-    reading.read(file, document.events)
+    reading = _read_once(document)
     first = reading.first()
     try:
+        reading.check_unit()
         host, device = (reading.host, reading.threads), (reading.device, reading.streams)
         correlate(document.events, host, device)
         separate(host[0], device[0])
@@ -274,6 +274,25 @@ def _rank_trace(document: KinetoDocument, *, alone: bool) -> RankTrace:
         python=reading.modules.python(reading.threads, first),
         host_name=known_host(header.host_name or header.hostname or host_in_name(file)),
     )
+
+
+def _read_once(document: KinetoDocument) -> EventReading:
+    """Read the events of a file; where it has them twice, each that is written alike once."""
+    file, events = document.file, document.events
+    reading = EventReading()
+    reading.read(file, events)
+    if not reading.is_twice():
+        return reading
+    once = list({bytes(event): event for event in events}.values())
+    reading = EventReading()
+    reading.read(file, once)
+    if reading.is_twice():
+        raise TraceError(
+            f"{file}: the same kernels or operators are in it twice, at the same times, but not "
+            "written alike: are two files joined in it? give the trace as it was exported"
+        )
+    reading.unused["copies of other events, left out"] += len(events) - len(once)
+    return reading
 
 
 def _groups(info: DistributedInfo, reading: EventReading) -> Mapping[str, ProcessGroup]:

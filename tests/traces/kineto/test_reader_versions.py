@@ -1,6 +1,7 @@
 """What varies in Kineto files between versions and machines, and which rank a file is of."""
 
 import gzip
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from helpers.kineto_events import CUDA, kernel, names, read, trace, write
+from helpers.places import SAMPLES
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.core.events import launch_rows
@@ -291,3 +293,47 @@ def test_a_name_that_does_not_tell_asks_for_one(tmp_path: Path, name: str) -> No
 def test_the_file_itself_counts_more_than_its_name(tmp_path: Path) -> None:
     path = write(tmp_path / "rank3.json", trace(kernel(), distributedInfo={"rank": "5"}))
     assert read_rank(path).rank == 5
+
+
+def sample_events() -> list[dict[str, Any]]:
+    file = SAMPLES / "gpu-dp2-tp4" / "rank0.json.gz"
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_events_that_are_in_a_file_twice_count_once_or_are_refused(tmp_path, alike) -> None:
+    events = sample_events()
+    again = events if alike else [event | {"copied": True} for event in events]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": [*events, *again]}))
+    if not alike:
+        with pytest.raises(TraceError, match="in it twice, at the same times, but not written ali"):
+            read_rank(file, alone=True)
+        return
+    twice = read_rank(file, alone=True)
+    file.write_text(json.dumps({"traceEvents": events}))
+    once = read_rank(file, alone=True)
+    assert len(twice.device) == len(once.device)
+    assert len(twice.host) == len(once.host)
+    assert twice.unused["copies of other events, left out"] == len(events)
+
+
+@pytest.mark.parametrize(
+    ("factor", "refusal"),
+    [(1000, "ts and dur in nanoseconds"), (1e-3, "in milliseconds"), (1, None), (1.5, None)],
+)
+def test_times_that_are_no_microseconds_are_refused(tmp_path, factor, refusal) -> None:
+    events = sample_events()
+    for event in events:
+        for field in ("ts", "dur"):
+            if field in event:
+                time = factor * event[field]
+                event[field] = round(time) if factor == 1000 else time
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    if refusal is None:
+        assert len(read_rank(file, alone=True).device)
+    else:
+        with pytest.raises(TraceError, match=refusal):
+            read_rank(file, alone=True)

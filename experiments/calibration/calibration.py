@@ -110,9 +110,6 @@ _FLOOR = 1e-3
 _ALIKE = "all calls are alike (one size, one kind of group)"
 _STEP_SHOWS = 0.005
 """Of a step's time: a replay that a fit moves by less than this says nothing of the fit."""
-_AS_RECORDED = 0.02
-"""A step that nobody records differs from the recorded one by about this: by 0.4 to 3.6 %, 1.7 % in
-the median, in the 14 recordings of ``traces/live``."""
 _DRAWS = 200
 _LEVEL = 95.0
 
@@ -380,10 +377,7 @@ def _as_steps_show(
 ) -> dict[str, Fit]:
     """Keep of fits what brings the steps, in the median, nearest to what was recorded.
 
-    A step that hardly changes with them, or was not measured, says nothing against the calls. Calls
-    that were faster than the wire lived on what buffers and token buckets grant after idle time,
-    which is that of the recording and not the network's: such fits are kept only where the steps
-    are further off without than a recorded step is from one that nobody records.
+    A step that hardly changes with them, or was not measured, says nothing against the calls.
     """
     measured = [step for step in steps if step.measured > 0]
     if not measured or not any(fitted.fitted for fitted in fits.values()):
@@ -394,38 +388,21 @@ def _as_steps_show(
     )
     if abs(with_all - without) < _STEP_SHOWS:
         return fits
-    beyond = any(_beyond_wire(cluster, kind, fitted) for kind, fitted in fits.items())
-    if beyond and abs(without) < _AS_RECORDED:
-        why = f"faster than the wire, and the step is {100 * without:+.1f} % off without"
-    elif without * with_all < 0:
+    if without * with_all < 0:
         share = without / (without - with_all)
         return {kind: _in_part(fitted, share) for kind, fitted in fits.items()}
-    elif abs(with_all) < abs(without):
+    if abs(with_all) < abs(without):
         return fits
-    else:
-        why = (
-            f"with what its calls show the step would be {100 * with_all:+.1f} % off, without it "
-            f"is {100 * without:+.1f} %"
-        )
+    why = (
+        f"with what its calls show the step would be {100 * with_all:+.1f} % off, without it "
+        f"is {100 * without:+.1f} %"
+    )
     return {
         kind: replace(_fitted(fitted.rows, dict.fromkeys(fitted.rows.names, why)), met=True)
         if fitted.fitted
         else fitted
         for kind, fitted in fits.items()
     }
-
-
-def _beyond_wire(cluster: Cluster, kind: str, fitted: Fit) -> bool:
-    """Whether calls of a kind were faster than the wires of some tier."""
-    now, wire = (
-        payload(cluster, cluster.calibration.get(kind, Calibrated())),
-        resource_values(cluster),
-    )
-    multiples = zip(fitted.rows.names, fitted.multiple.tolist(), strict=True)
-    return any(
-        name.endswith("bandwidth") and name in wire and now[name] > wire[name] * multiple
-        for name, multiple in multiples
-    )
 
 
 def payload(cluster: Cluster, calibrated: Calibrated) -> dict[str, float]:

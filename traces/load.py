@@ -104,9 +104,9 @@ def open_trace(
     name = recognised(path) if name is None else name
     form = format_named(name)
     if options != Options() and not form.profiler:
+        profilers = ", ".join(known for known, format_ in FORMATS.items() if format_.profiler)
         raise TraceError(
-            f"{path}: rules for kernels, copies of ranks and a choice of them are for profiler "
-            f"traces; this is {name}"
+            f"{path}: --kernels, --replicate and --ranks are for {profilers}; this is {name}"
         )
     return _with_typical(form.open(path, options), form)
 

@@ -183,7 +183,8 @@ def _doubts(base: "Baseline", *, network: bool) -> Iterator[Doubt]:
     if is_part and not base.settings.reading.copies:
         yield Doubt(
             f"only {len(coverage.ranks):,} of {coverage.ranks_in_job:,} ranks were recorded",
-            "record all of them, or use --replicate if they all do the same",
+            "record all of them"
+            + ", or use --replicate if they all do the same" * base.loaded.takes_options,
         )
     if launches := coverage.unused.get(LAUNCHES_ONLY):
         yield Doubt(

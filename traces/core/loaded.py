@@ -252,6 +252,8 @@ class Loaded:
         them, take as tables and frameworks say; None of what was recorded.
     hosts
         The machines that ranks ran on, of those whose files name them.
+    takes_options
+        Whether :class:`Options` apply to the trace, so that ranks can be copied.
     visible_devices
         How many accelerators ranks saw on their machines, of those whose files say it.
     kernel_times
@@ -273,6 +275,7 @@ class Loaded:
     kernel_times: Mapping[str, float] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     visible_devices: Mapping[int, int] = field(default_factory=dict)
+    takes_options: bool = False
 
     def __repr__(self) -> str:
         """Say it in one line: columns of a million ops are no description."""

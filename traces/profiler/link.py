@@ -229,6 +229,7 @@ def joined(path: Path | str, job: JobHead, steps: Sequence[RankStep], options: O
         measured_end=ends,
         accelerator=job.ranks[0].accelerator,
         hosts={rank.rank: rank.host_name for rank in job.ranks if rank.host_name},
+        takes_options=True,
         visible_devices={
             rank.rank: rank.visible_devices for rank in job.ranks if rank.visible_devices
         },

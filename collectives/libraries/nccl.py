@@ -204,6 +204,7 @@ def _forced(case: Case, algorithm: str) -> list[Offer]:
 def _beside_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
     """Inside a domain NVLS is what the tuner takes it for; across several it may be the fastest.
 
+    Where the tuner stays with a ring for longer than it should, NVLS beyond takes no less time.
     Across two the tuner leaves trees by LL early, and from there on calls of several machines take
     as long as NVLSTree, not as trees by LL128, which this model takes for faster.
     """
@@ -218,9 +219,12 @@ def _beside_nvls(case: Case, offers: list[Offer]) -> list[Offer]:
             replace(offer, overhead=np.where(large & is_early, inf, offer.overhead))
             for offer, is_early in zip(offers, early, strict=True)
         ] + [nvls]
-    small = case.size <= nccl_tables.most_beside_nvls(case.machine.generation, case.n)
+    last = nccl_tables.most_beside_nvls(case.machine.generation, case.n)
+    small = case.size <= last
     rings = [replace(ring, overhead=np.where(small, ring.overhead, inf)) for ring in offers]
-    return [*rings, replace(nvls, overhead=np.where(small, inf, nvls.overhead))]
+    with_last = replace(case, size=last)
+    missing = np.maximum(0.0, _least(with_last, _ringed(with_last)) - case.time(nvls))
+    return [*rings, replace(nvls, overhead=np.where(small, inf, nvls.overhead + missing))]
 
 
 def _switched(case: Case) -> Offer:

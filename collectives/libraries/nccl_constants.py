@@ -143,6 +143,13 @@ the wire where a NIC takes 18 us for a message of another rank meanwhile, as if 
 KiB (NCCL's on a network) were under way at 25 GB/s. A rank alone on its NIC waits for nobody. Held
 out: 4 GiB on four nodes of Perlmutter, a rank to a NIC, some 200 ms (NVIDIA/nccl-tests issue 139),
 here 211."""
+P2P_FEW = 2**30
+"""Bytes of an all-to-all inside a domain up to which a channel serves one or two sends at a time;
+beyond it four, which move more together: blocks of more than 16 MiB a channel get twice as many,
+twice (NVIDIA/nccl v2.28 src/enqueue.cc, calcP2pChannelCount: 32 channels, 32 steps of 512 KiB). Of
+Blackwell ``sends`` is that of 2, 4 and 8 B300 up to 512 MiB, ``large_sends`` that of 4 GB200 and
+GB300, ``sends_share`` that of their calls in place (Oracle Cloud's guides, 8 GiB). Held out: 8 of
+each, 64 of each, and 8 B200 of Vultr, which move 600 GB/s of 1 GiB and 660 from 2 GiB on."""
 P2P_BASE, P2P_PEER, P2P_PEER_NET = 1.75 * MICRO, 0.25 * MICRO, 10 * MICRO
 """Fitted: sends and receives grouped, over a collective's base; per peer on NVLink (A100, H100);
 per peer across nodes (all-to-all on Polaris, Slingshot, 7 to 1,020 peers)."""
@@ -156,8 +163,10 @@ class Tuning:
     ``ll_cap`` is llMaxBws on one node (B/s); across nodes the host's processor decides.
     ``channel`` is perChMaxRingLL128Bws, what one channel moves (B/s); ``p2p_channel`` the same for
     a small send by LL (fitted). ``copy`` is what one copies from buffer to buffer of its own GPU
-    (B/s; ``channel`` where that fits), ``sends`` what all of them move of grouped sends, a rank's
-    own block included (B/s; fitted). ``channels`` are those of a communicator on NVSwitch. ``step``
+    (B/s; ``channel`` where that fits). ``sends`` and ``large_sends`` are what all of them move of
+    grouped sends, a rank's own block included, up to ``P2P_FEW`` and beyond (B/s; fitted),
+    ``sends_share`` what such sends move of the wire at most (the links' figure if None; fitted).
+    ``channels`` are those of a communicator on NVSwitch. ``step``
     is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
     one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
     None where there is none; ``nvls_channels`` are its channels in one domain
@@ -172,6 +181,8 @@ class Tuning:
     p2p_channel: float
     copy: float
     sends: float = inf
+    large_sends: float = inf
+    sends_share: float | None = None
     channels: int = 24
     step: float = 0.2 * MICRO
     simple_step: float = NVLINK.steps["Simple"]
@@ -198,6 +209,8 @@ _BLACKWELL = Tuning(
     p2p_channel=6.4 * GIGA,
     copy=87 * GIGA,
     sends=690 * GIGA,
+    large_sends=830 * GIGA,
+    sends_share=0.98,
     channels=16,
     step=0.6 * MICRO,
     simple_step=10 * MICRO,

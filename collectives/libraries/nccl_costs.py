@@ -432,7 +432,9 @@ def sent(case: Case, schedule: Schedule) -> list[Offer]:
         slot, first = case.link.peer_channels * case.link.chunk, transfer
     fill = first * slot / (slot + block)
     moves = per_byte > 0
-    slowest = np.maximum(per_byte / _sends_fraction(case), carried / case.tuning.sends)
+    few = np.minimum(case.size, tables.P2P_FEW) / np.maximum(case.size, 1.0)
+    through = np.maximum(few / case.tuning.sends, 1 / case.tuning.large_sends)
+    slowest = np.maximum(per_byte / _sends_fraction(case), carried * through)
     slowest = np.maximum(slowest, _peer_per_byte(case) * block / np.maximum(case.size, 1.0))
     small = base + tables.P2P_BASE + np.maximum(0.0, alone - transfer / half)
     return [
@@ -452,7 +454,8 @@ def _sends_fraction(case: Case) -> float:
     Messages of ranks that share a NIC wait for each other.
     """
     if case.domains == 1:
-        return case.link.sends
+        share = case.tuning.sends_share
+        return share if share and case.link is tables.NVLINK else case.link.sends
     longer = max(0.0, case.net_message - tables.NET_MESSAGE) * (case.local / case.nics - 1)
     return tables.NVLINK.sends / (1 + longer / tables.P2P_MESSAGE)
 

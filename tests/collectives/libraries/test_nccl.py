@@ -341,6 +341,27 @@ def test_blackwell(kind, n, size, measured):
     assert seconds(kind, size, network, there) * 1e6 == pytest.approx(measured, rel=0.1)
 
 
+@pytest.mark.parametrize(("n", "busbw_GBps"), [(4, 625.0), (8, 675.6), (64, 649.0)])
+def test_large_all_to_alls_have_more_channels_for_each_peer(n, busbw_GBps):
+    """8 GiB on GB300 and B300 (Oracle Cloud's guides); 4 ranks fitted, 8 and 64 held out."""
+    network, there = switches(n, 1, wire=694e9), machine(n, 1, in_network=True)
+    there = replace(there, generation="blackwell", version="2.28.7")
+    took = seconds("all_to_all", 8 * GIB, network, there)
+    assert busbw("all_to_all", size=8 * GIB, n=n, time=took) / 1e9 == pytest.approx(
+        busbw_GBps, rel=0.06
+    )
+    grown = [seconds("all_to_all", size, network, there) for size in (GIB, 1.01 * GIB, 2 * GIB)]
+    assert grown == sorted(grown)
+
+
+def test_calls_beyond_a_ring_that_the_tuner_keeps_too_long_take_no_less():
+    """16 ranks of an NVL72: NVLS is faster than its ring long before the tuner leaves that."""
+    network, there = switches(16, 1, wire=694e9), machine(16, 1, in_network=True)
+    there = replace(there, generation="blackwell")
+    times = [seconds("all_reduce", 2.0**power, network, there) for power in range(3, 34)]
+    assert times == sorted(times)
+
+
 def test_there_is_no_ll128_over_pcie():
     """NCCL has it on NVLink only (tuning.cc)."""
     network, there = switches(8, 1, wire=38e9), replace(machine(8, 1), link="pcie5")

@@ -132,10 +132,10 @@ class ServingPrior(NamedTuple):
 
 
 _PRIORS = {
-    "vllm": ServingPrior("vLLM", 655, 8.3, 17.4),
-    "sglang": ServingPrior("SGLang", 248, 11.6, 26.1),
-    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.6, 15.5),
-    "all": ServingPrior("all engines", 1245, 9.1, 18.4),
+    "vllm": ServingPrior("vLLM", 655, 8.3, 17.3),
+    "sglang": ServingPrior("SGLang", 248, 11.2, 23.0),
+    "trtllm": ServingPrior("TensorRT-LLM", 342, 9.2, 15.1),
+    "all": ServingPrior("all engines", 1245, 8.9, 17.7),
 }
 """Aggregated rows without drafts of InferenceX's client, by engine
 (``twofold validate --serving measured_serving.csv``; docs/background/serving.md)."""

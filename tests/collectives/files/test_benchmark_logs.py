@@ -318,6 +318,32 @@ def test_aiconfigurator_counts_elements_and_milliseconds(tmp_path):
     assert log.library == "nccl"
 
 
+def test_columns_that_name_no_kind_and_no_ranks_are_said_by_the_user(tmp_path):
+    layout = Layout(kind="all_reduce", ranks=8)
+    text = "nccl_dtype,message_size,latency\nhalf,512,0.0125\n"
+    assert told(read(tmp_path, text, layout))[0][:4] == ("all_reduce", 8, None, 1024)
+    own = "allreduce_dtype,message_size,latency\nhalf,512,0.0125\n"
+    assert "serving framework's own kernels" in refused(tmp_path, own, layout)
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"), [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)]
+)
+def test_a_time_is_the_same_in_every_unit(tmp_path, unit, seconds):
+    text = f"kind,ranks,size_bytes,time_{unit}\nall_reduce,8,1024,{20e-6 / seconds!r}\n"
+    assert told(read(tmp_path, text)) == [("all_reduce", 8, None, 1024, pytest.approx(20))]
+
+
+@pytest.mark.parametrize(("times", "is_right"), [(1, True), (8, True), (2, False), (1.75, False)])
+def test_a_bandwidth_beside_a_time_is_in_gigabytes_or_gigabits(tmp_path, times, is_right):
+    speed = 2**30 / 10e-3 / 1e9
+    text = f"kind,ranks,size_bytes,time_ms,algbw_gbps\nall_reduce,8,{2**30},10,{times * speed}\n"
+    if is_right:
+        assert len(read(tmp_path, text).calls) == 1
+    else:
+        assert "is a unit wrong" in refused(tmp_path, text)
+
+
 def row(text, number):
     """Line of the ``number``-th row of a printed table."""
     rows = [line for line in text.splitlines() if line.strip()[:1].isdigit()]

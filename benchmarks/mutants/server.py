@@ -69,6 +69,10 @@ class _TooLongError(BaseException):
     """No exception that a test could catch."""
 
 
+class _NotImportableError(Exception):
+    """A changed module cannot be imported any more."""
+
+
 def serve(
     tests: Sequence[str], chosen: Sequence[Place], count: int, verdict: Callable[[int, str], None]
 ) -> None:
@@ -168,8 +172,11 @@ class _Loop:
 
         def run() -> str:
             patch = _patch_values if mutant.function is None else _patch
-            if not patch(place, mutated(_tree(file), mutant), functions):
-                return BROKEN
+            try:
+                if not patch(place, mutated(_tree(file), mutant), functions):
+                    return BROKEN
+            except _NotImportableError:
+                return NOTICED
             self._failed = False
             for number, test in enumerate(near):
                 following = near[number + 1 : number + 2]
@@ -343,8 +350,8 @@ def _patch_values(place: Place, tree: ast.Module, functions: Functions) -> bool:
     anew = {name: live[name] for name in ("__name__", "__file__", "__package__", "__doc__")}
     try:
         exec(compile(tree, str(file), "exec", dont_inherit=True), anew)
-    except Exception:
-        return True  # noticed by whoever imports it: nothing is left that could be run
+    except Exception as error:  # whoever imports it notices
+        raise _NotImportableError from error
     changed = False
     for name, value in anew.items():
         before = live.get(name)

@@ -28,7 +28,7 @@ from benchmarks.fuzz.cases import (
 )
 from benchmarks.fuzz.harness import Case, Outcome
 from benchmarks.fuzz.mutators import _fields, mutated, substituted, tokens
-from benchmarks.fuzz.seeds import OSU, seeds
+from benchmarks.fuzz.seeds import OSU, seeds, words_of
 
 FOUND = {
     archives.archives: ("tar: sparse", "tar: links", "zip: rows without end", "zip: many members"),
@@ -190,11 +190,18 @@ FOUND |= {
         "combined: utility S -c dgx-a100 --failures mtbf 1e-300 h",
         "combined: share S x2 --start gloo-ddp-4:1=1 s --start",
         "combined: clusters c.yaml --write c.yaml",
-    )
+    ),
+    combined.changed_files: (
+        'changed: config: "intermediate_size": 5632, "num_local_experts": 8',
+        "changed: model: heads: 15",
+        "changed: plan: global_batch: 3",
+        "changed: schedule: [0, 2, 0, 1]",
+    ),
 }
 
 _REFUSED = (
     "combined:",
+    "changed:",
     "tar: sparse",
     "schedule:",
     "XML:",
@@ -252,7 +259,7 @@ def test_what_was_found_once_is_refused_in_one_line(make):
 def test_a_seed_is_answered(seed):
     """What a campaign changes is sound, or all that it changes is refused for another reason."""
     command = seed.commands[0]
-    words = tuple(seed.name + w[1:] if w == "F" or w.startswith("F,") else w for w in command)
+    words = words_of(command, seed.name)
     outcome = harness.run(Case(seed.kind, words, {seed.name: seed.data, **dict(seed.beside)}))
     assert outcome.verdict() == ""
     assert outcome.status == 0, outcome.err

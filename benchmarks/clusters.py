@@ -15,10 +15,9 @@ from benchmarks.measure import Figure
 from experiments.scenario.change import Scaled
 from experiments.studies.dask_cluster import dask_cluster
 from experiments.studies.declaration import declare
-from experiments.studies.executor import here
 from experiments.studies.placed import Chunk, Run
 from experiments.studies.sites import Sites
-from experiments.studies.study import read_workloads
+from experiments.studies.study import here, read_workloads
 from simulator.workload import What
 
 _POINTS = 100

@@ -25,7 +25,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from experiments.questions.replay import replay
+from experiments.questions.explain import replay
 from experiments.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / ".." / "shared" / "reference" / "packets"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from experiments.calibration.step_fitting import BETTER, FEWEST_LEFT_OUT, linear_fit, slopes_of
 from experiments.priors.network import spread_of
-from experiments.questions.validation.steps import site_of, step_on
+from experiments.questions.generate import site_of, step_on
 from experiments.validation.measured_steps import MeasuredStep, read_steps
 from simulator.support.errors import TwofoldError
 from topologies import Cluster

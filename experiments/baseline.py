@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from collectives.libraries.planners import parse_rule
 from experiments.calibration.calibration import with_costs
-from experiments.cards.cluster import CardCluster, card_cluster
+from experiments.cards import CardCluster, card_cluster
 from experiments.costing.collective_costs import told_by_trace
 from experiments.costing.slowdown import (
     TRACE,
@@ -22,7 +22,7 @@ from experiments.costing.slowdown import (
     slow_down,
     with_slow_down,
 )
-from experiments.costing.stalls import Unprofiled, UnprofiledAnswer, without_stalls
+from experiments.costing.unrecorded import Unprofiled, UnprofiledAnswer, without_stalls
 from experiments.priors.doubts import (
     CommunicationError,
     Doubts,
@@ -42,9 +42,8 @@ from experiments.priors.placement import (
 from experiments.priors.replays import step_error
 from experiments.priors.steps import KernelPrior, StepPrior, kernel_prior, step_prior
 from experiments.provenance import jsonable
-from experiments.scenario.model_check import EngineCheck, engine_check
 from experiments.scenario.resources import check_resources
-from experiments.scenario.scenario import Scenario
+from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
 from simulator.support.errors import ClusterError, SettingsError, TwofoldError
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from experiments.costing.percentile import DrawnStep
+    from experiments.costing.unrecorded import DrawnStep
     from experiments.scenario.change import Changed
 
     Made = tuple[Changed, ...]
@@ -521,7 +520,7 @@ def _drawn(
     TraceError
         If the trace does not show how steps scatter.
     """
-    from experiments.costing.percentile import DRAWS, at_percentile  # most steps are as recorded
+    from experiments.costing.unrecorded import DRAWS, at_percentile  # most steps are as recorded
     from traces.core.typical import like_steps
 
     steps = like_steps(read, typical)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from simulator.support.errors import OutputError
 
@@ -24,7 +25,6 @@ SETTLED = 2.0
 """Seconds after which a file has other times if it is written again."""
 STEP = 32
 """Bytes of the key of a step; those of answers are longer."""
-_FILE = "steps.sqlite"
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 _TABLES = """
@@ -90,74 +90,34 @@ def program(*roots: str) -> str:
     return "\n".join(parts)
 
 
-class KeptStore:
-    """Steps and answers by key, and what files were hashed to, in one SQLite file."""
+class CacheFile:
+    """An SQLite file of bounded size, which any number of processes use at once.
+
+    It has a table ``settings``, and of what is in it nothing is lost: it can be made again.
+    """
+
+    name: ClassVar[str]
 
     def __init__(self, folder: Path) -> None:
         import sqlite3  # small traces do without
 
-        self._file = folder / _FILE
-        with _reported(self._file):
+        self.folder, self.file = folder, folder / self.name
+        with self._reported():
             folder.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(self._file, timeout=_PATIENCE, isolation_level=None)
-            self._base.execute("PRAGMA synchronous=OFF")  # it can be read again
-            for statement in filter(str.strip, _TABLES.split(";")):
-                self._base.execute(statement)
+            self._base = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
+            self._base.execute("PRAGMA synchronous=OFF")
+            self._make_tables()
 
     def close(self) -> None:
         """Close it."""
         self._base.close()
 
-    def kept(self, key: bytes) -> bytes | None:
-        """Return what was kept, None where nothing was."""
-        with _reported(self._file):
-            row = self._base.execute("SELECT data FROM kept WHERE key = ?", (key,)).fetchone()
-            if row is None or not isinstance(row[0], bytes):
-                return None
-            self._note_use(key)
-            return row[0]
-
-    def keep(self, key: bytes, data: bytes) -> None:
-        """Keep data in place of what was there, unless they take half of the cache or more."""
-        with _reported(self._file):
-            if len(data) > self._limit() / 2:
-                return
-            self._note_use(key)
-            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))
-        self.trim()
-
-    def _note_use(self, key: bytes) -> None:
-        # In a table of its own: SQLite would write the megabytes of a step again beside it.
-        row = (key, int(time.time()))
-        self._base.execute("INSERT OR REPLACE INTO uses VALUES (?, ?)", row)
-
-    def digest(self, file: str, stamp: str) -> str | None:
-        """Return the SHA-256 of a file with this stamp, where it was hashed before."""
-        with _reported(self._file):
-            row = self._base.execute(
-                "SELECT sha256 FROM digests WHERE file = ? AND stamp = ?", (file, stamp)
-            ).fetchone()
-            return None if row is None else str(row[0])
-
-    def keep_digest(self, file: str, stamp: str, digest: str) -> None:
-        """Keep the SHA-256 of a file with a stamp."""
-        with _reported(self._file):
-            row = (file, stamp, digest)
-            self._base.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", row)
-
-    def usage(self) -> tuple[int, int]:
-        """Return how many steps there are, and the bytes on disk."""
-        with _reported(self._file):
-            count = "SELECT count(*) FROM kept WHERE length(key) = ?"
-            (steps,) = self._base.execute(count, (STEP,)).fetchone()
-            return int(steps), self._bytes()
-
     def trim(self, limit: float | None = None) -> int:
         """Throw out what was not asked for longest until the limit holds; say how many went.
 
-        A ``limit`` (B) is kept for later; 0 empties the store, and leaves the limit as it is.
+        A ``limit`` (B) is kept for later; 0 empties the file, and leaves the limit as it is.
         """
-        with _reported(self._file):
+        with self._reported():
             if limit:
                 row = ("limit", repr(limit))
                 self._base.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
@@ -165,20 +125,16 @@ class KeptStore:
             size = self._bytes()
             if size <= most:
                 return 0
-            excess = size - 0.8 * most
-            keys = []
-            for key, length in self._base.execute(
-                "SELECT key, length(data) FROM kept LEFT JOIN uses USING (key) ORDER BY used, key"
-            ).fetchall():
-                if excess <= 0:
-                    break
-                keys.append((key,))
-                excess -= length
-            self._base.executemany("DELETE FROM kept WHERE key = ?", keys)
-            self._base.execute("DELETE FROM uses WHERE key NOT IN (SELECT key FROM kept)")
-            self._base.execute("DELETE FROM digests")
+            gone = self._throw_out(size, most)
             self._base.execute("VACUUM")
-            return len(keys)
+            return gone
+
+    def _make_tables(self) -> None:
+        raise NotImplementedError
+
+    def _throw_out(self, size: int, most: float) -> int:
+        """Throw out so much that of ``size`` bytes 80 % of ``most`` are left; return how many."""
+        raise NotImplementedError
 
     def _bytes(self) -> int:
         (pages,) = self._base.execute("PRAGMA page_count").fetchone()
@@ -192,13 +148,81 @@ class KeptStore:
         except (TypeError, ValueError):
             return USUAL_LIMIT
 
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        import sqlite3
 
-@contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    import sqlite3
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise OutputError(f"{self.file}: the cache cannot be used: {reason}") from error
 
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(f"{path}: the cache cannot be used: {reason}") from error
+
+class KeptStore(CacheFile):
+    """Steps and answers by key, and what files were hashed to."""
+
+    name = "steps.sqlite"
+
+    def _make_tables(self) -> None:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            self._base.execute(statement)
+
+    def kept(self, key: bytes) -> bytes | None:
+        """Return what was kept, None where nothing was."""
+        with self._reported():
+            row = self._base.execute("SELECT data FROM kept WHERE key = ?", (key,)).fetchone()
+            if row is None or not isinstance(row[0], bytes):
+                return None
+            self._note_use(key)
+            return row[0]
+
+    def keep(self, key: bytes, data: bytes) -> None:
+        """Keep data in place of what was there, unless they take half of the cache or more."""
+        with self._reported():
+            if len(data) > self._limit() / 2:
+                return
+            self._note_use(key)
+            self._base.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (key, data))
+        self.trim()
+
+    def _note_use(self, key: bytes) -> None:
+        # In a table of its own: SQLite would write the megabytes of a step again beside it.
+        row = (key, int(time.time()))
+        self._base.execute("INSERT OR REPLACE INTO uses VALUES (?, ?)", row)
+
+    def digest(self, file: str, stamp: str) -> str | None:
+        """Return the SHA-256 of a file with this stamp, where it was hashed before."""
+        with self._reported():
+            row = self._base.execute(
+                "SELECT sha256 FROM digests WHERE file = ? AND stamp = ?", (file, stamp)
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+    def keep_digest(self, file: str, stamp: str, digest: str) -> None:
+        """Keep the SHA-256 of a file with a stamp."""
+        with self._reported():
+            row = (file, stamp, digest)
+            self._base.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", row)
+
+    def usage(self) -> tuple[int, int]:
+        """Return how many steps there are, and the bytes on disk."""
+        with self._reported():
+            count = "SELECT count(*) FROM kept WHERE length(key) = ?"
+            (steps,) = self._base.execute(count, (STEP,)).fetchone()
+            return int(steps), self._bytes()
+
+    def _throw_out(self, size: int, most: float) -> int:
+        excess = size - 0.8 * most
+        keys = []
+        for key, length in self._base.execute(
+            "SELECT key, length(data) FROM kept LEFT JOIN uses USING (key) ORDER BY used, key"
+        ).fetchall():
+            if excess <= 0:
+                break
+            keys.append((key,))
+            excess -= length
+        self._base.executemany("DELETE FROM kept WHERE key = ?", keys)
+        self._base.execute("DELETE FROM uses WHERE key NOT IN (SELECT key FROM kept)")
+        self._base.execute("DELETE FROM digests")
+        return len(keys)

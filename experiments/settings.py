@@ -142,13 +142,13 @@ class Settings:
         ``flow``: calls on one link share it max-min fairly; ``simpy``: the same model in SimPy's
         own words, every transfer a process, for small steps; ``analytic``: no contention. How far
         ``flow`` and ``simpy`` agree on the baseline stands in every answer
-        (:mod:`experiments.scenario.model_check`).
+        (:mod:`experiments.scenario.scenario`).
     collective_cost : {"model", "trace", "calibrated"}
         Where the costs of collectives are from.
     step : str
         ``typical``: a recorded step with as much work as steps have in the median; a
         ``ProfilerStep`` number: that step as it was; ``median``: the one in the middle; ``all``;
-        ``p95``: one that 5 % of steps are longer than (:mod:`experiments.costing.percentile`).
+        ``p95``: one that 5 % of steps are longer than (:mod:`experiments.costing.unrecorded`).
     nodes : int, optional
         Spread the ranks evenly over that many nodes; by default nodes are filled in order.
     algorithms : sequence of str
@@ -172,7 +172,7 @@ class Settings:
     step_time : str
         How long the step takes when nobody records it, such as ``401 ms``: as much as the recording
         is longer is taken from ops that lasted far longer than others like them
-        (:mod:`experiments.costing.stalls`). Nothing is with "".
+        (:mod:`experiments.costing.unrecorded`). Nothing is with "".
     fold : bool, optional
         Simulate ranks that do the same once, which changes no answer; None: where it pays.
 

@@ -33,18 +33,20 @@ if TYPE_CHECKING:
     from experiments.points.sweep import sweep as sweep
     from experiments.points.utility import utility as utility
     from experiments.points.what_if import what_ifs as what_if
-    from experiments.questions.bill import bill as bill
-    from experiments.questions.calibration.calibrate import calibrate as calibrate
-    from experiments.questions.calibration.calibrate import calibrate_logs as calibrate_logs
-    from experiments.questions.calibration.calibrate_steps import calibrate_steps as calibrate_steps
+    from experiments.questions.calibrate import calibrate as calibrate
+    from experiments.questions.calibrate import calibrate_logs as calibrate_logs
+    from experiments.questions.calibrate import calibrate_steps as calibrate_steps
+    from experiments.questions.clusters import bill as bill
     from experiments.questions.clusters import clusters as clusters
     from experiments.questions.clusters import list_plugins as plugins
     from experiments.questions.collective import collective as collective
     from experiments.questions.collective_calls import collective_calls as collective_calls
     from experiments.questions.collective_compare import collective_compare as collective_compare
     from experiments.questions.convert import convert as convert
+    from experiments.questions.convert import package as package
     from experiments.questions.diff import diff as diff
     from experiments.questions.explain import explain as explain
+    from experiments.questions.explain import replay as replay
     from experiments.questions.generate import generate as generate
     from experiments.questions.generate import launch_file as launch_file
     from experiments.questions.generate import memory as memory
@@ -52,17 +54,15 @@ if TYPE_CHECKING:
     from experiments.questions.generate import write_plan as write_plan
     from experiments.questions.inspect_trace import look as inspect
     from experiments.questions.metrics import metrics as metrics
-    from experiments.questions.package import package as package
-    from experiments.questions.replay import replay as replay
     from experiments.questions.serving import serving as serving
-    from experiments.questions.serving_rate import serving_rate as serving_rate
-    from experiments.questions.serving_sweep import serving_sweep as serving_sweep
+    from experiments.questions.serving_points import serving_rate as serving_rate
+    from experiments.questions.serving_points import serving_sweep as serving_sweep
     from experiments.questions.share import share as share
     from experiments.questions.topology import topology as topology
     from experiments.questions.validation.ratios import validate_ratios as validate_ratios
     from experiments.questions.validation.recordings import validate as validate
     from experiments.questions.validation.serving import validate_serving as validate_serving
-    from experiments.questions.validation.serving_log import (
+    from experiments.questions.validation.serving import (
         validate_serving_log as validate_serving_log,
     )
     from experiments.questions.validation.steps import validate_steps as validate_steps
@@ -104,7 +104,7 @@ _PLACES = {
     "curve": "experiments.points.sweep:curve",
     "compare": "experiments.points.compare:compare",
     "what_if": "experiments.points.what_if:what_ifs",
-    "replay": f"{_QUESTIONS}.replay:replay",
+    "replay": f"{_QUESTIONS}.explain:replay",
     "explain": f"{_QUESTIONS}.explain:explain",
     "explore": "experiments.explore.explore:explore",
     "diff": f"{_QUESTIONS}.diff:diff",
@@ -114,19 +114,19 @@ _PLACES = {
     "atlas": "experiments.studies.atlas.atlas:atlas",
     "report": "experiments.studies.report:report",
     "cache": "experiments.studies.cache:cache",
-    "calibrate": f"{_QUESTIONS}.calibration.calibrate:calibrate",
-    "calibrate_logs": f"{_QUESTIONS}.calibration.calibrate:calibrate_logs",
-    "calibrate_steps": f"{_QUESTIONS}.calibration.calibrate_steps:calibrate_steps",
+    "calibrate": f"{_QUESTIONS}.calibrate:calibrate",
+    "calibrate_logs": f"{_QUESTIONS}.calibrate:calibrate_logs",
+    "calibrate_steps": f"{_QUESTIONS}.calibrate:calibrate_steps",
     "validate": f"{_QUESTIONS}.validation.recordings:validate",
     "validate_serving": f"{_QUESTIONS}.validation.serving:validate_serving",
-    "validate_serving_log": f"{_QUESTIONS}.validation.serving_log:validate_serving_log",
+    "validate_serving_log": f"{_QUESTIONS}.validation.serving:validate_serving_log",
     "validate_ratios": f"{_QUESTIONS}.validation.ratios:validate_ratios",
     "validate_steps": f"{_QUESTIONS}.validation.steps:validate_steps",
     "serving": f"{_QUESTIONS}.serving:serving",
-    "serving_rate": f"{_QUESTIONS}.serving_rate:serving_rate",
-    "serving_sweep": f"{_QUESTIONS}.serving_sweep:serving_sweep",
+    "serving_rate": f"{_QUESTIONS}.serving_points:serving_rate",
+    "serving_sweep": f"{_QUESTIONS}.serving_points:serving_sweep",
     "convert": f"{_QUESTIONS}.convert:convert",
-    "package": f"{_QUESTIONS}.package:package",
+    "package": f"{_QUESTIONS}.convert:package",
     "plugins": f"{_QUESTIONS}.clusters:list_plugins",
     "generate": f"{_QUESTIONS}.generate:generate",
     "plan_on": f"{_QUESTIONS}.generate:plan_on",
@@ -135,7 +135,7 @@ _PLACES = {
     "launch_file": f"{_QUESTIONS}.generate:launch_file",
     "GenerationPlan": "traces.generate.plan:GenerationPlan",
     "clusters": f"{_QUESTIONS}.clusters:clusters",
-    "bill": f"{_QUESTIONS}.bill:bill",
+    "bill": f"{_QUESTIONS}.clusters:bill",
     "collective": f"{_QUESTIONS}.collective:collective",
     "collective_calls": f"{_QUESTIONS}.collective_calls:collective_calls",
     "collective_compare": f"{_QUESTIONS}.collective_compare:collective_compare",

@@ -10,7 +10,7 @@ taken away by replaying, as the model shares links; where a library lets calls p
 order, the difference would be booked on the network and then be shared once more. So kinds whose
 calls were never alone are fitted last, and **the recorded steps decide how much of a fit is kept**:
 all of it, if they take as long as recorded with it; none, if they did so without; a part, if one
-makes them too long and the other too short (:func:`calibrate_steps`).
+makes them too long and the other too short (:func:`calibration_of`).
 
 ``--collective-cost`` chooses between the model, the model calibrated so, and what was measured.
 
@@ -130,7 +130,7 @@ class Fit:
     ``why_not`` says by part why it was not fitted; ``met``: because no multiples meet the calls, or
     the recorded steps, better than 1. ``residual`` is predicted against measured,
     ``predicted / took - 1``, by row; ``before`` the same with all multiples 1. ``share`` is what
-    the recorded steps left of what the calls show (:func:`calibrate_steps`).
+    the recorded steps left of what the calls show (:func:`calibration_of`).
     """
 
     rows: FitRows
@@ -318,7 +318,7 @@ def by_calibration(scenario: Scenario, others: Iterable[Workload] = ()) -> Scena
         If the trace shows nothing of any kind of collective.
     """
     steps = steps_of(scenario, others)
-    return by_model(replace(scenario, cluster=calibrate_steps(steps, "this trace").cluster))
+    return by_model(replace(scenario, cluster=calibration_of(steps, "this trace").cluster))
 
 
 def steps_of(scenario: Scenario, others: Iterable[Workload] = ()) -> list[RecordedStep]:
@@ -335,7 +335,7 @@ def steps_of(scenario: Scenario, others: Iterable[Workload] = ()) -> list[Record
     ]
 
 
-def calibrate_steps(steps: Sequence[RecordedStep], source: str) -> Calibration:
+def calibration_of(steps: Sequence[RecordedStep], source: str) -> Calibration:
     """Fit each kind of collective to recorded steps of one job, on the cluster they ran on.
 
     First the kinds that were timed while their links carried nothing else, then those that never

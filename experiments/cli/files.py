@@ -95,7 +95,7 @@ def convert(
     settings = settings_of(ctx)
     if to == PACKAGE:
         refuse_given(ctx, ("read_as",), "for a package")
-        from experiments.questions.package import package
+        from experiments.questions.convert import package
 
         written = package(source, target, cluster=cluster, scripts=script or (), settings=settings)
         show(written, output)

@@ -27,7 +27,9 @@ from experiments.cli.options import (
     with_options,
     with_settings,
 )
-from experiments.cli.show import check_html, say, show
+from experiments.cli.show import say, show
+from experiments.files import check_output
+from experiments.output.progress import watching
 from simulator.support.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -209,13 +211,11 @@ def generate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Generate a step from a model's shape or a plan, and simulate it; no trace needed."""
-    from experiments.output.progress import watching
     from experiments.questions.generate import generate as ask
     from experiments.questions.generate import write_plan
     from topologies import load_cluster
 
     _check(ctx)
-    check_html(html)
     where = load_cluster(cluster)
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
     write = ctx.params["write"]
@@ -265,8 +265,6 @@ def _print_launch_file(
 
 def _check(ctx: typer.Context) -> None:
     """Refuse options that have no effect beside others, and a plan that cannot be written."""
-    from experiments.files import check_output
-
     values = ctx.params
     if values["write"] is not None:
         check_output(values["write"], (".yaml", ".yml"))

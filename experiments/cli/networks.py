@@ -29,11 +29,16 @@ from experiments.cli.options import (
     with_options,
     with_settings,
 )
-from experiments.cli.show import check_figure, check_perfetto, say, show
+from experiments.cli.show import say, show
+from experiments.files import check_output
+from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from experiments.questions.calibration.calibrate import CalibrationReport, LogCalibrationReport
-    from experiments.questions.calibration.calibrate_steps import StepCalibrationReport
+    from experiments.questions.calibrate import (
+        CalibrationReport,
+        LogCalibrationReport,
+        StepCalibrationReport,
+    )
     from experiments.questions.collective_calls import CollectiveCallsReport
     from experiments.questions.collective_compare import CollectiveCompareReport
     from topologies import Cluster as Description
@@ -113,7 +118,6 @@ def clusters(
     ] = ClusterOutput.TABLE,
 ) -> None:
     """List the catalogue, show a cluster with its sources, or make one from your machine."""
-    from experiments.files import check_output
     from experiments.questions.clusters import clusters as ask
 
     write, links = ctx.params["write"], ctx.params["links"]
@@ -141,14 +145,14 @@ def clusters(
 
 
 def _write(cluster: "Description", path: Path) -> None:
-    from experiments.questions.calibration.calibrate import write_cluster
+    from experiments.questions.calibrate import write_cluster
 
     write_cluster(cluster, path)
     say(f"wrote {path}; use it with --cluster {path}")
 
 
 def _show_bill(ctx: typer.Context, name: str | None, output: ClusterOutput) -> None:
-    from experiments.questions.bill import bill
+    from experiments.questions.clusters import bill
 
     if name is None:
         raise typer.BadParameter("--bill of which cluster? Name one.")
@@ -221,8 +225,6 @@ def collective(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Time a collective as nccl-tests does, or several concurrent ones."""
-    check_figure(figure)
-    check_perfetto(perfetto)
     _check_nodes(ctx.params["nodes"], cluster)
     changes = (*_transport(ctx.params["transport"]), *(ctx.params["what_if"] or ()))
     several = _calls(calls or [])
@@ -241,7 +243,6 @@ def collective(
         return
     if kind is None:
         raise typer.BadParameter("name a kind or calls, or --compare LOG.")
-    from experiments.output.progress import watching
     from experiments.questions.collective import collective as ask
     from experiments.questions.collective import parse_sizes
     from simulator.calls import kind_named
@@ -272,7 +273,7 @@ def _calls_beside(
     options = {name: ctx.params[name] for name in ("ranks", "nodes", "engine")}
     report = collective_calls(calls, cluster, what_ifs=changes, **options)
     if (perfetto := ctx.params["perfetto"]) is not None:
-        from experiments.output.perfetto import write_calls
+        from experiments.output.timeline_files import write_calls
 
         write_calls(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
@@ -282,7 +283,6 @@ def _calls_beside(
 def _compared_with(
     logs: list[Path], cluster: str, kind: str | None, ctx: typer.Context, changes: Sequence[str]
 ) -> "CollectiveCompareReport":
-    from experiments.output.progress import watching
     from experiments.questions.collective_compare import collective_compare
 
     options = {name: ctx.params[name] for name in ("ranks", "nodes")}
@@ -342,7 +342,6 @@ def topology(
     from experiments.questions.topology import topology as ask
     from topologies.cluster.bare import cables_of
 
-    check_figure(figure)
     network, cables = cables_of(spec)
     report = ask(network, **cables, throughput=throughput)
     show(report, output, figure)
@@ -388,22 +387,18 @@ def calibrate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Fit a cluster to a trace, to benchmark logs, or to measured training steps."""
-    from experiments.files import check_output
-    from experiments.output.progress import watching
-
-    check_figure(figure)
     _check_calibration(ctx, trace, logs, steps)
     if write is not None:
         check_output(write, (".yaml", ".yml"))
     report: CalibrationReport | LogCalibrationReport | StepCalibrationReport
     with watching() as watch:
         if steps:
-            from experiments.questions.calibration.calibrate_steps import calibrate_steps
+            from experiments.questions.calibrate import calibrate_steps
 
             engines = {"engine": ctx.params["engine"]} if is_given(ctx, "engine") else {}
             report = calibrate_steps(steps, cluster, watch=watch, **engines)
         elif logs:
-            from experiments.questions.calibration.calibrate import calibrate_logs
+            from experiments.questions.calibrate import calibrate_logs
 
             report = calibrate_logs(
                 logs,
@@ -415,7 +410,7 @@ def calibrate(
                 watch=watch,
             )
         else:
-            from experiments.questions.calibration.calibrate import calibrate as ask
+            from experiments.questions.calibrate import calibrate as ask
 
             report = ask(trace or "", cluster, settings=settings_of(ctx), watch=watch)
     if write is not None:

@@ -46,7 +46,9 @@ from experiments.cli.serving import (
     sweep_deployment,
     utility_of_deployment,
 )
-from experiments.cli.show import answer, check_perfetto, draw_perfetto, say
+from experiments.cli.show import answer, draw_perfetto, say
+from experiments.files import check_output
+from experiments.output.progress import watching
 
 Factor = Annotated[
     float, typer.Option(callback=check_factor, help="How many times as good; 2 halves a latency.")
@@ -302,23 +304,20 @@ def replay(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a step: measured and simulated times per rank, and the critical path."""
-    from experiments.files import check_output
-
     refuse_given(ctx, *_METRICS[metrics])
     if metrics:
         from experiments.questions.metrics import metrics as ask_metrics
 
         answer(ctx, ask_metrics, trace, cluster, windows=windows)
         return
-    from experiments.questions.replay import replay as ask
+    from experiments.questions.explain import replay as ask
 
-    check_perfetto(perfetto)
     if parquet is not None:
         check_output(parquet)
     report = answer(ctx, ask, trace, cluster)
     draw_perfetto(report, perfetto)
     if parquet is not None:
-        from experiments.output.parquet import write_parquet
+        from experiments.output.timeline_files import write_parquet
 
         write_parquet(report.base.timeline, parquet)
         say(f"wrote {parquet}")
@@ -349,7 +348,6 @@ def explain(
     """
     from experiments.questions.explain import explain as ask
 
-    check_perfetto(perfetto)
     report = answer(ctx, ask, trace, cluster, utility=utility, factor=factor)
     draw_perfetto(report, perfetto)
 
@@ -400,7 +398,6 @@ def explore(
     slider moves, --engine when it rests.
     """
     from experiments.explore.explore import serving
-    from experiments.output.progress import watching
 
     with watching() as watch:
         served = serving(trace, cluster, settings_of(ctx), port, watch)
@@ -508,7 +505,6 @@ def share(
     """
     from experiments.questions.share import share as ask
 
-    check_perfetto(perfetto)
     asked = {name: ctx.params[name] for name in (*_PLACEMENT, *_STEPS) if name != "start"}
     report = answer(
         ctx,
@@ -522,7 +518,7 @@ def share(
         **asked,
     )
     if perfetto is not None:
-        from experiments.output.perfetto import write_jobs
+        from experiments.output.timeline_files import write_jobs
 
         write_jobs(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")

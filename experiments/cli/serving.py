@@ -19,16 +19,16 @@ from experiments.cli.options import (
     refuse_given,
     with_options,
 )
-from experiments.cli.show import check_figure, check_html, check_perfetto, say, show
+from experiments.cli.show import Answer, say, show
+from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from experiments.evaluate.serving_fleets import Instances
     from experiments.evaluate.serving_plan import ServingPlan
     from experiments.questions.serving import ServingReport
-    from experiments.questions.serving_rate import ServingRateReport
-    from experiments.questions.serving_sweep import ServingSweepReport
+    from experiments.questions.serving_points import ServingRateReport, ServingSweepReport
 
 _of_engine = in_panel("Engine")
 _of_instances = in_panel("Instances")
@@ -167,9 +167,6 @@ def serving(
     from experiments.evaluate.serving_plan import check_plan, instances_of
     from simulator.support.errors import WorkloadError
 
-    check_figure(figure)
-    check_html(html)
-    check_perfetto(perfetto)
     form, tokens = _form_and_tokens(output or [], ctx.params["output_tokens"])
     plan = _plan_of(ctx, model, tokens)
     try:
@@ -179,7 +176,9 @@ def serving(
     served_by = instances_of(plan, str(cluster))
     report: ServingReport | ServingRateReport | ServingSweepReport
     if ctx.params["find"] is not None:
-        report = _rate(plan, served_by, resource, factor)
+        from experiments.questions.serving_points import serving_rate as ask
+
+        report = _asked(ask, plan, served_by, resources=resource, factor=factor)
     elif (sweep := ctx.params["sweep"]) is not None:
         varied, equals, values = sweep.partition("=")
         if not equals:
@@ -189,7 +188,7 @@ def serving(
     else:
         report = _served(plan, served_by, resource, factor)
         if perfetto is not None:
-            from experiments.output.perfetto import write_serving
+            from experiments.output.timeline_files import write_serving
 
             write_serving(report, perfetto)
             say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
@@ -223,61 +222,32 @@ _NOT_OF_PLANS = ("find", "sweep", "output_tokens")
 def _served(
     plan: "ServingPlan", served_by: "Instances", resources: list[str] | None, factor: float
 ) -> "ServingReport":
-    from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.output.progress import watching
     from experiments.questions.serving import serving as ask
 
-    with watching("points") as watch:
-        return ask(
-            served_by,
-            load_of(plan),
-            slo=slo_of(plan),
-            seeds=plan.seeds,
-            resources=resources,
-            factor=factor,
-            watch=watch,
-        )
-
-
-def _rate(
-    plan: "ServingPlan", served_by: "Instances", resources: list[str] | None, factor: float
-) -> "ServingRateReport":
-    from experiments.evaluate.serving_clients import Closed, Slo
-    from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.output.progress import watching
-    from experiments.questions.serving_rate import serving_rate as ask
-
-    load, slo = load_of(plan), slo_of(plan) or Slo()
-    assert not isinstance(load, Closed)  # noqa: S101 - refused before
-    with watching("points") as watch:
-        return ask(
-            served_by,
-            load,
-            slo=slo,
-            seeds=plan.seeds,
-            resources=resources,
-            factor=factor,
-            watch=watch,
-        )
+    return _asked(ask, plan, served_by, resources=resources, factor=factor)
 
 
 def _sweep(
     plan: "ServingPlan", served_by: "Instances", varied: str, values: list[str]
 ) -> "ServingSweepReport":
-    from experiments.evaluate.serving_plan import load_of, slo_of
-    from experiments.output.progress import watching
-    from experiments.questions.serving_sweep import serving_sweep as ask
+    from experiments.questions.serving_points import serving_sweep as ask
 
+    return _asked(ask, plan, served_by, varied, values)
+
+
+def _asked(
+    ask: "Callable[..., Answer]",
+    plan: "ServingPlan",
+    served_by: "Instances",
+    *arguments: object,
+    **options: object,
+) -> "Answer":
+    """Ask about a plan's load on what serves it."""
+    from experiments.evaluate.serving_plan import load_of, slo_of
+
+    load, about = load_of(plan), {"slo": slo_of(plan), "seeds": plan.seeds}
     with watching("points") as watch:
-        return ask(
-            served_by,
-            load_of(plan),
-            varied,
-            values,
-            slo=slo_of(plan),
-            seeds=plan.seeds,
-            watch=watch,
-        )
+        return ask(served_by, load, *arguments, **about, **options, watch=watch)
 
 
 def _form_and_tokens(output: list[str], tokens: int) -> tuple[Output, int]:
@@ -349,8 +319,6 @@ def _read(
     known = {*_SHOWN, *names}
     rest = [parameter.name or "" for parameter in ctx.command.params]
     refuse_given(ctx, [name for name in rest if name not in known], "on a deployment")
-    check_figure(ctx.params.get("figure"))
-    check_html(ctx.params.get("html"))
     plan = read_serving_plan(file)
     check_plan(plan)
     return plan, instances_of(plan, cluster)

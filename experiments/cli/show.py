@@ -8,17 +8,19 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from experiments.cli.options import Output, settings_of
+from experiments.files import check_output
 from experiments.output.encoding import harmless
+from experiments.output.progress import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from experiments.output.perfetto import WithPath
+    from experiments.output.timeline_files import WithPath
     from experiments.report import Report
 
 
@@ -42,14 +44,18 @@ VerbosityOption = Annotated[
 
 
 def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
-    """Give a command that prints an answer ``--verbose`` and ``--quiet``."""
+    """Give a command that prints an answer ``--verbose`` and ``--quiet``.
+
+    Of one that writes files it is first checked that they can be written.
+    """
     signature = inspect.signature(ask)
     if "output" not in signature.parameters:
         return ask
 
     @wraps(ask)
-    def command(*arguments: object, verbose: bool | None = None, **options: object) -> None:
+    def command(*arguments: object, verbose: bool | None = None, **options: Any) -> None:
         VERBOSITY.set("usual" if verbose is None else "verbose" if verbose else "quiet")
+        _check_written(options)
         ask(*arguments, **options)
 
     option = inspect.Parameter(
@@ -61,26 +67,15 @@ def with_verbosity(ask: "Callable[..., None]") -> "Callable[..., None]":
     return command
 
 
-def check_figure(figure: Path | None) -> None:
-    """Refuse a figure that cannot be written before minutes are spent on what it shows."""
-    from experiments.files import check_output
-
+def _check_written(options: "Mapping[str, Any]") -> None:
+    """Refuse files that cannot be written before minutes are spent on what they show."""
+    figure, html, perfetto = (options.get(name) for name in ("figure", "html", "perfetto"))
     if figure is not None:
         check_output(figure, (".png", ".svg", ".pdf"))
-
-
-def check_html(html: Path | None) -> None:
-    """Refuse a page that cannot be written before minutes are spent on what it shows."""
     if html is not None:
         from experiments.output.page import check_page
 
         check_page(html)
-
-
-def check_perfetto(perfetto: Path | None) -> None:
-    """Refuse a file that cannot be written before minutes are spent on what it shows."""
-    from experiments.files import check_output
-
     if perfetto is not None:
         check_output(perfetto)
 
@@ -88,7 +83,7 @@ def check_perfetto(perfetto: Path | None) -> None:
 def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
     """Write a replay for ui.perfetto.dev if it was asked for."""
     if perfetto is not None:
-        from experiments.output.perfetto import write
+        from experiments.output.timeline_files import write
 
         write(report, perfetto)
         say(f"wrote {perfetto}; open it at https://ui.perfetto.dev")
@@ -97,19 +92,11 @@ def draw_perfetto(report: "WithPath", perfetto: Path | None) -> None:
 def answer(
     ctx: typer.Context, ask: "Callable[..., Answer]", *arguments: object, **options: object
 ) -> "Answer":
-    """Ask a question with the settings, and show its report, as the options of the command say.
-
-    The question is not asked if the figure or the page could not be written.
-    """
-    from experiments.output.progress import watching
-
-    figure, html = ctx.params.get("figure"), ctx.params.get("html")
-    check_figure(figure)
-    check_html(html)
+    """Ask a question with the settings, and show its report, as the options of the command say."""
     settings = settings_of(ctx)
     with watching() as watch:
         report = ask(*arguments, settings=settings, watch=watch, **options)
-    show(report, ctx.params["output"], figure, html)
+    show(report, ctx.params["output"], ctx.params.get("figure"), ctx.params.get("html"))
     if interrupted := getattr(report, "interrupted", ""):
         say(interrupted)
         raise typer.Exit(130)

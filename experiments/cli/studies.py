@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from experiments.cli.options import Html, Output, OutputOption, refuse_given
-from experiments.cli.show import WORDS, check_html, say, show
+from experiments.cli.show import WORDS, say, show
+from experiments.output.progress import watching
 from simulator.support.errors import shown
 from simulator.support.limits import KEEPS
 
@@ -86,7 +87,6 @@ def study(
     Of a study's directory: read it back. With --html, of either, a page with
     the front, filters and points in detail.
     """
-    check_html(html)
     if file.is_dir():
         refuse_given(ctx, _OF_FILES, "for a directory, which is only read")
         _show_kept(file, output, html, details=details, points=point or (), folder=folder)
@@ -96,7 +96,6 @@ def study(
         refuse_given(ctx, ("details",), "without --html")
     elif directory is None:
         raise typer.BadParameter("--html shows the points of a directory: give --directory DIR.")
-    from experiments.output.progress import watching
     from experiments.studies.study import study as ask
 
     # --no-cache is of all commands and stands before them: neither steps nor answers are kept.
@@ -121,7 +120,6 @@ def _show_kept(
     folder: Path | None = None,
 ) -> None:
     """Show what the directory of a study holds."""
-    from experiments.output.progress import watching
     from experiments.studies.report import report as ask
 
     details = details if html is not None else 0
@@ -185,7 +183,6 @@ def atlas(
     Its overview, index.html, opens without a server. For each cell the best of
     several plans is taken; one that does not fit into memory says so.
     """
-    from experiments.output.progress import watching
     from experiments.studies.atlas.atlas import atlas as ask
     from experiments.studies.atlas.atlas import declare_grid, write_overview
 

@@ -24,13 +24,13 @@ from experiments.cli.options import (
     settings_of,
     with_options,
 )
-from experiments.cli.show import check_figure, show
+from experiments.cli.show import show
+from experiments.output.progress import watching
 
 if TYPE_CHECKING:
     from experiments.questions.validation.ratios import RatiosReport
     from experiments.questions.validation.recordings import ValidationReport
-    from experiments.questions.validation.serving import ValidateServingReport
-    from experiments.questions.validation.serving_log import ServingLogReport
+    from experiments.questions.validation.serving import ServingLogReport, ValidateServingReport
     from experiments.questions.validation.steps import StepsReport
     from experiments.report import Report
     from experiments.settings import Watch
@@ -121,9 +121,6 @@ def validate(
     recording of the same program. An error is predicted less measured, in % of
     what was measured.
     """
-    from experiments.output.progress import watching
-
-    check_figure(figure)
     kind = _kind_of(ctx, sources or [])
     refuse_given(ctx, _MEANINGLESS[kind], f"for {_WORDS.get(kind, kind)}")
     if kind in _NEED_CLUSTER and cluster is None:
@@ -226,7 +223,7 @@ def _serving(ctx: typer.Context, _: Sequence[str], watch: "Watch") -> "ValidateS
 
 
 def _serving_log(ctx: typer.Context, _: Sequence[str], __: "Watch") -> "ServingLogReport":
-    from experiments.questions.validation.serving_log import validate_serving_log as ask
+    from experiments.questions.validation.serving import validate_serving_log as ask
 
     return ask(ctx.params["serving_log"], ctx.params["cluster"])
 

@@ -7,8 +7,7 @@ from experiments.output.words import plural, say_time
 from simulator.support.quantities import format_quantity
 
 if TYPE_CHECKING:
-    from experiments.questions.bill import BillReport, BillRow
-    from experiments.questions.clusters import ClustersReport
+    from experiments.questions.clusters import BillReport, BillRow, ClustersReport, PluginsReport
 
 
 def clusters(report: "ClustersReport") -> Document:
@@ -132,3 +131,20 @@ def _about(row: "BillRow") -> str:
 
 def _power_from(row: "BillRow") -> str:
     return f"power: {row.power_source}" if row.power_source else "no power"
+
+
+def plugins(report: "PluginsReport") -> Document:
+    """Say what distributions add."""
+    rows = [
+        Row((row.adds, row.distribution, row.version, row.group, row.refused))
+        for row in report.rows
+    ]
+    columns = ("adds", "distribution", "version", "group", "|refused")
+    headline = f"{plural(len(rows), 'plugin')} installed."
+    if not rows:
+        headline = "No plugin is installed."
+    return Document(
+        title="Plugins",
+        headline=headline,
+        sections=(Section("plugins", "Plugins", [Table(columns, rows, keys=2)]),),
+    )

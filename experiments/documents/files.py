@@ -45,11 +45,9 @@ from simulator.workload import What
 
 if TYPE_CHECKING:
     from collectives.traffic import TrafficWindow
-    from experiments.questions.clusters import PluginsReport
-    from experiments.questions.convert import ConvertReport
+    from experiments.questions.convert import ConvertReport, PackageReport
     from experiments.questions.inspect_trace import HangReport, InspectReport, ProgramReport
     from experiments.questions.metrics import Metric, MetricsReport, Value
-    from experiments.questions.package import PackageReport
     from traces.core.loaded import Coverage, Gap
     from traces.flight_recorder.hang import Hang, StuckCall
 
@@ -214,23 +212,6 @@ def package(report: "PackageReport") -> Document:
         title=f"Package: {report.directory}",
         headline=f"{plural(len(report.files), 'file')} written to {report.directory}.",
         sections=(Section("files", "Files", blocks),),
-    )
-
-
-def plugins(report: "PluginsReport") -> Document:
-    """Say what distributions add."""
-    rows = [
-        Row((row.adds, row.distribution, row.version, row.group, row.refused))
-        for row in report.rows
-    ]
-    columns = ("adds", "distribution", "version", "group", "|refused")
-    headline = f"{plural(len(rows), 'plugin')} installed."
-    if not rows:
-        headline = "No plugin is installed."
-    return Document(
-        title="Plugins",
-        headline=headline,
-        sections=(Section("plugins", "Plugins", [Table(columns, rows, keys=2)]),),
     )
 
 

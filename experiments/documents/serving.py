@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from experiments.evaluate.serving_clients import Slo
     from experiments.priors.errors import ServingPrior
     from experiments.questions.serving import Gain, ServingReport
-    from experiments.questions.serving_rate import LoadCurve, ServingRateReport
-    from experiments.questions.serving_sweep import ServingPoint, ServingSweepReport
+    from experiments.questions.serving_points import (
+        LoadCurve,
+        ServingPoint,
+        ServingRateReport,
+        ServingSweepReport,
+    )
 
 _PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
 

@@ -64,7 +64,7 @@ def cause(
 
     Examples
     --------
-    >>> from experiments.questions.replay import replay
+    >>> from experiments.questions.explain import replay
     >>> base = replay("traces/samples/gpu-dp2-tp4", "dgx-a100").base
     >>> cause(base.scenario.cluster, base.timeline)
     'The GPUs are busy: kernels are 82 % of the critical path, communication is 18 %.'
@@ -388,8 +388,8 @@ def stalls(base: "Baseline") -> list[str]:
     return [
         unprofiled.sentence(),
         *(
-            f"rank {stall.rank} {stall.lane} {stall.name}: {say_time(stall.recorded)} -> "
-            f"{say_time(stall.recorded - stall.removed)}"
+            f"rank {stall.rank} {stall.lane} {stall.name}: {say_time(stall.recorded_s)} -> "
+            f"{say_time(stall.recorded_s - stall.removed_s)}"
             for stall in unprofiled.stalls[:_MOST_STALLS]
         ),
     ]

@@ -47,10 +47,8 @@ from simulator.support.quantities import format_quantity
 from simulator.workload import STEP_BEFORE
 
 if TYPE_CHECKING:
-    from experiments.questions.calibration.calibrate_steps import StepCalibrationReport
-    from experiments.questions.explain import ExplainReport, SavedPart, UtilityParts
+    from experiments.questions.explain import ExplainReport, ReplayReport, SavedPart, UtilityParts
     from experiments.questions.generate import GenerationReport, MemoryReport
-    from experiments.questions.replay import ReplayReport
     from experiments.routing_notes import RoutingNotes
     from simulator.analysis.attribution import PathPart, Stretch
     from traces.generate.memory import StageMemory
@@ -458,55 +456,6 @@ def prior_words(report: "GenerationReport") -> str:
     return (
         f"{prior['steps']:,} measured ({prior['like']}):\nmedian error {median}, 90 % within"
         f" {p90}, bias {sign}"
-    )
-
-
-def step_calibration(report: "StepCalibrationReport") -> Document:
-    """Say what measured steps showed of a cluster, and what the next one is off by."""
-    before, after, left_out = (
-        report.median(name) for name in ("before_pct", "after_pct", "left_out_pct")
-    )
-    headline = (
-        f"{report.base.name} was calibrated with {plural(len(report.steps), 'measured step')}"
-    )
-    if left_out is None:
-        headline += ": too few to say what the next one is off by, which takes three."
-    else:
-        headline += (
-            f". One that is left out is predicted with a median error of {percent(left_out)},"
-            f" uncalibrated {percent(before or 0.0)}."
-        )
-    figures = [
-        (row.figure, "unchanged" if row.multiple is None else f"x{row.multiple:.3f}", row.note)
-        for row in report.figures
-    ]
-    steps = [
-        (
-            row.id,
-            row.model,
-            f"{row.gpus:,}",
-            row.parallelism,
-            say_time(row.measured_step_s),
-            *(
-                "" if error is None else f"{error:+.2f} %"
-                for error in (row.before_pct, row.after_pct, row.left_out_pct)
-            ),
-        )
-        for row in report.steps
-    ]
-    columns = ("id", "model", ">gpus", "|parallelism", ">measured")
-    errors = (">error\nof cluster", ">error\ncalibrated", ">left out")
-    foot = f"median {percent(before or 0.0)} before, {percent(after or 0.0)} calibrated"
-    return Document(
-        title=f"Calibration: {report.base.name} with measured steps",
-        headline=headline,
-        sections=(
-            Section(
-                "figures", "Figures", [Table.of(("figure", ">its part takes", "note"), figures)]
-            ),
-            Section("steps", "Steps", [Table.of((*columns, *errors), steps, foot=foot)], wide=True),
-        ),
-        details={"left out": "error of a step by a calibration with the others"},
     )
 
 

@@ -26,8 +26,12 @@ from experiments.settings import EVERY
 if TYPE_CHECKING:
     from experiments.questions.validation.ratios import RatioPrediction, RatiosReport
     from experiments.questions.validation.recordings import StepError, ValidationReport
-    from experiments.questions.validation.serving import ServingErrors, ValidateServingReport
-    from experiments.questions.validation.serving_log import LogFigure, ServingLogReport
+    from experiments.questions.validation.serving import (
+        LogFigure,
+        ServingErrors,
+        ServingLogReport,
+        ValidateServingReport,
+    )
     from experiments.questions.validation.steps import StepPrediction, StepsReport
     from experiments.validation.errors import ErrorSummary, PairErrors, Score
     from experiments.validation.predicted_points import PointError

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.libraries.engine_all_reduce import engine_all_reduce
-from experiments.scenario.collective_times import collective_time
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import collective_time
 from simulator.accelerators import Accelerator, compute_capability
 from simulator.builder import WorkloadBuilder
 from simulator.calls import Call, Group

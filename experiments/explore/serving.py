@@ -36,8 +36,7 @@ from experiments.explore.state import say_factor
 from experiments.output.document import Document
 from experiments.output.page import fragment
 from experiments.questions.serving import ServingReport, serving
-from experiments.questions.serving_rate import load_curve
-from experiments.questions.serving_sweep import DEGREE, Served, at_point
+from experiments.questions.serving_points import DEGREE, Served, at_point, load_curve
 from experiments.scenario.words import check_factor
 from experiments.settings import Settings, Watch
 from simulator.support.errors import SettingsError, TwofoldError, shown

@@ -33,6 +33,7 @@ from experiments.explore.answers import (
     say_price,
     say_time,
     slider,
+    strips,
 )
 from experiments.explore.choices import (
     BANDWIDTHS,
@@ -54,8 +55,7 @@ from experiments.explore.state import (
     settings_with,
     without_view,
 )
-from experiments.explore.strips import strips
-from experiments.output.slices import Ranks, ranks_drawn
+from experiments.output.drawn import Ranks, ranks_drawn
 from experiments.points.utility import utilities
 from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
@@ -167,7 +167,7 @@ class Session:
         state
             What is set.
         windows
-            Of the timeline (:func:`experiments.explore.strips.strips`).
+            Of the timeline (:func:`experiments.explore.answers.strips`).
         watch
             Told of what is done, and may raise to have done with it; what was made so far is kept,
             so that the next state of the same network begins there.

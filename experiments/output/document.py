@@ -38,19 +38,12 @@ class Doubt:
         return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
 
 
-class DoubtAnswer(TypedDict):
-    """A cause of poor trust and its remedy."""
-
-    cause: str
-    remedy: str
-
-
 class TrustAnswer(TypedDict):
     """How far an answer is to be trusted: ``grade`` is good, fair or poor; ``doubts`` say why."""
 
     grade: Grade
     text: str
-    doubts: list[DoubtAnswer]
+    doubts: list[Doubt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +56,7 @@ class Trust:
 
     def answer(self) -> TrustAnswer:
         """Return it for JSON."""
-        doubts: list[DoubtAnswer] = [
-            {"cause": doubt.cause, "remedy": doubt.remedy} for doubt in self.doubts
-        ]
-        return {"grade": self.grade, "text": self.text, "doubts": doubts}
+        return {"grade": self.grade, "text": self.text, "doubts": list(self.doubts)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,8 @@ from experiments.output.document import (
     Timeline,
     View,
 )
+from experiments.output.drawn import busiest, by_resource, links_drawn, ranks_drawn
 from experiments.output.encoding import jsonable
-from experiments.output.links import busiest, by_resource, links_drawn
-from experiments.output.slices import ranks_drawn
 from experiments.output.words import say_time
 from simulator.analysis.critical_path import critical_path
 from simulator.support.errors import OutputError, pip_install

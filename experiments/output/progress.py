@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from experiments.output.encoding import harmless
-from simulator.engine.simulate import Progress as Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from experiments.settings import Watch
+    from simulator.engine.simulate import Progress as Report
 
 _PATIENCE = 1.0
 """Seconds without a word before the bar appears."""
@@ -37,7 +37,7 @@ def watching(unit: str = "calls") -> "Iterator[Watch]":
         yield lambda what: _logger(f"simulating {what}", unit, last_report)
 
 
-def _logger(what: str, unit: str, last_report: list[float]) -> Report:
+def _logger(what: str, unit: str, last_report: list[float]) -> "Report":
     """Say it in lines; ``last_report`` is when the last was, for all simulations of a command."""
 
     def report(done: int, total: int) -> None:
@@ -79,7 +79,7 @@ def bar(unit: str = "calls") -> "Iterator[Watch]":
             shown.stop()
 
 
-def _reporter(bar: "Progress", what: str, begun: float) -> Report:
+def _reporter(bar: "Progress", what: str, begun: float) -> "Report":
     task: TaskID | None = None
     shown = begun
 

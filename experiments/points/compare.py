@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Unpack
 
 from experiments.baseline import Settings, baseline
 from experiments.calibration.calibration import with_calibration
+from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import exposed_outcome
-from experiments.output.document import Document
 from experiments.points.report import (
     INTERVAL,
     Columns,
@@ -22,7 +22,7 @@ from experiments.points.report import (
 from experiments.priors.doubts import touched
 from experiments.priors.network import prior_of, say_prior
 from experiments.provenance import ClusterIdentity, identity
-from experiments.question import question
+from experiments.report import question
 from experiments.scenario.change import Change
 from experiments.scenario.cluster import moved_to
 from experiments.settings import SettingsOptions, Watch
@@ -57,6 +57,7 @@ class CompareReport(PointsReport):
     """Clusters in the order they were given."""
 
     schema: ClassVar[str] = "twofold/compare/1"
+    document = documents.compare
     columns: ClassVar[Columns] = _COLUMNS
 
     clusters: tuple[Cluster, ...] = ()
@@ -82,12 +83,6 @@ class CompareReport(PointsReport):
                 if cluster.is_one_graph
             ]
         return tuple(notes)
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import points  # numbers need none of it
-
-        return points.compare(self)
 
 
 @question("compare")

@@ -14,9 +14,9 @@ import numpy as np
 
 from collectives.libraries.planners import one_schedule
 from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.documents import points as documents
 from experiments.evaluate.design_points import Answered, DesignPoints, steps
 from experiments.intervals.interval import Interval
-from experiments.output.document import Document
 from experiments.points.report import (
     INTERVAL,
     Columns,
@@ -28,7 +28,7 @@ from experiments.points.report import (
     saved_by,
     without_effect,
 )
-from experiments.question import question
+from experiments.report import question
 from experiments.scenario.change import is_of_links
 from experiments.scenario.resources import (
     RANKS,
@@ -76,6 +76,7 @@ class SweepReport(PointsReport):
     """Points of one resource in order of the factor; ``note`` says if it cannot matter."""
 
     schema: ClassVar[str] = "twofold/sweep/1"
+    document = documents.sweep
     columns: ClassVar[Columns] = _COLUMNS
 
     resource: str
@@ -95,12 +96,6 @@ class SweepReport(PointsReport):
     def warning(self) -> str:
         """What makes it doubtful what the resource buys; "" where it cannot matter."""
         return "" if self.note else self.base.doubts.of(self.resource)
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import points  # numbers need none of it
-
-        return points.sweep(self)
 
 
 @question("sweep")
@@ -185,6 +180,7 @@ class CurveReport(PointsReport):
     """
 
     schema: ClassVar[str] = "twofold/curve/1"
+    document = documents.curve
     columns: ClassVar[Columns] = _CURVE_COLUMNS
 
     resource: str
@@ -220,12 +216,6 @@ class CurveReport(PointsReport):
         """What makes it doubtful what the resource buys; "" where it cannot matter."""
         unused = without_effect(self.base, self.resource, 2.0)
         return "" if unused else self.base.doubts.of(self.resource)
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import points  # numbers need none of it
-
-        return points.curve(self)
 
 
 @question("curve")

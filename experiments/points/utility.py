@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import spent
 from experiments.intervals.bound import BOUND_ASSUMES
-from experiments.output.document import Document
 from experiments.points.failures import FailingJob, FailuresAnswer, parse_failures
 from experiments.points.report import (
     Columns,
@@ -28,7 +28,7 @@ from experiments.points.report import (
     saved_by,
     without_effect,
 )
-from experiments.question import question
+from experiments.report import question
 from experiments.scenario.resources import (
     RANKS,
     amount_of,
@@ -82,6 +82,7 @@ class UtilityReport(PointsReport):
     """
 
     schema: ClassVar[str] = "twofold/utility/1"
+    document = documents.utility
     columns: ClassVar[Columns] = _COLUMNS
 
     factor: float
@@ -102,12 +103,6 @@ class UtilityReport(PointsReport):
             "failures": failures,
             "utilities": self.rows(),
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import points  # numbers need none of it
-
-        return points.utility(self)
 
 
 @question("utility")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Unpack
 import numpy as np
 
 from experiments.baseline import Baseline, Settings, Where, baseline
+from experiments.documents import points as documents
 from experiments.evaluate.design_points import Changing, simulated
 from experiments.evaluate.parallel import Outcome, exposed_outcome
-from experiments.output.document import Document
 from experiments.points.report import (
     INTERVAL,
     Columns,
@@ -21,7 +21,7 @@ from experiments.points.report import (
     saved_by,
 )
 from experiments.priors.doubts import touched
-from experiments.question import question
+from experiments.report import question
 from experiments.scenario.change import Change, Changed
 from experiments.scenario.language import parse_change
 from experiments.settings import SettingsOptions, Watch
@@ -59,17 +59,12 @@ class WhatIfReport(PointsReport):
 
     refused: tuple[RefusedChange, ...] = ()
     schema: ClassVar[str] = "twofold/what-if/1"
+    document = documents.what_ifs
     columns: ClassVar[Columns] = _COLUMNS
 
     def answer(self) -> WhatIfAnswer:
         """Return the JSON answer."""
         return {**self.of_baseline(), "points": self.rows(), "refused": list(self.refused)}
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import points  # numbers need none of it
-
-        return points.what_ifs(self)
 
 
 @question("what_if")

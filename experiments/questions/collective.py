@@ -12,15 +12,14 @@ import numpy as np
 from collectives import Machine, plan
 from collectives.bandwidth import algbw, busbw
 from collectives.libraries.planners import algorithm_named, parse_rule
-from experiments.output.document import Document
+from experiments.documents import networks as documents
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.routing_notes import RoutingAnswer, RoutingNotes, notes_of_call
-from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import one_call
 from simulator.builder import WorkloadBuilder
 from simulator.calls import KINDS, CallRow, kind_named
 from simulator.engine.simulate import Planner, simulate
@@ -98,6 +97,8 @@ class CollectiveReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/collective/1"
+    listed: ClassVar = CollectivePoint, "points"
+    document = documents.collective
 
     where: str
     engine: str
@@ -118,16 +119,6 @@ class CollectiveReport(Report):
             "routing": self.routing.answer(),
             "imbalance": self.imbalance,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import networks  # numbers need none of it
-
-        return networks.collective(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return CollectivePoint, self.points
 
 
 SIZES = "1KiB..1GiB"

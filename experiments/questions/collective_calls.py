@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from collectives.bandwidth import busbw
 from collectives.libraries.planners import algorithm_named
-from experiments.output.document import Document
+from experiments.documents import networks as documents
 from experiments.priors.network import NetworkPrior, prior_of
 from experiments.provenance import Head, Unbounded
-from experiments.question import question
 from experiments.questions.collective import changed_network, cluster_of, network_of
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.timed_calls import TimedCall, for_ranks, parse_timed_call
 from simulator.builder import WorkloadBuilder
@@ -119,6 +118,8 @@ class CollectiveCallsReport(Report):
     """Calls beside each other on a network (``where``): each alone, together, and in pairs."""
 
     schema: ClassVar[str] = "twofold/collective_calls/1"
+    listed: ClassVar = CallBeside, "calls"
+    document = documents.collective_calls
 
     where: str
     engine: str
@@ -141,16 +142,6 @@ class CollectiveCallsReport(Report):
             "spans": list(self.spans),
             "network_prior": list(self.network_prior),
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import networks  # numbers need none of it
-
-        return networks.collective_calls(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return CallBeside, self.calls
 
 
 @question("collective_calls")

@@ -27,11 +27,10 @@ from experiments.calibration.modelled_calls import (
     modelled,
     site_of,
 )
-from experiments.output.document import Document
+from experiments.documents import networks as documents
 from experiments.provenance import Head, Unbounded
-from experiments.question import question
 from experiments.questions.collective import changed_network, cluster_of
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.settings import Watch
 from experiments.validation.errors import NEAR_PCT, ErrorSummary, Prediction, error_summary
 from simulator.calls import KINDS, kind_named
@@ -103,6 +102,8 @@ class CollectiveCompareReport(Report):
     """Measured calls beside the model, curve by curve in ascending order of size."""
 
     schema: ClassVar[str] = "twofold/collective_compare/1"
+    listed: ClassVar = ComparedCall, "calls"
+    document = documents.collective_compare
 
     cluster: Cluster
     calls: tuple[ComparedCall, ...]
@@ -143,16 +144,6 @@ class CollectiveCompareReport(Report):
             for text, calls in by_text.items()
         ]
         return tuple(sorted(counts, key=lambda count: -count.rows))
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import networks  # numbers need none of it
-
-        return networks.collective_compare(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return ComparedCall, self.calls
 
 
 @question("collective_compare")

@@ -1,29 +1,264 @@
-"""Convert: a step of any format to a form that other tools read."""
+"""Convert: a step of any format to a form that other tools read, or to a CCL-Bench package.
 
-from collections.abc import Callable
+A package is a workload card with what is known, the traces, launch scripts and metrics.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from experiments.baseline import Settings
+from experiments.cards import check_card, kind_of_group
+from experiments.documents import files as documents
 from experiments.files import check_apart
-from experiments.output.document import Document
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.questions.metrics import metrics
+from experiments.report import Report, question
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, as_recorded
 from simulator.calls import Call
 from simulator.schedule import Schedule
-from simulator.support.errors import DeadlockError, OutputError
+from simulator.support.errors import DeadlockError, OutputError, TraceError
 from simulator.support.quantities import format_quantity
 from topologies import Cluster, load_cluster
-from traces.card.package import open_package
+from traces.card.card import TEMPLATE_VERSION, Section, WorkloadCard, write_card
+from traces.card.package import find_package, load_package, open_package, trace_files
 from traces.chakra.write import save_chakra
 from traces.core.loaded import Loaded
 from traces.goal.read import load_goal
 from traces.goal.write import write_goal
 from traces.kineto.write import what_is_not_told, write_kineto
+from traces.load import recognised
+
+CARD, TRACES, SCRIPTS, METRICS = "workload_card.yaml", "traces", "scripts", "metrics.json"
+_GIGABIT = 1e9 / 8
+_TRACE_TYPES = {"kineto": "json"}
+"""What cards call a format, where it is not our own name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedFile:
+    """A file of the package, and where it is from."""
+
+    file: str
+    bytes: int
+    source: str
+
+
+class PackageAnswer(Head):
+    """What was written, the keys of the card that are blank, and what the trace contradicts."""
+
+    directory: str
+    files: list[PackagedFile]
+    blank: list[str]
+    card_findings: list[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PackageReport(Report):
+    """What was written: files, the card, its blank keys, and what of it the trace contradicts."""
+
+    schema: ClassVar[str] = "twofold/package/1"
+    listed: ClassVar = PackagedFile, "files"
+    document = documents.package
+
+    directory: str
+    files: tuple[PackagedFile, ...]
+    card: WorkloadCard
+    blank: tuple[str, ...]
+    findings: tuple[str, ...]
+    settings: Settings
+    cluster: Cluster | None
+
+    def answer(self) -> "PackageAnswer":
+        """Return the JSON answer."""
+        return {
+            **self.head(self.cluster, self.settings),
+            "directory": self.directory,
+            "files": list(self.files),
+            "blank": list(self.blank),
+            "card_findings": list(self.findings),
+        }
+
+
+@question("package")
+def package(
+    trace: Path | str,
+    directory: Path | str,
+    *,
+    cluster: Cluster | Path | str | None = None,
+    scripts: Sequence[Path] = (),
+    settings: Settings | None = None,
+    **options: Unpack[SettingsOptions],
+) -> PackageReport:
+    """Write a package of a trace into a new or empty directory; all of it, or nothing.
+
+    The card has what the trace gives (ranks, accelerator, sizes of labelled groups) and the
+    cluster (bandwidths, ranks per node, library); every other key of the template is there and
+    blank. Where ``trace`` is a package, its card is kept and only blank keys are filled.
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`traces.card.package.load_package` says; OutputError if the directory cannot be
+        written.
+    """
+    target, source = Path(directory), find_package(trace)
+    _check_free(target)
+    settings = as_recorded(settings)
+    loaded = load_package(trace, settings.step)
+    where = cluster if isinstance(cluster, Cluster) or cluster is None else load_cluster(cluster)
+    inner = source.traces if source is not None else Path(trace)
+    files = trace_files(inner)
+    card = source.card if source is not None else WorkloadCard()
+    if where is not None:
+        card = _filled(card, _of_cluster(where, loaded, settings.nodes))
+    card = _filled(card, _of_trace(loaded, recognised(inner)))
+    record = metrics(trace, where, settings=settings).record()
+    numbers = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    with _whole(target) as folder:
+        written = [*_copied(files, folder, TRACES), *_copied(scripts, folder, SCRIPTS)]
+        for name, text in ((CARD, write_card(card)), (METRICS, numbers)):
+            (folder / name).write_text(text, "utf-8")
+            written.append(PackagedFile(name, (folder / name).stat().st_size, "made"))
+    return PackageReport(
+        directory=str(target),
+        files=tuple(written),
+        card=card,
+        blank=tuple(blank_keys(card)),
+        findings=check_card(card, loaded, source=str(target / CARD)),
+        settings=settings,
+        cluster=where,
+    )
+
+
+def blank_keys(section: Section, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of the template's keys that have no value."""
+    for name, field in type(section).model_fields.items():
+        value, path = getattr(section, name), f"{prefix}{field.alias or name}"
+        if isinstance(value, Section):
+            yield from blank_keys(value, f"{path}.")
+        elif value in (None, ()):
+            yield path
+
+
+def _filled(card: WorkloadCard, values: dict[str, Any]) -> WorkloadCard:
+    data = card.model_dump(by_alias=True)
+    _merge(data, values)
+    return WorkloadCard.model_validate(data)
+
+
+def _merge(data: dict[str, Any], values: dict[str, Any]) -> None:
+    """Fill what is blank in ``data`` with what is known; what is there stays."""
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            _merge(data[key], value)
+        elif data.get(key) in (None, (), [], {}):
+            data[key] = value
+
+
+def _of_trace(loaded: Loaded, kind: str) -> dict[str, Any]:
+    """Return what the trace gives, as a card has it."""
+    name = loaded.accelerator
+    xpu = {
+        "type": None if not name else "TPU" if "tpu" in name.lower() else "GPU",
+        "model": name or None,
+        "total_count": loaded.coverage.ranks_in_job,
+    }
+    return {
+        "version": TEMPLATE_VERSION,
+        "workload": {"hardware": {"xpu_spec": xpu}},
+        "Model-executor": {"model_plan_parallelization": _parallel_sizes(loaded)},
+        "metric_source": {"traces": [_TRACE_TYPES.get(kind, kind)]},
+    }
+
+
+def _parallel_sizes(loaded: Loaded) -> dict[str, int]:
+    """Sizes of the groups whose label names a kind of parallelism, where they agree.
+
+    Data parallel groups are taken to be replicas: no label says whether they are shards.
+    """
+    sizes: dict[str, set[int]] = {}
+    for group in loaded.workload.groups:
+        kind = kind_of_group(group.label)
+        if kind is not None:
+            sizes.setdefault(kind, set()).add(len(group.ranks))
+    degrees = {kind: degree.pop() for kind, degree in sizes.items() if len(degree) == 1}
+    if "dp" in degrees:
+        degrees["dp_replicate"] = degrees.pop("dp")
+    return degrees
+
+
+def _of_cluster(cluster: Cluster, loaded: Loaded, nodes: int | None) -> dict[str, Any]:
+    """Return what the cluster gives, as a card has it; its name identifies it."""
+    ranks = loaded.coverage.ranks_in_job
+    fabric, library = cluster.scale_out, cluster.library
+    out = fabric.bandwidth / _GIGABIT if fabric is not None else None
+    hardware: dict[str, Any] = {
+        "workload": {
+            "hardware": {
+                "network_topo": {
+                    "topology": f"{(fabric or cluster.scale_up).topology} ({cluster.name})",
+                    "bandwidth_gbps": [out, cluster.scale_up.bandwidth / _GIGABIT],
+                },
+                "xpu_spec": {
+                    "model": loaded.accelerator or cluster.accelerator.name,
+                    "count_per_node": ranks // nodes if nodes else cluster.ranks_per_node,
+                },
+            }
+        }
+    }
+    if library is not None and library.name != "none":
+        named = {"name": library.name.upper(), "version": library.version}
+        hardware["Model-executor"] = {"communication_library": named}
+    return hardware
+
+
+def _check_free(target: Path) -> None:
+    try:
+        exists = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be read: {error.strerror or error}") from error
+    if exists:
+        raise OutputError(f"{target}: exists and is not an empty directory; choose another")
+    if not target.absolute().parent.is_dir():
+        raise OutputError(f"{target}: there is no directory {target.absolute().parent}")
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Yield a directory beside the target that takes its name when all is written."""
+    partial = target.absolute().with_name(f".{target.absolute().name}.{os.getpid()}.part")
+    try:
+        partial.mkdir()
+        try:
+            yield partial
+            if target.is_dir():
+                target.rmdir()
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        where = error.filename or target
+        raise OutputError(f"{where}: cannot be copied or written: {error.strerror}") from error
+
+
+def _copied(files: Sequence[Path], folder: Path, name: str) -> Iterator[PackagedFile]:
+    names = [file.name for file in files]
+    if len(set(names)) < len(names):
+        raise OutputError(f"{folder.name}: two files have the same name: {sorted(names)}")
+    for file in files:
+        (folder / name).mkdir(exist_ok=True)
+        if not file.is_file():
+            raise TraceError(f"{file}: cannot be read: no such file")
+        copy = folder / name / file.name
+        shutil.copyfile(file, copy)
+        yield PackagedFile(f"{name}/{file.name}", copy.stat().st_size, str(file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +287,8 @@ class ConvertReport(Report):
     """What was read, and the files it became; ``notes`` say what the form has no place for."""
 
     schema: ClassVar[str] = "twofold/convert/1"
+    listed: ClassVar = Written, "files"
+    document = documents.convert
 
     loaded: Loaded
     form: str
@@ -73,16 +310,6 @@ class ConvertReport(Report):
             "files": list(self.files),
             "notes": list(self.notes),
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import files  # numbers need none of it
-
-        return files.convert(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return Written, self.files
 
 
 @question("convert")

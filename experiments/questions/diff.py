@@ -16,12 +16,11 @@ from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, Settings, Where, baseline
 from experiments.costing.collective_costs import alone, by_trace
+from experiments.documents import difference as documents
 from experiments.evaluate.likely_changes import Likely, Recorded, call_costs, likely_changes
 from experiments.evaluate.parallel import map_scenarios, outcome
-from experiments.output.document import Document
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
 from experiments.settings import SettingsOptions, Watch
@@ -161,6 +160,8 @@ class DiffReport(Report):
     """Two steps compared; parts are the greatest differences first."""
 
     schema: ClassVar[str] = "twofold/diff/1"
+    listed: ClassVar = DiffPart, "parts"
+    document = documents.diff
 
     a: Side
     b: Side
@@ -211,16 +212,6 @@ class DiffReport(Report):
             "what_ifs": list(self.changes),
             "together": self.together,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import difference  # numbers need none of it
-
-        return difference.diff(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return DiffPart, self.parts
 
 
 @question("diff")
@@ -297,7 +288,7 @@ def _card(trace: Path | str) -> Where:
     package = find_package(trace)
     if package is None:
         return None
-    from experiments.cards.cluster import card_cluster
+    from experiments.cards import card_cluster
 
     return card_cluster(package.card, source=str(package.file))
 

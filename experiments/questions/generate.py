@@ -3,33 +3,36 @@
 Or only what fills the memory of each rank of it, without generating it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import ClassVar, Unpack
 
+from collectives.libraries.planners import parse_rule
 from experiments.baseline import Baseline, BaselineAnswer, Settings, replayed
+from experiments.documents import steps as documents
 from experiments.evaluate.generated_steps import (
     accelerator_of,
     memory_on,
     representatives,
+    simulated,
     whole,
     with_own_rates,
 )
 from experiments.files import writing
-from experiments.output.document import Document
 from experiments.priors.steps import StepPrior, likely_step, step_prior
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
-from experiments.scenario.nccl_environment import nccl_environment
+from experiments.report import Report, Rows, question
 from experiments.scenario.scenario import FOLDING
 from experiments.settings import SettingsOptions, Watch
+from experiments.validation.measured_steps import MeasuredStep
 from simulator.analysis.critical_path import critical_path, path_by_group, path_by_what
 from simulator.analysis.metrics import exposed_communication
 from simulator.imbalance import Imbalance, parse_imbalance
 from simulator.support.errors import WhatIfError
 from topologies import Cluster, load_cluster, place, with_nodes
+from topologies.cluster.changed import with_setting
 from traces.generate.generate import CallVolume, Volumes, as_loaded
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, OwnKernels
 from traces.generate.launch_files import Job, notes_of
@@ -73,6 +76,8 @@ class GenerationReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/generate/1"
+    listed: ClassVar = CallVolume, "exchanged"
+    document = documents.generation
 
     base: Baseline
     plan: GenerationPlan
@@ -141,16 +146,6 @@ class GenerationReport(Report):
             "critical_path_s": self.path_by_what,
             "critical_path_by_group_s": self.path_by_group,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import steps  # numbers need none of it
-
-        return steps.generation(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return CallVolume, self.exchanged
 
 
 @question("generate")
@@ -443,6 +438,7 @@ class MemoryReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/memory/1"
+    document = documents.memory
 
     plan: GenerationPlan
     stages: tuple[StageMemory, ...]
@@ -470,12 +466,6 @@ class MemoryReport(Report):
             "stages": [_row(stage) for stage in self.stages],
             "would_fit": list(self.would_fit),
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import steps  # numbers need none of it
-
-        return steps.memory(self)
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -532,3 +522,126 @@ def memory(plan: GenerationPlan) -> MemoryReport:
             for part in alternatives(plan)
         ),
     )
+
+
+def step_on(
+    cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
+) -> float:
+    """Return how long the step that a row describes takes on a cluster (s).
+
+    Raises
+    ------
+    TwofoldError
+        As :func:`plan_on` says.
+    """
+    plan = plan_on(
+        cluster,
+        model=step.model,
+        parallelism=step.parallelism,
+        run=step.run,
+        ignore_memory=ignore_memory,
+    )
+    return simulated(plan, cluster, settings).makespan
+
+
+def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, list[str]]:
+    """Return a row's cluster, with as many nodes as its job needs, and what that takes for granted.
+
+    ``on`` stands for the cluster that the row names.
+
+    Raises
+    ------
+    ClusterError
+        As :func:`topologies.load_cluster`.
+    """
+    cluster = on or load_cluster(step.cluster)
+    needed = -(-step.parallelism.ranks // cluster.ranks_per_node)
+    if cluster.node_kinds or needed <= cluster.nodes:
+        return cluster, []
+    grown = cluster.model_copy(update={"nodes": needed})
+    return grown, [f"{needed} nodes where {cluster.name} has {cluster.nodes}"]
+
+
+_ALGORITHMS = {
+    "ring": "ring",
+    "tree": "tree",
+    "nvls": "nvls",
+    "nvls_tree": "nvlstree",
+    "collnet": "collnetchain",
+}
+"""Algorithms as NCCL_ALGO spells them (NCCL user guide, environment variables)."""
+_KINDS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+
+
+def nccl_environment(
+    cluster: Cluster, what_ifs: Sequence[str] = (), algorithms: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return what has to be set so that NCCL (or RCCL) does what is simulated.
+
+    Parameters
+    ----------
+    cluster
+        Its library and transport, where they differ from what NCCL does by itself.
+    what_ifs
+        ``NCCL_... = VALUE``, ``p2p LEVEL`` and ``transport NAME``.
+    algorithms
+        Rules for all sizes of a kind, such as ``all_reduce=tree``.
+
+    Raises
+    ------
+    WhatIfError
+        If the library has no such variables, a what-if changes the machine or the step, or a rule
+        is for some sizes or groups only, which NCCL_ALGO cannot say.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> nccl_environment(load_cluster("hgx-h100"), ["NCCL_PXN_DISABLE = 1"], ["all_reduce=tree"])
+    {'NCCL_PXN_DISABLE': '1', 'NCCL_ALGO': 'allreduce:tree'}
+    """
+    library = cluster.library
+    if library is not None and library.name not in ("nccl", "rccl", "none"):
+        raise WhatIfError(f"{cluster.name} runs {library.name}, which has none of NCCL's variables")
+    environment = {}
+    for text in what_ifs:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if equals and name.startswith("NCCL_"):
+            cluster = with_setting(cluster, name, value)
+            environment[name] = value
+        elif name.startswith("transport "):
+            cluster = with_setting(cluster, "scale_out.transport", name.removeprefix("transport "))
+        elif name.startswith("p2p "):
+            cluster = with_setting(cluster, "library.p2p", name.removeprefix("p2p "))
+        else:
+            raise WhatIfError(f"{text!r} changes the machine or the step, not how it is launched")
+    environment |= {
+        name: value for name, value in _settings(cluster).items() if name not in environment
+    }
+    if algorithms:
+        environment["NCCL_ALGO"] = ";".join(map(_forced, algorithms))
+    return environment
+
+
+def _settings(cluster: Cluster) -> dict[str, str]:
+    """Return what a cluster's file says of its library, where NCCL would do otherwise."""
+    library, fabric = cluster.library, cluster.scale_out
+    settings: dict[str, str] = {}
+    if library is not None and library.p2p is not None:
+        is_off = library.p2p == "LOC"
+        settings = {"NCCL_P2P_DISABLE": "1"} if is_off else {"NCCL_P2P_LEVEL": library.p2p}
+    if library is not None and not library.pxn:
+        settings["NCCL_PXN_DISABLE"] = "1"
+    if library is not None and library.sharp:
+        settings["NCCL_COLLNET_ENABLE"] = "1"
+    if getattr(fabric, "transport", None) == "sockets":
+        settings["NCCL_IB_DISABLE"] = "1"
+    return settings
+
+
+def _forced(text: str) -> str:
+    rule = parse_rule(text)
+    if rule.kind not in _KINDS or rule.algorithm not in _ALGORITHMS:
+        raise WhatIfError(f"{text!r}: NCCL_ALGO has no {rule.algorithm} for {rule.kind}")
+    if rule.label is not None or (rule.least, rule.most) != (0.0, inf):
+        raise WhatIfError(f"{text!r}: NCCL_ALGO is for all sizes and groups of a kind")
+    return f"{rule.kind.replace('_', '')}:{_ALGORITHMS[rule.algorithm]}"

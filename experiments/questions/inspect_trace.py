@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.output.document import Document
+from experiments.documents import files as documents
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, Rows, question
 from simulator.support.errors import TraceError
 from simulator.workload import What
 from traces.card.package import find_package, open_package
@@ -65,6 +64,8 @@ class InspectReport(Report):
     """A trace's content: ops by what they are, calls, and the coverage."""
 
     schema: ClassVar[str] = "twofold/inspect/1"
+    listed: ClassVar = CallSummary, "calls"
+    document = documents.inspect
 
     loaded: Loaded
     ops: dict[str, int]
@@ -96,16 +97,6 @@ class InspectReport(Report):
             "unused_events": dict(coverage.unused),
             "skipped_files": [{"file": file, "reason": why} for file, why in coverage.skipped],
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import files  # numbers need none of it
-
-        return files.inspect(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return CallSummary, self.calls
 
 
 @question("inspect")
@@ -195,6 +186,7 @@ class ProgramReport(Report):
     """What an Execution Trace holds: a program without times, which cannot be replayed alone."""
 
     schema: ClassVar[str] = "twofold/program/1"
+    document = documents.program
 
     summary_of_file: EtSummary
 
@@ -225,12 +217,6 @@ class ProgramReport(Report):
             ],
             "unused": summary.unused,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import files  # numbers need none of it
-
-        return files.program(self)
 
     def table(self) -> Rows:
         """Return the CSV answer."""
@@ -308,6 +294,7 @@ class HangReport(Report):
     """Where the ranks of a job stood when the flight recorder was dumped."""
 
     schema: ClassVar[str] = "twofold/hang/1"
+    document = documents.hang
 
     trace: str
     hang: Hang
@@ -345,12 +332,6 @@ class HangReport(Report):
                 for call, since in zip(hang.calls, self.since(hang.calls), strict=True)
             ],
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import files  # numbers need none of it
-
-        return files.hang(self)
 
     def table(self) -> Rows:
         """Return the CSV answer."""

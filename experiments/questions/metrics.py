@@ -21,12 +21,10 @@ from collectives.traffic import (
     utilisations,
 )
 from experiments.baseline import Baseline, BaselineAnswer, Settings, baseline
-from experiments.cards.check import check_card, peak_of, step_flops
-from experiments.cards.cluster import CardCluster, card_cluster
-from experiments.output.document import Document
+from experiments.cards import CardCluster, card_cluster, check_card, peak_of, step_flops
+from experiments.documents import files as documents
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.scenario.resources import improve, not_used, utility_pct
 from experiments.settings import SettingsOptions, Watch, as_recorded
 from simulator.analysis import metrics as of
@@ -241,6 +239,8 @@ class MetricsReport(Report):
     """Metrics of a step; ``base`` is None where nothing was simulated."""
 
     schema: ClassVar[str] = "twofold/metrics/1"
+    listed: ClassVar = Metric, "metrics"
+    document = documents.metrics
 
     loaded: Loaded
     base: Baseline | None
@@ -272,16 +272,6 @@ class MetricsReport(Report):
             "card_findings": findings,
             "notes": notes,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import files  # numbers need none of it
-
-        return files.metrics(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return Metric, self.metrics
 
 
 @question("metrics")

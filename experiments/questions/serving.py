@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.baseline import Settings
+from experiments.documents import serving as documents
 from experiments.evaluate.serving_changes import HOST, Before, resources_of, with_more_of
 from experiments.evaluate.serving_clients import Closed, Load, Slo
 from experiments.evaluate.serving_fleets import (
@@ -20,12 +21,10 @@ from experiments.evaluate.serving_fleets import (
     token_rate,
 )
 from experiments.evaluate.serving_instances import Deployment, MemoryUse, kernel_origins, memory_use
-from experiments.output.document import Document
 from experiments.output.words import better, is_plural
 from experiments.priors.errors import ServingPrior, serving_prior
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
 from simulator.serving.state import gap_quantile
@@ -143,6 +142,8 @@ class ServingReport(Report):
     """A deployment under a load; ``curves`` are sorted TTFT and TPOT of the first seed (s)."""
 
     schema: ClassVar[str] = "twofold/serving/1"
+    listed: ClassVar = MetricRow, "metrics"
+    document = documents.serving
 
     model: str
     where: str
@@ -205,16 +206,6 @@ class ServingReport(Report):
             "blocks": self.memory.blocks,
             "seeds": self.seeds,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import serving as documents  # numbers need none of it
-
-        return documents.serving(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer: a row per metric."""
-        return MetricRow, self.metrics
 
 
 @question("serving")

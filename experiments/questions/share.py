@@ -16,11 +16,10 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from experiments.baseline import Baseline, BaselineAnswer, Settings, WhatIfNote, baseline
+from experiments.documents import sharing as documents
 from experiments.evaluate.sharing import PlacedJob, Sharing, shared
-from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from experiments.scenario.change import Faulty, Multiplied, changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import (
@@ -182,6 +181,8 @@ class ShareReport(Report):
     """Jobs in their order, the links on which they meet, and utilities, the greatest first."""
 
     schema: ClassVar[str] = "twofold/share/1"
+    listed: ClassVar = JobShare, "jobs"
+    document = documents.share
 
     bases: tuple[Baseline, ...]
     cluster: Cluster
@@ -308,16 +309,6 @@ class ShareReport(Report):
                 if not change["settled"]
             ),
         )
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import sharing  # numbers need none of it
-
-        return sharing.share(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return JobShare, self.jobs
 
 
 def _settled_note(how: Steady, slowest: str) -> str:

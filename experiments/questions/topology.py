@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from experiments.output.document import Document
+from experiments.documents import networks as documents
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, question
 from simulator.routing.paths import policy_of
 from simulator.support.quantities import parse_quantity
 from simulator.topology import Topology
@@ -62,6 +61,8 @@ class TopologyReport(Report):
     """A topology, its counts and figures; ``rows`` holds the one summary."""
 
     schema: ClassVar[str] = "twofold/topology/1"
+    listed: ClassVar = Summary, "rows"
+    document = documents.topology
 
     network: Topology
     rows: tuple[Summary, ...]
@@ -102,16 +103,6 @@ class TopologyReport(Report):
                 "busiest_link": list(self.carried.busiest),
             },
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import networks  # numbers need none of it
-
-        return networks.topology(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer."""
-        return Summary, self.rows
 
 
 USUAL = ("1 GB/s", "1 us")

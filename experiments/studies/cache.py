@@ -5,29 +5,27 @@ never stale; when it outgrows its limit, those that were not asked for longest g
 cannot use it (no home, a full disk, a broken file) computes everything and says so.
 """
 
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
-from experiments.kept import ENVIRONMENT, USUAL_LIMIT, KeptStore, cache_folder
-from experiments.output.document import Document
+from typing_extensions import TypedDict
+
+from experiments.kept import ENVIRONMENT, CacheFile, KeptStore, cache_folder
 from experiments.provenance import Head
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, Rows, question
+from experiments.studies import document as documents
 from experiments.studies.placed import Answer
 from experiments.studies.store import ANSWER, COLUMNS, answer_of, make_tables, row_of
-from simulator.support.errors import OutputError, StudyError
+from simulator.support.errors import StudyError
 from simulator.support.quantities import parse_quantity
 
-_FILE = "answers.sqlite"
 _AT_ONCE = 500
 """Keys of one look-up; SQLite takes 999 variables of a statement since ever."""
-_PATIENCE = 30.0
-"""Seconds to wait for another process that writes."""
 _FORMAT = 3
 """Of the tables: counts up when their columns change, and a file of another is emptied."""
 _TABLES = f"""
@@ -46,22 +44,18 @@ class Usage:
     limit: float
 
 
-class Cache:
-    """Answers by key, in one file that any number of processes use at once."""
+class Cache(CacheFile):
+    """Answers of studies by key."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / _FILE
-        with _reported(self.file):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
-            self._base.execute("PRAGMA synchronous=OFF")  # it can be computed again
-            make_tables(self._base, _TABLES, _FORMAT)
+    name = "answers.sqlite"
+
+    def _make_tables(self) -> None:
+        make_tables(self._base, _TABLES, _FORMAT)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         """Return the answers that are known, by key."""
         answers: dict[bytes, Answer] = {}
-        with _reported(self.file):
+        with self._reported():
             for begin in range(0, len(keys), _AT_ONCE):
                 few = keys[begin : begin + _AT_ONCE]
                 marks = ",".join("?" * len(few))
@@ -81,7 +75,7 @@ class Cache:
     def keep(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
         """Keep answers; what is there already stays."""
         now = int(time.time())
-        with _reported(self.file), self._writing():
+        with self._reported(), self._writing():
             self._base.executemany(
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
                 ((key, *row_of(answer), now) for key, answer in answers),
@@ -89,49 +83,17 @@ class Cache:
 
     def usage(self) -> Usage:
         """Say what is in it."""
-        with _reported(self.file):
+        with self._reported():
             (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
             return Usage(self.folder, entries, self._bytes(), self._limit())
 
-    def trim(self, limit: float | None = None) -> int:
-        """Throw out what was not asked for longest until the limit holds; say how many went.
-
-        A ``limit`` (B) is kept for later; 0 empties the cache, and leaves the limit as it is.
-        """
-        with _reported(self.file):
-            if limit:
-                self._base.execute(
-                    "INSERT OR REPLACE INTO settings VALUES ('limit', ?)", (repr(limit),)
-                )
-            most = self._limit() if limit is None else limit
-            size = self._bytes()
-            if size <= most:
-                return 0
-            (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
-            excess = (
-                entries if not most else min(entries, int(entries * (1 - 0.8 * most / size)) + 1)
-            )
-            with self._writing():
-                gone = self._base.execute(
-                    "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY used, key "
-                    "LIMIT ?)",
-                    (excess,),
-                ).rowcount
-            self._base.execute("VACUUM")
-            return gone
-
-    def close(self) -> None:
-        """Close it."""
-        self._base.close()
-
-    def _bytes(self) -> int:
-        (pages,) = self._base.execute("PRAGMA page_count").fetchone()
-        (size,) = self._base.execute("PRAGMA page_size").fetchone()
-        return int(pages * size)
-
-    def _limit(self) -> float:
-        row = self._base.execute("SELECT value FROM settings WHERE name = 'limit'").fetchone()
-        return float(row[0]) if row else USUAL_LIMIT
+    def _throw_out(self, size: int, most: float) -> int:
+        (entries,) = self._base.execute("SELECT count(*) FROM answers").fetchone()
+        excess = entries if not most else min(entries, int(entries * (1 - 0.8 * most / size)) + 1)
+        oldest = "SELECT key FROM answers ORDER BY used, key LIMIT ?"
+        with self._writing():
+            delete = f"DELETE FROM answers WHERE key IN ({oldest})"
+            return self._base.execute(delete, (excess,)).rowcount
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -172,31 +134,7 @@ def open_cache(folder: Path | None = None) -> "closing[Cache] | None":
     return None if where is None else closing(Cache(where))
 
 
-@contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(f"{path}: the cache cannot be used: {reason}") from error
-
-
-class CacheAnswer(Head):
-    """The cache: where, how many answers and steps, their bytes on disk, and removed ones.
-
-    Answers of studies may take ``limit_bytes``, and so may steps that were read.
-    """
-
-    folder: str
-    answers: int
-    steps: int
-    bytes: int
-    limit_bytes: float
-    removed: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRow:
+class CacheRow(TypedDict):
     """The cache as a row."""
 
     folder: str
@@ -207,11 +145,19 @@ class CacheRow:
     removed: int
 
 
+class CacheAnswer(Head, CacheRow):
+    """The cache: where, how many answers and steps, their bytes on disk, and removed ones.
+
+    Answers of studies may take ``limit_bytes``, and so may steps that were read.
+    """
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CacheReport(Report):
     """What is in the cache; ``removed`` is how many answers and steps were thrown out just now."""
 
     schema: ClassVar[str] = "twofold/cache/1"
+    document = documents.cache
 
     usage: Usage
     steps: int
@@ -220,33 +166,22 @@ class CacheReport(Report):
 
     def answer(self) -> CacheAnswer:
         """Return the JSON answer."""
-        row = self._row()
-        return {
-            **self.head(),
-            "folder": row.folder,
-            "answers": row.answers,
-            "steps": row.steps,
-            "bytes": row.bytes,
-            "limit_bytes": row.limit_bytes,
-            "removed": row.removed,
-        }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.studies import document  # numbers need none of it
-
-        return document.cache(self)
+        return {**self.head(), **self._row()}
 
     def table(self) -> Rows:
         """Return the CSV answer."""
-        return CacheRow, (self._row(),)
+        return tuple(CacheRow.__annotations__), (SimpleNamespace(**self._row()),)
 
     def _row(self) -> CacheRow:
         usage = self.usage
-        return CacheRow(
-            *(str(usage.folder), usage.entries, self.steps),
-            *(usage.bytes + self.step_bytes, usage.limit, self.removed),
-        )
+        return {
+            "folder": str(usage.folder),
+            "answers": usage.entries,
+            "steps": self.steps,
+            "bytes": usage.bytes + self.step_bytes,
+            "limit_bytes": usage.limit,
+            "removed": self.removed,
+        }
 
 
 @question("cache")

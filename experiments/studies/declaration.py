@@ -39,8 +39,15 @@ from experiments.studies.dimensions import (
     parse_dimension,
     unit_of_names,
 )
-from experiments.studies.figures import FIGURES, FITS, OF_REQUESTS, OF_STEPS
-from experiments.studies.robust import Goal, check_quantile, is_quantile
+from experiments.studies.figures import (
+    FIGURES,
+    FITS,
+    OF_REQUESTS,
+    OF_STEPS,
+    Goal,
+    check_quantile,
+    is_quantile,
+)
 from simulator.support.errors import SettingsError, StudyError, TwofoldError
 from simulator.support.input_files import read_bytes
 from simulator.support.names import did_you_mean

@@ -24,13 +24,11 @@ from experiments.output.document import (
     Trust,
     View,
 )
-from experiments.output.links import links_drawn
-from experiments.output.slices import ranks_drawn
+from experiments.output.drawn import links_drawn, ranks_drawn
 from experiments.output.words import percent, say_gain, say_time
 from experiments.priors.errors import serving_prior
-from experiments.studies.figures import figure_of, say_figure
+from experiments.studies.figures import DRAWS, figure_of, say_figure
 from experiments.studies.results import PointDetails, Results
-from experiments.studies.robust import DRAWS
 from simulator.analysis.critical_path import critical_path
 from simulator.support.quantities import format_quantity
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from experiments.studies.cache import CacheReport
     from experiments.studies.constraints import Formula
     from experiments.studies.dimensions import Dimension
-    from experiments.studies.robust import Goal
+    from experiments.studies.figures import Goal
     from experiments.studies.study import PointRow, StudyReport
 
 _SHOWN = 20

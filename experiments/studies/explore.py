@@ -16,10 +16,22 @@ from numpy.typing import NDArray
 
 from experiments.studies.constraints import Constraint, parse_constraint
 from experiments.studies.declaration import Declaration
-from experiments.studies.figures import FIGURES, FITS, Job, hypervolume, number_at, pareto
+from experiments.studies.figures import (
+    CHOSEN,
+    FIGURES,
+    FITS,
+    Draws,
+    Goal,
+    Job,
+    drawn,
+    hypervolume,
+    kept,
+    number_at,
+    pareto,
+    quantile,
+)
 from experiments.studies.placed import Answer, Base, Chunk, Placed
 from experiments.studies.results import Coordinates, Results, Row, values_at
-from experiments.studies.robust import CHOSEN, Draws, Goal, drawn, kept, quantile
 from experiments.studies.search import METHODS, Found
 from experiments.studies.sites import Sites
 from experiments.studies.store import BLOCK, Store

@@ -12,7 +12,7 @@ from experiments.evaluate.design_points import Answered, DesignPoints
 from experiments.evaluate.parallel import counted
 from experiments.intervals.interval import interval
 from experiments.provenance import InputFile, Inputs, hashed, version
-from experiments.question import question
+from experiments.report import question
 from experiments.scenario.change import Change, by_values
 from experiments.scenario.cluster import moved_to
 from experiments.scenario.language import parse_change
@@ -36,7 +36,7 @@ from experiments.studies.store import (
     answers_in,
     read_results,
 )
-from experiments.studies.study import StudyReport, WorkloadAnswer, read_workloads
+from experiments.studies.study import StudyReport, WorkloadAnswer, read_workloads, workload_answers
 from simulator.support.errors import StudyError, TwofoldError
 from simulator.support.input_files import read_text
 from simulator.timeline import Timeline
@@ -205,14 +205,15 @@ def _workloads(
 ) -> tuple[list[Base], list[WorkloadAnswer]]:
     """Read traces and plans if they are as they were; else note what is not."""
     notes += _other_program(stored)
+    unread = workload_answers(declared, [None] * len(declared.names))
     if changed := _changed(declared, stored):
         notes.append(f"{changed}: points are not examined, nor is the replay's error given")
-        return [], _without_errors(declared)
+        return [], unread
     try:
         return read_workloads(declared, watch)
     except TwofoldError as error:
         notes.append(f"points are not examined: {error}")
-        return [], _without_errors(declared)
+        return [], unread
 
 
 def _other_program(stored: _Inputs) -> list[str]:
@@ -235,20 +236,6 @@ def _changed(declared: Declaration, stored: _Inputs) -> str:
         if hashed([path])[0]["sha256"] != file["sha256"]:
             return f"{path} is not as it was when points were computed"
     return ""
-
-
-def _without_errors(declared: Declaration) -> list[WorkloadAnswer]:
-    """Say of workloads what is known without reading them."""
-    return [
-        {
-            "workload": name,
-            "weight": entry.weight,
-            "recorded": entry.trace is not None,
-            "measured_step_s": None,
-            "baseline_error_pct": None,
-        }
-        for name, entry in zip(declared.names, declared.file.workloads, strict=True)
-    ]
 
 
 def _outcome(declared: Declaration, results: Results, notes: list[str]) -> Found:

@@ -165,8 +165,7 @@ def nsga2(study: Declaration) -> Batches:
             new.append(at)
         idle = 0 if new else idle + 1
         if new := new[: _trials(study) - len(rows_by_point)]:
-            rows = yield new
-            rows_by_point |= dict(zip(new, rows, strict=True))
+            rows_by_point |= dict(zip(new, (yield new), strict=True))
         _tell_all(optuna_study, batch, [rows_by_point.get(at) for at in places], study)
         sampler.end(optuna_study)
     return Found()
@@ -199,8 +198,7 @@ def tpe(study: Declaration) -> Batches:
         new = [at for at in dict.fromkeys(places) if at not in rows_by_point]
         idle = 0 if new else idle + 1
         if new := new[: _trials(study) - len(rows_by_point)]:
-            rows = yield new
-            rows_by_point |= dict(zip(new, rows, strict=True))
+            rows_by_point |= dict(zip(new, (yield new), strict=True))
         _tell_all(optuna_study, batch, [rows_by_point.get(at) for at in places], study)
     return Found()
 
@@ -274,17 +272,12 @@ def _tell_all(
     optuna_study: Any, batch: Sequence[Any], rows: Sequence[Row | None], study: Declaration
 ) -> None:
     for trial, row in zip(batch, rows, strict=True):
-        _tell(optuna_study, trial, row, [goal.column for goal in study.goals])
-
-
-def _tell(optuna_study: Any, trial: Any, row: Row | None, goals: Sequence[str]) -> None:
-    optuna = _optuna()
-    trial.set_constraint("excess", 1.0 if row is None else row.excess)
-    if row is None:
-        optuna_study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        return
-    values = [row.figures.get(name, math.nan) for name in goals]
-    optuna_study.tell(trial, [0.0 if math.isnan(value) else value for value in values])
+        trial.set_constraint("excess", 1.0 if row is None else row.excess)
+        if row is None:
+            optuna_study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+        else:
+            values = [row.figures.get(goal.column, math.nan) for goal in study.goals]
+            optuna_study.tell(trial, [0.0 if math.isnan(value) else value for value in values])
 
 
 def _distribution(dimension: Dimension) -> Any:

@@ -1,35 +1,45 @@
-"""A study: design-space exploration from a file, or from Python in the same words."""
+"""A study: design-space exploration from a file, or from Python in the same words.
+
+Chunks of points are answered here, in several processes, or by a cluster of machines
+(:mod:`experiments.studies.dask_cluster`). An executor takes chunks as they are needed and yields
+``(number, answers)`` as they are done, in any order; what workloads hold is shipped once per
+worker.
+"""
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, make_dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from experiments.baseline import baseline
+from experiments.baseline import Baseline, baseline
 from experiments.evaluate.serving_plan import read_serving_plan
-from experiments.output.document import Document
 from experiments.priors.replays import class_of, replay_error
 from experiments.provenance import Head, InputFile, Inputs, version
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, Rows, question
 from experiments.settings import Watch
+from experiments.studies import document as documents
+from experiments.studies.answers import Answerer
 from experiments.studies.cache import Cache, open_cache
 from experiments.studies.declaration import Declaration, WorkloadEntry, declare, read_study
 from experiments.studies.dimensions import SERVING
-from experiments.studies.executor import executor_of
 from experiments.studies.explore import Chosen, Explored, Explorer
 from experiments.studies.figures import knee, marginal
-from experiments.studies.placed import Base, code_identity
+from experiments.studies.placed import AHEAD, Answer, Base, Chunk, Done, Note, Run, code_identity
 from experiments.studies.results import PointDetails
 from experiments.studies.store import Written, check_folder, open_store
-from simulator.support.errors import OutputError, StudyError, TwofoldError
+from simulator.support.errors import OutputError, StudyError, TwofoldError, pip_install
 from simulator.support.input_files import read_text
+from simulator.support.workers import worker_pool
 from topologies import load_cluster
 from traces.generate.plan import files_named, read_plan
 
@@ -143,6 +153,7 @@ class StudyReport(Report):
     """
 
     schema: ClassVar[str] = "twofold/study/1"
+    document = documents.study
 
     study: Declaration
     explored: Explored
@@ -302,12 +313,6 @@ class StudyReport(Report):
         ]
         return kind, rows
 
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.studies import document  # numbers need none of it
-
-        return document.study(self)
-
     def to_arrow(self) -> Any:
         """Return all points as a ``pyarrow.Table``, as the directory's results have them."""
         return self.explored.results.table(0, len(self.explored.results))
@@ -465,35 +470,38 @@ def read_workloads(
     TwofoldError
         If one cannot be read, or not be replayed where it was recorded.
     """
-    bases, notes = [], []
+    bases = []
     for entry, name in zip(declared.file.workloads, declared.names, strict=True):
         if entry.serving:
-            base, answer = _serving(declared, entry, name)
+            deployment = read_serving_plan(declared.path(entry.serving))
+            bases.append(Base(name, entry.weight, SERVING, serving=deployment))
         elif entry.plan:
-            base, answer = _planned(declared, entry, name)
+            plan, ignores = read_plan(Path(declared.path(entry.plan))), entry.ignore_memory
+            bases.append(Base(name, entry.weight, "plan", plan=plan, ignore_memory=ignores))
         else:
-            base, answer = _recorded(declared, entry, name, watch)
-        bases.append(base)
-        notes.append(answer)
-    return bases, notes
+            bases.append(_recorded(declared, entry, name, watch))
+    return bases, workload_answers(declared, [base.baseline for base in bases])
 
 
-def _planned(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
-    path = Path(declared.path(str(entry.plan)))
-    plan = read_plan(path)
-    base = Base(name, entry.weight, "plan", plan=plan, ignore_memory=entry.ignore_memory)
-    return base, _workload(base, recorded=False, measured=None, error=None)
+def workload_answers(
+    declared: Declaration, replays: Iterable[Baseline | None]
+) -> list[WorkloadAnswer]:
+    """Say what is known of workloads; of a trace that was replayed its error, too."""
+    rows = []
+    for name, entry, replay in zip(declared.names, declared.file.workloads, replays, strict=True):
+        compared = None if replay is None or replay.error is None else replay
+        row: WorkloadAnswer = {
+            "workload": name,
+            "weight": entry.weight,
+            "recorded": entry.trace is not None,
+            "measured_step_s": None if compared is None else compared.loaded.measured_step,
+            "baseline_error_pct": None if compared is None else 100 * (compared.error or 0.0),
+        }
+        rows.append(row)
+    return rows
 
 
-def _serving(declared: Declaration, entry: WorkloadEntry, name: str) -> tuple[Base, WorkloadAnswer]:
-    plan = read_serving_plan(declared.path(str(entry.serving)))
-    base = Base(name, entry.weight, SERVING, serving=plan)
-    return base, _workload(base, recorded=False, measured=None, error=None)
-
-
-def _recorded(
-    declared: Declaration, entry: WorkloadEntry, name: str, watch: Watch
-) -> tuple[Base, WorkloadAnswer]:
+def _recorded(declared: Declaration, entry: WorkloadEntry, name: str, watch: Watch) -> Base:
     """Replay a trace where it was recorded."""
     path = declared.path(str(entry.trace))
     where = entry.cluster or declared.file.cluster or _first_cluster(declared)
@@ -508,7 +516,7 @@ def _recorded(
         identity.append(settings.step_time)
     if settings.kernels is not None:
         identity.append(Inputs(files=(settings.kernels,)).hashed()[0]["sha256"])
-    base = Base(
+    return Base(
         *(name, entry.weight, repr(identity), replayed.recorded),
         tokens=entry.tokens,
         step=replayed.timeline.makespan,
@@ -516,27 +524,12 @@ def _recorded(
         replay_error=replay_error(class_of(replayed.timeline)),
         baseline=replayed,
     )
-    measured = None if replayed.error is None else replayed.loaded.measured_step
-    error = None if replayed.error is None else 100 * replayed.error
-    return base, _workload(base, recorded=True, measured=measured, error=error)
 
 
 def _first_cluster(declared: Declaration) -> str | None:
     """Return the first cluster of the space: where a trace was recorded, if nothing says it."""
     named = [dimension for dimension in declared.dimensions if dimension.kind == "cluster"]
     return str(named[0].levels[0]) if named else None
-
-
-def _workload(
-    base: Base, *, recorded: bool, measured: float | None, error: float | None
-) -> WorkloadAnswer:
-    return {
-        "workload": base.name,
-        "weight": base.weight,
-        "recorded": recorded,
-        "measured_step_s": measured,
-        "baseline_error_pct": error,
-    }
 
 
 def _files(declared: Declaration) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
@@ -569,3 +562,70 @@ def _inputs_of(declared: Declaration, bases: Sequence[Base]) -> dict[str, Any]:
         for entry in read
     ]
     return {"version": version(), "source": code_identity(), "files": listed}
+
+
+Executor = Callable[[Sequence[Base]], AbstractContextManager[Run]]
+"""Given workloads, what answers chunks until the context ends."""
+
+
+def executor_of(workers: int, dask: str | None, note: Note) -> Executor:
+    """Return what answers chunks: this process, so many of this machine, or a Dask cluster.
+
+    Raises
+    ------
+    StudyError
+        If both workers and a cluster are given, or no worker; or Dask is not there.
+    """
+    if workers < 1:
+        raise StudyError(f"{workers} workers: at least 1 is needed")
+    if dask is None:
+        return here if workers == 1 else partial(processes, workers=workers)
+    if workers > 1:
+        raise StudyError("--workers are processes of this machine: leave out --workers with --dask")
+    try:
+        from experiments.studies.dask_cluster import dask_cluster, local_workers
+    except ImportError as error:
+        raise StudyError(f"--dask needs Dask: {pip_install('dask[distributed]')}") from error
+    local_workers(dask)
+    return partial(dask_cluster, address=dask, note=note)
+
+
+@contextmanager
+def here(bases: Sequence[Base]) -> Iterator[Run]:
+    """Answer chunks in this process, one after the other."""
+    answerer = Answerer(bases)
+    yield lambda chunks: ((chunk.number, answerer.answers(chunk)) for chunk in chunks)
+
+
+@contextmanager
+def processes(bases: Sequence[Base], workers: int) -> Iterator[Run]:
+    """Answer chunks in processes of this machine; they start when the first chunk comes.
+
+    Raises
+    ------
+    StudyError
+        If a worker was killed.
+    """
+    try:
+        with worker_pool(Answerer(bases), workers) as submit:
+            yield lambda chunks: _streamed(submit, iter(chunks), workers * AHEAD)
+    except BrokenProcessPool as error:
+        raise StudyError(
+            "a worker was killed, perhaps for lack of memory; finished points are kept: run the "
+            "same command again with fewer workers"
+        ) from error
+
+
+def _streamed(
+    submit: "Callable[..., Future[list[Answer]]]", chunks: Iterator[Chunk], ahead: int
+) -> Iterator[Done]:
+    """Keep so many chunks handed out, and yield what is done."""
+    number_of: dict[Future[list[Answer]], int] = {}
+    for chunk in islice(chunks, ahead):
+        number_of[submit(Answerer.answers, chunk)] = chunk.number
+    while number_of:
+        done, _ = wait(number_of, return_when=FIRST_COMPLETED)
+        for future in sorted(done, key=number_of.__getitem__):
+            yield number_of.pop(future), future.result()
+            for chunk in islice(chunks, 1):
+                number_of[submit(Answerer.answers, chunk)] = chunk.number

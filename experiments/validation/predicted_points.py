@@ -23,7 +23,7 @@ import numpy as np
 from experiments.baseline import Baseline, Settings, replayed
 from experiments.calibration.calibration import (
     RecordedStep,
-    calibrate_steps,
+    calibration_of,
     check_replay,
     with_calibration,
 )
@@ -334,7 +334,7 @@ def _calibrated(base: Baseline, read: OpenTrace) -> Cluster:
     recorded = base.loaded.coverage.steps
     numbers = [str(number) for number in recorded] or [base.loaded.coverage.step]
     steps = [RecordedStep(base.as_read(read(number))) for number in numbers]
-    return calibrate_steps(steps, base.loaded.trace).cluster
+    return calibration_of(steps, base.loaded.trace).cluster
 
 
 def _changed(base: Baseline, named_change: tuple[str, Change], watch: Watch) -> Answered:

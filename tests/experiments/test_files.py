@@ -12,11 +12,10 @@ import pytest
 
 from experiments.files import check_output, writing
 from experiments.output.figure import draw
-from experiments.output.parquet import write_parquet
-from experiments.output.perfetto import write
+from experiments.output.timeline_files import write, write_parquet
 from experiments.points.compare import compare
 from experiments.points.sweep import sweep
-from experiments.questions.replay import replay
+from experiments.questions.explain import replay
 from helpers.experiments_jobs import SAMPLE, write_job
 from simulator.support.errors import OutputError
 from simulator.timeline import first_start

@@ -14,7 +14,7 @@ from collectives.libraries import nccl_constants
 from collectives.libraries.planners import LIBRARIES, times
 from collectives.libraries.planners import plan as plan_by_library
 from collectives.traffic import Ports, call_volumes, least_time, utilisations
-from experiments.output.parquet import write_parquet
+from experiments.output.timeline_files import write_parquet
 from experiments.scenario.scenario import Scenario
 from helpers.tries import tries
 from simulator.builder import WorkloadBuilder

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.baseline import Settings
+from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
-from experiments.output.document import Document
 from experiments.provenance import Head, Inputs
-from experiments.question import question
-from experiments.questions.validation.steps import site_of, step_on
-from experiments.report import Report, Rows
+from experiments.questions.generate import site_of, step_on
+from experiments.report import Report, question
 from experiments.settings import Watch
 from experiments.validation.errors import (
     ErrorSummary,
@@ -148,6 +147,8 @@ class RatiosReport(Report):
     """Predictions in the order of the tables' rows."""
 
     schema: ClassVar[str] = "twofold/validate_ratios/1"
+    listed: ClassVar = RatioPrediction, "ratios"
+    document = documents.predicted_ratios
 
     ratios: tuple[RatioPrediction, ...]
     settings: Settings
@@ -184,16 +185,6 @@ class RatiosReport(Report):
             "error_summary": self.error_summary,
             "scores": list(self.scores),
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import validation  # numbers need none of it
-
-        return validation.predicted_ratios(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer: a row per ratio."""
-        return RatioPrediction, self.ratios
 
 
 @question("validate_ratios")

@@ -16,11 +16,10 @@ import numpy as np
 
 from collectives.files.measured_calls import Layout
 from experiments.baseline import Baseline, Settings, replayed
-from experiments.calibration.calibration import RecordedStep, calibrate_steps
-from experiments.output.document import Document
+from experiments.calibration.calibration import RecordedStep, calibration_of
+from experiments.documents import validation as documents
 from experiments.provenance import ClusterIdentity, Head, Inputs, identity
-from experiments.question import question
-from experiments.report import Report, Rows
+from experiments.report import Report, Rows, question
 from experiments.scenario.change import Change
 from experiments.settings import EVERY, SettingsOptions, Watch
 from experiments.validation.errors import (
@@ -117,6 +116,7 @@ class ValidationReport(Report):
     """Steps in the order of the traces; points, or calls, in the order of what gave them."""
 
     schema: ClassVar[str] = "twofold/validate/1"
+    document = documents.validation
 
     steps: tuple[StepError, ...]
     settings: Settings
@@ -171,12 +171,6 @@ class ValidationReport(Report):
         for step in self.steps:
             if step.model_pct is not None:
                 yield Prediction(f"{Path(step.trace).name} step {step.step}", step.model_pct)
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import validation  # numbers need none of it
-
-        return validation.validation(self)
 
     def table(self) -> Rows:
         """Return the CSV answer: the points or calls, if that was asked for, else the steps."""
@@ -392,7 +386,7 @@ def _left_out(
         return None
     steps = [RecordedStep(step.as_read(step.loaded)) for step in others]
     try:
-        fitted = calibrate_steps(steps, "the other steps").cluster
+        fitted = calibration_of(steps, "the other steps").cluster
     except CalibrationError:
         return None
     return _percent(_again(base, fitted, watch))

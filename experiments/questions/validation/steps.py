@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.baseline import Settings
-from experiments.evaluate.generated_steps import simulated
+from experiments.documents import validation as documents
 from experiments.evaluate.parallel import map_rows
-from experiments.output.document import Document
 from experiments.priors.steps import size_class
 from experiments.provenance import Head, Inputs
-from experiments.question import question
-from experiments.questions.generate import plan_on
-from experiments.report import Report, Rows
+from experiments.questions.generate import site_of, step_on
+from experiments.report import Report, question
 from experiments.settings import Watch
 from experiments.validation.errors import (
     ALL,
@@ -35,7 +33,6 @@ from experiments.validation.measured_steps import (
 )
 from experiments.validation.tables import read_tables, refusal
 from simulator.support.errors import TwofoldError
-from topologies import Cluster, load_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +98,8 @@ class StepsReport(Report):
     """Predictions in the order of the tables' rows; ``asked`` are the rows that were read."""
 
     schema: ClassVar[str] = "twofold/validate_steps/1"
+    listed: ClassVar = StepPrediction, "steps"
+    document = documents.predicted_steps
 
     steps: tuple[StepPrediction, ...]
     asked: tuple[MeasuredStep | UnreadStep, ...]
@@ -157,16 +156,6 @@ class StepsReport(Report):
             "p90_error_pct": whole.p90_pct,
             "error_summary": self.error_summary,
         }
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.documents import validation  # numbers need none of it
-
-        return validation.predicted_steps(self)
-
-    def table(self) -> Rows:
-        """Return the CSV answer: a row per step."""
-        return StepPrediction, self.steps
 
 
 @question("validate_steps")
@@ -256,44 +245,6 @@ def predicted(
         error_pct=error_pct(makespan, step.measured),
         assumed="; ".join(assumed),
     )
-
-
-def step_on(
-    cluster: Cluster, step: MeasuredStep, settings: Settings | None, *, ignore_memory: bool
-) -> float:
-    """Return how long the step that a row describes takes on a cluster (s).
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`experiments.questions.generate.plan_on` says.
-    """
-    plan = plan_on(
-        cluster,
-        model=step.model,
-        parallelism=step.parallelism,
-        run=step.run,
-        ignore_memory=ignore_memory,
-    )
-    return simulated(plan, cluster, settings).makespan
-
-
-def site_of(step: MeasuredStep, on: Cluster | None = None) -> tuple[Cluster, list[str]]:
-    """Return a row's cluster, with as many nodes as its job needs, and what that takes for granted.
-
-    ``on`` stands for the cluster that the row names.
-
-    Raises
-    ------
-    ClusterError
-        As :func:`topologies.load_cluster`.
-    """
-    cluster = on or load_cluster(step.cluster)
-    needed = -(-step.parallelism.ranks // cluster.ranks_per_node)
-    if cluster.node_kinds or needed <= cluster.nodes:
-        return cluster, []
-    grown = cluster.model_copy(update={"nodes": needed})
-    return grown, [f"{needed} nodes where {cluster.name} has {cluster.nodes}"]
 
 
 def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:

@@ -11,12 +11,10 @@ import yaml
 
 from experiments.evaluate.parallel import map_rows
 from experiments.files import writing
-from experiments.output.document import Document
 from experiments.output.page import page
 from experiments.provenance import Head
-from experiments.question import question
 from experiments.questions.generate import plan_on
-from experiments.report import Report, Rows
+from experiments.report import Report, Rows, question
 from experiments.settings import Watch
 from experiments.studies.atlas.cells import (
     CELLS,
@@ -28,6 +26,7 @@ from experiments.studies.atlas.cells import (
     CellRow,
     answered,
     cells_of,
+    overview,
 )
 from experiments.studies.declaration import Declaration, declare, read_study
 from experiments.studies.study import read_workloads, study
@@ -65,6 +64,7 @@ class AtlasReport(Report):
     """Cells of an atlas in the order of the grid; its pages are in ``directory``."""
 
     schema: ClassVar[str] = "twofold/atlas/1"
+    document = overview
 
     study: Declaration
     points: int
@@ -86,12 +86,6 @@ class AtlasReport(Report):
         """Return the CSV answer: a row for each cell."""
         shown = [field.name for field in fields(CellRow) if field.name not in ("savings", "trust")]
         return shown, self.cells
-
-    def document(self) -> Document:
-        """Return what the answer says."""
-        from experiments.studies.atlas import document  # numbers need none of it
-
-        return document.atlas(self)
 
 
 def atlas(

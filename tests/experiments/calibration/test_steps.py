@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.calibration.calibration import RecordedStep, calibrate_steps
+from experiments.calibration.calibration import RecordedStep, calibration_of
 from experiments.scenario.scenario import Scenario
 from simulator.builder import WorkloadBuilder
 from simulator.calls import CallRow
@@ -63,7 +63,7 @@ def slower(bandwidth):
 def test_a_network_that_is_not_as_its_file_says_is_found(meeting, bandwidth):
     """Whether calls have it to themselves or always meet others."""
     step = recorded(program(meeting=meeting), slower(bandwidth))
-    calibration = calibrate_steps([step], "the step")
+    calibration = calibration_of([step], "the step")
     found = calibration.cluster.calibration["all_reduce"].bandwidth["scale_out"]
     assert found == pytest.approx(bandwidth, rel=0.02)
     assert abs(step.error_on(calibration.cluster)) < 0.01 < abs(step.error_on(CLUSTER))
@@ -76,7 +76,7 @@ def test_calls_that_pass_one_after_the_other_where_the_model_shares_change_no_ne
     shared = step.scenario.workload.calls.transfer
     ahead = np.arange(len(SIZES)) % 2 == 0
     turns = recorded(workload, CLUSTER, np.where(ahead, 0.6 * shared, shared))
-    calibration = calibrate_steps([turns], "the step")
+    calibration = calibration_of([turns], "the step")
     assert abs(turns.error_on(calibration.cluster)) < 0.01
     assert step.error_on(CLUSTER) == pytest.approx(0, abs=1e-3)
 
@@ -87,5 +87,5 @@ def test_no_step_is_further_off_calibrated_than_before(factors):
     workload = program(meeting=True, kinds=("all_gather", "all_reduce"))
     shared = recorded(workload, CLUSTER).scenario.workload.calls.transfer
     step = recorded(workload, CLUSTER, shared * factors)
-    calibrated = calibrate_steps([step], "the step").cluster
+    calibrated = calibration_of([step], "the step").cluster
     assert abs(step.error_on(calibrated)) <= abs(step.error_on(CLUSTER)) + 0.01

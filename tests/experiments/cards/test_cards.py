@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.cards.check import check_card, kind_of_group, peak_of, step_flops
-from experiments.cards.cluster import card_cluster
-from experiments.questions.package import _filled, _of_cluster
+from experiments.cards import card_cluster, check_card, kind_of_group, peak_of, step_flops
+from experiments.questions.convert import _filled, _of_cluster
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.places import SHARED
 from simulator.support.errors import ClusterError

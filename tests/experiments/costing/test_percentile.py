@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.baseline import baseline
-from experiments.costing.percentile import at_percentile
+from experiments.costing.unrecorded import at_percentile
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.scenario.scenario import Scenario

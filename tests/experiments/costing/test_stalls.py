@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from experiments.baseline import Baseline, Settings, baseline
 from experiments.cli.main import app
-from experiments.costing.stalls import CLOSE, usual_durations, without_stalls
+from experiments.costing.unrecorded import CLOSE, usual_durations, without_stalls
 from experiments.scenario.resources import improve
 from experiments.scenario.scenario import Scenario
 from helpers.places import SAMPLES

@@ -9,8 +9,7 @@ from experiments.evaluate.serving_plan import instances_of, load_of, read_servin
 from experiments.explore.explore import Exploration, serving
 from experiments.explore.serving import ServingSession, open_deployment
 from experiments.questions import serving as questions
-from experiments.questions.serving_rate import serving_rate
-from experiments.questions.serving_sweep import serving_sweep
+from experiments.questions.serving_points import serving_rate, serving_sweep
 from experiments.settings import Settings
 from helpers.browser import chromium, opened
 from simulator.support.errors import SettingsError, TwofoldError

@@ -23,7 +23,7 @@ from experiments.output.words import say_step
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
-from experiments.questions.replay import replay
+from experiments.questions.explain import replay
 from experiments.settings import Settings
 from helpers.places import ROOT, SAMPLES
 from simulator.analysis.attribution import rank_parts, rank_parts_in

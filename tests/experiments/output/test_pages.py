@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import twofold as tf
 from experiments.output.columns import Column, packed
 from experiments.output.document import Document, Row, Section, Table
-from experiments.output.links import by_resource, links_drawn, utilisation
+from experiments.output.drawn import CLASSES, by_resource, links_drawn, ranks_drawn, utilisation
 from experiments.output.page import _ours
 from experiments.output.page import page as page_of
-from experiments.output.slices import CLASSES, ranks_drawn
 from experiments.output.words import say_gain, say_resource, say_step, say_time
 from helpers.experiments_jobs import write_job
 from helpers.pages import Elements, embedded, unpacked

@@ -12,8 +12,8 @@ from experiments.points.compare import compare
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import HELPFUL, what_ifs
+from experiments.questions.explain import replay
 from experiments.questions.inspect_trace import inspect
-from experiments.questions.replay import replay
 from experiments.scenario.resources import RESOURCES, improve, utility_pct
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.link_tapes import Tape

@@ -15,8 +15,8 @@ from experiments.priors.network import (
     tiers_of,
     with_parts,
 )
-from experiments.scenario.collective_times import one_call
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import one_call
 from helpers.refusals import refused
 from simulator.builder import WorkloadBuilder
 from simulator.calls import UNKNOWN, CallRow

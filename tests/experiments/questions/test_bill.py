@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.questions.bill import bill
+from experiments.questions.clusters import bill
 from simulator.support.errors import ClusterError
 
 

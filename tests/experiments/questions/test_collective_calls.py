@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from experiments.output.figure import draw
-from experiments.output.perfetto import write_calls
+from experiments.output.timeline_files import write_calls
 from experiments.questions.collective_calls import collective_calls
 from experiments.scenario.timed_calls import parse_timed_call
 from experiments.schemas.schema import schema_of

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from experiments.baseline import Settings, baseline
 from experiments.cli.main import app
+from experiments.questions.convert import package
 from experiments.questions.metrics import DEFINED, metrics
-from experiments.questions.package import package
 from helpers.experiments_jobs import SAMPLE, write_job
 from helpers.kineto_jobs import marked, same
 from simulator.support.errors import ClusterError, OutputError, TraceError

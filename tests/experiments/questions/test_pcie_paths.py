@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.questions.calibration.calibrate import calibrate_logs
+from experiments.questions.calibrate import calibrate_logs
 from experiments.questions.collective import collective
 from simulator.support.errors import ClusterError, TwofoldError
 from topologies import build, load_cluster, parse_cluster

@@ -24,8 +24,11 @@ from experiments.evaluate.serving_instances import (
     memory_use,
 )
 from experiments.questions.serving import Slo, serving
-from experiments.questions.validation.serving import validate_serving
-from experiments.questions.validation.serving_log import read_log, validate_serving_log
+from experiments.questions.validation.serving import (
+    read_log,
+    validate_serving,
+    validate_serving_log,
+)
 from helpers.places import SHARED
 from simulator.support.errors import TraceError, TwofoldError, WhatIfError
 from topologies import load_cluster

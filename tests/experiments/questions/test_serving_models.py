@@ -12,7 +12,7 @@ from experiments.evaluate.serving_fleets import Instances, Neighbour, serve
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.evaluate.serving_plan import instances_of, load_of, serving_plan
 from experiments.questions.serving import serving
-from experiments.questions.serving_sweep import serving_sweep
+from experiments.questions.serving_points import serving_sweep
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
 from traces.requests.generators import generate_requests

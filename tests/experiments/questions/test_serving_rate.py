@@ -10,8 +10,7 @@ from experiments.cli.main import app
 from experiments.evaluate.serving_fleets import Instances, Outage
 from experiments.evaluate.serving_instances import deployment_of
 from experiments.questions.serving import Slo, serving
-from experiments.questions.serving_rate import ATTAINED, serving_rate
-from experiments.questions.serving_sweep import serving_sweep
+from experiments.questions.serving_points import ATTAINED, serving_rate, serving_sweep
 from simulator.support.errors import WhatIfError, WorkloadError
 from traces.requests.generators import generate_requests
 

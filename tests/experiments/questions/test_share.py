@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.output.perfetto import events_of_jobs as events
-from experiments.questions.replay import replay
+from experiments.output.timeline_files import events_of_jobs as events
+from experiments.questions.explain import replay
 from experiments.questions.share import job_files, share
 from experiments.scenario.resources import improve, utility_pct
 from helpers.places import SAMPLES

@@ -11,8 +11,7 @@ from experiments.points.compare import compare
 from experiments.points.sweep import sweep
 from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
-from experiments.questions.explain import explain
-from experiments.questions.replay import replay
+from experiments.questions.explain import explain, replay
 from experiments.scenario.change import changed
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import improve

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments.scenario.nccl_environment import nccl_environment
+from experiments.questions.generate import nccl_environment
 from simulator.support.errors import TwofoldError
 from topologies import load_cluster
 from topologies.cluster.changed import with_setting

@@ -16,9 +16,9 @@ from experiments.points.utility import utility
 from experiments.points.what_if import what_ifs
 from experiments.questions.clusters import clusters
 from experiments.scenario.change import Change
-from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import one_call
 from helpers.experiments_jobs import write_job
 from helpers.places import SAMPLES
 from simulator.builder import WorkloadBuilder

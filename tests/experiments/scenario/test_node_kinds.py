@@ -17,10 +17,10 @@ from experiments.priors.doubts import touched
 from experiments.questions.generate import generate, plan_on
 from experiments.questions.metrics import ports
 from experiments.scenario.change import Change
-from experiments.scenario.collective_times import one_call
 from experiments.scenario.language import parse_change
 from experiments.scenario.resources import check_resource
 from experiments.scenario.scenario import Scenario
+from experiments.scenario.timed_calls import one_call
 from helpers.calls import call_of
 from helpers.experiments_jobs import write_job
 from simulator.builder import WorkloadBuilder

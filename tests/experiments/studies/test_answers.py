@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from experiments.scenario.change import Multiplied
 from experiments.studies.answers import Answerer
 from experiments.studies.declaration import declare
-from experiments.studies.executor import processes
 from experiments.studies.placed import Chunk
 from experiments.studies.results import values_at
 from experiments.studies.sites import Sites
-from experiments.studies.study import read_workloads
+from experiments.studies.study import processes, read_workloads
 from helpers.places import SHARED
 from helpers.studies import TRACE, links
 from simulator.support.errors import StudyError

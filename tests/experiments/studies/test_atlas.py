@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 import twofold as tf
 from experiments.cli.main import app
 from experiments.schemas.schema import schema_of
-from experiments.studies.atlas.cells import Saving
-from experiments.studies.atlas.document import best
+from experiments.studies.atlas.cells import Saving, best
 from helpers.studies import cells
 from simulator.support.errors import OutputError, StudyError
 from topologies.cluster.catalog import cluster_text

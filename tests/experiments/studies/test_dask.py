@@ -12,9 +12,8 @@ import pytest
 
 from experiments.studies import dask_cluster
 from experiments.studies.declaration import declare
-from experiments.studies.executor import executor_of
 from experiments.studies.placed import AHEAD, Chunk
-from experiments.studies.study import read_workloads, study
+from experiments.studies.study import executor_of, read_workloads, study
 from helpers.severed import severed
 from helpers.studies import TRACE, links
 from simulator.support.errors import StudyError

@@ -15,9 +15,9 @@ from experiments.priors.network import prior_of
 from experiments.scenario.resources import better, improve
 from experiments.studies.answers import every_number, moves, scenario_at
 from experiments.studies.declaration import declare
+from experiments.studies.figures import Draws, kept, quantile
 from experiments.studies.placed import Move
 from experiments.studies.report import report
-from experiments.studies.robust import Draws, kept, quantile
 from experiments.studies.sites import Sites
 from experiments.studies.study import read_workloads, study
 from helpers.studies import PLAN, TRACE, links

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectives import Machine, plan
 from experiments.provenance import identity
-from experiments.scenario.collective_times import one_call
+from experiments.scenario.timed_calls import one_call
 from helpers.tries import tries
 from simulator.engine.simulate import simulate
 from simulator.support.errors import ClusterError, TopologyError, WhatIfError

@@ -7,7 +7,7 @@ import pytest
 from experiments.baseline import Settings, baseline
 from experiments.calibration.calibration import check_replay
 from experiments.points.compare import compare
-from experiments.questions.calibration.calibrate import calibrate, write_cluster
+from experiments.questions.calibrate import calibrate, write_cluster
 from experiments.questions.validation.recordings import validate
 from helpers.experiments_jobs import SAMPLE
 from simulator.support.errors import CalibrationError, ClusterError, WhatIfError

@@ -10,7 +10,7 @@ import twofold as tf
 from collectives import Machine, plan
 from collectives.libraries.planners import times
 from collectives.machine import time_multiple
-from experiments.questions.calibration.calibrate import write_cluster
+from experiments.questions.calibrate import write_cluster
 from experiments.questions.collective import collective
 from simulator.calls import Call, Group
 from simulator.costing.link_load import cost, lay

@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 from experiments.baseline import baseline
 from experiments.cli.main import app
 from experiments.documents.step import trust
-from experiments.questions.calibration.calibrate import write_cluster
-from experiments.questions.calibration.calibrate_steps import calibrate_steps
+from experiments.questions.calibrate import calibrate_steps, write_cluster
 from experiments.questions.validation.steps import validate_steps
 from simulator.support.errors import TraceError
 from topologies import load_cluster

@@ -1,6 +1,8 @@
-"""A workload card against the trace it lies beside: what cannot both be true, one line each.
+"""Workload cards against clusters and traces.
 
-FLOPs that a model needs per step, counted from its workload card.
+A card against the trace it lies beside: what cannot both be true, one line each. And a cluster from
+its hardware section: a card gives the accelerator, how many there are, and two bandwidths, but no
+latency, so the cluster of the catalogue that is most like it lends what is missing, and is named.
 """
 
 import math
@@ -8,19 +10,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from collectives.bandwidth import busbw
-from experiments.cards.cluster import CardCluster, card_cluster
 from simulator.accelerators import same_accelerator
 from simulator.calls import UNKNOWN, Group
 from simulator.support.errors import ClusterError
 from simulator.support.quantities import format_quantity
 from simulator.workload import Workload
-from topologies import load_cluster
-from traces.card.card import ArchitectureSection, WorkloadCard
+from topologies import Cluster, catalog, load_cluster
+from topologies.cluster.catalog import complaints
 from traces.core.loaded import Loaded
+
+if TYPE_CHECKING:
+    from traces.card.card import ArchitectureSection, WorkloadCard
 
 _TRAINING = "model_fwd_bwd_pass"
 
@@ -33,7 +39,7 @@ class StepFlops:
     why: str
 
 
-def step_flops(card: WorkloadCard) -> StepFlops:
+def step_flops(card: "WorkloadCard") -> StepFlops:
     """FLOPs per step of training a dense transformer: per token ``6 (N - E) + 12 L H Q T``.
 
     N parameters without the E of the embedding, L layers, Q heads of dimension H, sequences of T
@@ -60,7 +66,7 @@ def step_flops(card: WorkloadCard) -> StepFlops:
     return StepFlops(per_token * data.batch_size * replicas * data.seq_len, "")
 
 
-def _per_token(arch: ArchitectureSection, tokens: int | None) -> float | None:
+def _per_token(arch: "ArchitectureSection", tokens: int | None) -> float | None:
     parts = arch.num_params, arch.num_layers, arch.num_heads, arch.head_dim, tokens
     if None in parts:
         return None
@@ -103,7 +109,7 @@ _MEASURED_AT_ONCE = 1e-6
 """Calls that moved for less (s) were over before their last stamp."""
 
 
-def check_card(card: WorkloadCard, loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
+def check_card(card: "WorkloadCard", loaded: Loaded, *, source: str = "card") -> tuple[str, ...]:
     """Say what of the card the trace contradicts; nothing where they agree or say nothing.
 
     Ranks of the job, sizes of the groups against the parallelism, the accelerator, the phase, and
@@ -114,7 +120,7 @@ def check_card(card: WorkloadCard, loaded: Loaded, *, source: str = "card") -> t
     return tuple(findings)
 
 
-def _ranks(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
+def _ranks(card: "WorkloadCard", loaded: Loaded) -> Iterator[str]:
     traced = loaded.coverage.ranks_in_job
     total, plan = card.xpu.total_count, card.parallelism.ranks
     if total is not None and total != traced:
@@ -130,7 +136,7 @@ def _ranks(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
         yield f"{total} accelerators do not fill nodes of {per_node}"
 
 
-def _groups(card: WorkloadCard, workload: Workload) -> Iterator[str]:
+def _groups(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
     """Compare labelled groups with their kind; others must be a product of some of the sizes."""
     plan = card.parallelism
     sizes = {"tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep, "dp": plan.dp}
@@ -184,7 +190,7 @@ def _products(sizes: list[int]) -> set[int]:
     return {math.prod(pick) for pick in picks}
 
 
-def _accelerator(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
+def _accelerator(card: "WorkloadCard", loaded: Loaded) -> Iterator[str]:
     on_card, traced = card.xpu.model, loaded.accelerator
     if on_card and traced and not same_accelerator(on_card, traced):
         yield (
@@ -192,7 +198,7 @@ def _accelerator(card: WorkloadCard, loaded: Loaded) -> Iterator[str]:
         )
 
 
-def _phase(card: WorkloadCard, workload: Workload) -> Iterator[str]:
+def _phase(card: "WorkloadCard", workload: Workload) -> Iterator[str]:
     phase = (card.workload.model.phase or "").lower()
     backward = next((name for name in workload.names if _BACKWARD.search(name)), None)
     if phase in ("inference", "serving") and backward is not None:
@@ -201,7 +207,7 @@ def _phase(card: WorkloadCard, workload: Workload) -> Iterator[str]:
         yield f"workload.model.phase is {phase!r}: write training, inference or serving"
 
 
-def _bandwidth(card: WorkloadCard, loaded: Loaded, source: str) -> Iterator[str]:
+def _bandwidth(card: "WorkloadCard", loaded: Loaded, source: str) -> Iterator[str]:
     try:
         cluster = card_cluster(card, source=source)
     except ClusterError:
@@ -231,7 +237,7 @@ def _unit(tier: str, on_card: float, expected: float) -> Iterator[str]:
 
 
 def _measured(
-    card: WorkloadCard, workload: Workload, scale_up: float, described: CardCluster | None
+    card: "WorkloadCard", workload: Workload, scale_up: float, described: "CardCluster | None"
 ) -> Iterator[str]:
     """Find a measured busbw that a rank's port of this bandwidth cannot have carried."""
     adds = described is not None and described.cluster.scale_up.in_network_reduction
@@ -264,3 +270,118 @@ def _busbws(workload: Workload, per_node: int | None, *, adds: bool) -> Iterator
                 call.kind, size=call.size, n=len(ranks), time=call.transfer, shares=call.shares
             )
             yield (0.0 if np.isnan(speed) else speed), str(call)
+
+
+_CLOSE = 0.25
+"""Bandwidths within this fraction of each other are the same hardware, by another source."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardCluster:
+    """The cluster, the catalogue's that it is made after, and what was taken from where."""
+
+    cluster: Cluster
+    nearest: str
+    notes: tuple[str, ...]
+
+
+def card_cluster(card: "WorkloadCard", *, source: str) -> CardCluster:
+    """Make a cluster of a card; ``source`` is what errors call it.
+
+    Bandwidths and ranks per node are the card's where it gives them. Everything else is that of
+    the catalogue's cluster with the accelerator, of several the one that is most alike in ranks
+    per node, network and bandwidths.
+
+    Raises
+    ------
+    ClusterError
+        If the card names no accelerator, or one that no cluster of the catalogue has.
+    """
+    if card.xpu.model is None:
+        raise ClusterError(
+            f"{source}: workload.hardware.xpu_spec.model is blank: name a cluster with --cluster"
+        )
+    shipped = [load_cluster(name) for name in catalog()]
+    candidates = [
+        cluster for cluster in shipped if same_accelerator(card.xpu.model, cluster.accelerator.name)
+    ]
+    if (card.xpu.total_count or 0) > (card.xpu.count_per_node or math.inf):
+        candidates = [cluster for cluster in candidates if cluster.scale_out is not None]
+    if not candidates:
+        raise ClusterError(
+            f"{source}: no cluster of the catalogue of that size has {card.xpu.model!r}: "
+            "name one with --cluster"
+        )
+    nearest = max(candidates, key=lambda cluster: _likeness(card, cluster))
+    return _with_bandwidths(card, nearest, source)
+
+
+def _likeness(card: "WorkloadCard", cluster: Cluster) -> tuple[int, int, int, int, float]:
+    """How alike they are: the name, ranks per node, words of the network, bandwidths."""
+    bandwidths = card.bandwidths()
+    fabric = cluster.scale_out
+    text = f"{cluster.name} {cluster.description} {fabric.topology if fabric else ''}".lower()
+    network = (card.workload.hardware.network_topo.topology or "").lower()
+    words = re.findall("[a-z]{4,}", network)
+    differences = [
+        _relative_difference(bandwidths.scale_up, cluster.scale_up.bandwidth),
+        _relative_difference(bandwidths.scale_out, fabric.bandwidth if fabric else None),
+    ]
+    per_node = card.xpu.count_per_node
+    return (
+        len(cluster.name) * (cluster.name in network),
+        int(per_node == cluster.ranks_per_node),
+        sum(word in text for word in words),
+        sum(difference <= _CLOSE for difference in differences),
+        -sum(differences),
+    )
+
+
+def _relative_difference(first: float | None, second: float | None) -> float:
+    return 1.0 if first is None or second is None else abs(math.log(first / second))
+
+
+def _with_bandwidths(card: "WorkloadCard", nearest: Cluster, source: str) -> CardCluster:
+    per_node = card.xpu.count_per_node or nearest.ranks_per_node
+    total = card.xpu.total_count or per_node
+    bandwidths = card.bandwidths()
+    data: dict[str, Any] = nearest.model_dump(
+        mode="json", exclude_unset=True, exclude={"sources", "name", "description"}
+    )
+    data["name"] = f"{nearest.name} (by its card)"
+    notes = [f"cluster from the card, after {nearest.name} of the catalogue"]
+    for tier, bandwidth in (("scale_up", bandwidths.scale_up), ("scale_out", bandwidths.scale_out)):
+        if bandwidth is None or tier not in data:
+            continue
+        before = getattr(nearest, tier).bandwidth
+        data[tier]["bandwidth"] = f"{bandwidth!r} B/s"
+        if _relative_difference(bandwidth, before) > _CLOSE:
+            after = format_quantity(bandwidth, "B/s"), format_quantity(before, "B/s")
+            notes.append(
+                f"{tier}.bandwidth is {after[0]} on the card, {after[1]} on {nearest.name}"
+            )
+    if per_node != nearest.ranks_per_node:
+        data |= _other_node(data, nearest, per_node)
+        notes.append(f"a node has {per_node} ranks on the card, {nearest.ranks_per_node} there")
+    data["nodes"] = max(-(-total // per_node), nearest.nodes)
+    try:
+        return CardCluster(Cluster.model_validate(data), nearest.name, tuple(notes))
+    except ValidationError as error:
+        raise ClusterError(
+            f"{source}: no cluster can be made of the card after {nearest.name}: "
+            f"{complaints(error)}; name one with --cluster"
+        ) from error
+
+
+def _other_node(data: dict[str, Any], nearest: Cluster, per_node: int) -> dict[str, Any]:
+    """Give the nearest cluster nodes of another size, each a domain with its share of NICs."""
+    if nearest.scale_up.size != nearest.ranks_per_node or nearest.scale_up.dimensions is not None:
+        return {"ranks_per_node": per_node}
+    changed: dict[str, Any] = {
+        "ranks_per_node": per_node,
+        "scale_up": data["scale_up"] | {"size": per_node},
+    }
+    if nearest.scale_out is not None:
+        share = nearest.scale_out.nics_per_node * per_node / nearest.ranks_per_node
+        changed["scale_out"] = data["scale_out"] | {"nics_per_node": max(1, round(share))}
+    return changed

@@ -1,1 +1,0 @@
-"""Workload cards against clusters and traces."""

@@ -7,7 +7,6 @@ hold which chunk whole when it ends (post). *Whole* means every contribution, ea
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,11 +226,8 @@ class _State:
 
     def _refuse(self, wrong: Mask, message: str, cells: NDArray[np.int64]) -> None:
         if wrong.any():
-            self._raise(wrong, message, cells)
-
-    def _raise(self, wrong: Mask, message: str, cells: NDArray[np.int64]) -> Never:
-        row, contributor = np.argwhere(wrong)[0]
-        rank, chunk = divmod(int(cells[row]), self._schedule.chunks)
-        contributors = np.flatnonzero(self._begins[:, chunk])
-        what = f"the contribution of rank {contributors[contributor]} to chunk {chunk}"
-        raise ScheduleError(message.format(rank, what))
+            row, contributor = np.argwhere(wrong)[0]
+            rank, chunk = divmod(int(cells[row]), self._schedule.chunks)
+            contributors = np.flatnonzero(self._begins[:, chunk])
+            what = f"the contribution of rank {contributors[contributor]} to chunk {chunk}"
+            raise ScheduleError(message.format(rank, what))

@@ -205,7 +205,7 @@ def utilisations(run: RunTimes, ports: Ports | None) -> list[Utilisation]:
     for index, time in enumerate(took):
         call = workload.call_view(index)
         counts[call.kind] += 1
-        if not _timed(call, time):
+        if not (call.kind != UNKNOWN and call.size > 0 and time > 0 and len(call.group.ranks) > 1):
             left_out[call.kind] += 1
             continue
         volumes = sums[call.kind]
@@ -248,10 +248,6 @@ def least_time(call: Call, ports: Ports) -> float:
     for members, outlet in zip(inside.values(), outlets, strict=True):
         bounds.append(call.size * _crossing(call, members) / outlet)
     return max(bounds)
-
-
-def _timed(call: Call, time: float) -> bool:
-    return call.kind != UNKNOWN and call.size > 0 and time > 0 and len(call.group.ranks) > 1
 
 
 def _port(rank: int, ranks: Sequence[int], inside: dict[int, list[int]], ports: Ports) -> float:

@@ -271,13 +271,22 @@ class Workload:
 
     def __post_init__(self) -> None:
         _check_columns(self)
-        _check_work(self)
+        length = len(self)
+        for name in ("flops", "traffic"):
+            amounts = getattr(self, name)
+            if amounts is not None and (
+                len(amounts) != length or np.any((amounts < 0) | np.isinf(amounts))
+            ):
+                raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
         _check_modules(self)
         _check_ranks(self)
         check_table(self.calls, len(self.groups))
         check_shares(self.calls, self.groups)
         _check_calls(self)
-        _check_order(self)
+        cycle = find_cycle(self.edges.offset, self.edges.target)
+        if cycle:
+            ops = " -> ".join(str(self.op(op)) for op in [*cycle, cycle[0]])
+            raise WorkloadError(f"the edges make a cycle: {ops}")
         _check_copies(self)
 
     def __repr__(self) -> str:
@@ -468,16 +477,6 @@ def _check_edges(edges: Edges, ops: int) -> None:
         raise WorkloadError(f"an edge names an op outside 0..{ops - 1}")
 
 
-def _check_work(workload: Workload) -> None:
-    length = len(workload)
-    for name in ("flops", "traffic"):
-        amounts = getattr(workload, name)
-        if amounts is not None and (
-            len(amounts) != length or np.any((amounts < 0) | np.isinf(amounts))
-        ):
-            raise WorkloadError(f"column {name!r} is not {length} amounts, NaN where unknown")
-
-
 def _check_modules(workload: Workload) -> None:
     module = workload.module
     if module is None:
@@ -541,13 +540,6 @@ def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
     if len(both):
         call = workload.call_view(int(workload.call[both[0]]))
         raise WorkloadError(f"{workload.op(int(both[0]))} neither sends nor receives {call}, eager")
-
-
-def _check_order(workload: Workload) -> None:
-    cycle = find_cycle(workload.edges.offset, workload.edges.target)
-    if cycle:
-        ops = " -> ".join(str(workload.op(op)) for op in [*cycle, cycle[0]])
-        raise WorkloadError(f"the edges make a cycle: {ops}")
 
 
 def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:

@@ -52,7 +52,8 @@ def draw_on(axes: "Axes", network: Topology) -> None:
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"
         )
     colours = _colours(network)
-    graph, where, levels = merged(network), places(network), in_levels(network)
+    # Whether the figure has levels; every other one is drawn with equal axes.
+    graph, where, levels = merged(network), places(network), (family_of(network)[0] not in _LAYOUTS)
     most = max((b for b in network.bandwidth.tolist() if b < math.inf), default=1.0)
     for source, target, data in graph.edges(data=True):
         axes.add_patch(
@@ -69,7 +70,12 @@ def draw_on(axes: "Axes", network: Topology) -> None:
             )
         )
     _nodes(axes, graph, where)
-    _legend(axes, network)
+    if len(network.resources) > 1:
+        handles = [
+            Line2D([], [], color=_colours(network)[name], label=name, linewidth=2)
+            for name in network.resources
+        ]
+        axes.legend(handles=handles, fontsize=8, loc="upper right", frameon=False)
     axes.set_title(f"{network.name}: {network.ranks} ranks, {len(network)} links", fontsize=10)
     axes.set_axis_off()
     axes.margins(0.08)
@@ -107,15 +113,6 @@ def _between(
     """Whether a point is on the straight line, or very near it."""
     whole, first, second = math.dist(begin, end), math.dist(begin, point), math.dist(point, end)
     return first + second < whole * (1 + 1e-3)
-
-
-def _legend(axes: "Axes", network: Topology) -> None:
-    if len(network.resources) > 1:
-        handles = [
-            Line2D([], [], color=_colours(network)[name], label=name, linewidth=2)
-            for name in network.resources
-        ]
-        axes.legend(handles=handles, fontsize=8, loc="upper right", frameon=False)
 
 
 def _nodes(axes: "Axes", graph: "nx.Graph[Any]", where: Places) -> None:
@@ -189,11 +186,6 @@ def places(network: Topology) -> Places:
     if layout is None or (family in _GRIDS and len(numbers) > 3):
         return _levels(network)
     return layout(network, numbers)
-
-
-def in_levels(network: Topology) -> bool:
-    """Whether the figure has levels; every other one is drawn with equal axes."""
-    return family_of(network)[0] not in _LAYOUTS
 
 
 def _circle(network: Topology, numbers: Sequence[int]) -> Places:

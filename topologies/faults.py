@@ -197,7 +197,12 @@ def broken(network: Topology, faults: Iterable[Fault], home: Longs | None = None
     ones = np.ones(len(network))
     links = _Links(ones.copy(), ones.copy(), np.ones(len(network), dtype=np.bool_))
     notes = tuple(_apply(parts, fault, links) for fault in faults)
-    done = _with_bandwidths(network, links.bandwidth)
+    routing, slowed = network.routing, np.minimum(links.bandwidth, 1.0)
+    if routing.slowed is not None:
+        slowed *= routing.slowed
+    capacity = None if routing.capacity is None else routing.capacity * links.bandwidth
+    routing = replace(routing, capacity=capacity, slowed=slowed if (slowed < 1).any() else None)
+    done = replace(network, bandwidth=network.bandwidth * links.bandwidth, routing=routing)
     done = replace(done, latency=network.latency * links.latency)
     gone = not links.left.all()
     if gone:
@@ -520,13 +525,3 @@ def say_ranks(ranks: Longs) -> str:
     ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     more = ", …" if len(ranges) > 2 * _NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges[: 2 * _NAMED])}{more}"
-
-
-def _with_bandwidths(network: Topology, factors: Floats) -> Topology:
-    """Multiply the bandwidths of links; its switches know which are slower."""
-    routing, slowed = network.routing, np.minimum(factors, 1.0)
-    if routing.slowed is not None:
-        slowed *= routing.slowed
-    capacity = None if routing.capacity is None else routing.capacity * factors
-    routing = replace(routing, capacity=capacity, slowed=slowed if (slowed < 1).any() else None)
-    return replace(network, bandwidth=network.bandwidth * factors, routing=routing)

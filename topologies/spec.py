@@ -72,8 +72,18 @@ def parse_topology(
     family = words.of
     try:
         parsed = ParsedSpec(words.numbers, words.option, bandwidth, latency)
-        _refuse_huge(family, parsed)
-        return _routed(family, parsed, words.family, words.routing)
+        # Refuse far more links than anybody simulates: a digit too many is no reason to run dry.
+        where = f"topology {family.form}"
+        limits().check("items", max(parsed.numbers), where, f"{max(parsed.numbers)} of a kind")
+        links = family.counts(parsed).links
+        limits().check("items", links, where, f"{links} links")
+        routing = words.routing
+        network = family.build(parsed)
+        if not routing:
+            return network
+        if routing in family.routings:
+            return family.routings[routing](network, parsed)
+        return routed(network, routing, group=family.group)
     except ValueError as error:
         raise TopologyError(f"{words.words!r}: write {_form(family)}: {error}") from error
 
@@ -166,24 +176,6 @@ def accepted() -> str:
     forms = [_form(family) for family in FAMILIES.values()]
     forms += [f"{name}:…" for name in names_added(TOPOLOGIES, tuple(FAMILIES))]
     return f"{', '.join(forms)}, or the path of a graph (.graphml, .json)"
-
-
-def _refuse_huge(family: Family, spec: ParsedSpec) -> None:
-    """Refuse far more links than anybody simulates: a digit too many is no reason to run dry."""
-    where = f"topology {family.form}"
-    limits().check("items", max(spec.numbers), where, f"{max(spec.numbers)} of a kind")
-    links = family.counts(spec).links
-    limits().check("items", links, where, f"{links} links")
-
-
-def _routed(family: Family, spec: ParsedSpec, name: str, routing: str) -> Topology:
-    """Build the topology with the routing that stands behind the ``@``."""
-    network = family.build(spec)
-    if not routing:
-        return network
-    if routing in family.routings:
-        return family.routings[routing](network, spec)
-    return routed(network, routing, group=family.group)
 
 
 def routed(

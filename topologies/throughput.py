@@ -99,21 +99,16 @@ def saturation(network: Topology, traffic: str) -> tuple[float, tuple[str, str]]
     """
     # Loads are linear in the rate, so the link with the most load per B/s fills first, at 1 over
     # that.
-    busy = _loads(network, traffic) / network.bandwidth
+    source, target, amount = _pattern(network, traffic)
+    # Traffic of a rank to itself passes no link, but it counts among what the rank sends.
+    distinct = source != target
+    source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
+    busy = link_loads(network, source_rank, target_rank, amount[distinct]) / network.bandwidth
     if not busy.max(initial=0.0) > 0:
         raise TopologyError(f"{network.name}: {traffic} traffic passes no link")
     worst = int(np.argmax(busy))
     ends = network.nodes[network.source[worst]], network.nodes[network.target[worst]]
     return float(1 / busy[worst]), (str(ends[0]), str(ends[1]))
-
-
-def _loads(network: Topology, traffic: str) -> NDArray[np.float64]:
-    """Find what each link carries (B/s) if every rank sends 1 B/s."""
-    source, target, amount = _pattern(network, traffic)
-    # Traffic of a rank to itself passes no link, but it counts among what the rank sends.
-    distinct = source != target
-    source_rank, target_rank = source[distinct].astype(np.int32), target[distinct].astype(np.int32)
-    return link_loads(network, source_rank, target_rank, amount[distinct])
 
 
 def _pattern(network: Topology, traffic: str) -> tuple[Longs, Longs, NDArray[np.float64]]:

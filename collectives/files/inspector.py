@@ -151,13 +151,11 @@ def _notes(
 ) -> Iterator[str]:
     for what, count in left_out.items():
         yield f"{path}: {count} {what}, are left out"
-    partial = [by_rank for by_rank in calls.values() if _lacks_ranks(by_rank)]
+    partial = [
+        by_rank for by_rank in calls.values() if len(by_rank) < next(iter(by_rank.values())).ranks
+    ]
     if partial:
         yield (
             f"{path}: {len(partial)} of {len(calls)} calls lack lines of some of their ranks: "
             "their times may hold waiting for late ranks; give the files of all processes"
         )
-
-
-def _lacks_ranks(by_rank: Mapping[int, _Line]) -> bool:
-    return len(by_rank) < next(iter(by_rank.values())).ranks

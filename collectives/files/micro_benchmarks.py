@@ -179,7 +179,11 @@ def read_perftest(text: str, path: str) -> BenchmarkLog:
 def _message(cells: Mapping[str, str], size: float, location: str) -> MeasuredCall:
     for name, text in cells.items():
         if name.startswith("BW average"):
-            time = size / _speed(name, text, location)
+            unit = name.partition("[")[2].rstrip("]").strip()
+            speed = number(text)
+            if unit not in _UNITS or not speed > 0:
+                raise TraceError(f"{location}: {name}: {shown(text)} is not a bandwidth")
+            time = size / (speed * _UNITS[unit])
             _check_rate(cells, time, location)
             return MeasuredCall(LINK, _PAIR, _PAIR, size, time, location, streamed=True)
     for wanted in ("t_typical", "t_avg"):
@@ -188,14 +192,6 @@ def _message(cells: Mapping[str, str], size: float, location: str) -> MeasuredCa
                 time = seconds(text, MICRO, location, name)
                 return MeasuredCall(LINK, _PAIR, _PAIR, size, time, location)
     raise TraceError(f"{location}: neither a mean bandwidth nor a latency among its columns")
-
-
-def _speed(name: str, text: str, location: str) -> float:
-    unit = name.partition("[")[2].rstrip("]").strip()
-    speed = number(text)
-    if unit not in _UNITS or not speed > 0:
-        raise TraceError(f"{location}: {name}: {shown(text)} is not a bandwidth")
-    return speed * _UNITS[unit]
 
 
 def _check_rate(cells: Mapping[str, str], time: float, location: str) -> None:

@@ -185,7 +185,11 @@ def _printed_runs(text: str, path: str) -> list[_Run]:
         if not runs:
             continue
         if config:
-            _configure(runs[-1], config, location)
+            run = runs[-1]
+            run.gpus = _count(config[1], location) * _count(config[2], location)
+            run.most = number(config[3])
+            if step := _STEP.search(config[4]):
+                run.step = number(step[1]), step[2]
         elif rank:
             _add_rank(runs[-1], rank, location)
         elif header:
@@ -202,13 +206,6 @@ def _named(line: str) -> str:
         if name in _KINDS or name in _OTHERS:
             return name
     return ""
-
-
-def _configure(run: _Run, config: "re.Match[str]", location: str) -> None:
-    run.gpus = _count(config[1], location) * _count(config[2], location)
-    run.most = number(config[3])
-    if step := _STEP.search(config[4]):
-        run.step = number(step[1]), step[2]
 
 
 def _count(text: object, location: str) -> int:
@@ -306,7 +303,15 @@ def _json_runs(text: str, path: str) -> list[_Run]:
         config = document.get("config")
         run = _Run(path, _named(" ".join(map(str, document.get("args", ())))))
         if isinstance(config, dict):
-            _configure_json(run, config, path)
+            run.gpus = _count(config.get("nthreads", 1), path) * _count(
+                config.get("ngpus", 1), path
+            )
+            devices = [device for device in config.get("devices") or () if not device.get("group")]
+            # A process names its first device only.
+            run.hosts = [
+                str(device.get("hostname", "")) for device in devices for _ in range(run.gpus)
+            ]
+            run.devices = [str(device.get("device_info", "")) for device in devices]
         for count, row in enumerate(document.get("results") or (), 1):
             run.rows.append(_json_row(row, f"{path}, result {count}"))
         average = document.get("average_bus_bandwidth")
@@ -327,16 +332,6 @@ def _documents(text: str, path: str) -> Iterator[dict[str, Any]]:
             raise TraceError(f"{path}: the JSON cannot be read: {reason_of(error)}") from error
         if isinstance(document, dict):
             yield document
-
-
-def _configure_json(run: _Run, config: Mapping[str, Any], location: str) -> None:
-    run.gpus = _count(config.get("nthreads", 1), location) * _count(
-        config.get("ngpus", 1), location
-    )
-    devices = [device for device in config.get("devices") or () if not device.get("group")]
-    # A process names its first device only.
-    run.hosts = [str(device.get("hostname", "")) for device in devices for _ in range(run.gpus)]
-    run.devices = [str(device.get("device_info", "")) for device in devices]
 
 
 def _json_row(row: Mapping[str, Any], location: str) -> _Row:

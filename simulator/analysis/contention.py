@@ -68,7 +68,11 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
         How many to return.
     """
     loads = costs.loads_by_index(timeline.workload)
-    lost = _lost(timeline, costs)
+    # By how much each call was longer than on an idle network (s).
+    lasted = timeline.call_end - timeline.call_start
+    alone = costs.idle_times(timeline.workload) * timeline.workload.calls.factor
+    lost: Floats = np.nan_to_num(lasted - alone)
+    lost[lost <= _HELD_UP * alone] = 0.0
     lost_by_link: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     for call in np.argsort(-lost, kind="stable")[:_LOOKED_AT].tolist():
         if not lost[call] > 0:
@@ -91,15 +95,6 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
         )
         for (link, first, second), times in ranked[:most]
     )
-
-
-def _lost(timeline: Timeline, costs: Costs) -> Floats:
-    """By how much each call was longer than on an idle network (s)."""
-    lasted = timeline.call_end - timeline.call_start
-    alone = costs.idle_times(timeline.workload) * timeline.workload.calls.factor
-    lost: Floats = np.nan_to_num(lasted - alone)
-    lost[lost <= _HELD_UP * alone] = 0.0
-    return lost
 
 
 def _overlapping(call: int, timeline: Timeline) -> list[int]:

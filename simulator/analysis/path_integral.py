@@ -252,7 +252,17 @@ class _Way:
         Where the lines of two ends meet is a corner if the step lies there on both of them; else
         there is another way between, and its line is met with either.
         """
-        parts = self._nothing()
+        ops, edges = len(self._workload), len(self._workload.edges.target)
+        parts = Parts(
+            duration=np.zeros(ops),
+            moving=np.zeros(ops),
+            lag=np.zeros(edges),
+            ready=np.zeros(ops),
+            late=np.zeros(ops),
+            share=np.zeros(ops),
+            call_share=np.zeros(ops),
+            pieces=0,
+        )
         gap = _GAP * max(first.step, last.step)
         waiting: list[tuple[float, float, _Point, _Point, _Point | None]] = []
         self._meet(waiting, first, last, points=2)
@@ -288,7 +298,7 @@ class _Way:
         level = bend <= 0 or width <= 0
         if level:
             # Parallel lines of one step: the same way, or two of one length.
-            heappush(waiting, (0.0, low.at, low, high, self._half(low, high)))
+            heappush(waiting, (0.0, low.at, low, high, replace(low, at=(low.at + high.at) / 2)))
             return
         corner = (low.line(low.at) - high.line(low.at)) / bend + low.at
         corner = min(max(corner, low.at), high.at)
@@ -296,28 +306,11 @@ class _Way:
         off = max(0.0, middle.step - max(low.line(corner), high.line(corner)))
         heappush(waiting, (-off, low.at, low, high, middle))
 
-    @staticmethod
-    def _half(low: _Point, high: _Point) -> _Point:
-        return replace(low, at=(low.at + high.at) / 2)
-
     def _edges(self, before: Ints, arrived: Ints) -> Longs:
         """Return the edges that a way takes."""
         by_edge = before >= 0
         key = before[by_edge].astype(np.int64) * max(1, len(self._workload)) + arrived[by_edge]
         return self._order[np.searchsorted(self._key, key, sorter=self._order)]
-
-    def _nothing(self) -> Parts:
-        ops, edges = len(self._workload), len(self._workload.edges.target)
-        return Parts(
-            duration=np.zeros(ops),
-            moving=np.zeros(ops),
-            lag=np.zeros(edges),
-            ready=np.zeros(ops),
-            late=np.zeros(ops),
-            share=np.zeros(ops),
-            call_share=np.zeros(ops),
-            pieces=0,
-        )
 
     def _add(self, parts: Parts, point: _Point, width: float) -> None:
         """Add what a way changes by on a piece of the line."""

@@ -116,21 +116,17 @@ def _swept(graph: Contracted, points: Points, first: int) -> Floats:
     start = np.empty((len(graph) - first, len(points)))
     if start.size:
         edges = _Edges(graph.offset, graph.source, graph.weight)
-        calls = _of_points(graph, points)
+        is_call = graph.call >= 0
+        row = np.full(len(graph), -1, dtype=np.int32)
+        factor = np.zeros(len(graph))
+        row[is_call] = points.row[graph.call[is_call]]
+        factor[is_call] = points.factor[graph.call[is_call]]
+        calls = _Calls(row, factor, np.ascontiguousarray(points.cost))
         block = min(_BLOCK, len(points), max(_LEAST, _ENDS // len(graph)))
         scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
         for begin in range(0, len(points), block):
             _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)
     return start
-
-
-def _of_points(graph: Contracted, points: Points) -> _Calls:
-    is_call = graph.call >= 0
-    row = np.full(len(graph), -1, dtype=np.int32)
-    factor = np.zeros(len(graph))
-    row[is_call] = points.row[graph.call[is_call]]
-    factor[is_call] = points.factor[graph.call[is_call]]
-    return _Calls(row, factor, np.ascontiguousarray(points.cost))
 
 
 @hot_loop(nan_free=True)

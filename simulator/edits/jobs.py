@@ -122,11 +122,18 @@ def merged(workloads: Sequence[Workload]) -> Workload:
         np.where(job.call >= 0, job.call + first, -1)
         for job, first in zip(workloads, first_call.tolist(), strict=False)
     ]
+    before = offsets(len(job.edges.target) for job in workloads)
+    offset = [job.edges.offset[:-1] + at for job, at in zip(workloads, before, strict=False)]
+    target = [job.edges.target + at for job, at in zip(workloads, first_op, strict=False)]
     return Workload(
         name=name,
         lane=lane,
         call=np.concatenate(call).astype(np.int32),
-        edges=_edges(workloads, first_op),
+        edges=Edges(
+            offset=np.concatenate([*offset, before[-1:]]).astype(np.int64),
+            target=np.concatenate(target).astype(np.int32),
+            lag=np.concatenate([job.edges.lag for job in workloads]),
+        ),
         calls=_calls(workloads, first_group),
         groups=tuple(group for job in workloads for group in job.groups),
         names=names,
@@ -188,17 +195,6 @@ def _column(workloads: Sequence[Workload], name: str) -> Floats | None:
             np.full(len(job), np.nan) if column is None else column
             for job, column in zip(workloads, columns, strict=True)
         ]
-    )
-
-
-def _edges(workloads: Sequence[Workload], first: Longs) -> Edges:
-    before = offsets(len(job.edges.target) for job in workloads)
-    offset = [job.edges.offset[:-1] + at for job, at in zip(workloads, before, strict=False)]
-    target = [job.edges.target + at for job, at in zip(workloads, first, strict=False)]
-    return Edges(
-        offset=np.concatenate([*offset, before[-1:]]).astype(np.int64),
-        target=np.concatenate(target).astype(np.int32),
-        lag=np.concatenate([job.edges.lag for job in workloads]),
     )
 
 

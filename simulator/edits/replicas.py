@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulator.calls import KINDS, Group
-from simulator.support.arrays import Floats, Longs, Mask
+from simulator.support.arrays import Longs, Mask
 from simulator.support.errors import WorkloadError
 from simulator.workload import Copies, Edges, Workload
 
@@ -145,7 +145,12 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     remaining = list(itertools.compress(rows, left))
     before = [len(group.ranks) for group in part.groups]
     more = np.array([row.shape[1] for row in remaining]) / np.array(before)
-    _check_shares(part, more)
+    # Refuse to invent what ranks that do not exist yet would send to whom.
+    for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
+        raise WorkloadError(
+            f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
+            "show what more or fewer ranks would send to each other"
+        )
     groups = tuple(
         Group(tuple(row[0].tolist()), group.label)
         for row, group in zip(remaining, part.groups, strict=True)
@@ -203,15 +208,6 @@ def _copied(group: Group, layout: ReplicaLayout) -> Longs:
         )
     whole = [layout.of_copy(ranks, copy) for copy, members in enumerate(existing) if members.all()]
     return np.array(whole, dtype=np.int64).reshape(-1, len(ranks))
-
-
-def _check_shares(part: Workload, more: Floats) -> None:
-    """Refuse to invent what ranks that do not exist yet would send to whom."""
-    for index in np.flatnonzero((part.calls.spread >= 0) & (more[part.calls.group] != 1)).tolist():
-        raise WorkloadError(
-            f"{part.call_view(index)} has a size for every pair of its ranks: the trace does not "
-            "show what more or fewer ranks would send to each other"
-        )
 
 
 def cut(workload: Workload, ops: Mask, groups: Mask) -> Workload:

@@ -190,21 +190,17 @@ def repeat_together(
     >>> round(found.link_bytes[4])
     5000000000
     """
-    _check_apart(jobs)
-    if not jobs:
-        return Together((), np.zeros(len(topology)))
-    run = _Run.of(jobs, topology, keep)
-    run.until(enough)
-    return Together(tuple(part.done for part in run.parts), run.loop.link_bytes())
-
-
-def _check_apart(jobs: Sequence[RepeatedJob]) -> None:
     owner: dict[int, str] = {}
     for job in jobs:
         for rank in job.workload.ranks:
             if rank in owner:
                 raise WorkloadError(f"rank {rank} is both {owner[rank]}'s and {job.name}'s")
             owner[rank] = job.name
+    if not jobs:
+        return Together((), np.zeros(len(topology)))
+    run = _Run.of(jobs, topology, keep)
+    run.until(enough)
+    return Together(tuple(part.done for part in run.parts), run.loop.link_bytes())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -116,18 +116,14 @@ class Replays:
             (replay for replay in reversed(self._kept) if replay.renewed(simulation)), None
         )
         if replay is None and not closed_form(simulation):
-            replay = self._set_up(simulation)
+            works = Works(simulation.topology)
+            distinct, row = works.distinct(simulation.workload, simulation.costs)
+            loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
+            replay = _Kept(simulation.workload, works, row, loop)
+            self._kept[:] = [*self._kept[1 - _MOST_KEPT :], replay]
         if replay is not None:
             replay.loop.answer(simulation)
         return simulation
-
-    def _set_up(self, simulation: Simulation) -> _Kept:
-        works = Works(simulation.topology)
-        distinct, row = works.distinct(simulation.workload, simulation.costs)
-        loop = Loop.of(simulation.topology, distinct, row, Step.of(simulation))
-        replay = _Kept(simulation.workload, works, row, loop)
-        self._kept[:] = [*self._kept[1 - _MOST_KEPT :], replay]
-        return replay
 
 
 def _same_calls(first: Workload, second: Workload) -> bool:

@@ -266,23 +266,6 @@ def steps_of_group(loads: Sequence[Load]) -> Iterator[Transfer]:
                 yield step
 
 
-def steps_of_ranks(
-    plan: Plan, positions: NDArray[np.int32], size: float, network: Topology
-) -> list[StepOfRanks]:
-    """List what each rank sends and receives in each step; like steps stand there once.
-
-    Parameters
-    ----------
-    plan, size
-        How the message is sent, and its size (B).
-    positions
-        Node of each rank of the group.
-    network
-        Where it is sent.
-    """
-    return [_of_ranks(step, plan, positions, (size, network)) for step in plan.schedule.steps]
-
-
 def _of_ranks(
     step: Step, plan: Plan, positions: NDArray[np.int32], where: tuple[float, Topology]
 ) -> StepOfRanks:
@@ -390,7 +373,10 @@ class Job:
             key = id(plan), view.group.ranks, view.size
             if key not in self.laid:
                 positions = np.array(view.group.ranks, dtype=np.int32)
-                self.laid[key] = steps_of_ranks(plan, positions, view.size, self.network.topology)
+                self.laid[key] = [
+                    _of_ranks(step, plan, positions, (view.size, self.network.topology))
+                    for step in plan.schedule.steps
+                ]
             overhead = plan.overhead * factor
             spent[-1] = overhead
             yield self.env.timeout(overhead)

@@ -68,7 +68,7 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     if symmetry is None:
         return everyone(workload, "no two parts of the network are alike")
     try:
-        job, like = job_with_copies(workload, _copies_of(workload), seen)
+        job, _, like = _job(workload, _copies_of(workload), seen)
         colours = refine(
             job, symmetry, lambda group: loads_in_job(workload, costs, job, like, group)
         )
@@ -296,20 +296,6 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
     return ""
 
 
-def job_with_copies(
-    workload: Workload, copies: Copies, seen: Callable[[str], str] = str
-) -> tuple[JobOutline, Longs]:
-    """Put the whole job together; of each group, which of the workload's makes the same calls.
-
-    Raises
-    ------
-    CannotFoldError
-        If the copies are not what they say.
-    """
-    job, _, like = _job(workload, copies, seen)
-    return job, like
-
-
 def loads_in_job(
     workload: Workload, costs: Costs, job: JobOutline, like: Longs, group: int
 ) -> list[Carried]:
@@ -351,7 +337,16 @@ def _job(
     ranks, slots, originals, like, sizes = ([np.empty(0, dtype=np.int64)] for _ in range(5))
     bundle = [np.empty(0, dtype=np.uint64)]
     for same in copied.values():
-        rows, own_of = _own_first(workload, same)
+        group_of = {workload.groups[group].ranks: group for group in same.groups}
+        original = np.array(
+            [group_of.get(tuple(row), -1) for row in same.rows.tolist()], dtype=np.int64
+        )
+        if (original >= 0).sum() != len(group_of) or len(np.unique(same.rows)) != same.rows.size:
+            raise CannotFoldError(
+                f"copies of {workload.groups[same.groups[0]]} are not what they say"
+            )
+        order = np.argsort(original < 0, kind="stable")
+        rows, own_of = same.rows[order], original[order]
         ranks.append(rows.ravel())
         slots.append(_slots(part, same, copies.stand_in)[rows.ravel()])
         bundle.append(np.full(len(rows), _bundle(part, same), dtype=np.uint64))
@@ -366,17 +361,6 @@ def _job(
         slot=np.concatenate(slots),
     )
     return job, np.concatenate(originals), np.concatenate(like)
-
-
-def _own_first(workload: Workload, same: _CopiedGroups) -> tuple[Longs, Longs]:
-    group_of = {workload.groups[group].ranks: group for group in same.groups}
-    original = np.array(
-        [group_of.get(tuple(row), -1) for row in same.rows.tolist()], dtype=np.int64
-    )
-    if (original >= 0).sum() != len(group_of) or len(np.unique(same.rows)) != same.rows.size:
-        raise CannotFoldError(f"copies of {workload.groups[same.groups[0]]} are not what they say")
-    order = np.argsort(original < 0, kind="stable")
-    return same.rows[order], original[order]
 
 
 def _bundle(part: JobOutline, same: _CopiedGroups) -> int:

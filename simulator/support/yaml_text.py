@@ -149,7 +149,13 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)  # type: ignore[arg-type]
         self.depth -= 1
         if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS:
-            _check_number(node)
+            # Refuse a long number, and what YAML 1.1 reads otherwise than people: ``010``,
+            # ``1:30``.
+            if len(node.value) > _LONGEST_NUMBER:
+                raise _refused(f"a number of {len(node.value)} characters", node)
+            digits = node.value.lstrip("+-")
+            if ":" in digits or (digits[:1] == "0" and digits[1:2].isdecimal()):
+                raise _refused(f"{node.value!r}: write a decimal number, or text in quotes", node)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
@@ -175,15 +181,6 @@ class _Loader(yaml.SafeLoader):
                     raise _refused(f"field {key.value[:80]!r} is given twice", key)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _check_number(number: yaml.ScalarNode) -> None:
-    """Refuse a long number, and what YAML 1.1 reads otherwise than people: ``010``, ``1:30``."""
-    if len(number.value) > _LONGEST_NUMBER:
-        raise _refused(f"a number of {len(number.value)} characters", number)
-    digits = number.value.lstrip("+-")
-    if ":" in digits or (digits[:1] == "0" and digits[1:2].isdecimal()):
-        raise _refused(f"{number.value!r}: write a decimal number, or text in quotes", number)
 
 
 def _refuse_tag(_: _Loader, node: yaml.Node) -> None:

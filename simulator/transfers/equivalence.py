@@ -45,7 +45,9 @@ def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Pr
     """
     everything = _Everything.of(programs, kinds)
     flow, rank, link = everything.coloured()
-    first_link = _first(link)
+    # Of each, the first of its colour.
+    _, first, number = np.unique(link, return_index=True, return_inverse=True)
+    first_link = np.asarray(first[number.ravel()], dtype=np.int64)
     return [
         _kept(program, flow[flows], rank[ranks], link, first_link)
         for program, flows, ranks in zip(
@@ -128,12 +130,6 @@ def _joined(parts: list[Longs]) -> Longs:
 
 def _slices(begin: Longs) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(begin.tolist())]
-
-
-def _first(colour: Longs) -> Longs:
-    """Return, of each, the first of its colour."""
-    _, first, number = np.unique(colour, return_index=True, return_inverse=True)
-    return np.asarray(first[number.ravel()], dtype=np.int64)
 
 
 def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: Longs) -> Program:

@@ -154,7 +154,11 @@ def changed(cluster: Cluster, resource: str, factor: float) -> Cluster:
         value = round(value)
     try:
         if _is_drawn(cluster, resource):
-            return _with_factor(cluster, resource, factor)
+            # Multiply what the links of a resource are multiplied by already.
+            tier, _, number = resource.partition(".")
+            factors = cluster.link_factors.get(tier, LinkFactors())
+            after = factors.model_copy(update={number: getattr(factors, number) * factor})
+            return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
         return _with(cluster, resource, value, factor)
     except ValidationError as error:
         raise WhatIfError(f"{resource} times {factor:g}: {complaints(error)}") from error
@@ -166,14 +170,6 @@ def _is_drawn(cluster: Cluster, resource: str) -> bool:
     fabric = isinstance(cluster.scale_out, GraphFabric) and tier == SCALE_OUT
     drawn = fabric or any(tier in network.resources for network in cluster.graphs.values())
     return drawn and number in LinkFactors.model_fields
-
-
-def _with_factor(cluster: Cluster, resource: str, factor: float) -> Cluster:
-    """Multiply what the links of a resource are multiplied by already."""
-    tier, _, number = resource.partition(".")
-    factors = cluster.link_factors.get(tier, LinkFactors())
-    after = factors.model_copy(update={number: getattr(factors, number) * factor})
-    return cluster.model_copy(update={"link_factors": cluster.link_factors | {tier: after}})
 
 
 def _with(cluster: Cluster, resource: str, value: float, factor: float) -> Cluster:
@@ -445,22 +441,19 @@ def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
         return cluster
     transport = fields.get("scale_out.transport")
     if transport in TRANSPORTS and cluster.scale_out is not None:
-        cluster = _without_transport(cluster, TRANSPORTS[str(transport)])
+        # Put another transport's figures in the place of what the file says of its own.
+        after = TRANSPORTS[str(transport)]
+        data = cluster.model_dump(mode="json", exclude_unset=True)
+        gone = TRANSPORT_FIELDS - ({"link"} - after.keys())
+        part = {name: value for name, value in data[SCALE_OUT].items() if name not in gone}
+        data["sources"] = {
+            name: source
+            for name, source in data.get("sources", {}).items()
+            if name not in {f"{SCALE_OUT}.{field}" for field in gone}
+        }
+        data["known"] = _unlike(data.get("known", {}), SCALE_OUT)
+        cluster = Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
     return with_fields(cluster, fields, what)
-
-
-def _without_transport(cluster: Cluster, after: Mapping[str, object]) -> Cluster:
-    """Put another transport's figures in the place of what the file says of its own."""
-    data = cluster.model_dump(mode="json", exclude_unset=True)
-    gone = TRANSPORT_FIELDS - ({"link"} - after.keys())
-    part = {name: value for name, value in data[SCALE_OUT].items() if name not in gone}
-    data["sources"] = {
-        name: source
-        for name, source in data.get("sources", {}).items()
-        if name not in {f"{SCALE_OUT}.{field}" for field in gone}
-    }
-    data["known"] = _unlike(data.get("known", {}), SCALE_OUT)
-    return Cluster.model_validate(data | {SCALE_OUT: {**after, **part}})
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:

@@ -233,7 +233,10 @@ def _scale_out(data: Mapping[str, Any], part: dict[str, Any]) -> dict[str, Any]:
             )
     ranks = graph.network(SCALE_OUT, 1.0, 0.0).ranks
     rank_unit = graph.ranks or _what_ranks_are(graph.name, ranks, size)
-    _check_names(graph)
+    network = graph.network(SCALE_OUT, 1.0, 0.0)
+    for node in network.nodes[network.ranks :]:
+        if str(node).startswith(_TAKEN):
+            raise TopologyError(f"{graph.name}: node {node}: call a switch by another name")
     return _as_table(part, graph.model_copy(update={"ranks": rank_unit}))
 
 
@@ -254,13 +257,6 @@ def _with_policy(
 
 _TAKEN = ("nic:", "host:", "scale_up:", "gpu:", "seat:", "place:")
 """How names of nodes begin that a cluster gives itself."""
-
-
-def _check_names(graph: Graph) -> None:
-    network = graph.network(SCALE_OUT, 1.0, 0.0)
-    for node in network.nodes[network.ranks :]:
-        if str(node).startswith(_TAKEN):
-            raise TopologyError(f"{graph.name}: node {node}: call a switch by another name")
 
 
 def _what_ranks_are(name: str, ranks: int, size: Size) -> Literal["nics", "nodes"]:

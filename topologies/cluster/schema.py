@@ -354,7 +354,14 @@ def _check_kinds(cluster: Cluster) -> None:
     for name, kind in kinds.items():
         _check_fields(name, kind)
         _check_kind(cluster, name, _view(cluster, kind))
-    _check_makers(cluster)
+    # Refuse accelerators that the cluster's library does not run on together.
+    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
+    library = cluster.library.name if cluster.library else "none"
+    if len(makers) > 1 and library not in ("none", "gloo"):
+        raise ValueError(
+            f"node_kinds: accelerators of {' and '.join(sorted(makers))} have no {library} in"
+            " common; 'library: {name: none}' models ideal algorithms"
+        )
 
 
 def _check_fields(name: str, kind: NodeKind) -> None:
@@ -369,17 +376,6 @@ def _check_fields(name: str, kind: NodeKind) -> None:
     for field in ("ranks_per_node", "accelerator", "scale_up"):
         if field in kind.model_fields_set and getattr(kind, field) is None:
             raise ValueError(f"node_kinds.{name}.{field}: cannot be null: remove it")
-
-
-def _check_makers(cluster: Cluster) -> None:
-    """Refuse accelerators that the cluster's library does not run on together."""
-    makers = {_maker(view.accelerator.generation) for view in kinds_of(cluster).values()} - {""}
-    library = cluster.library.name if cluster.library else "none"
-    if len(makers) > 1 and library not in ("none", "gloo"):
-        raise ValueError(
-            f"node_kinds: accelerators of {' and '.join(sorted(makers))} have no {library} in"
-            " common; 'library: {name: none}' models ideal algorithms"
-        )
 
 
 def _maker(generation: str | None) -> str:

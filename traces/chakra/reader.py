@@ -79,11 +79,6 @@ def chakra_coverage(
     )
 
 
-def member_durations(job: ChakraJob) -> Floats:
-    """Return the recorded duration of each member of a call (s)."""
-    return np.array([form.duration for form in forms_of(job.ranked)[0]])[_forms_of_members(job)]
-
-
 def waited(job: ChakraJob, durations: Floats) -> Iterator[str]:
     """Say how long ranks waited in a collective, which durations need not explain."""
     if not len(job.calls):
@@ -280,7 +275,9 @@ def _measured(
 
 def _unmeasured(path: Path, files: ChakraFiles, job: ChakraJob) -> Loaded:
     """Order what only has durations, as an execution would; no step was measured."""
-    durations = member_durations(job)
+    durations = np.array([form.duration for form in forms_of(job.ranked)[0]])[
+        _forms_of_members(job)
+    ]
     workload = workload_of_columns(job.ranked, job.calls, job.job_ranks, _transfers(job, durations))
     nothing = dict.fromkeys(workload.ranks, math.nan)
     notes = (

@@ -102,7 +102,9 @@ def _workload(files: ChakraFiles) -> Workload:
         measured_start=_column(rows, "start", np.float64, math.nan),
         measured_end=_column(rows, "end", np.float64, math.nan),
         edges=_edges(rows),
-        calls=_calls(calls, _tables(shared)),
+        calls=_calls(
+            calls, [Shares(table) for table in json.loads(str(shared.get("shares", "[]")))]
+        ),
         groups=tuple(groups),
         names=tuple(names.index),
         lanes=tuple(lanes),
@@ -171,11 +173,6 @@ def _column_or_none(rows: _OpRows, name: str) -> NDArray[np.float64] | None:
 def _in_table(texts: Sequence[str], table: Sequence[str]) -> Ints:
     index = {text: number for number, text in enumerate(table)}
     return np.array([index[text] for text in texts], dtype=np.int32)
-
-
-def _tables(shared: Mapping[str, object]) -> list[Shares]:
-    """Tables of shares that calls name by their numbers."""
-    return [Shares(table) for table in json.loads(str(shared.get("shares", "[]")))]
 
 
 def _calls(calls: Sequence[AttributeValues], tables: Sequence[Shares]) -> Calls:

@@ -111,12 +111,22 @@ class _Context:
 
 
 def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
+    count: dict[int, int] = defaultdict(int)
+    tags = []
+    for group in workload.calls.group.tolist():
+        tags.append(count[group])
+        count[group] += 1
+    before: list[list[tuple[int, float]]] = [[] for _ in range(len(workload))]
+    edges = workload.edges
+    rows = zip(edges.source.tolist(), edges.target.tolist(), edges.lag.tolist(), strict=True)
+    for source, target, lag in rows:
+        before[target].append((source, lag))
     context = _Context(
         workload,
         [workload.call_view(call) for call in range(len(workload.calls))],
-        _tags(workload),
+        tags,
         workload.calls.spread.tolist(),
-        _before(workload),
+        before,
     )
     for rank in workload.ranks:
         ops = np.flatnonzero(workload.rank == rank).tolist()
@@ -124,26 +134,6 @@ def _bodies(workload: Workload) -> Iterator[tuple[int, bytes]]:
             rank,
             encode_stream(_metadata(workload, rank, len(ops)), [_node(context, op) for op in ops]),
         )
-
-
-def _tags(workload: Workload) -> list[int]:
-    """Count the messages of each pair of ranks: ASTRA-sim matches them by their tags."""
-    count: dict[int, int] = defaultdict(int)
-    tags = []
-    for group in workload.calls.group.tolist():
-        tags.append(count[group])
-        count[group] += 1
-    return tags
-
-
-def _before(workload: Workload) -> list[list[tuple[int, float]]]:
-    """List what each op waits for, and for how long after its end."""
-    before: list[list[tuple[int, float]]] = [[] for _ in range(len(workload))]
-    edges = workload.edges
-    rows = zip(edges.source.tolist(), edges.target.tolist(), edges.lag.tolist(), strict=True)
-    for source, target, lag in rows:
-        before[target].append((source, lag))
-    return before
 
 
 def _metadata(workload: Workload, rank: int, ops: int) -> ChakraMetadata:
@@ -196,7 +186,14 @@ def _node(context: _Context, op: int) -> ChakraNode:
     _set(message, "lane", "string", view.lane)
     _set(message, "duration", "double", view.duration)
     _add_times(workload, message, op)
-    _add_work(workload, message, op)
+    # Write FLOPs and bytes as whole numbers, by the names that ASTRA-sim's roofline reads.
+    for name, column, theirs in (
+        ("flops", workload.flops, "num_ops"),
+        ("traffic", workload.traffic, "tensor_size"),
+    ):
+        if column is not None and not math.isnan(column[op]):
+            _set(message, name, "double", float(column[op]))
+            _set(message, theirs, "int64", round(float(column[op])), own=False)
     _add_waits(context, message, op)
     node: ChakraNode = message
     return node
@@ -226,17 +223,6 @@ def _add_times(workload: Workload, message: Any, op: int) -> None:
         _set(message, "start", "double", start)
     if not math.isnan(end):
         _set(message, "end", "double", end)
-
-
-def _add_work(workload: Workload, message: Any, op: int) -> None:
-    """Write FLOPs and bytes as whole numbers, by the names that ASTRA-sim's roofline reads."""
-    for name, column, theirs in (
-        ("flops", workload.flops, "num_ops"),
-        ("traffic", workload.traffic, "tensor_size"),
-    ):
-        if column is not None and not math.isnan(column[op]):
-            _set(message, name, "double", float(column[op]))
-            _set(message, theirs, "int64", round(float(column[op])), own=False)
 
 
 def _add_waits(context: _Context, message: Any, op: int) -> None:

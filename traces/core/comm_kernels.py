@@ -278,7 +278,9 @@ def load_kernel_rules(path: Path | str) -> KernelRules:
         If it cannot be read, holds something else, or a pattern or a kind is none.
     """
     path = Path(path)
-    text = _text(path)
+    text = read_bytes(path, most=_LARGEST_FILE + 1)
+    if len(text) > _LARGEST_FILE:
+        raise TraceError(f"{path}: more than {_LARGEST_FILE} bytes: not a table of kernels")
     try:
         entries = _FILE.validate_python(parse_yaml(text, path))
     except ValidationError as error:
@@ -353,10 +355,3 @@ def _repeats(pattern: str) -> int | None:
 
 
 _MOST_REPEATS = 2
-
-
-def _text(path: Path) -> bytes:
-    text = read_bytes(path, most=_LARGEST_FILE + 1)
-    if len(text) > _LARGEST_FILE:
-        raise TraceError(f"{path}: more than {_LARGEST_FILE} bytes: not a table of kernels")
-    return text

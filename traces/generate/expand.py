@@ -61,7 +61,9 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
         )
         for key, channel in programs[0].channels.by_key.items()
     }
-    first_call = _first_calls(channels)
+    # The number of each channel's first call: channels one after another.
+    counts = (len(channel.calls) * len(channel.groups) for channel in channels.values())
+    first_call = dict(zip(channels, accumulate(counts, initial=0), strict=False))
     lanes = _table(program.lane for program in programs)
     names = _table(program.name for program in programs)
     stages = [
@@ -89,12 +91,6 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
         job_ranks=p.ranks,
         notes=plan.assumptions,
     )
-
-
-def _first_calls(channels: Mapping[ChannelKey, Channel]) -> dict[ChannelKey, int]:
-    """Return the number of each channel's first call: channels one after another."""
-    counts = (len(channel.calls) * len(channel.groups) for channel in channels.values())
-    return dict(zip(channels, accumulate(counts, initial=0), strict=False))
 
 
 def _table(columns: Iterable[list[str]]) -> dict[str, int]:

@@ -227,6 +227,7 @@ def as_loaded(
         skipped=(),
         notes=workload.notes,
     )
+    # A generated pass is the phase that it is of, on every rank.
     return Loaded(
         trace=trace or str(plan),
         workload=workload,
@@ -237,10 +238,7 @@ def as_loaded(
         generated_by=plan.run.framework if isinstance(plan.run, Training) else None,
         generated_at=(plan.accelerator.kernel_time, plan.accelerator.host_time),
         kernel_times=kernel_times,
-        phases=() if isinstance(plan.run, Training) else _phases(workload, plan.run.phase),
+        phases=()
+        if isinstance(plan.run, Training)
+        else tuple(Phase(plan.run.phase, rank, WHOLE, 0.0, 0.0) for rank in workload.ranks),
     )
-
-
-def _phases(workload: Workload, phase: str) -> tuple[Phase, ...]:
-    """Say that a generated pass is the phase that it is of, on every rank."""
-    return tuple(Phase(phase, rank, WHOLE, 0.0, 0.0) for rank in workload.ranks)

@@ -142,7 +142,7 @@ def _shape(model: Model, launcher: str) -> dict[str, Value]:
     shape: dict[str, Value] = {
         "num_layers": model.layers,
         "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn or _expert_width(model),
+        "ffn_hidden_size": model.ffn or (0 if model.experts is None else model.experts.hidden),
         "num_attention_heads": model.attention.heads,
         "normalization": "LayerNorm" if model.biases else "RMSNorm",
         "qk_layernorm": model.qk_norm,
@@ -162,10 +162,6 @@ def _attention(model: Model) -> dict[str, Value]:
         "v_head_dim": attention.value,
     }
     return ranks | ({} if attention.q_rank is None else {"q_lora_rank": attention.q_rank})
-
-
-def _expert_width(model: Model) -> int:
-    return 0 if model.experts is None else model.experts.hidden
 
 
 def _experts(model: Model) -> dict[str, Value]:

@@ -99,7 +99,13 @@ def linear(
         return _trained(
             batch, name, shape, weight_matrices=weight_matrices, reads_input=reads_input
         )
-    frozen = _frozen(batch, name, shape, weight_matrices)
+    # Multiply by weights that have no gradient.
+    kernels = _trained(batch, name, shape, weight_matrices=weight_matrices, reads_input=False)
+    frozen = tuple(
+        replace(kernel, weight_gradient=NO_WORK)
+        for kernel in kernels
+        if kernel.name != _GRADIENT_SUM
+    )
     if _TARGETS.get(name) not in batch.lora_targets:
         return frozen
     m, k, n = shape
@@ -125,18 +131,6 @@ _TARGETS = {
     "down": "down",
 }
 """Targets by the names of a layer's products."""
-
-
-def _frozen(
-    batch: MicroBatch, name: str, shape: GemmShape, weight_matrices: float
-) -> tuple[Kernel, ...]:
-    """Multiply by weights that have no gradient."""
-    kernels = _trained(batch, name, shape, weight_matrices=weight_matrices, reads_input=False)
-    return tuple(
-        replace(kernel, weight_gradient=NO_WORK)
-        for kernel in kernels
-        if kernel.name != _GRADIENT_SUM
-    )
 
 
 def _trained(

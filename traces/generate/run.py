@@ -167,7 +167,7 @@ class Training:
             _SAID_SCHEDULES.get(self.schedule, self.schedule),
             "Adam" if self.optimizer == "adam" else self.optimizer,
             f"bucket {self.bucket / 2**20:.4g} MiB",
-            _said_recompute(self.recompute),
+            ("no recomputation" if self.recompute == "none" else f"{self.recompute} recomputation"),
             f"{self.scores} attention scores",
             f"{self.attention} attention",
             f"{self.loss} loss",
@@ -260,10 +260,6 @@ class Serving:
 
 
 _SAID_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
-
-
-def _said_recompute(recompute: Recompute) -> str:
-    return "no recomputation" if recompute == "none" else f"{recompute} recomputation"
 
 
 def _said_kernels(run: Training | Serving) -> list[str]:

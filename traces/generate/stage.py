@@ -183,7 +183,12 @@ class _StageWriter:
             if slot.kind is SlotKind.FORWARD:
                 self._forward(slot)
             elif slot.kind is SlotKind.WEIGHT_GRADIENT:
-                self._weight_gradient(slot)
+                for block in reversed(self.chunks[self._chunk(slot)]):
+                    with self._captured():
+                        for part in reversed(block.parts):
+                            if weight_gradients(part.kernels):
+                                self._compute(part, "weight gradient", weight_gradients)
+                    self._reduce(block, slot)
             else:
                 self._backward(slot)
         if self.data_parallel is not None:
@@ -221,14 +226,6 @@ class _StageWriter:
                 self._reduce(block, slot)
         if chunk > 0:
             self._send(_Message(_BACKWARD, slot.micro_batch, chunk))
-
-    def _weight_gradient(self, slot: Slot) -> None:
-        for block in reversed(self.chunks[self._chunk(slot)]):
-            with self._captured():
-                for part in reversed(block.parts):
-                    if weight_gradients(part.kernels):
-                        self._compute(part, "weight gradient", weight_gradients)
-            self._reduce(block, slot)
 
     @contextmanager
     def _captured(self) -> Iterator[None]:
@@ -461,7 +458,9 @@ class _DataParallelWriter:
         program.waits = [op for lane in lanes for op in program.last(lane)]
         if program.clock.framework.name != NONE:
             self._gradient_norm()
-        program.compute("optimiser", (self._optimiser_step(),))
+        # Adam on this rank's shard: gradients and states read, states and weights written.
+        bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
+        program.compute("optimiser", (Work(traffic=self._stepped * bytes_each),))
         if p.zero not in (1, 2) or program.clock.framework.overlaps_weights:
             return
         for block in self.blocks:
@@ -547,11 +546,6 @@ class _DataParallelWriter:
         shards = p.optimiser_shards
         experts = sum(part.experts for part in parameters) / (p.expert_replicas if p.zero else 1)
         return sum(part.sharded + part.replicated for part in parameters) / shards + experts
-
-    def _optimiser_step(self) -> Work:
-        """Adam on this rank's shard: gradients and states read, states and weights written."""
-        bytes_each = self._gradient_bytes + 2 * _STATE_BYTES + self.batch.element_bytes
-        return Work(traffic=self._stepped * bytes_each)
 
 
 def _without_kept(part: LayerPart) -> LayerPart:

@@ -244,10 +244,30 @@ def load_goal(path: Path, step: str = "all") -> Loaded:
     except WorkloadError as error:
         raise TraceError(f"{path}: {error}") from error
     nothing = dict.fromkeys(workload.ranks, math.nan)
+    calls = len(workload.calls)
     return Loaded(
         trace=str(path),
         workload=workload,
-        coverage=_coverage(workload, notes),
+        coverage=Coverage(
+            step="all",
+            steps=(),
+            ranks=workload.ranks,
+            ranks_in_job=workload.job_ranks,
+            kernels=0,
+            launches_paired=0,
+            collectives=calls,
+            collectives_matched=calls,
+            sizes_known=calls,
+            starts={},
+            clock_offset={},
+            unused={},
+            skipped=(),
+            notes=(
+                "a GOAL schedule: nothing was measured",
+                *(f"{count} {what}" for what, count in notes.items()),
+                *workload.notes,
+            ),
+        ),
         measured_step=math.nan,
         measured_begin=nothing,
         measured_end=dict(nothing),
@@ -331,39 +351,12 @@ def _add_rank(build: _GoalBuild, rank_ops: GoalRank, notes: Counter[str]) -> Non
 
 def _start_only(build: _GoalBuild, rank_ops: GoalRank, need: Need) -> bool:
     """Whether what requires an op waits for its start only."""
-    return need.start or (_is_eager(rank_ops.ops[need.other]) and not build.exact)
+    op = rank_ops.ops[need.other]
+    return need.start or ((op.what == "send" and op.amount <= EAGER) and not build.exact)
 
 
 EAGER = 65535
 """Bytes up to which a message is eager: the default of ``S`` (LogGOPSim's ``simulator.ggo``)."""
-
-
-def _is_eager(op: GoalOp) -> bool:
-    return op.what == "send" and op.amount <= EAGER
-
-
-def _coverage(workload: Workload, notes: Counter[str]) -> Coverage:
-    calls = len(workload.calls)
-    return Coverage(
-        step="all",
-        steps=(),
-        ranks=workload.ranks,
-        ranks_in_job=workload.job_ranks,
-        kernels=0,
-        launches_paired=0,
-        collectives=calls,
-        collectives_matched=calls,
-        sizes_known=calls,
-        starts={},
-        clock_offset={},
-        unused={},
-        skipped=(),
-        notes=(
-            "a GOAL schedule: nothing was measured",
-            *(f"{count} {what}" for what, count in notes.items()),
-            *workload.notes,
-        ),
-    )
 
 
 Statement = tuple[OpPlace, GoalOp]

@@ -87,7 +87,13 @@ class _RankWriter:
             if ready > 0:
                 self._need(self.begins[op], [self._calc(ready, "")])
             for edge in range(int(edges.offset[op]), int(edges.offset[op + 1])):
-                self._add_edge(op, int(edges.target[edge]), float(edges.lag[edge]))
+                lag = float(edges.lag[edge])
+                ends = self.ends[op]
+                if lag > 0:
+                    waiting = [self._calc(lag, "")]
+                    self._need(waiting, ends)
+                    ends = waiting
+                self._need(self.begins[int(edges.target[edge])], ends)
         return self.result
 
     def _add_op(self, op: int) -> None:
@@ -106,14 +112,6 @@ class _RankWriter:
             draining = [self._calc(view.duration, "")]
             self._need(draining, rounds[-1])
             self.ends[op] = draining
-
-    def _add_edge(self, source: int, target: int, lag: float) -> None:
-        ends = self.ends[source]
-        if lag > 0:
-            waiting = [self._calc(lag, "")]
-            self._need(waiting, ends)
-            ends = waiting
-        self._need(self.begins[target], ends)
 
     def _need(self, after: list[int], before: list[int]) -> None:
         """Let statements require others, through one calc where that takes fewer lines."""

@@ -98,7 +98,11 @@ class ModuleReading:
         """Take an event of one of the categories, unless it is of no module."""
         with suppress(ValueError, OverflowError, RecursionError):
             if event.cat == "fwdbwd":
-                self._add_arrow(event, raw)
+                arrow = _decode_arrow(raw)
+                number = unwrapped(arrow.id)
+                if arrow.ph in self._ends and isinstance(number, int | float | str):
+                    where = (event.pid, event.tid), nanoseconds(event.ts, raw, "ts")
+                    self._ends[arrow.ph][identifier(number, "id")] = where
             elif event.ph == "X":
                 self._add_call(event, raw)
 
@@ -112,13 +116,6 @@ class ModuleReading:
             self._ranges.append((lane, event.name.removeprefix(_MODULE), start, end))
         if length >= _LONG_CALL:
             self._calls.append((lane, start, end, _WAITS.match(event.name) is not None))
-
-    def _add_arrow(self, event: KinetoEvent, raw: Raw) -> None:
-        arrow = _decode_arrow(raw)
-        number = unwrapped(arrow.id)
-        if arrow.ph in self._ends and isinstance(number, int | float | str):
-            where = (event.pid, event.tid), nanoseconds(event.ts, raw, "ts")
-            self._ends[arrow.ph][identifier(number, "id")] = where
 
     def python(self, threads: LaneLabels, first: int) -> PythonCalls | None:
         """Return the long calls on threads that have other events; None if there are none.

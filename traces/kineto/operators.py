@@ -118,14 +118,11 @@ class _Reading:
             elif category in _OPERATORS or "runtime" in category or "driver" in category:
                 start = int(stamps([event.ts], [raw], "ts")[0])
                 end = start + int(durations_ns([event.dur], [raw])[0])
-                self._add_host(event, start, end, is_operator=category in _OPERATORS)
-
-    def _add_host(self, event: _Event, start: int, end: int, *, is_operator: bool) -> None:
-        thread = (event.pid, event.tid)
-        if is_operator:
-            self.calls[thread].append(_Call(start, end, event))
-        elif (correlation := _number((event.args or _NO_ARGS).correlation)) is not None:
-            self.launches[correlation] = (thread, start)
+                thread = (event.pid, event.tid)
+                if category in _OPERATORS:
+                    self.calls[thread].append(_Call(start, end, event))
+                elif (correlation := _number((event.args or _NO_ARGS).correlation)) is not None:
+                    self.launches[correlation] = (thread, start)
 
     def operators(self, wanted: frozenset[str], path: Path) -> list[RecordedOperator]:
         """Give every kernel to an operator."""

@@ -144,7 +144,12 @@ def _documents(
         events.add_names(*_lanes(steps, rank))
         for step, of_ranks, calls in zip(steps, rank_steps, comms, strict=True):
             events.add_step(step, of_ranks[rank], calls)
-        yield rank, _document(_header((rank, job_ranks), groups, accelerator), events.events)
+        # JSON with one event per line.
+        head = msgspec.json.encode(_header((rank, job_ranks), groups, accelerator)).removesuffix(
+            b"}"
+        )
+        lines = b",\n".join(msgspec.json.encode(event) for event in events.events)
+        yield rank, (head + b',"traceEvents":[\n' + lines + b"\n]}\n")
 
 
 def _lanes(steps: Sequence[StepTimes], rank: int) -> tuple[set[int], set[int]]:
@@ -202,10 +207,3 @@ def _header(rank_of_job: tuple[int, int], groups: dict[Group, int], accelerator:
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": _BASE,
     }
-
-
-def _document(header: JsonObject, events: Sequence[JsonObject]) -> bytes:
-    """JSON with one event per line."""
-    head = msgspec.json.encode(header).removesuffix(b"}")
-    lines = b",\n".join(msgspec.json.encode(event) for event in events)
-    return head + b',"traceEvents":[\n' + lines + b"\n]}\n"

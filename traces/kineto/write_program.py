@@ -300,13 +300,10 @@ class _Walk:
                 awaits[op] = self._await(op)
                 continue
             self.place[op] = len(self.place)
-            launched = tuple(self._in_order(self._links.launched.get(op, [])))
+            launched = tuple(_in_time(self._timeline, self._links.launched.get(op, [])))
             waits = self._launch(launched) if launched else ()
             done[op] = HostOp(op, *awaits[op], launched, waits)
         return done
-
-    def _in_order(self, ops: Iterable[int]) -> list[int]:
-        return _in_time(self._timeline, ops)
 
     def _await(self, op: int) -> tuple[tuple[int, ...], frozenset[int]]:
         awaits = self._latest(op)

@@ -68,7 +68,17 @@ def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairByte
     if not any(call.splits.recorded for call in calls.values()):
         return None
     sent, received = _rows(ranks, calls)
-    _check(ranks, calls, sent, received)
+    both = ~np.isnan(sent) & ~np.isnan(received)
+    wrong = np.argwhere(both & ~np.isclose(sent, received, rtol=1e-9, atol=0.0))
+    if len(wrong):
+        sender, receiver = wrong[0].tolist()
+        sending_rank, receiving_rank = ranks[sender], ranks[receiver]
+        raise TraceError(
+            f"{calls[sending_rank].where}: {_SENT}: rank {sending_rank} sends "
+            f"{sent[sender, receiver]:.0f} B to rank {receiving_rank}, whose {_RECEIVED} says "
+            f"{received[sender, receiver]:.0f} B "
+            f"({calls[receiving_rank].where}): are the files of one run?"
+        )
     # Where both ends record it they agree, within rounding.
     table = np.where(np.isnan(sent), received, sent)
     unknown = np.isnan(table)
@@ -97,22 +107,6 @@ def _rows(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> tuple[Floats,
             # `row` is a view: a row of what is sent, or a column of what is received.
             row[:] = split_bytes
     return sent, received
-
-
-def _check(
-    ranks: Sequence[int], calls: Mapping[int, LocalCall], sent: Floats, received: Floats
-) -> None:
-    both = ~np.isnan(sent) & ~np.isnan(received)
-    wrong = np.argwhere(both & ~np.isclose(sent, received, rtol=1e-9, atol=0.0))
-    if len(wrong):
-        sender, receiver = wrong[0].tolist()
-        sending_rank, receiving_rank = ranks[sender], ranks[receiver]
-        raise TraceError(
-            f"{calls[sending_rank].where}: {_SENT}: rank {sending_rank} sends "
-            f"{sent[sender, receiver]:.0f} B to rank {receiving_rank}, whose {_RECEIVED} says "
-            f"{received[sender, receiver]:.0f} B "
-            f"({calls[receiving_rank].where}): are the files of one run?"
-        )
 
 
 def _independent(table: Floats) -> Floats:

@@ -65,6 +65,8 @@ def read_export(database: Database) -> Export:
         if not _ABOUT.match(table) and database.count(table):
             unused[table] += database.count(table)
     named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
+    # The machine's name, "" where the export does not have it.
+    environment = database.values("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
     return Export(
         utc=_utc(database),
         names=tuple(names.index),
@@ -82,7 +84,9 @@ def read_export(database: Database) -> Export:
         ),
         ranges=ranges,
         accelerator=", ".join(sorted(named)),
-        host_name=_host_name(database),
+        host_name=next(
+            (known_host(str(value)) for name, value in environment if name == "Hostname"), ""
+        ),
         processors=_processors(database),
         links=_links(database),
         unused=unused,
@@ -285,12 +289,6 @@ def _check_times(database: Database, events: IntColumns, what: str) -> None:
             f"{database.path}: {what} begins at {events['start'][row]} ns and ends at "
             f"{events['end'][row]} ns: export again"
         )
-
-
-def _host_name(database: Database) -> str:
-    """Name the machine, "" where the export does not."""
-    environment = database.values("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
-    return next((known_host(str(value)) for name, value in environment if name == "Hostname"), "")
 
 
 def _utc(database: Database) -> int:

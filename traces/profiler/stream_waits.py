@@ -270,17 +270,14 @@ class _Scan:
             if call.launched:
                 yield from self._launch(call)
             elif "EventRecord" in call.name:
-                self._record(call)
+                # Note an event recorded on some stream; the library's own are for its own use.
+                self._records = True
+                if call.around is None:
+                    self._just_recorded.add(call.thread)
             elif "StreamWaitEvent" in call.name:
                 self._wait(call)
             elif "DeviceSynchronize" in call.name:
                 self._pending.clear()
-
-    def _record(self, call: RuntimeCall) -> None:
-        """Note an event recorded on some stream; the library's own are for its own use."""
-        self._records = True
-        if call.around is None:
-            self._just_recorded.add(call.thread)
 
     def _wait(self, call: RuntimeCall) -> None:
         """Note a wait; NCCL's own, after its launch, concern its internal streams only."""

@@ -63,7 +63,21 @@ def communication(row: int, node: EtNode) -> EtComm | None:
     inputs = node.input_values()
     record = _by_position(inputs, node.output_values())
     if node.attribute("collective_name") is not None:
-        record = _by_name(node, record)
+        # Take what the attributes say before what stands at a position.
+        size = _whole(node.attribute("pg_size"))
+        sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
+        name, label = node.attribute("pg_name"), node.attribute("pg_desc")
+        record = replace(
+            record,
+            collective=str(node.attribute("collective_name")),
+            in_elements=record.in_elements if sent is None else sent,
+            out_elements=record.out_elements if received is None else received,
+            dtype=str(node.attribute("dtype") or record.dtype),
+            group_key=record.group_key if name is None else str(name),
+            group_label=record.group_label if label is None else str(label),
+            group_size=record.group_size if size is None else size,
+            group_ranks=_spaced(node, size),
+        )
     return EtComm(row, record)
 
 
@@ -108,24 +122,6 @@ def _by_position(inputs: Sequence[EtArgument], outputs: Sequence[EtArgument]) ->
         sequence=_whole(sequence),
         in_split=_splits(values[4]) or (_listed(tensors) if lists else ()),
         out_split=_splits(values[5]) or (_listed(outputs) if lists else ()),
-    )
-
-
-def _by_name(node: EtNode, record: CommRecord) -> CommRecord:
-    """Take what the attributes say before what stands at a position."""
-    size = _whole(node.attribute("pg_size"))
-    sent, received = (_whole(node.attribute(f"{side}_msg_nelems")) for side in ("in", "out"))
-    name, label = node.attribute("pg_name"), node.attribute("pg_desc")
-    return replace(
-        record,
-        collective=str(node.attribute("collective_name")),
-        in_elements=record.in_elements if sent is None else sent,
-        out_elements=record.out_elements if received is None else received,
-        dtype=str(node.attribute("dtype") or record.dtype),
-        group_key=record.group_key if name is None else str(name),
-        group_label=record.group_label if label is None else str(label),
-        group_size=record.group_size if size is None else size,
-        group_ranks=_spaced(node, size),
     )
 
 

@@ -24,7 +24,6 @@ from traces.xla.planes import (
     NO_STEP,
     Plane,
     PlaneEvent,
-    PlaneLine,
     Programs,
     XlaDevice,
     XlaOp,
@@ -179,7 +178,10 @@ def gpu_devices(
         if gpu is None:
             continue
         device = XlaDevice(int(gpu[1]), plane.name, [])
-        lines = _gpu_lines(plane)
+        # Lines of a GPU that are read: its streams, else the first of those made of them.
+        streams = [line for line in plane.lines if _STREAM.match(line.name) and line.events]
+        derived = (line for name in _DERIVED for line in plane.lines if line.name == name)
+        lines = streams or [line for line in derived if line.events][:1]
         for line in plane.lines:
             if not any(line is used for used in lines):
                 unused[f"{line.name} of GPUs"] += len(line.events)
@@ -192,13 +194,6 @@ def gpu_devices(
         if device.ops:
             devices.append(device)
     return devices
-
-
-def _gpu_lines(plane: Plane) -> list[PlaneLine]:
-    """Lines of a GPU that are read: its streams, else the first of those made of them."""
-    streams = [line for line in plane.lines if _STREAM.match(line.name) and line.events]
-    derived = (line for name in _DERIVED for line in plane.lines if line.name == name)
-    return streams or [line for line in derived if line.events][:1]
 
 
 _COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|allgather|collective", re.IGNORECASE)

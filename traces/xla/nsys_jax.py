@@ -257,7 +257,11 @@ def _of_devices(
             f"{device_count}, the number of threads that launch {main}"
         )
     if device_count == 1:
-        return [_together(threads)]
+        # Put what several threads launched on the one device they have.
+        ops = [op for thread in threads for op in thread.ops]
+        begun = {run: time for thread in threads for run, time in thread.begun.items()}
+        ops.sort(key=lambda op: (op.start, op.end))
+        return [XlaDevice(0, ", ".join(thread.name for thread in threads), ops, begun=begun)]
     if len(devices) != device_count:
         raise TraceError(
             f"{file}: {len(devices)} of {len(threads)} threads launch {main!r}, which takes most "
@@ -285,14 +289,6 @@ def _longest_program(threads: list[XlaDevice]) -> str:
         for op in thread.ops:
             time[op.program] += round((op.end - op.start) * 1e9)
     return max(time, key=lambda program: (time[program], program))
-
-
-def _together(threads: list[XlaDevice]) -> XlaDevice:
-    """Put what several threads launched on the one device they have."""
-    ops = [op for thread in threads for op in thread.ops]
-    begun = {run: time for thread in threads for run, time in thread.begun.items()}
-    ops.sort(key=lambda op: (op.start, op.end))
-    return XlaDevice(0, ", ".join(thread.name for thread in threads), ops, begun=begun)
 
 
 def _run_of(thunk: _Range, by_number: dict[int, _Range], parents: set[int]) -> _Range | None:

@@ -62,7 +62,12 @@ def choose_xla_step(recordings: Sequence[XlaRecording], step: str) -> StepChoice
     stands = True
     if not annotated:
         stands = _number_runs(devices, notes)
-    numbers = _common(devices, where)
+    device_steps = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
+    common = sorted(set.intersection(*device_steps)) if device_steps else []
+    if not common and any(device_steps):
+        counts = ", ".join(str(len(steps)) for steps in device_steps[:8])
+        raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
+    numbers = common
     if step == MEDIAN:
         step = _median(devices, numbers) if numbers and stands else ALL
     if step != ALL and whole_of(step) not in numbers:
@@ -144,16 +149,6 @@ def _run_starts(device: XlaDevice) -> list[float]:
         if op.step != NO_STEP:
             starts.setdefault(op.step, op.start)
     return [starts[number] for number in sorted(starts)]
-
-
-def _common(devices: Sequence[XlaDevice], where: str) -> list[int]:
-    """Find the steps that all devices have."""
-    device_steps = [{op.step for op in device.ops} - {NO_STEP} for device in devices]
-    common = sorted(set.intersection(*device_steps)) if device_steps else []
-    if not common and any(device_steps):
-        counts = ", ".join(str(len(steps)) for steps in device_steps[:8])
-        raise TraceError(f"{where}: the devices have no step in common ({counts} steps on each)")
-    return common
 
 
 def _median(devices: Sequence[XlaDevice], numbers: list[int]) -> str:

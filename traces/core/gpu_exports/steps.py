@@ -76,7 +76,12 @@ def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
     ranges = export.ranges.only(
         ~export.ranges.operator & (export.ranges.thread >> 24 == unit.process)
     )
-    launches = _launch_times(trace, unit)
+    # When the rank's device events were launched (ns of the file's clock), sorted.
+    host = trace.host
+    runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)
+    runtime &= host.correlation >= 0
+    zero = trace.epoch - unit.file.export.utc
+    launches = np.sort(np.round(host.start[runtime] * 1e9).astype(np.int64) + zero)
     plain = [_plain(name) for name in export.names]
     keys: dict[tuple[str, int, bool], list[int]] = {}
     columns = (ranges.name.tolist(), ranges.thread.tolist(), ranges.nested.tolist())
@@ -154,15 +159,6 @@ def _aligned(
             else rank_steps
         )
     return aligned
-
-
-def _launch_times(trace: RankTrace, unit: GpuProcess) -> Longs:
-    """When the rank's device events were launched (ns of the file's clock), sorted."""
-    host = trace.host
-    runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)
-    runtime &= host.correlation >= 0
-    zero = trace.epoch - unit.file.export.utc
-    return np.sort(np.round(host.start[runtime] * 1e9).astype(np.int64) + zero)
 
 
 def _plain(name: str) -> str:

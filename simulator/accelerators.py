@@ -186,11 +186,6 @@ def named(text: str) -> tuple[Accelerator, ...]:
     holds, then the beginning of a name. What a name leaves open stays open; parts at less power
     than is usual are meant only where their power or memory is named.
 
-    Parameters
-    ----------
-    text
-        As a profiler, nvidia-smi, rocm-smi, a card or a person writes it.
-
     Examples
     --------
     >>> [chip.name for chip in named("NVIDIA H100 80GB HBM3")]
@@ -252,11 +247,6 @@ def accelerator(text: str) -> Accelerator:
     """Return the accelerator that a name means.
 
     Variants that compute alike and differ in the size of their memory alone count as one.
-
-    Parameters
-    ----------
-    text
-        As :func:`named` takes it.
 
     Raises
     ------

@@ -109,13 +109,7 @@ class Imbalance:
         return shares
 
     def tokens(self, layer: int) -> Floats:
-        """Tokens of each expert that the histogram has for a layer.
-
-        Raises
-        ------
-        WorkloadError
-            If it has none.
-        """
+        """Tokens of each expert that the histogram has for a layer."""
         histogram = self.histogram.get(None, self.histogram.get(layer))
         if histogram is None:
             layers = ", ".join(

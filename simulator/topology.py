@@ -423,13 +423,6 @@ def topology(name: str, ranks: int, links: Iterable[Link]) -> Topology:
 def with_links(network: Topology, links: Mask) -> Topology:
     """Return the topology with some of its links only; its nodes and its routing stay.
 
-    Parameters
-    ----------
-    network
-        Stays as it is.
-    links
-        Which links there still are, shape ``(links,)``.
-
     Examples
     --------
     >>> pair = topology("pair", 2, [Link(0, 1, 1e9, 0.0), Link(1, 0, 1e9, 0.0)])

@@ -40,13 +40,7 @@ def figure(network: Topology) -> Figure:
 
 
 def draw_on(axes: "Axes", network: Topology) -> None:
-    """Draw a topology: links coloured by resource, thicker with more bandwidth, one a cable.
-
-    Raises
-    ------
-    TopologyError
-        If there are more than 1,024 ranks.
-    """
+    """Draw a topology: links coloured by resource, thicker with more bandwidth, one a cable."""
     if network.ranks > _MOST_RANKS:
         raise TopologyError(
             f"{network.name}: a figure shows at most {_MOST_RANKS} ranks, not {network.ranks}"

@@ -294,13 +294,7 @@ _NOTHING = 1e-9
 
 
 def _links_of(parts: Parts, part: Part, fault: Fault) -> tuple[Mask, int]:
-    """Links of a part that a fault changes, and for how many NICs together they stand (1: itself).
-
-    Raises
-    ------
-    TopologyError
-        If there are none.
-    """
+    """Links of a part that a fault changes, and for how many NICs they stand (1: itself)."""
     network = parts.network
     met, count = _FIND[type(part)](parts, part)
     if count > 1 or (isinstance(part, NicNamed) and fault.factor is not None):
@@ -470,13 +464,7 @@ def _hops(network: Topology, start: Longs) -> Longs:
 
 
 def _check_joined(network: Topology, faults: tuple[Fault, ...]) -> None:
-    """Refuse a network on which ranks no longer reach each other; the largest group is the rest.
-
-    Raises
-    ------
-    DisconnectedError
-        Naming the ranks that are cut off.
-    """
+    """Refuse a network on which ranks no longer reach each other; the largest group is the rest."""
     groups = joined_ranks(network)
     if len(groups) == 1:
         return

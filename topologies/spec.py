@@ -122,11 +122,6 @@ class SpecWords:
 def spec_words(spec: str) -> SpecWords:
     """Take a spec apart.
 
-    Parameters
-    ----------
-    spec
-        As :func:`parse_topology` takes it; not the path of a graph.
-
     Returns
     -------
     SpecWords

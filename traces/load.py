@@ -85,16 +85,6 @@ def open_trace(
 ) -> OpenTrace:
     """Read a trace once, for several of its steps.
 
-    Parameters
-    ----------
-    path, name, options
-        As for :func:`load`.
-
-    Returns
-    -------
-    OpenTrace
-        A function from a step to what :func:`load` returns for it.
-
     Raises
     ------
     TraceError
@@ -135,13 +125,7 @@ def format_names() -> tuple[str, ...]:
 
 
 def as_format(value: object) -> "Format":
-    """Refuse what is not a format.
-
-    Raises
-    ------
-    TypeError
-        If it is another thing.
-    """
+    """Refuse what is not a format."""
     if not isinstance(value, Format):
         raise TypeError(f"write a traces.load.Format, not a {type(value).__name__}")
     return value
@@ -470,13 +454,7 @@ def own_kernels(path: Path) -> "OwnKernels":
 
 
 def recognised_kernels(path: Path) -> "Recognised":
-    """Recognise the kernels of a PyTorch profile, or of a folder of them.
-
-    Raises
-    ------
-    TraceError
-        If there are none, or no operator with a shape that is known.
-    """
+    """Recognise the kernels of a PyTorch profile, or of a folder of them."""
     from traces.generate.kernel_times.own import learn_kernels
 
     return learn_kernels(_operators(path), str(path))
@@ -487,11 +465,6 @@ def kernel_shapes(path: Path) -> "dict[tuple[str, int], Shape]":
 
     Kernels of one name that take equally long, to a nanosecond, have one shape: the one most of
     them have.
-
-    Raises
-    ------
-    TraceError
-        If it is not a profile of PyTorch, or has no kernels.
     """
     from traces.generate.kernel_times.own import shape_of
 

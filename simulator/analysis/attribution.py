@@ -262,15 +262,6 @@ class Account:
 def account(run: RunTimes) -> Account:
     """Attribute every instant of every rank to an op, or to none.
 
-    Parameters
-    ----------
-    run
-        A simulated timeline, or what was measured (:func:`simulator.timeline.measured`).
-
-    Returns
-    -------
-    Account
-
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder

@@ -57,15 +57,6 @@ def meetings(timeline: Timeline, costs: Costs, most: int = 3) -> tuple[Meeting, 
     Of a call that took longer than on an idle network, the time it lost is counted on the link that
     it and the call beside it kept busiest, of all links they have in common; of several calls
     beside it, with that which overlapped longest.
-
-    Parameters
-    ----------
-    timeline
-        Of an engine in which calls share links.
-    costs
-        Those it was simulated with.
-    most
-        How many to return.
     """
     loads = costs.loads_by_index(timeline.workload)
     # By how much each call was longer than on an idle network (s).
@@ -159,13 +150,6 @@ def collision(
     plan: Plan, positions: Ints, size: float, networks: tuple[Topology, Topology]
 ) -> Collision | None:
     """Say where messages of a call meet by the choice of the policy; None where that costs little.
-
-    Parameters
-    ----------
-    plan, positions, size
-        As :func:`simulator.costing.link_load.lay` takes them.
-    networks
-        The network, and what :func:`spread_alike` makes of it.
 
     Raises
     ------

@@ -43,11 +43,6 @@ class Segment(NamedTuple):
 def critical_path(timeline: Timeline) -> list[Segment]:
     """Segments of the critical path in order of time; their durations add up to the makespan.
 
-    Parameters
-    ----------
-    timeline
-        A simulated step.
-
     Returns
     -------
     list of Segment
@@ -215,13 +210,6 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
         algorithm with less of it.
     ``drain``
         What a rank needs of itself after the end of a call.
-
-    Parameters
-    ----------
-    timeline
-        A simulated step.
-    path
-        Its critical path.
 
     Returns
     -------

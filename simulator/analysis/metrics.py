@@ -162,16 +162,6 @@ def exposed_communication(run: RunTimes) -> float:
 
     Communicating is from the last member's arrival to the call's end; waiting for members is not.
 
-    Parameters
-    ----------
-    run
-        A simulated timeline, or what was measured (:func:`simulator.timeline.measured`).
-
-    Returns
-    -------
-    float
-        Seconds; 0 without ranks.
-
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder

@@ -135,11 +135,6 @@ class _Point:
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
     """Attribute the difference of two steps, ``changed`` less ``base``, to what differs in them.
 
-    Parameters
-    ----------
-    base, changed
-        Timelines of workloads with the same ops, calls and edges.
-
     Returns
     -------
     Parts

@@ -81,13 +81,7 @@ class Points:
         return int(self.cost.shape[1])
 
     def scales(self, parts: tuple[What, ...]) -> Floats:
-        """Scale of each part of a contracted graph, shape ``(1 + len(parts), S)``.
-
-        Raises
-        ------
-        WorkloadError
-            If a part is scaled that the graph does not tell apart.
-        """
+        """Scale of each part of a contracted graph, shape ``(1 + len(parts), S)``."""
         if missing := [part.name.lower() for part in self.scale if part not in parts]:
             raise WorkloadError(f"contracted without telling apart {', '.join(missing)}")
         ones = np.ones(len(self))

@@ -17,19 +17,6 @@ from simulator.workload import Edges, What, Workload
 def durations_scaled(workload: Workload, ops: Mask, factor: float | Floats) -> Workload:
     """Multiply the durations of ops; of an op of a call, only its draining (none as a rule).
 
-    Parameters
-    ----------
-    workload
-        Stays as it is.
-    ops
-        Which, shape ``(ops,)``.
-    factor
-        One number, or one per op.
-
-    Returns
-    -------
-    Workload
-
     Examples
     --------
     >>> from simulator.builder import WorkloadBuilder
@@ -50,18 +37,6 @@ def lags_scaled(workload: Workload, edges: Mask, factor: float) -> Workload:
 
 def dropped(workload: Workload, ops: Mask) -> Workload:
     """Let ops take no time; kernels and copies are not launched, and the gap before them goes.
-
-    Parameters
-    ----------
-    workload
-        Stays as it is.
-    ops
-        Which, shape ``(ops,)``.
-
-    Returns
-    -------
-    Workload
-        Of as many ops.
 
     Examples
     --------

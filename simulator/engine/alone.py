@@ -62,13 +62,6 @@ class _Links(NamedTuple):
 def meeting(timeline: Timeline, costs: Costs) -> Mask:
     """Mark the calls that are on a link while another call is.
 
-    Parameters
-    ----------
-    timeline
-        Of the ``analytic`` engine.
-    costs
-        Those it was made with: which links calls are on.
-
     Returns
     -------
     NDArray[np.bool_]

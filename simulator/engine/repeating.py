@@ -146,10 +146,6 @@ def repeat_together(
     keep
         Of how many steps of each job, the last ones, to keep the times of all ops.
 
-    Returns
-    -------
-    Together
-
     Raises
     ------
     DeadlockError

@@ -82,23 +82,11 @@ class Replays:
     def timeline(
         self, workload: Workload, costs: Costs, progress: Progress | None = None
     ) -> Timeline:
-        """Simulate a point as engine ``flow`` does.
-
-        Raises
-        ------
-        TwofoldError
-            As :func:`simulator.engine.simulate.simulate_on`.
-        """
+        """Simulate a point as engine ``flow`` does."""
         return self._simulated(workload, costs, progress).timeline("flow")
 
     def makespan(self, workload: Workload, costs: Costs) -> float:
-        """Simulate a point, and say no more than how long it takes (s).
-
-        Raises
-        ------
-        TwofoldError
-            As :func:`simulator.engine.simulate.simulate_on`.
-        """
+        """Simulate a point, and say no more than how long it takes (s)."""
         simulation = self._simulated(workload, costs, None)
         ends = simulation.local.ops.end
         if np.isnan(ends).any():

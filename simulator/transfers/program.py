@@ -307,15 +307,7 @@ def alone(program: Program, overhead: float, network: Topology) -> Alone:
 
 
 def in_a_row(runs: Sequence["OneFlow"], resources: int) -> Program:
-    """Write out a call whose steps are one flow each: of a single rank.
-
-    Parameters
-    ----------
-    runs
-        Like steps, one run after the other.
-    resources
-        How many the topology has.
-    """
+    """Write out a call whose steps are one flow each: of a single rank."""
     repeats = np.array([run.repeats for run in runs], dtype=np.int64)
     stride = np.maximum(1, -(-repeats.sum() // SEGMENTS)) * np.ones(len(runs), dtype=np.int64)
     waits = np.array([not (run.latency and run.amount) for run in runs])

@@ -155,13 +155,7 @@ def _is(text: str, base: str) -> bool:
 
 
 def unspecified(cluster: Cluster) -> tuple[str, ...]:
-    """Say what a network that is one graph leaves open, one sentence each.
-
-    Parameters
-    ----------
-    cluster
-        Any; of one that is not one graph there is nothing to say.
-    """
+    """Say what a network that is one graph leaves open, one sentence each."""
     if not cluster.is_one_graph:
         return ()
     open_ = []

@@ -121,13 +121,7 @@ class Bill:
 
     @property
     def active_power(self) -> float:
-        """Of the site while every part works (W).
-
-        Raises
-        ------
-        ClusterError
-            As :attr:`idle_power`.
-        """
+        """Of the site while every part works (W)."""
         return self.overhead * sum(self._each("power", "active"))
 
     def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
@@ -139,11 +133,6 @@ class Bill:
             How long the step takes.
         busy
             Share of the step, in [0, 1], in which parts work; those that are not named always do.
-
-        Raises
-        ------
-        ClusterError
-            As :attr:`idle_power`.
         """
         shares = {part: (busy or {}).get(part, 1.0) for part in PARTS}
         idle, active = self._each("power", "idle"), self._each("power", "active")
@@ -296,17 +285,7 @@ def fabric_parts(fabric: ScaleOut, nics: list[Nic], nodes: int, sold: int) -> Fa
     """Count the switches, ports in use and cables that join the NICs of some nodes.
 
     Where a graph with switches is the fabric, NICs are where it has ranks; it is bought whole.
-
-    Parameters
-    ----------
-    fabric
-        What the cluster file says of it.
-    nics
-        Those of the nodes in use.
-    nodes
-        How many are in use.
-    sold
-        Ports of a switch as it is sold.
+    A switch is sold with ``sold`` ports.
     """
     ports: Counter[str] = Counter()
     ends = 0
@@ -383,18 +362,9 @@ class TokenCost(NamedTuple):
 
 
 def token_cost(bill: Bill, ranks: float, busy: float, rate: float) -> TokenCost:
-    """Return what a million tokens take.
+    """Return what a million tokens take, of ``rate`` a second, on some ranks of a bill's nodes.
 
-    Parameters
-    ----------
-    bill
-        Of the nodes that hold the ranks, of which these have their share.
-    ranks
-        Accelerators that are held, in the mean.
-    busy
-        Share of the time in which they work.
-    rate
-        Tokens a second of all.
+    ``ranks`` are held in the mean, and work for the share ``busy`` of the time.
 
     Raises
     ------

@@ -270,24 +270,7 @@ def one_slot(scale_up: ScaleUp) -> bool:
 def wired_links(
     cluster: Cluster, placement: Placement, nics: Sequence[Nic], wiring: Wiring
 ) -> Iterator[Link]:
-    """Links inside every node in use; none to NICs where there is no fabric.
-
-    Parameters
-    ----------
-    cluster
-        The machine.
-    placement
-        Where the ranks of the job sit.
-    nics
-        As :func:`topologies.cluster.scale_out.node_nics` lists them; empty without a fabric.
-    wiring
-        That of the cluster.
-
-    Yields
-    ------
-    Link
-        Of the resources ``scale_up`` and ``pcie``.
-    """
+    """Links inside every node in use; none to NICs where there is no fabric."""
     speed = _speeds(cluster, wiring)
     paths = cluster.pcie.paths if cluster.pcie and one_slot(cluster.scale_up) else None
     tree = None if paths is None else _Tree(cluster, wiring, paths)

@@ -380,11 +380,6 @@ _UNITS = {
 def cluster_text(cluster: Cluster) -> str:
     """Write a cluster as YAML that reads back as the same, to the last bit.
 
-    Parameters
-    ----------
-    cluster
-        Any; fields that its file did not give are left out.
-
     Returns
     -------
     str

@@ -69,15 +69,6 @@ def divided(graph: Graph, resource: str, bandwidth: float, latency: float) -> To
 
     In a switched topology a rank's message pays half of the latency on each of its two cables, as
     in every fabric of a cluster; elsewhere all of it on each.
-
-    Parameters
-    ----------
-    graph
-        With a spec and without a bandwidth.
-    resource
-        Of its links.
-    bandwidth, latency
-        Of a rank (B/s), and between two neighbours (s).
     """
     # With cables of 1 B/s a rank's ports add up to how many cables it has: the tier's bandwidth is
     # divided by that.

@@ -191,13 +191,6 @@ def values_of_kinds(
 ) -> dict[str, float | int]:
     """Return the values that can be multiplied of a cluster whose nodes differ.
 
-    Parameters
-    ----------
-    cluster
-        With ``node_kinds``.
-    values
-        From a cluster whose nodes are alike to its values, by resource.
-
     Returns
     -------
     dict

@@ -153,11 +153,6 @@ class AcceleratorTable(ClusterPart):
 def with_data_sheets(data: Any) -> Any:
     """Write out accelerators that a cluster file names by their data sheet.
 
-    Parameters
-    ----------
-    data
-        The table of a cluster file; it stays as it is.
-
     Returns
     -------
     object

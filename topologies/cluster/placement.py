@@ -196,13 +196,6 @@ def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[n
     other over links of ``scale_up`` alone are a domain; without links of another resource, or
     without any of ``scale_up``, all are one.
 
-    Parameters
-    ----------
-    cluster
-        The machine.
-    ranks, nodes
-        Of the job, as :func:`topologies.cluster.placement.place` takes them.
-
     Returns
     -------
     ndarray of int32

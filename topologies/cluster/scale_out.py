@@ -96,22 +96,7 @@ def node_nics(cluster: Cluster, nodes: int, first_node: int = 0) -> list[Nic]:
 
 
 def fabric_links(fabric: ScaleOut, nics: Sequence[Nic], nodes: int) -> Iterator[Link]:
-    """Links of the NICs, and those between the switches that the nodes in use need.
-
-    Parameters
-    ----------
-    fabric
-        What the cluster file says of it.
-    nics
-        Those of the nodes in use, as :func:`node_nics` lists them.
-    nodes
-        How many are in use.
-
-    Yields
-    ------
-    Link
-        Of the resource ``scale_out``.
-    """
+    """Links of the NICs, and those between the switches that the nodes in use need."""
     if isinstance(fabric, PlanedFabric) and fabric.planes > 1:
         yield from _planes(fabric, nics, nodes)
         return

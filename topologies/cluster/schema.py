@@ -305,11 +305,6 @@ _PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
 def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
     """Return each kind of node as a cluster by itself: as if all its nodes were of this kind.
 
-    Parameters
-    ----------
-    cluster
-        Any.
-
     Returns
     -------
     dict of Cluster

@@ -261,11 +261,6 @@ def without_peer_access(data: Any) -> Any:
     node that is drawn keeps its PCIe; of any other half of the GPUs, and of the NICs, hang on each
     of two processors.
 
-    Parameters
-    ----------
-    data
-        The table of a cluster file; it stays as it is.
-
     Returns
     -------
     object

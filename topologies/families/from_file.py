@@ -192,13 +192,7 @@ def _quantity(
 
 
 def _read(file: Path) -> "nx.Graph[Any]":
-    """Parse by the ending of the name.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read, or is not a graph.
-    """
+    """Parse by the ending of the name."""
     from xml.etree.ElementTree import ParseError
 
     import networkx as nx  # slow to load

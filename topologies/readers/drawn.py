@@ -363,11 +363,6 @@ def _years(first: str, second: str) -> float:
 def socket_width(processor: str) -> float:
     """Width of the link between two NUMA domains beside PCIe, GB/s (raw, as PCIe counts).
 
-    Parameters
-    ----------
-    processor
-        A key of :data:`SOCKET_GBPS`.
-
     Examples
     --------
     >>> round(socket_width("amd"), 1)
@@ -381,15 +376,7 @@ _INTEL = {"pcie3": "SKL", "pcie4": "SKL", "pcie5": "SRP"}
 
 
 def processor_of(like: Cluster, width: float) -> tuple[str, list[str]]:
-    """Name the processor of a cluster as :data:`SOCKET_GBPS` does, and say what was assumed.
-
-    Parameters
-    ----------
-    like
-        The cluster.
-    width
-        GB/s of its PCIe, by which generations of Intel's are distinguished.
-    """
+    """Name the processor of a cluster as :data:`SOCKET_GBPS` does, and say what was assumed."""
     cpu = like.host.cpu if like.host else ""
     if cpu == "intel":
         return _INTEL.get(pcie_generation(width), "ERP"), []

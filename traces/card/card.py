@@ -295,11 +295,6 @@ def looks_like_card(text: str) -> bool:
 def read_card(path: Path) -> WorkloadCard | None:
     """Read a card.
 
-    Parameters
-    ----------
-    path
-        A YAML file.
-
     Returns
     -------
     WorkloadCard or None
@@ -328,18 +323,6 @@ def read_card(path: Path) -> WorkloadCard | None:
 
 def parse_card(text: str, source: Path | str) -> WorkloadCard:
     """Turn YAML text into a card.
-
-    Parameters
-    ----------
-    text
-        The YAML.
-    source
-        What errors call it.
-
-    Returns
-    -------
-    WorkloadCard
-        The card; bandwidths are in Gb/s, as in the file.
 
     Raises
     ------

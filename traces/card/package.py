@@ -85,20 +85,6 @@ def open_package(
 ) -> OpenTrace:
     """Read a package or a bare trace once, for several of its steps.
 
-    Parameters
-    ----------
-    path
-        As for :func:`load_package`.
-    options
-        How profiler traces are read.
-    name
-        The format of the trace; None to recognise it by the content.
-
-    Returns
-    -------
-    OpenTrace
-        A function from a step to what :func:`load_package` returns for it.
-
     Raises
     ------
     TraceError
@@ -173,13 +159,7 @@ def trace_files(path: Path) -> list[Path]:
 
 
 def files_read(path: Path) -> list[Path]:
-    """List every file that may be read of a path: a directory's, a package's, what a plan names.
-
-    Raises
-    ------
-    TraceError
-        As :func:`find_package`.
-    """
+    """List every file that may be read of a path: a directory's, a package's, what a plan names."""
     if path.is_file():
         return trace_input_files(path)
     package = find_package(path)

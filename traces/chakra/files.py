@@ -188,13 +188,7 @@ def is_chakra(head: bytes) -> bool:
 
 
 def read_messages(path: Path) -> ChakraTrace:
-    """Read the messages of one file, ``.et`` or JSON, gzip or not.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read, is damaged, or is not a Chakra trace.
-    """
+    """Read the messages of one file, ``.et`` or JSON, gzip or not."""
     data = unpack(path)
     if _is_json(data[:HEAD]):
         from traces.chakra.json_forms import decode_json
@@ -212,13 +206,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def read_files(path: Path) -> ChakraFiles:
-    """Read a rank's file, or the files of a directory, and the groups that lie beside them.
-
-    Raises
-    ------
-    TraceError
-        A file cannot be read or is damaged, there is none, two are of one rank, or one is missing.
-    """
+    """Read a rank's file, or the files of a directory, and the groups that lie beside them."""
     if not path.is_dir():
         rank = _rank_file(path, alone=True)
         tables, _ = _tables(_listed(path.parent), (path,))

@@ -73,13 +73,7 @@ def is_json(head: bytes) -> bool:
 
 
 def decode_json(path: Path, data: bytes) -> ChakraTrace:
-    """Read a JSON form of a Chakra trace.
-
-    Raises
-    ------
-    TraceError
-        If it is broken, or a field does not hold what Chakra's schema says.
-    """
+    """Read a JSON form of a Chakra trace."""
     try:
         if _GRAPH.match(data):
             graph = msgspec.json.decode(data, type=_FeederGraph)

@@ -33,13 +33,7 @@ _CALL, _LAGS, _FAR, _FAR_LAGS = (
 
 
 def load_own(path: Path, files: ChakraFiles) -> Loaded:
-    """Read the workload that was written.
-
-    Raises
-    ------
-    TraceError
-        If the files were changed so that they do not fit together any more.
-    """
+    """Read the workload that was written."""
     try:
         workload = _workload(files)
     except (WorkloadError, LookupError, TypeError, ValueError, OverflowError) as error:

@@ -147,13 +147,7 @@ class ChakraTrace:
 
 
 def decode_stream(path: Path, data: bytes) -> ChakraTrace:
-    """Read the messages of a ``.et`` file that is in memory, unpacked.
-
-    Raises
-    ------
-    TraceError
-        If the file is empty, cut short, or a message is not of Chakra's schema.
-    """
+    """Read the messages of a ``.et`` file that is in memory, unpacked."""
     begun = _length(data, 0)
     first = begun and _metadata(data[begun[1] : sum(begun)])
     if begun and first:
@@ -178,13 +172,7 @@ def of_messages(
     nodes: Iterable[ChakraNode],
     unused: dict[str, int] | None = None,
 ) -> ChakraTrace:
-    """Make a trace of nodes that are decoded, be their attributes too or not.
-
-    Raises
-    ------
-    TraceError
-        If a node is larger than the length of a message may be.
-    """
+    """Make a trace of nodes that are decoded, be their attributes too or not."""
     nodes = [PackedMessage.FromString(node.SerializeToString()) for node in nodes]
     data = b"".join(_framed(_plain_bytes(node)) for node in nodes)
     columns = _read_columns(data, 0)

@@ -48,15 +48,6 @@ _SHARDS = ("all_gather", "gather")
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
     """Write a workload as Chakra files.
 
-    Parameters
-    ----------
-    workload
-        What is written; reading the files gives it back.
-    directory
-        Made if need be.
-    prefix
-        What the files' names begin with.
-
     Returns
     -------
     tuple of Path

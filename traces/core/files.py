@@ -213,15 +213,7 @@ alike."""
 def parquet_columns(
     where: str, data: bytes, columns: Sequence[str], repeated: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
-    """Read columns of a table; texts of those ``repeated`` are kept once.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged or lacks a column.
-    LimitError
-        If it unpacks to more than the limits allow.
-    """
+    """Read columns of a table; texts of those ``repeated`` are kept once."""
     import pyarrow as pa  # takes long to load
     import pyarrow.parquet as pq
 
@@ -242,13 +234,7 @@ def parquet_columns(
 
 
 def parquet_names(where: str, data: bytes) -> list[str]:
-    """Return the names of a table's columns.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged.
-    """
+    """Return the names of a table's columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -120,12 +120,7 @@ def generate(plan: GenerationPlan) -> tuple[Workload, Volumes]:
 def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     """Write the programs of a plan's stages out for its ranks, each at its accelerator's rates.
 
-    Parameters
-    ----------
-    programs
-        Of :func:`traces.generate.stage.stage_programs`, at the rates of ``plan.accelerator``.
-    plan
-        Which step.
+    ``programs`` are at the rates of ``plan.accelerator``.
 
     Returns
     -------

@@ -25,15 +25,6 @@ def is_config(text: str) -> bool:
 def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     """Return the fields of the model card that a ``config.json`` describes.
 
-    Parameters
-    ----------
-    text
-        Of the file.
-    source
-        Its path: errors begin with it.
-    name
-        What to call the model, where the file does not.
-
     Returns
     -------
     dict

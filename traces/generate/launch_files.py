@@ -49,13 +49,7 @@ class Job:
 
     @property
     def training(self) -> Training:
-        """What is run.
-
-        Raises
-        ------
-        WorkloadError
-            If it is a pass of serving.
-        """
+        """What is run."""
         if not isinstance(self.plan.run, Training):
             raise WorkloadError("a launch file is of a training step, not of a pass of serving")
         return self.plan.run

@@ -351,15 +351,6 @@ def adapter_parameters(model: Model, layer: int, rank: int, targets: tuple[str, 
     On tensor ranks the matrix that a shard of the weights reads or makes is sharded like it, the
     other is on every rank.
 
-    Parameters
-    ----------
-    model, layer
-        Which layer; 0 is the first.
-    rank
-        ``r``.
-    targets
-        Names of :data:`traces.generate.run.LORA_TARGETS`.
-
     Examples
     --------
     >>> each = adapter_parameters(load_model("llama-2-7b"), 0, 8, ("qkv",))
@@ -489,13 +480,7 @@ def _unknown(name: str) -> TraceError:
 
 
 def parse_model(text: str, *, source: str) -> Model:
-    """Read a model card from YAML text; errors begin with ``source``.
-
-    Raises
-    ------
-    TraceError
-        As :func:`load_model`.
-    """
+    """Read a model card from YAML text; errors begin with ``source``."""
     data = parse_yaml(text, source)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {type(data).__name__}"

@@ -187,11 +187,6 @@ class Parallelism:
 def coordinates(parallelism: Parallelism, rank: int) -> Coordinates:
     """Return the coordinates of a rank.
 
-    Raises
-    ------
-    WorkloadError
-        If the job has no such rank.
-
     Examples
     --------
     >>> coordinates(Parallelism(tp=8, dp=2, pp=4), 17)

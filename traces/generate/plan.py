@@ -374,13 +374,7 @@ def read_plan(path: Path) -> GenerationPlan:
 
 
 def files_named(path: Path) -> list[Path]:
-    """Return the files that a plan names: its model card, and who asks for which expert.
-
-    Raises
-    ------
-    TraceError
-        If the file is not a plan.
-    """
+    """Return the files that a plan names: its model card, and who asks for which expert."""
     table = _table(path)
     names = [
         value for value in (table.get("model"), table.get("imbalance")) if isinstance(value, str)

@@ -97,13 +97,7 @@ class Goal:
 
 
 def parse_goal(path: Path, text: str) -> Goal:
-    """Read a schedule.
-
-    Raises
-    ------
-    TraceError
-        If a line is not one of GOAL's, a label is missing or occurs twice, or a rank is not closed.
-    """
+    """Read a schedule."""
     lines = _lines(text)
     number, first = next(lines, (1, ""))
     ranks = _RANKS.fullmatch(first)

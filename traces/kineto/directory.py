@@ -95,13 +95,7 @@ class ChosenFiles:
 
 
 def files_of_ranks(path: Path, ranks: Sequence[int] = ()) -> ChosenFiles:
-    """Choose the files of some ranks: those of others are told by their beginnings, and not read.
-
-    Raises
-    ------
-    TraceError
-        If the directory cannot be read.
-    """
+    """Choose the files of some ranks: others are told by their beginnings, and not read."""
     files = files_in(path) if path.is_dir() else [path]
     if not ranks or not path.is_dir():
         return ChosenFiles(files, frozenset(ranks))
@@ -156,13 +150,7 @@ def rank_ahead(file: Path) -> int | None:
 
 
 def files_in(path: Path) -> list[Path]:
-    """List what is in a directory, in the order in which it is read.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read.
-    """
+    """List what is in a directory, in the order in which it is read."""
     try:
         return sorted(path.iterdir())
     except OSError as error:
@@ -171,13 +159,7 @@ def files_in(path: Path) -> list[Path]:
 
 
 def read_file(file: Path) -> list[RankTrace] | Skipped:
-    """Read a file of a directory, or say why it is none of a rank.
-
-    Raises
-    ------
-    TraceError
-        If it is broken, or not what its name promises.
-    """
+    """Read a file of a directory, or say why it is none of a rank."""
     if not file.is_file():
         return Skipped(file, "not a file; sub-directories are not searched")
     try:
@@ -237,13 +219,7 @@ def job_of(
     sample: bool,
     chosen: ChosenFiles,
 ) -> JobHead:
-    """Make a job of the ranks that were read, sorted.
-
-    Raises
-    ------
-    TraceError
-        If they are not of one run.
-    """
+    """Make a job of the ranks that were read, sorted."""
     heads = tuple(rank.head for rank in ranks)
     _check_one_run(heads)
     job_ranks, source = _job_ranks(ranks, chosen)

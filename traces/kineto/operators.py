@@ -91,13 +91,7 @@ def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[Recorde
 
 
 def is_profile(path: Path) -> bool:
-    """Whether a file is one of the PyTorch profiler; others stand beside those of ranks.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read.
-    """
+    """Whether a file is one of the PyTorch profiler; others stand beside those of ranks."""
     return not isinstance(read_document(path), ForeignFile)
 
 

@@ -214,13 +214,7 @@ def rank_traces(document: KinetoDocument, *, alone: bool = False) -> list[RankTr
 
 
 def parts_of(document: KinetoDocument) -> list[MergedRank]:
-    """Split a merged file into its ranks; none where it is of one.
-
-    Raises
-    ------
-    TraceError
-        If they cannot be told apart.
-    """
+    """Split a merged file into its ranks; none where it is of one."""
     info = document.header.distributed or DistributedInfo()
     try:
         world = whole_number(info.world_size, "distributedInfo.world_size")

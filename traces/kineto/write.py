@@ -80,13 +80,7 @@ def write_kineto(
 
 
 def what_is_not_told(timeline: Timeline) -> tuple[str, ...]:
-    """Say what of a simulated step its Kineto files have no place for; nothing where they have all.
-
-    Raises
-    ------
-    WorkloadError
-        As :func:`write_kineto` does.
-    """
+    """Say what of a simulated step its Kineto files have no place for; nothing if they have all."""
     workload = timeline.workload
     notes = []
     on_host = [lane.startswith("thread ") for lane in workload.lanes]

@@ -120,11 +120,6 @@ def written_ends(call: Call, group: int, sequence: int) -> tuple[WrittenCall | N
     """Describe a message as each member of its group sees it; a collective is the same to all.
 
     None of a call of which not all is known: its kernel has a name alone.
-
-    Raises
-    ------
-    WorkloadError
-        As :func:`written_call` does.
     """
     if call.kind == UNKNOWN or math.isnan(call.size):
         return (None,) * len(call.group.ranks)

@@ -137,13 +137,6 @@ class Matching:
 def match(ranks: Sequence[RankCalls], job_ranks: int) -> Matching:
     """Match the calls of all ranks.
 
-    Parameters
-    ----------
-    ranks
-        The calls of each rank that was recorded.
-    job_ranks
-        Ranks of the job, recorded or not.
-
     Raises
     ------
     TraceError

@@ -33,13 +33,6 @@ class PairBytes:
 def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairBytes | None:
     """Put together what the recorded ranks of a group say of one all-to-all.
 
-    Parameters
-    ----------
-    ranks
-        The group, in its order.
-    calls
-        The part of each recorded rank, by rank.
-
     Returns
     -------
     PairBytes or None

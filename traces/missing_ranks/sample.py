@@ -44,15 +44,7 @@ class Sample:
 
 
 def sample_of(workload: Workload, step: float) -> Sample | None:
-    """Find the fewest of the first ranks of a job that stand for all; None where they do not.
-
-    Parameters
-    ----------
-    workload
-        A step of which every rank was recorded.
-    step
-        How long it takes (s).
-    """
+    """Find the fewest of the first ranks of a job that stand for all; None where they do not."""
     is_whole = workload.ranks == tuple(range(workload.job_ranks))
     if not is_whole or workload.job_ranks < _FEWEST or not step > 0:
         return None

@@ -32,13 +32,7 @@ from traces.ndtimeline.table import COMPUTE, MESSAGES, Operation, Worker, is_ndt
 
 
 def load_ndtimeline(path: Path, step: str) -> Loaded:
-    """Read a table, or the one in a directory, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged, has no such step, or is of a pipeline that is not modelled.
-    """
+    """Read a table, or the one in a directory, and make a workload of one step."""
     file = _file(path)
     steps = read_table(file)
     number = _chosen(file, steps, step)

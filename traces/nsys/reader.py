@@ -32,13 +32,7 @@ from traces.nsys.tables import GRAPH_ROWS, read_export
 
 
 def read_exports(path: Path) -> Job:
-    """Read the ranks of an export, or of the exports in a directory, not of sub-directories.
-
-    Raises
-    ------
-    TraceError
-        If a file is damaged, is not an export, or lacks what is needed.
-    """
+    """Read the ranks of an export, or of the exports in a directory, not of sub-directories."""
     return read_exported_job(path, _READER)
 
 

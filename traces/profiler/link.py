@@ -141,13 +141,7 @@ def _launches_only(trace: RankTrace) -> int:
 
 
 def rank_step(trace: RankTrace, step: str, kernels: KernelRules = KERNELS) -> RankStep:
-    """Link one step of a rank, a number or ``all``.
-
-    Raises
-    ------
-    TraceError
-        If an event of it cannot be used; says what to do.
-    """
+    """Link one step of a rank, a number or ``all``."""
     window = step_window(trace, step)
     graph = rank_graph(trace, window, kernels).linked()
     launched = np.setdiff1d(window.device, window.unlaunched)
@@ -180,11 +174,6 @@ def link_job(
         The number of a ``ProfilerStep``, ``median`` or ``all``.
     options
         Rules for kernels, and whether missing ranks get copies.
-
-    Returns
-    -------
-    Loaded
-        The step, on one clock.
 
     Raises
     ------

@@ -64,13 +64,7 @@ class ExecutionTrace:
 
 
 def read_execution_trace(path: Path) -> ExecutionTrace:
-    """Read one rank's trace.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, is damaged, is none, or holds several.
-    """
+    """Read one rank's trace."""
     traces = read_execution_traces(path)
     if len(traces) != 1:
         raise TraceError(f"{path}: holds {len(traces)} execution traces: unpack it")

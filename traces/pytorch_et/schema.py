@@ -101,13 +101,7 @@ _OLD = msgspec.json.Decoder(list[Any])
 
 
 def decode_document(path: Path, data: bytes) -> EtDocument:
-    """Read a file's JSON.
-
-    Raises
-    ------
-    TraceError
-        If it is broken, or is not an Execution Trace.
-    """
+    """Read a file's JSON."""
     if not is_execution_trace(data[: 1 << 16]):
         raise TraceError(
             f'{path}: no PyTorch execution trace: it lacks "schema", "pid" or "nodes"; '

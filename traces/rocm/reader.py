@@ -21,13 +21,7 @@ from traces.rocm.rpd import read_rpd
 
 
 def read_rocm(path: Path) -> Job:
-    """Read the ranks of a recording, or of those in a directory, not of sub-directories.
-
-    Raises
-    ------
-    TraceError
-        If a file is damaged, or lacks what is needed.
-    """
+    """Read the ranks of a recording, or of those in a directory, not of sub-directories."""
     return read_exported_job(path, _READER)
 
 

@@ -35,13 +35,7 @@ _TIMED = (*("start", "end", "pid", "tid"), "event_id")
 
 
 def read_rocpd(database: Database) -> Export:
-    """Read all of a file.
-
-    Raises
-    ------
-    TraceError
-        If it has no kernel, or an event that contradicts itself, or is of another schema.
-    """
+    """Read all of a file."""
     names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     endings = [match[1] for table in database.tables if (match := _DISPATCH.match(table))]

@@ -28,13 +28,7 @@ _MARK = "UserMarker"
 
 
 def read_rpd(database: Database) -> Export:
-    """Read all of a file.
-
-    Raises
-    ------
-    TraceError
-        If it has no kernel, or an event that contradicts itself.
-    """
+    """Read all of a file."""
     names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     calls = database.numbers(

@@ -92,11 +92,6 @@ def parse_module(data: bytes, where: str) -> HloModule:
     """Read a module; ``where`` says in messages what is being read.
 
     Of a scheduled module only the scheduled ops are kept: those inside fusions never run alone.
-
-    Raises
-    ------
-    TraceError
-        If it is not a serialized HLO module.
     """
     try:
         module = message_class(_MESSAGES, "HloProto").FromString(data).hlo_module

@@ -22,13 +22,7 @@ def link_recordings(
     step: str,
     skipped: Sequence[tuple[str, str]] = (),
 ) -> Loaded:
-    """Make a workload of one step of recordings that have been read.
-
-    Raises
-    ------
-    TraceError
-        If there is no such step, or the recordings are not of one job.
-    """
+    """Make a workload of one step of recordings that have been read."""
     _check(path, recordings)
     choice = choose_xla_step(recordings, step)
     files = {d.rank: recording for recording in recordings for d in recording.devices}

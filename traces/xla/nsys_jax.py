@@ -36,13 +36,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def load_bundles(path: Path, step: str) -> Loaded:
-    """Read a bundle, or a directory with one per process, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If a bundle is damaged or lacks what is needed, or has no such step.
-    """
+    """Read a bundle, or a directory with one per process, and make a workload of one step."""
     files, skipped = bundle_files(path, is_bundle)
     modules: dict[bytes, HloModule] = {}
     recordings = [_read(file, modules) for file in files]

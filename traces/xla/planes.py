@@ -210,13 +210,7 @@ def profile_files(
 
 
 def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Path], SkippedFiles]:
-    """Find the bundles to read: ``path``, or those in it, and why not the other files.
-
-    Raises
-    ------
-    TraceError
-        If there is none.
-    """
+    """Find the bundles to read: ``path``, or those in it, and why not the other files."""
     if not path.is_dir():
         return [path], []
     inside = sorted(path.iterdir())
@@ -227,13 +221,7 @@ def bundle_files(path: Path, recognise: Callable[[Path], bool]) -> tuple[list[Pa
 
 
 def unpacked(path: Path) -> bytes:
-    """Read a file, gzip or not.
-
-    Raises
-    ------
-    TraceError
-        If it is empty, cannot be read, or unpacks to more than any profile does.
-    """
+    """Read a file, gzip or not."""
     data = unpack(path)
     if not data:
         raise TraceError(f"{path}: the file is empty; record the profile again")

@@ -49,13 +49,7 @@ class _TraceJson(msgspec.Struct):
 
 
 def load_trace_json(path: Path, step: str) -> Loaded:
-    """Read a profile, or a directory with one per host, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If a file is damaged, is not a profile, or has no such step.
-    """
+    """Read a profile, or a directory with one per host, and make a workload of one step."""
     files, skipped = profile_files(path, ".trace.json", is_xla_json)
     recordings = [recording for file in files for recording in _read(file)]
     number_ranks(recordings)

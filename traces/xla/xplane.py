@@ -68,13 +68,7 @@ _PROTO = "Hlo Proto"
 
 
 def load_xplane(path: Path, step: str) -> Loaded:
-    """Read a profile, or a directory with one per host, and make a workload of one step.
-
-    Raises
-    ------
-    TraceError
-        If a file is damaged, or has no such step.
-    """
+    """Read a profile, or a directory with one per host, and make a workload of one step."""
     files, skipped = profile_files(path, ".xplane.pb", is_xplane)
     recordings = [recording for file in files for recording in _read(file)]
     number_ranks(recordings)

@@ -96,13 +96,7 @@ class Database:
     def strings(
         self, wanted: Longs, table: str = "StringIds", column: str = "value"
     ) -> dict[int, str]:
-        """Read the strings of those ids from a table of them.
-
-        Raises
-        ------
-        TraceError
-            If one of them is missing.
-        """
+        """Read the strings of those ids from a table of them."""
         left = set(np.unique(wanted).tolist())
         texts: dict[int, str] = {}
         for number, text in self.values(table, ("id", column)):
@@ -154,13 +148,7 @@ class Database:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
-    """Open an export, packed or not; a packed one is unpacked into a temporary file meanwhile.
-
-    Raises
-    ------
-    TraceError
-        If the file cannot be read, is damaged or is not a SQLite database.
-    """
+    """Open an export, packed or not; a packed one is unpacked into a temporary file meanwhile."""
     try:
         with open_file(path) as file:
             packed = file.read(8).startswith(PACKED)

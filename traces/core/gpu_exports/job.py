@@ -28,13 +28,7 @@ class ExportReader:
 
 
 def read_exported_job(path: Path, reader: ExportReader) -> Job:
-    """Read the ranks of an export, or of the exports in a directory, not of sub-directories.
-
-    Raises
-    ------
-    TraceError
-        If a file is damaged, is not an export, or lacks what is needed.
-    """
+    """Read the ranks of an export, or of the exports in a directory, not of sub-directories."""
     files, skipped = _files(path, reader)
     traces, units, notes = rank_traces(files)
     traces, grouped = with_groups(traces)

@@ -37,15 +37,6 @@ def carry_over(
     each multiprocessor. (Times that scaled as a whole would be off by 19 to 42 % in the median from
     H100 to H200 and back, instead of 2 to 7 %: ``python -m benchmarks.kernels --carried``.)
 
-    Parameters
-    ----------
-    key
-        Family and variant.
-    table, measured_on
-        Times, and where they were measured.
-    chip
-        Whose times are asked.
-
     Raises
     ------
     WorkloadError
@@ -119,13 +110,7 @@ def _multiprocessor_ratio(chip: Accelerator, measured_on: Accelerator) -> float:
 
 
 def monotone(values: Floats, weights: Floats) -> Floats:
-    """Return the surface nearest to values that does not fall along any axis.
-
-    Parameters
-    ----------
-    values, weights
-        Of one shape; weights are positive.
-    """
+    """Return the surface nearest to values that does not fall along any axis."""
     nearest = values.copy()
     rests = [np.zeros_like(values) for _ in range(values.ndim)]
     # Dykstra's alternating projections: each axis in turn, with what its last projection took away

@@ -237,13 +237,7 @@ class KernelTimes:
         return kind_of(shape) in self._own
 
     def least(self, shape: Shape) -> float:
-        """Return the least time of a kernel by the roofline at the full peak and bandwidth, s.
-
-        Raises
-        ------
-        WorkloadError
-            If the accelerator's peak at the shape's type is not known.
-        """
+        """Return the least time of a kernel by the roofline at the full peak and bandwidth, s."""
         flops, traffic = work_of(shape)
         arithmetic = flops / self._peak(shape) if flops else 0.0
         return max(arithmetic, traffic / self.chip.memory_bandwidth)
@@ -292,16 +286,6 @@ def kernel_times(
     Kernels of one's own come first, then the tables measured on this accelerator, else those of
     its nearest relative of the same generation; then the roofline. Nothing is read before a shape
     is asked for.
-
-    Parameters
-    ----------
-    chip
-        The accelerator, as its cluster's file describes it.
-    own
-        Kernels measured on one's own machine, as
-        :func:`traces.generate.kernel_times.own.read_own` reads them.
-    compute_efficiency, memory_efficiency
-        As :class:`KernelTimes` has them.
 
     Examples
     --------

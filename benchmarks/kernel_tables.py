@@ -7,7 +7,7 @@ From rows to a surface that obeys physics, without outliers, holes, or times tha
 2. Holes are filled in terms of efficiency: the ratio of the time to the roofline (plus a kernel's
    start and end) is interpolated between measured points, over the axes that have such on both
    sides, the nearer counting more; where there are none it is that of the nearest.
-3. What falls is levelled: :func:`traces.generate.kernel_times.carry_over.monotone`.
+3. What falls is levelled: :func:`traces.generate.kernel_times.tables.monotone`.
 """
 
 from collections import Counter
@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from benchmarks.kernel_rows import Rows, believed
 from simulator.accelerators import Accelerator
 from simulator.support.arrays import Floats
-from traces.generate.kernel_times.carry_over import FILLED_WEIGHT, backwards, monotone
 from traces.generate.kernel_times.families import FAMILIES, Key, attention_variant, roofline
 from traces.generate.kernel_times.machines import MEMORY_EFFICIENCY
 from traces.generate.kernel_times.shapes import LAUNCHED
-from traces.generate.kernel_times.tables import Curves, Surface
+from traces.generate.kernel_times.tables import FILLED_WEIGHT, Curves, Surface, backwards, monotone
 
 FEWEST = 10
 """Rows that a table must have; fewer say nothing about the shapes between them."""

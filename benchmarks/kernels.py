@@ -27,8 +27,8 @@ from benchmarks.kernel_tables import FEWEST, build_table, build_tables, save_tab
 from simulator.accelerators import Accelerator, kernel_machines
 from simulator.support.arrays import Floats
 from simulator.support.errors import TwofoldError
-from traces.generate.kernel_times.carry_over import carry_over
 from traces.generate.kernel_times.families import FAMILIES, Key, roofline
+from traces.generate.kernel_times.tables import carry_over
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "kernels"
 LEFT_OUT = 0.1

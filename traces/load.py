@@ -312,7 +312,7 @@ def _open_xplane(path: Path, _: Options) -> OpenTrace:
 
 
 def _open_xla_json(path: Path, _: Options) -> OpenTrace:
-    from traces.xla.trace_json import load_trace_json
+    from traces.xla.xplane import load_trace_json
 
     return partial(load_trace_json, path)
 

@@ -26,8 +26,7 @@ from traces.core.files import is_sqlite
 from traces.core.gpu_exports.database import Database, opened
 from traces.core.gpu_exports.export import Export
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
-from traces.core.gpu_exports.library_calls import NcclCall, Payload
-from traces.core.gpu_exports.processes import ExportFile
+from traces.core.gpu_exports.processes import ExportFile, NcclCall, Payload
 from traces.nsys.tables import GRAPH_ROWS, read_export
 
 

@@ -15,9 +15,8 @@ from traces.core.gpu_exports.database import opened
 from traces.core.gpu_exports.export import Export
 from traces.core.gpu_exports.job import ExportReader, read_exported_job
 from traces.core.gpu_exports.processes import ExportFile
-from traces.rocm.rocpd import read_rocpd
+from traces.rocm.rocpd import read_rocpd, read_rpd
 from traces.rocm.rocprofv3 import read_rocprofv3
-from traces.rocm.rpd import read_rpd
 
 
 def read_rocm(path: Path) -> Job:

@@ -11,8 +11,7 @@ from simulator.workload import What
 from topologies import load_cluster
 from traces.core.loaded import Loaded
 from traces.xla.nsys_jax import load_bundles
-from traces.xla.trace_json import load_trace_json
-from traces.xla.xplane import load_xplane
+from traces.xla.xplane import load_trace_json, load_xplane
 
 TRACES = SHARED / "traces"
 TPU = TRACES / "xla" / "tpu_v6e_4chip.xplane.pb.gz"

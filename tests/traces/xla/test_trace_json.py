@@ -29,8 +29,7 @@ from simulator.support.errors import LimitError, TraceError
 from topologies import load_cluster
 from traces.core.files import is_xla_json
 from traces.core.loaded import Loaded
-from traces.xla.trace_json import load_trace_json
-from traces.xla.xplane import load_xplane
+from traces.xla.xplane import load_trace_json, load_xplane
 
 SAMPLE = SAMPLES / "jax-cpu-4"
 

@@ -1,16 +1,25 @@
-"""The job that exports of a tool hold, one or a directory: each process on a GPU is a rank."""
+"""The job that exports of a tool hold, one or a directory: each process on a GPU is a rank.
 
+Steps are ranges that repeat and hold the GPU's work: ``ProfilerStep#3``, ``step 3``,
+``iteration_3`` are steps by their names. Any other range is, if it repeats on a thread without
+overlap and nearly all kernels were launched while one was open; of several such the longest, which
+is the outermost.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import head_of
-from traces.core.events import Job, RankTrace, Skipped
+from traces.core.events import HostKind, Job, Longs, ProfilerStep, RankTrace, Skipped
 from traces.core.gpu_exports.communicators import common_part, with_groups
-from traces.core.gpu_exports.processes import ExportFile
+from traces.core.gpu_exports.export import Export, Ranges
+from traces.core.gpu_exports.processes import ExportFile, GpuProcess
 from traces.core.gpu_exports.ranks import rank_traces
-from traces.core.gpu_exports.steps import add_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +81,154 @@ def _head(file: Path) -> bytes:
         return head_of(file)
     except TraceError:
         return b""
+
+
+_STEP = re.compile(r"(?:profiler|train(?:ing)?|global)?[ _.]?(?:step|iter(?:ation)?|batch)")
+_NUMBER = re.compile(r"(\d{1,9})(?:/\d+)?\D{0,2}$")
+_SUFFIX = re.compile(r"[\s_#=:.]*\d+(?:/\d+)?\D{0,2}$")
+"""A range's number, and what joins it to its name: ``step_3``, ``Step 3/100``, ``(step=3)``."""
+_HELD = 0.8
+"""A range that is not a step by its name must hold this share of a rank's launches."""
+_HELD_BY_NAME = 0.2
+"""A step by its name must: a recording of few steps has much before and after them."""
+_SAME = 0.01
+"""Of two ranges whose shares differ by less the longer is the outer one."""
+_NONE = (
+    "no range repeats around each step: the whole recording is taken; mark steps with "
+    "torch.cuda.nvtx.range_push(f'step {i}')"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Series:
+    """Ranges of one name, its number aside, on one thread: when (ns) and with which numbers."""
+
+    name: str
+    start: Longs
+    end: Longs
+    numbers: tuple[int, ...]
+    held: float
+
+
+def add_steps(
+    traces: Sequence[RankTrace], units: Sequence[GpuProcess]
+) -> tuple[list[RankTrace], list[str]]:
+    """Give ranks the steps that all of them have; none where it is not recorded, with a note."""
+    series = [_series(trace, unit) for trace, unit in zip(traces, units, strict=True)]
+    common = set.intersection(*({ranges.name for ranges in of_rank} for of_rank in series))
+    chosen = [_best([ranges for ranges in of_rank if ranges.name in common]) for of_rank in series]
+    agreed = [
+        ranges
+        for ranges in chosen
+        if ranges is not None and ranges.name == (chosen[0] or ranges).name
+    ]
+    if len(agreed) < len(traces):
+        return list(traces), [_NONE]
+    rows = zip(traces, units, agreed, strict=True)
+    steps = _aligned(traces, [_steps(trace, unit, ranges) for trace, unit, ranges in rows])
+    numbers = set.intersection(*({step.number for step in rank_steps} for rank_steps in steps))
+    if not numbers:
+        return list(traces), ["the ranks' ranges have no step in common: all is taken"]
+    left = sum(len(rank_steps) for rank_steps in steps) - len(numbers) * len(steps)
+    note = f"a step is a range {agreed[0].name!r}: {len(numbers)} of them"
+    note += f"; {left} that not every rank recorded are left out" if left else ""
+    return [
+        replace(trace, steps=tuple(step for step in rank_steps if step.number in numbers))
+        for trace, rank_steps in zip(traces, steps, strict=True)
+    ], [note]
+
+
+def _series(trace: RankTrace, unit: GpuProcess) -> list[_Series]:
+    """Collect the ranges of a rank that repeat, or are steps by name, and hold its launches."""
+    export = unit.file.export
+    ranges = export.ranges.only(
+        ~export.ranges.operator & (export.ranges.thread >> 24 == unit.process)
+    )
+    # When the rank's device events were launched (ns of the file's clock), sorted.
+    host = trace.host
+    runtime = (host.kind == HostKind.RUNTIME) & np.isin(host.correlation, trace.device.correlation)
+    runtime &= host.correlation >= 0
+    zero = trace.epoch - unit.file.export.utc
+    launches = np.sort(np.round(host.start[runtime] * 1e9).astype(np.int64) + zero)
+    plain = [_plain(name) for name in export.names]
+    keys: dict[tuple[str, int, bool], list[int]] = {}
+    columns = (ranges.name.tolist(), ranges.thread.tolist(), ranges.nested.tolist())
+    for row, (name, thread, nested) in enumerate(zip(*columns, strict=True)):
+        if "nccl" not in plain[name] and "::" not in plain[name]:
+            keys.setdefault((plain[name], thread, nested), []).append(row)
+    candidates = [
+        _one_series(export, ranges, name, np.array(rows), launches)
+        for (name, _, _), rows in keys.items()
+    ]
+    return [ranges for ranges in candidates if ranges is not None]
+
+
+def _one_series(
+    export: Export, ranges: Ranges, name: str, rows: Longs, launches: Longs
+) -> _Series | None:
+    rows = rows[np.argsort(ranges.start[rows], kind="stable")]
+    start, end = ranges.start[rows], ranges.end[rows]
+    by_name = _STEP.fullmatch(name) is not None
+    if (len(rows) < 2 and not by_name) or (start[1:] < end[:-1]).any() or not len(launches):
+        return None
+    held_share = float(
+        (np.searchsorted(launches, end) - np.searchsorted(launches, start)).sum() / len(launches)
+    )
+    if held_share < (_HELD_BY_NAME if by_name else _HELD):
+        return None
+    matches = [_NUMBER.search(export.names[number]) for number in ranges.name[rows].tolist()]
+    numbers = tuple(int(match[1]) for match in matches if match)
+    all_numbered = len(numbers) == len(set(numbers)) == len(rows)
+    return _Series(name, start, end, numbers if all_numbered else (), held_share)
+
+
+def _best(series: Sequence[_Series]) -> _Series | None:
+    """Pick steps by name before others, then those that hold most, then the longest."""
+    return max(
+        series,
+        key=lambda ranges: (
+            _STEP.fullmatch(ranges.name) is not None,
+            round(ranges.held / _SAME),
+            float(np.mean(ranges.end - ranges.start)),
+            ranges.name,
+        ),
+        default=None,
+    )
+
+
+def _steps(trace: RankTrace, unit: GpuProcess, series: _Series) -> list[ProfilerStep]:
+    zero = trace.epoch - unit.file.export.utc
+    numbers = series.numbers or range(len(series.start))
+    return [
+        ProfilerStep(number, (start - zero) / 1e9, (end - zero) / 1e9)
+        for number, start, end in zip(
+            numbers, series.start.tolist(), series.end.tolist(), strict=True
+        )
+    ]
+
+
+def _aligned(
+    traces: Sequence[RankTrace], steps: Sequence[list[ProfilerStep]]
+) -> list[list[ProfilerStep]]:
+    """Give steps that ranks count differently the numbers of the first rank at the same time."""
+    if len({tuple(step.number for step in rank_steps) for rank_steps in steps}) == 1:
+        return list(steps)
+    lead = np.array([traces[0].epoch / 1e9 + step.start for step in steps[0]])
+    aligned = []
+    for trace, rank_steps in zip(traces, steps, strict=True):
+        nearest = [
+            int(np.abs(lead - (trace.epoch / 1e9 + step.start)).argmin()) for step in rank_steps
+        ]
+        fits = len(set(nearest)) == len(rank_steps)
+        numbers = [steps[0][index].number for index in nearest]
+        aligned.append(
+            [replace(step, number=number) for step, number in zip(rank_steps, numbers, strict=True)]
+            if fits
+            else rank_steps
+        )
+    return aligned
+
+
+def _plain(name: str) -> str:
+    """Return a range's name without its number, in small letters."""
+    return _SUFFIX.sub("", name).strip("( ").lower() or name

@@ -29,20 +29,18 @@ from traces.core.events import (
     SyncEvent,
 )
 from traces.core.gpu_exports.export import Export, IntColumns
-from traces.core.gpu_exports.library_calls import (
-    NcclCall,
-    launching_calls,
-    memberships,
-    record_of_calls,
-)
 from traces.core.gpu_exports.processes import (
     IN_ORDER,
     Communicator,
     ExportFile,
     GpuProcess,
+    NcclCall,
     communicators_of,
     find_gpu_processes,
+    launching_calls,
+    memberships,
     rank_numbers,
+    record_of_calls,
 )
 from traces.core.rank_graph import is_comm
 

@@ -345,7 +345,7 @@ def _shipped(chip: Accelerator) -> tuple[TableSource, ...]:
     relative = nearest_relative(chip)
     if relative is None:
         return ()
-    from traces.generate.kernel_times.carry_over import carry_over
+    from traces.generate.kernel_times.tables import carry_over
 
     file, sheet = SHIPPED / f"{relative}.npz", shipped_machines()[relative]
     # Tables of a recipe that the accelerator has no peak for are left to the roofline.

@@ -18,12 +18,13 @@ from helpers.tries import tries
 from simulator.accelerators import Accelerator, kernel_machines
 from simulator.support.errors import TraceError
 from traces.generate.kernel_times import Attention, KernelTimes
-from traces.generate.kernel_times.carry_over import carry_over, monotone
 from traces.generate.kernel_times.families import FAMILIES, roofline
 from traces.generate.kernel_times.tables import (
     Curves,
     Surface,
+    carry_over,
     load_table,
+    monotone,
     nearest_relative,
     shipped_table,
     table_keys,

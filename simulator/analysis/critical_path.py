@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.calls import KINDS
-from simulator.support.arrays import Floats, Ints
+from simulator.support.arrays import Floats, Ints, by_appearance
 from simulator.support.compiled import hot_loop
 from simulator.timeline import Timeline
-from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload, by_appearance
+from simulator.workload import LAUNCH_DELAY, UNEXPLAINED_HOST, What, Workload
 
 _MOVING = "communication"
 _BUSY = {What.HOST: "host", What.COMPUTE: "compute", What.COPY: "copy"}

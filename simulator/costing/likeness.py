@@ -23,9 +23,8 @@ from simulator.costing.link_load import Load
 from simulator.costing.symmetry import Symmetry, symmetry
 from simulator.routing.paths import of_resource
 from simulator.routing.routes import is_uneven, routes
-from simulator.support.arrays import Ints, Longs
+from simulator.support.arrays import Ints, Longs, by_appearance
 from simulator.topology import Topology
-from simulator.workload import by_appearance
 
 _MOST_MEMBERS = 64
 """Members of a group of which all paths are looked at; few groups of a job are larger."""

@@ -17,9 +17,8 @@ import numpy as np
 
 from simulator.routing.graph import cells
 from simulator.routing.paths import graph_of, link_metrics
-from simulator.support.arrays import Floats, Ints, Longs, Mask, numbers_among_equals
+from simulator.support.arrays import Floats, Ints, Longs, Mask, distinct, numbers_among_equals
 from simulator.topology import Topology
-from simulator.workload import distinct
 
 _HUB = -1
 _LEVELS = 4

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Longs, offsets, row_of_entries
+from simulator.support.arrays import Longs, by_appearance, offsets, row_of_entries
 from simulator.support.hashes import Hashes, mixed, numbered, refined, rounded, summed
 from simulator.transfers.crowd import Program
 from simulator.transfers.program import strided
@@ -134,8 +134,9 @@ def _slices(begin: Longs) -> list[slice]:
 
 def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: Longs) -> Program:
     """Return a program with one of each colour; ``link`` has the colours of the whole network."""
-    flows, flow_class = _firsts(flow)
-    ranks, rank_class = _firsts(rank)
+    # In the order in which things stand in a program, whatever the colours are called.
+    flow_class, flows = by_appearance(flow)
+    rank_class, ranks = by_appearance(rank)
     ways = program.ways
     if len(flows) == len(flow) or ways is None:
         return program
@@ -167,18 +168,6 @@ def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: L
         ways=ways.of(flows, share, compared=True),
     )
     return strided(kept)
-
-
-def _firsts(colour: Longs) -> tuple[Longs, Longs]:
-    """Return the first of each colour in their order, and which of these each is like.
-
-    The order in which things stand in a program, whatever the colours are called.
-    """
-    _, first, which = np.unique(colour, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[which.ravel()]
 
 
 def _rows(program: Program, flow_class: Longs, ranks: Longs) -> tuple[Longs, Longs]:

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.calls import UNKNOWN
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, by_appearance
 from simulator.support.errors import TraceError, WorkloadError
 from simulator.support.quantities import bytes_per_element
-from simulator.workload import What, by_appearance
+from simulator.workload import What
 from traces.chakra.files import MOST_RANKS, GroupTable, NamedGroup, find
 from traces.chakra.nodes import Index, RankNodes
 from traces.chakra.schema import COLL, COLLECTIVES, KIND_OF_TYPE, SEND, AttributeValues, ChakraNode

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, by_appearance
 from simulator.support.errors import TraceError
-from simulator.workload import What, by_appearance
+from simulator.workload import What
 from traces.chakra.schema import (
     COLL,
     COMP,

@@ -63,7 +63,6 @@ def chakra_coverage(
     kernels = [_nodes_with(ranked, _is_kernel) for ranked in job.ranked]
     return Coverage(
         step="all",
-        steps=(),
         ranks=tuple(ranked.rank for ranked in job.ranked),
         ranks_in_job=job.job_ranks,
         kernels=sum(int(is_kernel.sum()) for is_kernel in kernels),
@@ -71,8 +70,6 @@ def chakra_coverage(
         collectives=len(job.calls),
         collectives_matched=_complete(job),
         sizes_known=_sized(job),
-        starts={},
-        clock_offset={},
         unused=dict(sum((ranked.unused for ranked in job.ranked), Counter[str]())),
         skipped=files.skipped,
         notes=(*files.notes, *_notes(files, job, on_times), *last),

@@ -239,7 +239,6 @@ def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:
     wanted = np.array(recorded, dtype=np.int64)[calls.group]
     return Coverage(
         step="all",
-        steps=(),
         ranks=workload.ranks,
         ranks_in_job=workload.job_ranks,
         kernels=int(device.sum()),
@@ -247,9 +246,6 @@ def _coverage(files: ChakraFiles, workload: Workload) -> Coverage:
         collectives=len(calls),
         collectives_matched=int((workload.members == wanted).sum()),
         sizes_known=int((~np.isnan(calls.size)).sum()),
-        starts={},
-        clock_offset={},
-        unused={},
         skipped=files.skipped,
         notes=(
             *files.notes,

@@ -54,7 +54,7 @@ def worst(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
     return tuple(sorted(gaps, key=lambda gap: (-gap.length, gap.rank, gap.time))[:WORST])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What of a trace could be used, and why not the rest: the coverage line, in full.
 
@@ -96,19 +96,19 @@ class Coverage:
     """
 
     step: str
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()
     ranks: tuple[int, ...]
     ranks_in_job: int
-    kernels: int
-    launches_paired: int
+    kernels: int = 0
+    launches_paired: int = 0
     collectives: int
     collectives_matched: int
     sizes_known: int
-    starts: Mapping[str, int]
-    clock_offset: Mapping[int, float]
-    unused: Mapping[str, int]
-    skipped: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
+    starts: Mapping[str, int] = field(default_factory=dict)
+    clock_offset: Mapping[int, float] = field(default_factory=dict)
+    unused: Mapping[str, int] = field(default_factory=dict)
+    skipped: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
     gaps: tuple[Gap, ...] = ()
     typical_of: tuple[int, ...] = ()
 

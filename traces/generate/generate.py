@@ -208,7 +208,6 @@ def as_loaded(
     calls = len(workload.calls)
     coverage = Coverage(
         step=GENERATED,
-        steps=(),
         ranks=workload.ranks,
         ranks_in_job=workload.job_ranks,
         kernels=kernels,
@@ -216,10 +215,6 @@ def as_loaded(
         collectives=calls,
         collectives_matched=calls,
         sizes_known=calls,
-        starts={},
-        clock_offset={},
-        unused={},
-        skipped=(),
         notes=workload.notes,
     )
     # A generated pass is the phase that it is of, on every rank.

@@ -244,18 +244,11 @@ def load_goal(path: Path, step: str = "all") -> Loaded:
         workload=workload,
         coverage=Coverage(
             step="all",
-            steps=(),
             ranks=workload.ranks,
             ranks_in_job=workload.job_ranks,
-            kernels=0,
-            launches_paired=0,
             collectives=calls,
             collectives_matched=calls,
             sizes_known=calls,
-            starts={},
-            clock_offset={},
-            unused={},
-            skipped=(),
             notes=(
                 "a GOAL schedule: nothing was measured",
                 *(f"{count} {what}" for what, count in notes.items()),

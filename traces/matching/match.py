@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.shares import Shares
-from simulator.support.arrays import Floats
+from simulator.support.arrays import Floats, by_appearance
 from simulator.support.errors import TraceError
-from simulator.workload import What, by_appearance
+from simulator.workload import What
 from traces.core.rank_graph import LinkedRank, LocalCall
 from traces.matching.pair_bytes import PairBytes, pair_bytes
 

@@ -88,14 +88,9 @@ def _coverage(workload: Workload, step: int, steps: tuple[int, ...]) -> Coverage
         ranks=workload.ranks,
         ranks_in_job=workload.job_ranks,
         kernels=int((workload.what == What.COMPUTE).sum()),
-        launches_paired=0,
         collectives=calls,
         collectives_matched=calls,
         sizes_known=0,
-        starts={},
-        clock_offset={},
-        unused={},
-        skipped=(),
         notes=(
             "NDTimeline: operations of a pipeline, not kernels; without sizes, so that each call "
             "costs what was measured, on any network",

@@ -112,16 +112,6 @@ def joined(tables: Sequence[Mapping[str, Longs]]) -> dict[str, Longs]:
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def looked_up(keys: Longs, values: Longs, wanted: Longs) -> Longs:
-    """Return for each wanted key its value; -1 where there is none."""
-    if not len(keys):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    order = np.argsort(keys, kind="stable")
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    row = order[at]
-    return np.where(keys[row] == wanted, values[row], -1)
-
-
 def blocks_of(grid: Sequence[Longs], group: Sequence[Longs]) -> Longs:
     """Count a kernel's workgroups, of its grid in work items; -1 where that is not recorded."""
     sides = [

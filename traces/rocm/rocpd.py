@@ -21,7 +21,7 @@ from simulator.support.errors import TraceError
 from traces.core.columns import ValueIndex
 from traces.core.events import Longs
 from traces.core.gpu_exports.database import Database
-from traces.core.gpu_exports.export import Export, IntColumns
+from traces.core.gpu_exports.export import Export, IntColumns, looked_up
 from traces.rocm.columns import (
     COPY_NAMES,
     MEMSET,
@@ -29,7 +29,6 @@ from traces.rocm.columns import (
     blocks_of,
     exported,
     joined,
-    looked_up,
     thread_number,
 )
 

@@ -50,11 +50,6 @@ def trace(steps, middle):
             ranks=(0, 1),
             ranks_in_job=2,
             collectives_matched=1,
-            starts={},
-            clock_offset={},
-            unused={},
-            skipped=(),
-            notes=(),
             **nothing,
         )
         return Loaded("t", steps[number], coverage, 10.0 + number, {}, {})

@@ -27,6 +27,16 @@ class IntColumns:
         return IntColumns({name: column[rows] for name, column in self._columns.items()})
 
 
+def looked_up(keys: Longs, values: Longs, wanted: Longs) -> Longs:
+    """Return for each wanted key its value; -1 where there is none."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    row = order[at]
+    return np.where(keys[row] == wanted, values[row], -1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
     """NVTX ranges that have ended; columns ``(ranges,)``.

@@ -28,7 +28,7 @@ from traces.core.events import (
     RankTrace,
     SyncEvent,
 )
-from traces.core.gpu_exports.export import Export, IntColumns
+from traces.core.gpu_exports.export import Export, IntColumns, looked_up
 from traces.core.gpu_exports.processes import (
     IN_ORDER,
     Communicator,
@@ -243,14 +243,8 @@ def _with_group(
 
 def _launches(host: IntColumns, correlation: Longs) -> Longs:
     """Find the rows of the calls that launched, by correlation id; -1 where there is none."""
-    ids = host["correlationId"]
-    order = np.argsort(ids, kind="stable")
-    if not len(order):
-        return np.full(len(correlation), -1, dtype=np.int64)
-    # searchsorted may point one beyond the end; whether the id matches is checked below.
-    at = np.minimum(np.searchsorted(ids[order], correlation), len(order) - 1)
-    row = order[at]
-    return np.where((ids[row] == correlation) & (correlation >= 0), row, -1)
+    rows = looked_up(host["correlationId"], np.arange(len(host)), correlation)
+    return np.where(correlation >= 0, rows, -1)
 
 
 _KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}

@@ -406,13 +406,7 @@ def _proved(kind: str, name: str, path: tuple[str, ...]) -> Algorithm | None:
 
 
 def as_algorithm(loaded: object) -> Algorithm:
-    """Refuse what is not a function.
-
-    Raises
-    ------
-    TypeError
-        If it cannot be called.
-    """
+    """Refuse what is not a function."""
     if not callable(loaded):
         raise TypeError(f"write a function from ranks to a Schedule, not a {type(loaded).__name__}")
     return loaded

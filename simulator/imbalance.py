@@ -85,13 +85,7 @@ class Imbalance:
         return shares
 
     def of_experts(self, experts: int, layer: int) -> Floats:
-        """Share of all tokens that each expert receives in a layer, shape ``(experts,)``; sum 1.
-
-        Raises
-        ------
-        WorkloadError
-            As :meth:`popularity`; and for a factor or a matrix, which tell of ranks alone.
-        """
+        """Share of all tokens that each expert receives in a layer, shape ``(experts,)``; sum 1."""
         if self.exponent is not None:
             order = np.random.default_rng(layer).permutation(experts)
             drawn: Floats = zipf(experts, self.exponent)[order]

@@ -160,23 +160,11 @@ class Parts:
         return (*max(tried, key=self._how_known), False)
 
     def vertices(self, name: str) -> Mask:
-        """Nodes of the graph that are the part of a name, shape ``(nodes,)``.
-
-        Raises
-        ------
-        TopologyError
-            If no part is called so: with the nearest names.
-        """
+        """Nodes of the graph that are the part of a name, shape ``(nodes,)``."""
         return np.asarray(self.part == self.names.index(self._name(name)))
 
     def nic(self, node: int, number: int) -> tuple[Mask, int]:
-        """Nodes of the graph that stand for a NIC, and for how many NICs together they stand.
-
-        Raises
-        ------
-        TopologyError
-            If the node has no such NIC, or there is no such node.
-        """
+        """Nodes of the graph that stand for a NIC, and for how many NICs together they stand."""
         nics = self._nics_of(node)
         for name, first, last in nics:
             if first <= number <= last:
@@ -188,13 +176,7 @@ class Parts:
         raise TopologyError(f"{self.network.name}: node {node} has NICs 0 to {most}, not {number}")
 
     def node(self, node: int) -> Mask:
-        """Nodes of the graph that are inside a node (host), shape ``(nodes,)``.
-
-        Raises
-        ------
-        TopologyError
-            If there is no such node, or the network has none.
-        """
+        """Nodes of the graph that are inside a node (host), shape ``(nodes,)``."""
         if self.home is None:
             raise TopologyError(
                 f"{self.network.name} has no record of its nodes (hosts); name links or switches"

@@ -106,13 +106,7 @@ class SpecWords:
 
     @property
     def ranks(self) -> int:
-        """Ranks by the closed form.
-
-        Raises
-        ------
-        TopologyError
-            If the numbers do not fit the family.
-        """
+        """Ranks by the closed form."""
         try:
             return self.of.counts(self.on_unit_cables).ranks
         except ValueError as error:

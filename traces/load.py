@@ -83,13 +83,7 @@ def load(
 def open_trace(
     path: Path | str, *, name: str | None = None, options: Options | None = None
 ) -> OpenTrace:
-    """Read a trace once, for several of its steps.
-
-    Raises
-    ------
-    TraceError
-        As :func:`load` does; some of its errors only come with a step.
-    """
+    """Read a trace once, for several of its steps."""
     path, options = Path(path), options or Options()
     name = recognised(path) if name is None else name
     form = format_named(name)

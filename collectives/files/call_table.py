@@ -79,14 +79,7 @@ def is_table(text: str) -> bool:
 
 
 def read_table(text: str, path: str, layout: Layout) -> BenchmarkLog:
-    """Read a table of measured calls.
-
-    Raises
-    ------
-    TraceError
-        If a column is missing or has no unit, if a row is torn or a value is not a number, or if
-        the rows are of several systems.
-    """
+    """Read a table of measured calls."""
     rows = list(_rows(text, path))
     if not rows:
         raise TraceError(f"{path}: the table has no rows; it needs one per measured call")

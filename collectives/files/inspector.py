@@ -37,13 +37,7 @@ def is_inspector(text: str) -> bool:
 
 
 def read_inspector(files: Sequence[tuple[str, str]], layout: Layout) -> BenchmarkLog:
-    """Read the files of a job, each with its path and text, as one log.
-
-    Raises
-    ------
-    TraceError
-        If a line is torn, lacks a field or contradicts itself.
-    """
+    """Read the files of a job, each with its path and text, as one log."""
     calls: dict[tuple[str, int], dict[int, _Line]] = defaultdict(dict)
     left_out: dict[str, int] = defaultdict(int)
     for path, text in files:

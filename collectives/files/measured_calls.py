@@ -67,13 +67,7 @@ class BenchmarkLog:
 
 
 def seconds(text: str, unit: float, location: str, column: str) -> float:
-    """Read a time.
-
-    Raises
-    ------
-    TraceError
-        If it is not a number, or less than any call takes.
-    """
+    """Read a time."""
     value = number(text)
     if not INSTANT <= value * unit <= CENTURY:
         raise TraceError(f"{location}: {column}: {shown(text)} is not a time")
@@ -115,13 +109,7 @@ def placed(
 
 
 def nodes_of(hosts: Sequence[str], location: str) -> int:
-    """Count the nodes of ranks, by the host of each.
-
-    Raises
-    ------
-    TraceError
-        If some hosts have more ranks than others: ranks are laid evenly.
-    """
+    """Count the nodes of ranks, by the host of each."""
     counts = Counter(hosts)
     if len(set(counts.values())) > 1:
         per_host = ", ".join(f"{host} {count}" for host, count in sorted(counts.items())[:4])

@@ -64,13 +64,7 @@ def is_osu(text: str) -> bool:
 
 
 def read_osu(text: str, path: str, layout: Layout) -> BenchmarkLog:
-    """Read the tables of one or several OSU benchmarks.
-
-    Raises
-    ------
-    TraceError
-        If a row is torn, or it is not known how many ranks took part.
-    """
+    """Read the tables of one or several OSU benchmarks."""
     calls: list[MeasuredCall] = []
     notes: list[str] = []
     libraries: list[str] = []
@@ -149,13 +143,7 @@ def is_perftest(text: str) -> bool:
 
 
 def read_perftest(text: str, path: str) -> BenchmarkLog:
-    """Read the tables of a perftest program.
-
-    Raises
-    ------
-    TraceError
-        If it was run in both directions at once, or a row is torn or contradicts itself.
-    """
+    """Read the tables of a perftest program."""
     if _BOTH.search(text):
         raise TraceError(f"{path}: the bandwidths of both directions are added up: run without -b")
     calls: list[MeasuredCall] = []

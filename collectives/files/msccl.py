@@ -370,11 +370,6 @@ TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
 def read_msccl(text: str) -> tuple[Schedule, NDArray[np.int32] | None]:
     """Turn a program into a schedule; owners are the default's (None).
 
-    Parameters
-    ----------
-    text
-        Of an XML file.
-
     Raises
     ------
     ScheduleError

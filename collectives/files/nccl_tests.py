@@ -129,13 +129,7 @@ def is_nccl_tests(text: str) -> bool:
 
 
 def read_nccl_tests(text: str, path: str, layout: Layout) -> BenchmarkLog:
-    """Read what a job with runs of nccl-tests or rccl-tests printed, or their JSON.
-
-    Raises
-    ------
-    TraceError
-        If a table is torn, its columns contradict each other, or it does not record what ran.
-    """
+    """Read what a job with runs of nccl-tests or rccl-tests printed, or their JSON."""
     runs = _json_runs(text, path) if text.lstrip()[:1] == "{" else _printed_runs(text, path)
     calls: list[MeasuredCall] = []
     notes: list[str] = []

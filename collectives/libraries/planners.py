@@ -336,13 +336,7 @@ def algorithm_named(text: str, kind: str) -> str:
 
 
 def algorithm_names(kind: str) -> tuple[str, ...]:
-    """Names that may be forced for a kind: all of ``select``, and NCCL's own.
-
-    Raises
-    ------
-    ScheduleError
-        If the kind is not known.
-    """
+    """Names that may be forced for a kind: all of ``select``, and NCCL's own."""
     if kind not in select.ALGORITHMS:
         raise ScheduleError(f"kind {one_of(kind, select.ALGORITHMS)}")
     of_nccl = nccl.NAMES if kind == "all_reduce" else ()

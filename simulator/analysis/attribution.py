@@ -134,14 +134,7 @@ def rank_parts(timeline: Timeline, rank: int) -> dict[str, float]:
 def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Floats]:
     """Where a rank's time went in each of several windows (s), as :func:`rank_parts` has it.
 
-    Parameters
-    ----------
-    timeline
-        A simulated step.
-    rank
-        Which rank.
-    edges
-        Ends of the windows, ascending (s): window ``i`` is from ``edges[i]`` to ``edges[i + 1]``.
+    Window ``i`` is from ``edges[i]`` to ``edges[i + 1]`` (s).
 
     Returns
     -------

@@ -131,13 +131,7 @@ def enough(jobs: Sequence[Steps], window: Window) -> bool:
 
 
 def steady(jobs: Sequence[Steps], window: Window) -> Steady:
-    """Average the steps that count of jobs that have done :func:`enough`, or all they could.
-
-    Raises
-    ------
-    ValueError
-        If a job has not done a step that counts.
-    """
+    """Average the steps that count of jobs that have done :func:`enough`, or all they could."""
     slowest = _slowest(jobs)
     cycle = find_cycle(jobs, slowest, window.warm_up) if _long_enough(jobs, window) else 0
     if not cycle:

@@ -110,15 +110,6 @@ _Judged = dict[tuple[int, ...], tuple[Carried, _Least]]
 def least_calls(workload: Workload, costs: Costs, engine: str) -> LeastCalls:
     """Return the least that the calls of a workload take, and make of links, under an engine.
 
-    Parameters
-    ----------
-    workload
-        Whose calls; their factors are multiplied in.
-    costs
-        How they are carried out, and what that puts on the links.
-    engine
-        A name of :data:`simulator.engine.simulate.ENGINES`, one under which calls share links.
-
     Raises
     ------
     TopologyError

@@ -316,13 +316,7 @@ class _Longer:
         return self._copy(op, at) if 0 < at <= copies else op
 
     def calls(self) -> tuple[Calls, Ints]:
-        """Match calls anew: the n-th of a group on each rank is one.
-
-        Raises
-        ------
-        WorkloadError
-            If ranks would make different ones.
-        """
+        """Match calls anew: the n-th of a group on each rank is one."""
         workload, calls = self.workload, self.workload.calls
         call = np.full(len(workload) + sum(map(len, self.templates)), -1, dtype=np.int32)
         members = np.flatnonzero(workload.call >= 0)

@@ -52,11 +52,6 @@ def without_backlog(workload: Workload) -> Workload:
 def joints(workload: Workload) -> Joints:
     """Find what of a step the next one waits for.
 
-    Parameters
-    ----------
-    workload
-        A step that repeats.
-
     Returns
     -------
     Joints
@@ -167,13 +162,6 @@ def _joined(lane: Longs, last: Longs, first: Longs, lag: Floats) -> Joints:
 
 def begins(edges: Joints, end: Floats) -> Floats:
     """Say when the ops of the next step may start, given when those of this one end (s).
-
-    Parameters
-    ----------
-    edges
-        What the next step waits for.
-    end
-        Of each op of this step (s), shape ``(ops,)``.
 
     Returns
     -------

@@ -109,13 +109,7 @@ def open_file(path: Path, wrong: Wrong = TraceError, what: str = "") -> Buffered
 def read_bytes(
     path: Path, wrong: Wrong = TraceError, what: str = "", *, most: int | None = None
 ) -> bytes:
-    """Read a file, or its first ``most`` bytes.
-
-    Raises
-    ------
-    TwofoldError
-        As :func:`open_file`.
-    """
+    """Read a file, or its first ``most`` bytes."""
     with open_file(path, wrong, what) as file:
         try:
             data = file.read(-1 if most is None else most)
@@ -227,24 +221,12 @@ def _zstd_pieces(packed: IO[bytes]) -> Iterator[bytes]:
 
 
 def head_of(path: Path) -> bytes:
-    """Read the first bytes of a file, unpacked: a large file that is not a trace is not read.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read, or its packed data are damaged.
-    """
+    """Read the first bytes of a file, unpacked: a large file that is not a trace is not read."""
     return _head(path).removeprefix(BOM_UTF8)
 
 
 def beginning(path: Path, size: int = HEAD) -> bytes:
-    """Read the first bytes of a file, unpacked where it is packed; none where that is damaged.
-
-    Raises
-    ------
-    TraceError
-        If it cannot be read.
-    """
+    """Read the first bytes of a file, unpacked where it is packed; none where that is damaged."""
     head = read_bytes(path, most=HEAD)
     if not head.startswith(PACKED):
         return head[:size]
@@ -278,15 +260,7 @@ def _head(path: Path) -> bytes:
 
 
 def unpack_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
-    """Unpack piece by piece into another file, so that it need not fit into memory.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged or cut short.
-    LimitError
-        If it unpacks to more than the limits allow.
-    """
+    """Unpack piece by piece into another file, so that it need not fit into memory."""
     size = os.fstat(packed.fileno()).st_size
     head = packed.read(8)
     packed.seek(0)
@@ -320,13 +294,7 @@ def _unpack_gzip_into(path: Path, packed: IO[bytes], plain: IO[bytes]) -> None:
 
 
 def check_ratio(where: str, packed: int, unpacked: int) -> None:
-    """Refuse what unpacks to more than the limits allow.
-
-    Raises
-    ------
-    LimitError
-        Names the limit.
-    """
+    """Refuse what unpacks to more than the limits allow."""
     if unpacked > HEAD:
         times = -(-(unpacked - HEAD) // max(packed, 1))
         limits().check("ratio", times, where, f"unpacks to {times} times its size")
@@ -347,15 +315,7 @@ def _member(path: Path, data: bytes, most: int) -> tuple[bytes, bytes]:
 
 
 def open_zip(path: Path) -> "zipfile.ZipFile":
-    """Open a zip archive, whose members are then read with :func:`read_member`.
-
-    Raises
-    ------
-    TraceError
-        If it is not a whole archive.
-    LimitError
-        If it has too many members.
-    """
+    """Open a zip archive, whose members are then read with :func:`read_member`."""
     import zipfile
 
     open_file(path).close()  # refuses what is not a file
@@ -373,15 +333,7 @@ def open_zip(path: Path) -> "zipfile.ZipFile":
 
 
 def read_member(path: Path, archive: "zipfile.ZipFile", member: str) -> bytes:
-    """Read a member of a zip archive.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged.
-    LimitError
-        If it unpacks to more than the limits allow.
-    """
+    """Read a member of a zip archive."""
     import lzma
     import zipfile
 
@@ -402,15 +354,7 @@ def read_member(path: Path, archive: "zipfile.ZipFile", member: str) -> bytes:
 
 
 def unpack_xz(where: str, data: bytes) -> bytes:
-    """Unpack xz.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged or cut short.
-    LimitError
-        If it unpacks to more than the limits allow.
-    """
+    """Unpack xz."""
     unpacked = b"".join(_unpacked(where, BytesIO(data), _XZ, len(data)))
     allow_for(len(unpacked))
     return unpacked
@@ -421,13 +365,6 @@ def tar_members(path: Path, data: bytes, ending: str) -> list[tuple[str, bytes]]
 
     Links and special files are not followed. Sparse files are refused: a few bytes stand for any
     number of zeros, and no tool here writes them.
-
-    Raises
-    ------
-    TraceError
-        If it is damaged or holds a sparse file.
-    LimitError
-        If it has too many members.
     """
     import tarfile
 
@@ -455,15 +392,7 @@ def _is_plain(path: Path, member: "tarfile.TarInfo") -> bool:
 
 
 def parse_json(text: str | bytes, source: Path | str, wrong: Wrong) -> Any:
-    """Parse JSON; ``source`` is what errors call it.
-
-    Raises
-    ------
-    TwofoldError
-        Of the type ``wrong``, if it is none, or has a number of thousands of digits.
-    LimitError
-        If it nests deeper than the limit.
-    """
+    """Parse JSON; ``source`` is what errors call it."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -496,16 +425,7 @@ def _nesting(text: str | bytes) -> int:
 
 
 def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":
-    """Parse XML without a document type, whose entities may expand without end.
-
-    Raises
-    ------
-    TwofoldError
-        Of the type ``wrong``, if it is not an XML, of an encoding that is not known, or declares a
-        document type.
-    LimitError
-        If it nests deeper than the limit.
-    """
+    """Parse XML without a document type, whose entities may expand without end."""
     from xml.etree.ElementTree import ParseError, TreeBuilder, XMLParser
 
     class Builder(TreeBuilder):
@@ -538,14 +458,7 @@ def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":
 def csv_rows(
     lines: Iterable[str], source: Path | str, wrong: Wrong, *, delimiter: str = ","
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of CSV with the number of the line that each ends in.
-
-    Raises
-    ------
-    TwofoldError
-        Of the type ``wrong``, if a cell is longer than Python's 131,072 characters, or a quotation
-        never ends.
-    """
+    """Yield the rows of CSV with the number of the line that each ends in."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         try:
@@ -589,13 +502,7 @@ def _by_name(
 
 
 def json_rows(text: str, source: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of JSON with an object per line, each with its line; empty lines are none.
-
-    Raises
-    ------
-    TraceError
-        As :func:`parse_json`; also if a line is not an object.
-    """
+    """Yield the rows of JSON with an object per line, each with its line; empty lines are none."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             where = f"{source}, line {number}"
@@ -626,13 +533,7 @@ _MOST = 6
 
 
 def decoded(data: bytes) -> str:
-    """Decode a file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
-
-    Raises
-    ------
-    UnicodeError
-        If it is neither.
-    """
+    """Decode a file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output."""
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     return data.decode("utf-16" if wide else "utf-8-sig")
 

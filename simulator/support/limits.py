@@ -214,13 +214,7 @@ def is_memory_short() -> bool:
 
 
 def check_memory() -> None:
-    """Refuse to go on where memory is short: LLVM and Arrow end the process if they get none.
-
-    Raises
-    ------
-    MemoryError
-        If so.
-    """
+    """Refuse to go on where memory is short: LLVM and Arrow end the process if they get none."""
     if is_memory_short():
         raise MemoryError
 

@@ -255,13 +255,7 @@ def added_clusters() -> dict[str, AddedCluster]:
 
 
 def as_folder(loaded: object) -> Traversable:
-    """Return the folder of a package, or at a path.
-
-    Raises
-    ------
-    TypeError
-        If it is neither, or no folder.
-    """
+    """Return the folder of a package, or at a path."""
     folder = files(loaded) if isinstance(loaded, ModuleType) else loaded
     folder = Path(folder) if isinstance(folder, str) else folder
     if not isinstance(folder, Traversable) or not folder.is_dir():

@@ -519,13 +519,7 @@ def _network(
 
 
 def check_content(file: str, sha256: str) -> None:
-    """Refuse a graph's file that was changed.
-
-    Raises
-    ------
-    TopologyError
-        If its SHA-256 is another, or it cannot be read.
-    """
+    """Refuse a graph's file that was changed."""
     if sha256_of(file) != sha256:
         raise TopologyError(
             f"{file}: not the graph that the cluster was made with: restore that file, or remove "
@@ -534,13 +528,7 @@ def check_content(file: str, sha256: str) -> None:
 
 
 def sha256_of(file: str | Path) -> str:
-    """Hash a graph's file.
-
-    Raises
-    ------
-    TopologyError
-        If it cannot be read.
-    """
+    """Hash a graph's file."""
     return hashlib.sha256(read_bytes(Path(file), TopologyError)).hexdigest()
 
 

@@ -30,22 +30,10 @@ Change = Callable[[Cluster, str, float], Cluster]
 def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
     """Write out kinds that are ``like`` another cluster: its nodes and NICs, as fields.
 
-    Parameters
-    ----------
-    data
-        The table of a cluster file; it stays as it is.
-    load
-        From a name of the catalogue, or a path, to the cluster.
-
     Returns
     -------
     dict
         The table without ``like``. What a kind says itself counts, field by field.
-
-    Raises
-    ------
-    ClusterError
-        If there is no such cluster.
     """
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):

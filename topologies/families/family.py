@@ -49,13 +49,7 @@ class ParsedSpec:
 
     @property
     def oversubscription(self) -> float:
-        """The option as a ratio; 1 where none is given.
-
-        Raises
-        ------
-        ValueError
-            If the option is not a number.
-        """
+        """The option as a ratio; 1 where none is given."""
         try:
             return float(self.option) if self.option else 1.0
         except ValueError:

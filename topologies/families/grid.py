@@ -258,11 +258,6 @@ def slice_shape(dimensions: Sequence[int], count: int) -> tuple[int, ...]:
     longest in the last dimension: 2x2, 2x4, 4x4, 4x8 of a 16x16 pod, the slices that Cloud TPU
     offers (docs.cloud.google.com/tpu/docs/v6e).
 
-    Raises
-    ------
-    ClusterError
-        If no box has that many places.
-
     Examples
     --------
     >>> slice_shape((16, 16), 4), slice_shape((16, 16), 32), slice_shape((16, 16), 7)

@@ -46,13 +46,7 @@ def family_named(name: str) -> tuple[str, Family] | None:
 
 
 def as_family(loaded: object) -> Family:
-    """Refuse what is not a family, or none that can build its own example.
-
-    Raises
-    ------
-    TypeError
-        If it is another thing.
-    """
+    """Refuse what is not a family, or none that can build its own example."""
     if not isinstance(loaded, Family):
         raise TypeError(f"write a topologies.families.family.Family, not a {type(loaded).__name__}")
     return loaded

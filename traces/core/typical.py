@@ -44,11 +44,6 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
 
     Steps that make other calls, or are much longer or shorter than the median, are left out.
 
-    Parameters
-    ----------
-    read
-        From a step (its number, or ``median``) to its workload.
-
     Returns
     -------
     Loaded
@@ -97,13 +92,7 @@ _OUTLIER = "step {} took {}, the median step {}: it is left out of the typical s
 
 
 def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]:
-    """Read the steps that a typical one stands for.
-
-    Raises
-    ------
-    TraceError
-        If it stands for none but itself.
-    """
+    """Read the steps that a typical one stands for."""
     numbers = typical.coverage.typical_of
     if not numbers:
         raise TraceError(
@@ -115,13 +104,6 @@ def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]
 
 def work_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.float64]:
     """Say how much longer the work of each rank is in other steps.
-
-    Parameters
-    ----------
-    workload
-        A typical step.
-    steps
-        Those that it stands for.
 
     Returns
     -------

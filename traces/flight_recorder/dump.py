@@ -331,13 +331,7 @@ def _listed(dumps: Sequence[Dump]) -> list[ProcessGroup]:
 
 
 def _check_same_job(job: JobHead, dump: Dump) -> None:
-    """Refuse a dump whose groups contradict what the rank's own file lists.
-
-    Raises
-    ------
-    TraceError
-        If a group of one name has other ranks.
-    """
+    """Refuse a dump whose groups contradict what the rank's own file lists."""
     trace = next((trace for trace in job.ranks if trace.rank == dump.rank), None)
     for key, group in dump.groups.items():
         profiled = None if trace is None else trace.groups.get(key)

@@ -71,17 +71,7 @@ def is_pytorch(batch: MicroBatch) -> bool:
 
 
 def layer_tensors(batch: MicroBatch, layer: int, run: Training) -> tuple[SavedTensor, ...]:
-    """Return what autograd saves in a layer, without recomputation.
-
-    Parameters
-    ----------
-    batch
-        The micro-batch, and how it is divided over ranks.
-    layer
-        Which layer; 0 is the first.
-    run
-        The step: whether attention is fused, and whether there is dropout.
-    """
+    """Return what autograd saves in a layer, without recomputation."""
     attentions = 2 if batch.model.has_cross_attention(layer) else 1
     return (
         *(tensor for _ in range(attentions) for tensor in _attention(batch, run)),

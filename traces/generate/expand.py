@@ -42,11 +42,6 @@ def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
     """Give every rank its stage's program; ``programs`` are in the order of the stages.
 
     Only the ranks of the first ``plan.replicas`` replicas are in the workload; None: all of them.
-
-    Raises
-    ------
-    WorkloadError
-        If there are more ops than 32 bits can number.
     """
     p = plan.parallelism
     kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
@@ -222,17 +217,7 @@ def _concatenated(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 
 def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
-    """Return which rank stands for each of the job, and which groups make the calls of a group.
-
-    Parameters
-    ----------
-    workload
-        A step with the ranks of the first ``replicas`` data-parallel replicas.
-    parallelism
-        That of the whole job.
-    replicas
-        How many are written down; replica ``i`` of the job is represented by ``i % replicas``.
-    """
+    """Return which rank stands for each of the job, and which groups make the calls of a group."""
     p = parallelism
     # Ranks are numbered with tp and cp innermost, then dp, then pp.
     job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)

@@ -153,11 +153,6 @@ FRAMEWORKS: Mapping[str, Framework] = {one.name: one for one in _KNOWN}
 def framework(name: str) -> Framework:
     """Return a framework by its name.
 
-    Raises
-    ------
-    WorkloadError
-        If there is none of this name.
-
     Examples
     --------
     >>> framework("nemo").overlaps_gradients

@@ -51,13 +51,6 @@ class MergedRank:
 def merged_ranks(events: Sequence[Raw], world_size: int | None) -> list[MergedRank]:
     """Split events by the labels of their processes; none where they have no labels.
 
-    Parameters
-    ----------
-    events
-        ``traceEvents`` of a file.
-    world_size
-        Ranks of the first file's job, if that is recorded.
-
     Raises
     ------
     ValueError

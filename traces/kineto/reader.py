@@ -188,13 +188,7 @@ def read_rank(path: Path, *, alone: bool = False) -> RankTrace:
 
 @uncollected()
 def read_ranks(path: Path, *, alone: bool = False) -> list[RankTrace]:
-    """Read a file of one rank, or the ranks that :mod:`traces.kineto.merged` finds in one file.
-
-    Raises
-    ------
-    TraceError
-        As :func:`read_rank`; if it is of several ranks, only where these cannot be told apart.
-    """
+    """Read a file of one rank, or the ranks that :mod:`traces.kineto.merged` finds in one file."""
     document = read_document(path)
     if isinstance(document, ForeignFile):
         raise TraceError(f"{path}: {document.reason}; export a trace with torch.profiler")

@@ -43,13 +43,7 @@ _LISTS = ("PROCESSES", "ThreadNames", "ProcessStreams", "MODULES", "UnwindMethod
 
 
 def read_export(database: Database) -> Export:
-    """Read all of a file.
-
-    Raises
-    ------
-    TraceError
-        If it has no event of a GPU, or an event that contradicts itself.
-    """
+    """Read all of a file."""
     names: ValueIndex[str] = ValueIndex()
     unused: Counter[str] = Counter()
     runtime = _runtime(database, names)

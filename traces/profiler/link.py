@@ -164,17 +164,6 @@ def link_job(
 ) -> Loaded:
     """Make a workload of one step of a job that has been read.
 
-    Parameters
-    ----------
-    path
-        What ``Loaded.trace`` says the job is of.
-    job
-        What its ranks recorded.
-    step
-        The number of a ``ProfilerStep``, ``median`` or ``all``.
-    options
-        Rules for kernels, and whether missing ranks get copies.
-
     Raises
     ------
     TraceError

@@ -248,13 +248,7 @@ def read_execution_traces(path: Path) -> tuple[ExecutionTrace, ...]:
 
 
 def refuse_to_replay(path: Path, step: str) -> Loaded:
-    """Refuse to replay what has no times, and say what is there.
-
-    Raises
-    ------
-    TraceError
-        Always.
-    """
+    """Refuse to replay what has no times, and say what is there."""
     traces = read_execution_traces(path)
     nodes, records = sum(len(trace) for trace in traces), sum(len(trace.comms) for trace in traces)
     raise TraceError(

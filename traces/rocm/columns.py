@@ -57,13 +57,7 @@ class Recording:
 
 
 def exported(path: Path, recording: Recording) -> Export:
-    """Make an export of what a file says.
-
-    Raises
-    ------
-    TraceError
-        If there is no event of a GPU, or one that ends before it begins.
-    """
+    """Make an export of what a file says."""
     device, runtime, marks = recording.device, recording.runtime, recording.marks
     if not len(device["start"]):
         raise TraceError(

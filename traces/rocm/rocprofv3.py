@@ -140,15 +140,7 @@ class _Document(Struct):
 
 @uncollected()
 def read_rocprofv3(path: Path) -> Export:
-    """Read all of a file.
-
-    Raises
-    ------
-    TraceError
-        If it is broken, has no kernel, or an event that contradicts itself.
-    LimitError
-        If it unpacks to more than the limits allow.
-    """
+    """Read all of a file."""
     try:
         document = msgspec.json.decode(unpack(path), type=_Document)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:

@@ -207,11 +207,6 @@ def iota_groups(
 ) -> Groups:
     """Write out ``[groups,members]<=[reshape]T(transpose)``.
 
-    Raises
-    ------
-    ValueError
-        If the numbers do not fit one another.
-
     Examples
     --------
     >>> iota_groups((4, 2), (2, 4), (1, 0))
@@ -231,11 +226,6 @@ def mesh_groups(
     sizes: Sequence[int], axes: Sequence[int], devices: Sequence[int] | None = None
 ) -> Groups:
     """Write out groups along some axes of a mesh: ranks that differ in these axes only.
-
-    Raises
-    ------
-    ValueError
-        If an axis is not one of the mesh.
 
     Examples
     --------

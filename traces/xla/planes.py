@@ -186,11 +186,6 @@ def profile_files(
 
     JAX writes into ``plugins/profile/<time>`` below the directory it is given; that is looked into
     where it holds one recording.
-
-    Raises
-    ------
-    TraceError
-        If there is none, or several recordings.
     """
     if not path.is_dir():
         return [path], []

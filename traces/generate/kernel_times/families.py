@@ -194,13 +194,7 @@ where it is not bf16; ``recipe/distribution`` for ``experts``."""
 
 
 def roofline(family: Family, variant: str, points: Floats, chip: Accelerator) -> Floats:
-    """Return the least time of shapes on an accelerator, s, at its full peak and bandwidth.
-
-    Raises
-    ------
-    WorkloadError
-        If the peak of the variant's recipe is not known.
-    """
+    """Return the least time of shapes on an accelerator, s, at its full peak and bandwidth."""
     recipe = PRECISIONS[family.recipe(variant)]
     peak = chip.peak(recipe.peak)
     if peak is None:

@@ -70,15 +70,6 @@ the same peak, or wait for the same arithmetic."""
 def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Lookup | None:
     """Find a shape in tables.
 
-    Parameters
-    ----------
-    shape
-        What is asked.
-    tables
-        Keys of the tables there are.
-    generation
-        The accelerator's, which says what kernels the tables' are.
-
     Returns
     -------
     Lookup or None

@@ -120,15 +120,7 @@ def kind_of(shape: Shape) -> tuple[object, ...]:
 def kinds(
     rows: Iterable[tuple[Shape, float]], expected: Mapping[Shape, float]
 ) -> dict[tuple[object, ...], OwnKind]:
-    """Sort rows by kind.
-
-    Parameters
-    ----------
-    rows
-        Shapes and times in s; the median is taken of those of one shape.
-    expected
-        Times of the same shapes by the tables, in s.
-    """
+    """Sort rows by kind."""
     measured: dict[Shape, list[float]] = {}
     for shape, seconds in rows:
         measured.setdefault(shape, []).append(seconds)
@@ -201,13 +193,7 @@ def _row(row: Mapping[str, str | None], where: str) -> tuple[Shape, float]:
 
 
 def parse_shape(kernel: str, text: str, where: str) -> Shape:
-    """Read a shape from words ``field=value``.
-
-    Raises
-    ------
-    TraceError
-        If a field is unknown, missing, given twice or has a value that it cannot have.
-    """
+    """Read a shape from words ``field=value``."""
     kind = KERNELS[kernel]
     fields_by_name = {dimension.name: dimension for dimension in fields(kind)}
     values: dict[str, object] = {}
@@ -308,21 +294,7 @@ _KINDS: Mapping[type[Shape], str] = {Gemm: PRODUCTS, Attention: ATTENTION, Strea
 
 
 def learn_kernels(operators: Iterable[RecordedOperator], source: str) -> Recognised:
-    """Learn times of kernels from recorded operators.
-
-    Parameters
-    ----------
-    operators
-        As :func:`traces.kineto.operators.recorded_operators` reads them, asked for
-        :data:`OPERATORS`.
-    source
-        Where they are from, for answers and messages.
-
-    Raises
-    ------
-    TraceError
-        If no operator has a shape that is recognised.
-    """
+    """Learn times of kernels from recorded operators."""
     rows: list[tuple[Shape, float]] = []
     time: dict[str, float] = defaultdict(float)
     for operator in operators:

@@ -248,13 +248,7 @@ def table_keys(file: Path) -> tuple[Key, ...]:
 
 
 def load_table(file: Path, key: Key) -> Surface | Curves:
-    """Read one table.
-
-    Raises
-    ------
-    TraceError
-        If the file is not one of these.
-    """
+    """Read one table."""
     name = "|".join(key)
     exponents = FAMILIES[key[0]].exponents
     with _open_archive(file) as archive:

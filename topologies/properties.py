@@ -47,13 +47,7 @@ def diameter(network: Topology) -> int:
     >>> diameter(ring(8, bandwidth=50e9, latency=1e-6))
     4
     """
-    _check_work(network)
-    blocks = range(0, network.ranks, _BLOCK)
-    return max(_farthest(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
-
-
-def _check_work(network: Topology) -> None:
-    """Refuse what would take minutes: hops times links times words, by the hops from one rank."""
+    # Refuse what would take minutes: hops times links times words, by the hops from one rank.
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(network.source.tolist(), network.target.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
@@ -65,6 +59,8 @@ def _check_work(network: Topology) -> None:
     work = hops * len(network) * -(-network.ranks // 64)
     what = f"its diameter takes {work:.1e} steps to count"
     limits().check("work", work, network.name, what)
+    blocks = range(0, network.ranks, _BLOCK)
+    return max(_farthest(network, np.arange(begin, network.ranks)[:_BLOCK]) for begin in blocks)
 
 
 _BLOCK = 1024

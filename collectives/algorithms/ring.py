@@ -446,7 +446,14 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
         return np.arange(n, dtype=np.int32)[None, :]
     # Links are shared out in units of the slowest: a ring takes one unit of each link it uses, in
     # one direction, and the ring backwards takes the other.
-    left = _direct(positions, network)
+    # Bandwidth of the link from each member to each other; 0 where there is none.
+    member = np.full(len(network.nodes), -1)
+    member[positions] = np.arange(len(positions))
+    ends = member[network.source], member[network.target]
+    inside = (ends[0] >= 0) & (ends[1] >= 0)
+    widths = np.zeros((len(positions), len(positions)))
+    widths[ends[0][inside], ends[1][inside]] = network.bandwidth[inside]
+    left = np.minimum(widths, widths.T)
     share = left[left > 0].min(initial=np.inf)
     cycles: list[list[int]] = []
     while (cycle := _cycle(left, share)) is not None:
@@ -457,17 +464,6 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
         around = _nearest_first(positions, network)
         cycles = [around, around[::-1]] if left.any() else [around]
     return np.array(cycles, dtype=np.int32)
-
-
-def _direct(positions: Ints, network: Topology) -> NDArray[np.float64]:
-    """Bandwidth of the link from each member to each other; 0 where there is none."""
-    member = np.full(len(network.nodes), -1)
-    member[positions] = np.arange(len(positions))
-    ends = member[network.source], member[network.target]
-    inside = (ends[0] >= 0) & (ends[1] >= 0)
-    widths = np.zeros((len(positions), len(positions)))
-    widths[ends[0][inside], ends[1][inside]] = network.bandwidth[inside]
-    return np.minimum(widths, widths.T)
 
 
 def _cycle(left: NDArray[np.float64], share: float) -> list[int] | None:

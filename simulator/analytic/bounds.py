@@ -143,7 +143,16 @@ def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Le
     plan, loads = carried
     ahead = has_transfers if engine == "simpy" else runs_ahead
     if plan is None or not plan.schedule.steps or not ahead(plan):
-        return _in_a_row(loads, network)
+        # Judge a call that is one flow after the other, each on all its links.
+        time = np.cumsum([0.0, *(load.time for load in loads)])
+        parts = []
+        for number, load in enumerate(loads):
+            begin = time[number] + _first_byte(load)
+            busy = load.weight * load.amount / network.bandwidth[load.link]
+            after = np.full(len(busy), time[-1] - time[number + 1])
+            parts.append((load.link, np.full(len(busy), begin), busy, after))
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return _of_uses(float(time[-1]), *columns)
     positions = np.array(call.group.ranks, dtype=np.int32)
     least, alone = (
         _by_transfers(write(plan, positions, call.size, network), plan, network),
@@ -152,19 +161,6 @@ def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Le
     if least.time < alone * (1 - _ROUNDING) and keeps_chain(plan, positions, call.size, network):
         return least._replace(time=alone)
     return least
-
-
-def _in_a_row(loads: Sequence[Load], network: Topology) -> _Least:
-    """Judge a call that is one flow after the other, each on all its links."""
-    time = np.cumsum([0.0, *(load.time for load in loads)])
-    parts = []
-    for number, load in enumerate(loads):
-        begin = time[number] + _first_byte(load)
-        busy = load.weight * load.amount / network.bandwidth[load.link]
-        after = np.full(len(busy), time[-1] - time[number + 1])
-        parts.append((load.link, np.full(len(busy), begin), busy, after))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return _of_uses(float(time[-1]), *columns)
 
 
 def _first_byte(load: Load) -> float:

@@ -433,17 +433,8 @@ def _order(workload: Workload, web: _Web, points: int) -> Ints:
 
 def _distinct(web: _Web) -> _Web:
     """Drop edges that others between the same points make superfluous."""
-    order = _by_ends(web)
-    web = _Web(web.source[order], web.target[order], web.weight[order])
-    needed = longest(*web)
-    return _Web(web.source[needed], web.target[needed], web.weight[needed])
-
-
-def _by_ends(web: _Web) -> NDArray[np.intp]:
-    """Sort edges by their ends, those between the same points the longest first.
-
-    Most are the only ones between their points, and need no comparison by weight.
-    """
+    # Sort edges by their ends, those between the same points the longest first. Most are the only
+    # ones between their points, and need no comparison by weight.
     ends = web.source.astype(np.int64) * (int(web.target.max(initial=0)) + 1) + web.target
     order = np.argsort(ends, kind="stable")
     same = ends[order][1:] == ends[order][:-1]
@@ -451,7 +442,9 @@ def _by_ends(web: _Web) -> NDArray[np.intp]:
     several = order[rows]
     weight = web.weight[several]
     order[rows] = several[np.lexsort((-weight.sum(axis=1), -weight[:, 0], ends[several]))]
-    return order
+    web = _Web(web.source[order], web.target[order], web.weight[order])
+    needed = longest(*web)
+    return _Web(web.source[needed], web.target[needed], web.weight[needed])
 
 
 def _compact(

@@ -97,7 +97,12 @@ def with_advance(workload: Workload) -> Workload:
         return workload
     pause, period = workload.repeats.pause, workload.repeats.period
     lane = _lanes(workload)
-    left = period - _recorded_lengths(workload, lane)
+    # From the begin to the end of the step's own ops on each lane (s), NaN where none was.
+    own = np.flatnonzero(workload.own & ~np.isnan(workload.measured_start))
+    begin, end = np.full((2, int(lane.max(initial=-1)) + 1), np.nan)
+    np.fmin.at(begin, lane[own], workload.measured_start[own])
+    np.fmax.at(end, lane[own], workload.measured_end[own])
+    left = period - np.asarray(end - begin, dtype=np.float64)
     first, _ = _ends_of_lanes(workload, lane)
     advance = np.full(len(workload), np.nan)
     advance[first] = np.minimum(0.0, left[lane[first]])
@@ -116,15 +121,6 @@ def _lanes(workload: Workload) -> Longs:
 def _numbers(workload: Workload, name: str) -> list[int]:
     """Return the numbers of a name in a workload's table."""
     return [number for number, other in enumerate(workload.names) if other == name]
-
-
-def _recorded_lengths(workload: Workload, lane: Longs) -> Floats:
-    """From the begin to the end of the step's own ops on each lane (s), NaN where none was."""
-    own = np.flatnonzero(workload.own & ~np.isnan(workload.measured_start))
-    begin, end = np.full((2, int(lane.max(initial=-1)) + 1), np.nan)
-    np.fmin.at(begin, lane[own], workload.measured_start[own])
-    np.fmax.at(end, lane[own], workload.measured_end[own])
-    return np.asarray(end - begin, dtype=np.float64)
 
 
 def _main_roots(workload: Workload) -> dict[int, int]:

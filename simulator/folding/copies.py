@@ -262,19 +262,16 @@ class _CallTable:
         """Return the calls that a copy of a program joins, op by op."""
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
         for group in part.groups:
-            joins[self.of_group[group]] = self._counterpart(group, rank)
+            rows, original = self.copies.groups[group], self.of_group[group]
+            row = int(self.row_of[id(rows)][rank])
+            if (id(rows), row) not in self.known:
+                self.known[id(rows), row] = np.arange(self.length, self.length + len(original))
+                self.length += len(original)
+                self.made.append(MadeCalls(original, len(self.groups)))
+                label = self.workload.groups[group].label
+                self.groups.append(Group(tuple(rows[row].tolist()), label))
+            joins[self.of_group[group]] = self.known[id(rows), row]
         return joins[part.call]
-
-    def _counterpart(self, group: int, rank: int) -> Longs:
-        rows, original = self.copies.groups[group], self.of_group[group]
-        row = int(self.row_of[id(rows)][rank])
-        if (id(rows), row) not in self.known:
-            self.known[id(rows), row] = np.arange(self.length, self.length + len(original))
-            self.length += len(original)
-            self.made.append(MadeCalls(original, len(self.groups)))
-            label = self.workload.groups[group].label
-            self.groups.append(Group(tuple(rows[row].tolist()), label))
-        return self.known[id(rows), row]
 
 
 def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:

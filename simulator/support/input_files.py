@@ -396,7 +396,15 @@ def parse_json(text: str | bytes, source: Path | str, wrong: Wrong) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        depth = _nesting(text)
+        # Levels of brackets are an upper bound, since those in strings count.
+        data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        depth = inside = 0
+        for byte in data:
+            if byte in b"[{":
+                inside += 1
+                depth = max(depth, inside)
+            elif byte in b"]}":
+                inside -= 1
         limits().check("depth", depth, str(source), f"JSON nested {depth} levels deep")
         raise wrong(f"{source}: JSON nested too deep to be read") from None
     except ValueError as error:
@@ -409,19 +417,6 @@ def parse_json(text: str | bytes, source: Path | str, wrong: Wrong) -> Any:
             part for item in level for part in (item.values() if isinstance(item, dict) else item)
         ]
     return value
-
-
-def _nesting(text: str | bytes) -> int:
-    """Count levels of brackets: an upper bound, since those in strings count."""
-    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
-    deepest = depth = 0
-    for byte in data:
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
 
 
 def parse_xml(data: bytes | str, source: Path | str, wrong: Wrong) -> "Element":

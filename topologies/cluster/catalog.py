@@ -277,7 +277,11 @@ def complaints(error: ValidationError) -> str:
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    field = _field_path(detail["loc"])
+    # Path with dots, without the tag that pydantic puts after a choice of models.
+    location = detail["loc"]
+    if location[:1] == ("scale_out",) and location[1:2] and location[1] in FABRICS:
+        location = location[:1] + location[2:]
+    field = ".".join(str(part) for part in location if part != "[key]")
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
         fields = _fields(detail["loc"])
@@ -296,13 +300,6 @@ def _complaint(detail: ErrorDetails) -> str:
     if kind == "value_error":
         return f"{field}: {message}" if field else message
     return f"{field}: {value!r}: {message[0].lower()}{message[1:]}"
-
-
-def _field_path(location: tuple[int | str, ...]) -> str:
-    """Path with dots, without the tag that pydantic puts after a choice of models."""
-    if location[:1] == ("scale_out",) and location[1:2] and location[1] in FABRICS:
-        location = location[:1] + location[2:]
-    return ".".join(str(part) for part in location if part != "[key]")
 
 
 _PARTS: dict[str, type[BaseModel]] = {

@@ -15,7 +15,7 @@ import msgspec
 
 from simulator.support.errors import TraceError
 from simulator.support.input_files import HEAD, beginning, unpack
-from traces.chakra.schema import METADATA, OWN, ChakraNode, attribute_value
+from traces.chakra.schema import METADATA, OWN, attribute_value
 from traces.chakra.stream import ChakraTrace, NodeKind, decode_stream, is_stream
 from traces.core.rank_graph import kind_of
 
@@ -53,17 +53,6 @@ class _Configured(msgspec.Struct):
     pg_name: str | int = ""
     pg_desc: str = ""
     ranks: list[int] = []
-
-
-def groups_in(nodes: Sequence[ChakraNode]) -> FileGroups:
-    """Gather what the nodes of a file record of groups and of its rank."""
-    groups = FileGroups()
-    for node in nodes:
-        if node.name == "record_param_comms":
-            _read_param_comms(node.inputs.values, groups)
-        elif node.type == METADATA or "process_group:init" in node.name:
-            _read_configured(node.inputs.values, groups)
-    return groups
 
 
 def describes_groups(node: NodeKind) -> bool:
@@ -283,7 +272,13 @@ def _rank_file(path: Path, *, alone: bool) -> RankFile:
         for attribute in trace.metadata.attr
         if attribute.name.startswith(OWN)
     }
-    file_groups = groups_in([trace.nodes[at] for at in trace.columns.positions(describes_groups)])
+    # What the nodes of a file record of groups and of its rank.
+    file_groups = FileGroups()
+    for node in (trace.nodes[at] for at in trace.columns.positions(describes_groups)):
+        if node.name == "record_param_comms":
+            _read_param_comms(node.inputs.values, file_groups)
+        elif node.type == METADATA or "process_group:init" in node.name:
+            _read_configured(node.inputs.values, file_groups)
     file_groups.groups.update(own_groups(attributes.get("groups")))
     rank, source = _rank_of(path, attributes, file_groups, alone=alone)
     return RankFile(rank, source, trace, file_groups, attributes)

@@ -78,26 +78,22 @@ def decode_json(path: Path, data: bytes) -> ChakraTrace:
         if _GRAPH.match(data):
             graph = msgspec.json.decode(data, type=_FeederGraph)
             return of_messages(path, MetadataMessage(), map(_graph_node, graph.nodes))
-        return _messages(path, data.decode("utf-8"))
+        objects = _objects(data.decode("utf-8"))
+        metadata = ParseDict(next(objects, {}), MetadataMessage())
+        nodes: list[ChakraNode] = []
+        for written in objects:
+            if not isinstance(written, dict):
+                raise TraceError(f"{path}: node {len(nodes)}: is not a JSON object")
+            try:
+                fields = {key: written[key] for key in written if key not in _PASSED_OVER}
+                nodes.append(ParseDict(fields, NodeMessage()))
+            except ParseError as error:
+                raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
+        return of_messages(path, metadata, nodes)
     except (ValueError, TypeError, RecursionError, ParseError) as error:
         raise TraceError(
             f"{path}: the JSON ({len(data)} bytes) is broken: {_line(error)}"
         ) from error
-
-
-def _messages(path: Path, text: str) -> ChakraTrace:
-    objects = _objects(text)
-    metadata = ParseDict(next(objects, {}), MetadataMessage())
-    nodes: list[ChakraNode] = []
-    for written in objects:
-        if not isinstance(written, dict):
-            raise TraceError(f"{path}: node {len(nodes)}: is not a JSON object")
-        try:
-            fields = {key: written[key] for key in written if key not in _PASSED_OVER}
-            nodes.append(ParseDict(fields, NodeMessage()))
-        except ParseError as error:
-            raise TraceError(f"{path}: node {len(nodes)}: {_line(error)}") from error
-    return of_messages(path, metadata, nodes)
 
 
 def _line(error: Exception) -> str:

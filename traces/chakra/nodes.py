@@ -137,7 +137,12 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
         raise TraceError(f"{trace.file}: {_cycle(trace, data, order)}")
     start, epoch = _starts(columns.per_node.start.view(np.uint64))
     form, forms = _forms(columns)
-    unused.update(count_other(forms, form))
+    # Count the nodes of types that are not modelled, given which of the forms each node is of.
+    others: Counter[str] = Counter()
+    for kind_of_node, count in zip(forms, often(forms, form), strict=True):
+        if kind_of_node.type not in _MODELLED:
+            others[f"nodes of type {_type_name(kind_of_node.type)}: kept as host ops"] += count
+    unused.update(others)
     return RankNodes(
         rank=rank,
         trace=trace,
@@ -150,15 +155,6 @@ def rank_nodes(trace: ChakraTrace, rank: int) -> RankNodes:
         epoch=epoch,
         unused=unused,
     )
-
-
-def count_other(forms: Sequence[NodeForm], form: Index) -> Counter[str]:
-    """Count the nodes of types that are not modelled, given which of the forms each node is of."""
-    others: Counter[str] = Counter()
-    for kind_of_node, count in zip(forms, often(forms, form), strict=True):
-        if kind_of_node.type not in _MODELLED:
-            others[f"nodes of type {_type_name(kind_of_node.type)}: kept as host ops"] += count
-    return others
 
 
 def often(forms: Sequence[NodeForm], form: Index) -> list[int]:

@@ -61,6 +61,16 @@ def chakra_coverage(
 ) -> Coverage:
     """Return what was read; ``on_times`` are notes on times, ``last`` those that come last."""
     kernels = [_nodes_with(ranked, _is_kernel) for ranked in job.ranked]
+    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
+    if job.calls.assumed_groups:
+        notes.append(
+            f"{job.calls.assumed_groups} calls without a group, or of one that is not described: "
+            f"taken as the whole job of {job.job_ranks} ranks"
+        )
+    if len(job.ranked) < job.job_ranks:
+        notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks were recorded")
+    sources = {file.rank_source for file in files.ranks}
+    notes.append(f"ranks are identified by: {', '.join(sorted(sources))}")
     return Coverage(
         step="all",
         ranks=tuple(ranked.rank for ranked in job.ranked),
@@ -72,7 +82,7 @@ def chakra_coverage(
         sizes_known=_sized(job),
         unused=dict(sum((ranked.unused for ranked in job.ranked), Counter[str]())),
         skipped=files.skipped,
-        notes=(*files.notes, *_notes(files, job, on_times), *last),
+        notes=(*files.notes, *notes, *job.calls.notes, *last),
     )
 
 
@@ -138,20 +148,6 @@ def _sized(job: ChakraJob) -> int:
     any_size = np.logical_or.reduceat(has_size[_forms_of_members(job)], job.calls.offset[:-1])
     of_kind = np.array([kind != UNKNOWN for kind in job.calls.kind])
     return int((of_kind & (any_size | ~np.isnan(job.calls.size))).sum())
-
-
-def _notes(files: ChakraFiles, job: ChakraJob, on_times: Sequence[str]) -> list[str]:
-    notes = [*(f"{count} {what}" for what, count in job.notes.items()), *on_times]
-    if job.calls.assumed_groups:
-        notes.append(
-            f"{job.calls.assumed_groups} calls without a group, or of one that is not described: "
-            f"taken as the whole job of {job.job_ranks} ranks"
-        )
-    if len(job.ranked) < job.job_ranks:
-        notes.append(f"{len(job.ranked)} of {job.job_ranks} ranks were recorded")
-    sources = {file.rank_source for file in files.ranks}
-    notes.append(f"ranks are identified by: {', '.join(sorted(sources))}")
-    return [*notes, *job.calls.notes]
 
 
 @uncollected()
@@ -425,12 +421,7 @@ def measured_graph(ranked: RankNodes, starts: Floats, ends: Floats) -> RankGraph
     for form, start, end in times:
         node = ranked.forms[form]
         graph.add(LocalOp(node.what, lanes[form], node.name, start, end))
-    _connect(graph, ranked)
-    return graph
-
-
-def _connect(graph: RankGraph, ranked: RankNodes) -> None:
-    """Give the ops of a graph that was measured their edges, lags and earliest starts."""
+    # Give the ops of a graph that was measured their edges, lags and earliest starts.
     before = _lane_before(graph)
     contradicted = 0
     waits = ranked.waits()
@@ -446,6 +437,7 @@ def _connect(graph: RankGraph, ranked: RankNodes) -> None:
     if contradicted:
         reason = "dependencies whose source ends after the start that waits for it"
         ranked.unused[reason] += contradicted
+    return graph
 
 
 def _lane_before(graph: RankGraph) -> dict[int, list[int]]:

@@ -20,7 +20,6 @@ from simulator.support.limits import check_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 
 @contextmanager
@@ -225,7 +224,14 @@ def parquet_columns(
                 number = "two columns" if column in names else "no column"
                 raise TraceError(f"{where}: {number} {column!r}")
         source = pq.ParquetFile(io.BytesIO(data), read_dictionary=list(repeated))
-        _check_size(source, where, len(data))
+        # Refuse a table of more rows than its bytes: its encodings can repeat a value.
+        size = len(data)
+        metadata = source.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        rows = sum(group.num_rows for group in groups)
+        if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
+            raise TraceError(f"{where}: {rows} rows in {size} bytes: it is damaged")
+        check_ratio(where, size, sum(group.total_byte_size for group in groups))
         table = source.read(columns=list(columns))
         return {column: _values(table.column(column)) for column in columns}
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -243,16 +249,6 @@ def parquet_names(where: str, data: bytes) -> list[str]:
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         text = str(error).split("\n")[0]
         raise TraceError(f"{where}: not a whole table: {text}") from error
-
-
-def _check_size(source: "pq.ParquetFile", where: str, size: int) -> None:
-    """Refuse a table of more rows than its bytes: its encodings can repeat a value."""
-    metadata = source.metadata
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    rows = sum(group.num_rows for group in groups)
-    if not (0 <= rows <= size + _FEW_ROWS and rows == metadata.num_rows):
-        raise TraceError(f"{where}: {rows} rows in {size} bytes: it is damaged")
-    check_ratio(where, size, sum(group.total_byte_size for group in groups))
 
 
 def _values(column: "pa.ChunkedArray") -> list[Any]:

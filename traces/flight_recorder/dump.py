@@ -143,6 +143,16 @@ def read_dump(path: Path) -> Dump:
     groups = {key: _process_group(path, key, group) for key, group in document.groups.items()}
     rank, source = _rank_of(path, groups)
     entries = sorted(document.entries, key=lambda entry: entry.record)
+    # ``pg_status`` counts groups as they were made; PyTorch names groups by a counter, too, so that
+    # both stand in the same order. Where their numbers differ, or an entry contradicts, only groups
+    # that an entry names are known.
+    status = {key: state for key, state in document.status.items() if whole_of(key) is not None}
+    names = [name for name in document.groups if whole_of(name) is not None]
+    named = {str(entry.group_id): entry.group[0] for entry in document.entries}
+    in_order = dict(zip(sorted(status, key=int), sorted(names, key=int), strict=False))
+    trusted = len(status) == len(names) and all(
+        in_order.get(number) == name for number, name in named.items()
+    )
     return Dump(
         file=path,
         rank=rank,
@@ -150,7 +160,11 @@ def read_dump(path: Path) -> Dump:
         version=document.version,
         library=document.library,
         groups=groups,
-        progress=_progress(document),
+        progress={
+            name: Progress(status[number].enqueued, status[number].completed)
+            for number, name in (in_order if trusted else named).items()
+            if number in status
+        },
         calls=tuple(_call(path, number, entry, groups) for number, entry in enumerate(entries)),
     )
 
@@ -208,26 +222,6 @@ def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> tuple[int, str]:
             "common: rename the file"
         )
     return named, "the file's name"
-
-
-def _progress(document: _Document) -> dict[str, Progress]:
-    """Map ``pg_status``, which counts groups as they were made, to their names.
-
-    PyTorch names groups by a counter, too, so that both stand in the same order. Where their
-    numbers differ, or an entry contradicts, only groups that an entry names are known.
-    """
-    status = {key: state for key, state in document.status.items() if whole_of(key) is not None}
-    names = [name for name in document.groups if whole_of(name) is not None]
-    named = {str(entry.group_id): entry.group[0] for entry in document.entries}
-    in_order = dict(zip(sorted(status, key=int), sorted(names, key=int), strict=False))
-    trusted = len(status) == len(names) and all(
-        in_order.get(number) == name for number, name in named.items()
-    )
-    return {
-        name: Progress(status[number].enqueued, status[number].completed)
-        for number, name in (in_order if trusted else named).items()
-        if number in status
-    }
 
 
 def _call(

@@ -97,7 +97,22 @@ def layer_activations(batch: MicroBatch, layer: int, run: Training) -> BlockActi
     repeated = sum(tensor.size for tensor in tensors) - kept_bytes
     if run.recompute == "op":
         kept_bytes += _kept_outputs(batch)
-    return BlockActivations(kept=kept_bytes, working=repeated + _gradients(batch, layer, run))
+    # Bytes of the gradients that are there at once, where they are most: those of the residual
+    # stream and of the widest part; with sequence parallelism that part's whole input, which is
+    # gathered again, and its gradient before it is scattered.
+    e, tp, model = element_bytes(batch), batch.parallelism.tp, batch.model
+    experts = model.experts_at(layer)
+    network = sum(
+        tensor.size
+        for tensor in _network(batch, experts, run)
+        if tensor.name.endswith((": up", ": gate", ": activation"))
+    )
+    attention = sum(size for _, size in _attention_outputs(batch))
+    if run.attention == "unfused":
+        attention += 2 * model.attention.heads / tp * batch.tokens * batch.context * e
+    whole = batch.tokens * model.hidden * e
+    gradients = 2 * whole + max(network, attention) + _casts(batch, layer) + _all_keys(batch)
+    return BlockActivations(kept=kept_bytes, working=repeated + gradients)
 
 
 def _kept_outputs(batch: MicroBatch) -> float:
@@ -270,26 +285,6 @@ def _routed(batch: MicroBatch, experts: Experts) -> Iterator[SavedTensor]:
     yield SavedTensor("tokens of experts", hidden, op=True)
     yield from _feed_forward(batch, rows, experts.hidden * p.tp / shared, "experts")
     yield SavedTensor("experts' outputs", hidden)
-
-
-def _gradients(batch: MicroBatch, layer: int, run: Training) -> float:
-    """Bytes of the gradients that are there at once, where they are most.
-
-    Those of the residual stream and of the widest part; with sequence parallelism that part's whole
-    input, which is gathered again, and its gradient before it is scattered.
-    """
-    e, tp, model = element_bytes(batch), batch.parallelism.tp, batch.model
-    experts = model.experts_at(layer)
-    network = sum(
-        tensor.size
-        for tensor in _network(batch, experts, run)
-        if tensor.name.endswith((": up", ": gate", ": activation"))
-    )
-    attention = sum(size for _, size in _attention_outputs(batch))
-    if run.attention == "unfused":
-        attention += 2 * model.attention.heads / tp * batch.tokens * batch.context * e
-    whole = batch.tokens * model.hidden * e
-    return 2 * whole + max(network, attention) + _casts(batch, layer) + _all_keys(batch)
 
 
 def _casts(batch: MicroBatch, layer: int) -> float:

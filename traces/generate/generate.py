@@ -149,16 +149,7 @@ def volumes(programs: Sequence[RankProgram], plan: GenerationPlan) -> Volumes:
             exchanged[key] = CallVolume(
                 *key, calls=before.calls + groups, size_bytes=before.size_bytes + groups * call.size
             )
-    return Volumes(
-        tokens=new_tokens(plan.parallelism, plan.run),
-        model_flops=_model_flops(plan),
-        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
-        exchanged=exchanged,
-    )
-
-
-def _model_flops(plan: GenerationPlan) -> float:
-    """FLOPs of the model on the sequences of a step: forward, and backward in training."""
+    # FLOPs of the model on the sequences of a step: forward, and backward in training.
     batch = micro_batch(plan.model, plan.parallelism, plan.run)
     kernels = [
         kernel
@@ -170,7 +161,12 @@ def _model_flops(plan: GenerationPlan) -> float:
     flops = sum(kernel.forward.flops for kernel in kernels)
     if isinstance(plan.run, Training):
         flops += sum(k.input_gradient.flops + k.weight_gradient.flops for k in kernels)
-    return flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp)
+    return Volumes(
+        tokens=new_tokens(plan.parallelism, plan.run),
+        model_flops=flops * (micro_batches(plan.parallelism, plan.run) * plan.parallelism.dp),
+        flops=sum(program.flops for program in programs) * plan.parallelism.ranks_per_stage,
+        exchanged=exchanged,
+    )
 
 
 def load_plan(path: Path, step: str) -> Loaded:

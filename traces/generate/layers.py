@@ -196,6 +196,11 @@ def _head(batch: MicroBatch) -> ModelBlock:
     model, p = batch.model, batch.parallelism
     tokens = batch.sequences * batch.logit_tokens / (p.cp if batch.phase == "training" else 1)
     columns = model.vocabulary / p.tp
+    # Turn logits into probabilities.
+    forward, backward = (2.0, 2.0)
+    if batch.framework != NONE and batch.phase == "training":
+        forward, backward = _LOSS_PASSES[batch.fused]
+    counts = Passes(forward, backward, launches=(5, 3), element_bytes=_LOGIT_BYTES)
     kernels = (
         elementwise(batch, "norm", tokens / p.sequence_shards * model.hidden, Passes(2, 3)),
         *linear(
@@ -204,7 +209,7 @@ def _head(batch: MicroBatch) -> ModelBlock:
             GemmShape(m=tokens, k=model.hidden, n=columns),
             reads_input=True,
         ),
-        _probabilities(batch, tokens * columns),
+        elementwise(batch, "probabilities", tokens * columns, counts),
     )
     size = tokens * model.hidden * batch.element_bytes
     before, _ = _tensor_parallel(batch, size)
@@ -222,15 +227,6 @@ def _head(batch: MicroBatch) -> ModelBlock:
 _LOSS_PASSES = {True: (4.0, 3.0), False: (8.0, 4.0)}
 """Passes over the logits of the cross entropy, in fp32. Fused or not: they are cast or read as they
 are, subtracted from the greatest, exponentials summed and kept; backward these are scaled."""
-
-
-def _probabilities(batch: MicroBatch, elements: float) -> Kernel:
-    """Turn logits into probabilities."""
-    forward, backward = (2.0, 2.0)
-    if batch.framework != NONE and batch.phase == "training":
-        forward, backward = _LOSS_PASSES[batch.fused]
-    counts = Passes(forward, backward, launches=(5, 3), element_bytes=_LOGIT_BYTES)
-    return elementwise(batch, "probabilities", elements, counts)
 
 
 def _part(
@@ -421,19 +417,15 @@ def _feed_forward(
     ups = 2 if batch.model.gated else 1
     up = GemmShape(m=rows, k=hidden, n=ups * width)
     down = GemmShape(m=rows, k=width, n=hidden)
-    return (
-        *linear(batch, "up", up, weight_matrices=networks, reads_input=True),
-        _activation(batch, rows * width, ups),
-        *linear(batch, "down", down, weight_matrices=networks),
-    )
-
-
-def _activation(batch: MicroBatch, elements: float, ups: int) -> Kernel:
-    """Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more."""
+    # Apply the activation, to the product of two if it is gated; a bias apart is 2 passes more.
     extra_kernels = 0 if batch.fused or batch.framework == NONE else ups + 1
     launches = 1 if batch.fused else 2 * ups
     counts = Passes(ups + 1 + extra_kernels, 2 * ups + 1 + extra_kernels, (launches, launches))
-    return elementwise(batch, "activation", elements, counts)
+    return (
+        *linear(batch, "up", up, weight_matrices=networks, reads_input=True),
+        elementwise(batch, "activation", rows * width, counts),
+        *linear(batch, "down", down, weight_matrices=networks),
+    )
 
 
 def _local_experts(batch: MicroBatch, experts: Experts) -> LayerPart:

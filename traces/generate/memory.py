@@ -456,31 +456,27 @@ def _serving(
     if any(block.is_head for block in numbered):
         logits = batch.sequences * batch.logit_tokens * batch.model.vocabulary
         needs.append(logits * (max(batch.element_bytes, 2) + 4))
-    return StageMemory(
-        stage=stage,
-        weights=sum(part.total for part in parameters) * batch.element_bytes,
-        working=max(needs, default=0.0),
-        kv_cache=cached_bytes(batch)
-        * run.batch
-        * sum(batch.model.seen(layer, run.context) for layer in layers)
-        * batch.model.makes_tokens,
-        buffers=_buffers(batch),
-    )
-
-
-def cached_bytes(batch: MicroBatch) -> float:
-    """Bytes that a token of the context leaves in the cache of a layer on one rank.
-
-    Heads are divided over tensor ranks, and copied where there are fewer of them; MLA's latent is
-    on all of them (arXiv 2405.04434, section 2.1.2).
-    """
+    # What a token of the context leaves in a layer's cache on one rank: heads are divided over
+    # tensor ranks, and copied where there are fewer; MLA's latent is on all of them (arXiv
+    # 2405.04434, section 2.1.2).
     p = batch.parallelism
     match batch.model.attention:
         case GroupedAttention(kv_heads=kv_heads, head=head):
             elements = 2 * max(kv_heads / p.tp, 1.0) * head
         case LatentAttention(kv_rank=kv_rank, rope=rope):
             elements = float(kv_rank + rope)
-    return elements * batch.element_bytes / p.cp
+    return StageMemory(
+        stage=stage,
+        weights=sum(part.total for part in parameters) * batch.element_bytes,
+        working=max(needs, default=0.0),
+        kv_cache=elements
+        * batch.element_bytes
+        / p.cp
+        * run.batch
+        * sum(batch.model.seen(layer, run.context) for layer in layers)
+        * batch.model.makes_tokens,
+        buffers=_buffers(batch),
+    )
 
 
 def _buffers(batch: MicroBatch) -> float:

@@ -180,7 +180,18 @@ class GenerationPlan:
     kernels: OwnKernels | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._check_others()
+        if self.others and self.replicas not in (None, self.parallelism.dp):
+            raise WorkloadError(
+                "replicas can represent others only if all accelerators are the same"
+            )
+        ranks = 0
+        for other_ranks in sorted(self.others, key=lambda ranks_with: ranks_with.first):
+            if other_ranks.first < ranks or other_ranks.last >= self.parallelism.ranks:
+                reason = "given twice" if other_ranks.first < ranks else "no ranks of the job"
+                raise WorkloadError(
+                    f"accelerators of ranks {other_ranks.first}-{other_ranks.last} are {reason}"
+                )
+            ranks = other_ranks.last + 1
         if self.launch is not None and not (self.launch >= 0 and math.isfinite(self.launch)):
             raise WorkloadError(f"launch {self.launch!r} is not a time")
         if self.replicas is not None and not 1 <= self.replicas <= self.parallelism.dp:
@@ -222,20 +233,6 @@ class GenerationPlan:
                 )
         for layer in sorted(routed):
             imbalance.popularity(p.ep, experts.count, layer)
-
-    def _check_others(self) -> None:
-        if self.others and self.replicas not in (None, self.parallelism.dp):
-            raise WorkloadError(
-                "replicas can represent others only if all accelerators are the same"
-            )
-        ranks = 0
-        for other_ranks in sorted(self.others, key=lambda ranks_with: ranks_with.first):
-            if other_ranks.first < ranks or other_ranks.last >= self.parallelism.ranks:
-                reason = "given twice" if other_ranks.first < ranks else "no ranks of the job"
-                raise WorkloadError(
-                    f"accelerators of ranks {other_ranks.first}-{other_ranks.last} are {reason}"
-                )
-            ranks = other_ranks.last + 1
 
     @property
     def peak(self) -> float:

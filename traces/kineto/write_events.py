@@ -97,7 +97,17 @@ def written_call(call: Call, group: int, sequence: int) -> WrittenCall:
     if words is None or (reduces and type_ is None):
         what = f"kind {call.kind!r}" if words is None else f"dtype {call.dtype!r}"
         raise WorkloadError(f"no Kineto trace of this workload: {call}: no NCCL kernel of {what}")
-    sent, received = _elements(call)
+    # Elements a rank puts in and gets out; the larger is S.
+    width, members = bytes_per_element(call.dtype), len(call.group.ranks)
+    shared = call.kind in ("all_gather", "reduce_scatter")
+    unit = width * (members if shared else 1)
+    if not call.size % unit == 0:
+        raise WorkloadError(
+            f"no Kineto trace of this workload: {call}: not a multiple of {unit} B "
+            f"({call.dtype}{f' of {members} ranks' if shared else ''})"
+        )
+    whole, part = int(call.size // width), int(call.size // unit)
+    sent, received = (part, whole) if call.kind == "all_gather" else (whole, part)
     protocol = "" if words.kernel == "SendRecv" else "_RING_LL"
     name = f"ncclDevKernel_{words.kernel}{type_ if reduces else ''}{protocol}"
     args: JsonObject = {
@@ -169,20 +179,6 @@ def _uneven(call: Call, written: WrittenCall, shares: Shares) -> tuple[WrittenCa
 
 _ROUNDING = 1e-6
 """What shares of a size lose, at most, of a whole number of elements."""
-
-
-def _elements(call: Call) -> tuple[int, int]:
-    """Elements a rank puts in and gets out; the larger is S."""
-    width, members = bytes_per_element(call.dtype), len(call.group.ranks)
-    shared = call.kind in ("all_gather", "reduce_scatter")
-    unit = width * (members if shared else 1)
-    if not call.size % unit == 0:
-        raise WorkloadError(
-            f"no Kineto trace of this workload: {call}: not a multiple of {unit} B "
-            f"({call.dtype}{f' of {members} ranks' if shared else ''})"
-        )
-    whole, part = int(call.size // width), int(call.size // unit)
-    return (part, whole) if call.kind == "all_gather" else (whole, part)
 
 
 SpanNs = tuple[int, int]
@@ -287,21 +283,7 @@ class RankEvents:
         comm = making.comm()
         if comm is not None:
             external = self._communication(making, comm)
-        self._waits(making, external)
-        self._launch(making, comm, external)
-
-    def _communication(self, making: "_Making", comm: WrittenCall) -> int:
-        """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
-        device_ops, launched, end = making.own, making.launched_at(), making.span()[1]
-        first = device_ops.before[0][0] if device_ops.before else launched
-        if comm.words.operator != making.name(making.host.op):
-            self._operator(comm.words.operator, (first, end))
-        external = self._operator("record_param_comms", (first, end), comm.args)
-        self._annotation(comm.words.annotation, (launched, making.after.behind[0][1]))
-        return external
-
-    def _waits(self, making: "_Making", external: int) -> None:
-        """``cudaStreamWaitEvent`` for each other stream, the event recorded now if not before."""
+        # ``cudaStreamWaitEvent`` for each other stream, the event recorded now if not before.
         spans = iter(making.own.before)
         stream = making.stream(making.host.launched[0])
         for source in making.host.waits:
@@ -316,6 +298,17 @@ class RankEvents:
                 "wait_on_cuda_event_id": event,
             }
             self._sync("Stream Wait Event", span, stream, correlation, more)
+        self._launch(making, comm, external)
+
+    def _communication(self, making: "_Making", comm: WrittenCall) -> int:
+        """``c10d`` calls ``record_param_comms`` calls ``nccl``; the launch lies in all of them."""
+        device_ops, launched, end = making.own, making.launched_at(), making.span()[1]
+        first = device_ops.before[0][0] if device_ops.before else launched
+        if comm.words.operator != making.name(making.host.op):
+            self._operator(comm.words.operator, (first, end))
+        external = self._operator("record_param_comms", (first, end), comm.args)
+        self._annotation(comm.words.annotation, (launched, making.after.behind[0][1]))
+        return external
 
     def _record(self, op: int, span: SpanNs, external: int) -> None:
         correlation = self._call("cudaEventRecord", span, external)

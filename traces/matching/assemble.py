@@ -272,6 +272,16 @@ def assemble(
         for graph in graphs
         for op in graph.collectives
     }
+    # Edges are numbered within a rank: moved by where the rank's ops begin.
+    base = np.repeat(ops.first[:-1], [len(graph.source) for graph in graphs])
+    columns = EdgeColumns(
+        np.concatenate([graph.source for graph in graphs]) + base,
+        np.concatenate([graph.target for graph in graphs]) + base,
+        np.concatenate([graph.lag for graph in graphs]),
+    )
+    if messages:
+        columns = handed_over(graphs, messages, ops.first, clock.shift, columns)
+    more = np.array(queued, dtype=np.int64).reshape(-1, 2)
     return Workload(
         what=ops.what,
         rank=np.repeat([graph.rank for graph in graphs], np.diff(ops.first)).astype(np.int32),
@@ -282,7 +292,12 @@ def assemble(
         ready=ops.ready,
         measured_start=ops.start,
         measured_end=ops.end,
-        edges=_edges(graphs, messages, ops.first, clock.shift, queued),
+        edges=Edges.of(
+            int(ops.first[-1]),
+            np.concatenate([columns.source, more[:, 0]]),
+            np.concatenate([columns.target, more[:, 1]]),
+            np.concatenate([columns.lag, np.zeros(len(more))]),
+        ),
         calls=Calls.of(rows),
         groups=tuple(groups),
         names=names,
@@ -434,31 +449,6 @@ class _Ops:
         transfer = max(0.0, over - arrived)
         self.over[members] = np.maximum(self.start[members], arrived + transfer)
         return transfer
-
-
-def _edges(
-    graphs: Sequence[LinkedRank],
-    messages: Sequence[Message],
-    first: NDArray[np.int64],
-    shift: Floats,
-    queued: Sequence[tuple[int, int]],
-) -> Edges:
-    # Edges are numbered within a rank: moved by where the rank's ops begin.
-    base = np.repeat(first[:-1], [len(graph.source) for graph in graphs])
-    columns = EdgeColumns(
-        np.concatenate([graph.source for graph in graphs]) + base,
-        np.concatenate([graph.target for graph in graphs]) + base,
-        np.concatenate([graph.lag for graph in graphs]),
-    )
-    if messages:
-        columns = handed_over(graphs, messages, first, shift, columns)
-    more = np.array(queued, dtype=np.int64).reshape(-1, 2)
-    return Edges.of(
-        int(first[-1]),
-        np.concatenate([columns.source, more[:, 0]]),
-        np.concatenate([columns.target, more[:, 1]]),
-        np.concatenate([columns.lag, np.zeros(len(more))]),
-    )
 
 
 _ALONE = 0.9

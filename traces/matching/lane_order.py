@@ -109,7 +109,13 @@ def before_on_lane(graph: Given, ready: Floats) -> tuple[NDArray[np.int32], bool
     now = execute(graph, state, begin(graph, state))
     # Nothing is left to happen and ops still wait in calls: a deadlock of lanes. Calls give up
     # their lanes, the stuck ones at once, and the simulation goes on from there.
-    stuck = _stuck(graph, state)
+    # Mark the ops that have come to a call to which others have not.
+    stuck = np.zeros(len(graph.call), dtype=np.bool_)
+    for call in np.flatnonzero((state.came >= 0) & np.isnan(state.over)).tolist():
+        op = int(state.came[call])
+        while op >= 0:
+            stuck[op] = True
+            op = int(state.other[op])
     if not stuck.any():
         return state.before, False
     loose = graph._replace(takes=graph.takes & (graph.call < 0))
@@ -148,17 +154,6 @@ def _state(graph: Given, ready: Floats, lanes: int) -> State:
         arrived=np.zeros(calls, dtype=np.int32),
         over=np.full(calls, np.nan),
     )
-
-
-def _stuck(graph: Given, state: State) -> NDArray[np.bool_]:
-    """Mark the ops that have come to a call to which others have not."""
-    stuck = np.zeros(len(graph.call), dtype=np.bool_)
-    for call in np.flatnonzero((state.came >= 0) & np.isnan(state.over)).tolist():
-        op = int(state.came[call])
-        while op >= 0:
-            stuck[op] = True
-            op = int(state.other[op])
-    return stuck
 
 
 @hot_loop

@@ -95,7 +95,15 @@ def nccl_calls(database: Database, export: Export) -> list[NcclCall]:
 
 
 def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dict[int, Payload]:
-    schemas = _schemas(database)
+    # Read the fields of each schema: name, format, offset; a missing offset is 0.
+    columns = ("schemaId", "idx", "type", "name", "offset")
+    rows = set(database.values("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns))
+    fields: dict[int, dict[int, tuple[str, str, int]]] = {}
+    for schema, index, kind, name, offset in sorted(rows, key=str):
+        if kind in _FORMATS and isinstance(offset, int | None) and 0 <= (offset or 0) < 1 << 16:
+            entry = str(name), _FORMATS[kind], offset or 0
+            fields.setdefault(schema, {}).setdefault(index, entry)
+    schemas = {schema: list(entries.values()) for schema, entries in fields.items()}
     payloads: dict[int, Payload] = {}
     for row, (data,) in enumerate(database.values("NVTX_EVENTS", ("binaryData",))):
         if data is None or row not in wanted:
@@ -106,18 +114,6 @@ def _payloads(database: Database, wanted: set[int], unused: Counter[str]) -> dic
         else:
             payloads[row] = payload
     return payloads
-
-
-def _schemas(database: Database) -> dict[int, Schema]:
-    """Read the fields of each schema: name, format, offset; a missing offset is 0."""
-    columns = ("schemaId", "idx", "type", "name", "offset")
-    rows = set(database.values("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns))
-    fields: dict[int, dict[int, tuple[str, str, int]]] = {}
-    for schema, index, kind, name, offset in sorted(rows, key=str):
-        if kind in _FORMATS and isinstance(offset, int | None) and 0 <= (offset or 0) < 1 << 16:
-            entry = str(name), _FORMATS[kind], offset or 0
-            fields.setdefault(schema, {}).setdefault(index, entry)
-    return {schema: list(entries.values()) for schema, entries in fields.items()}
 
 
 def _payload(data: object, schemas: dict[int, Schema]) -> Payload | None:

@@ -61,8 +61,11 @@ def read_export(database: Database) -> Export:
     named = {str(name) for (name,) in database.values("TARGET_INFO_GPU", ("name",)) if name}
     # The machine's name, "" where the export does not have it.
     environment = database.values("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+    # When the file's clock showed 0: the session's start in UTC less the clock then.
+    epochs = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
     return Export(
-        utc=_utc(database),
+        utc=int(epochs[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(epochs) else 0,
         names=tuple(names.index),
         device=device,
         runtime=runtime,
@@ -283,10 +286,3 @@ def _check_times(database: Database, events: IntColumns, what: str) -> None:
             f"{database.path}: {what} begins at {events['start'][row]} ns and ends at "
             f"{events['end'][row]} ns: export again"
         )
-
-
-def _utc(database: Database) -> int:
-    """When the file's clock showed 0: the session's start in UTC less the clock then."""
-    epochs = database.numbers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
-    begun = database.numbers("ANALYSIS_DETAILS", (), ("startTime",))["startTime"]
-    return int(epochs[0]) - max(0, int(begun[0]) if len(begun) else 0) if len(epochs) else 0

@@ -45,12 +45,23 @@ class RankCounts:
 
 def rank_counts(rank: RankTrace, window: Window) -> RankCounts:
     """Count over the step of one rank."""
+    # Blocks per multiprocessor and time (s) of the kernels that record them.
+    device, rows = rank.device, window.device
+    rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
+    # Sum what a rank says that it sends to each member of its groups in all-to-alls.
+    sent: dict[tuple[int, ...], Floats] = {}
+    numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
+    for number in sorted({number for number in numbers if number >= 0}):
+        record = rank.comms[number]
+        if kind_of(record.collective) == "all_to_all" and record.in_split:
+            group = record.group_ranks or tuple(range(len(record.in_split)))
+            sent[group] = sent.get(group, np.zeros(1)) + np.array(record.in_split, np.float64)
     return RankCounts(
-        kernels=_grids(rank, window),
+        kernels=(device.blocks[rows], device.end[rows] - device.start[rows]),
         copies=_copies(rank, window),
         sent=_links(rank, window, _SENT),
         received=_links(rank, window, _RECEIVED),
-        tokens=_tokens(rank, window),
+        tokens=sent,
     )
 
 
@@ -80,13 +91,6 @@ def _share(part: Floats, of: Floats) -> float:
     return float(part.sum() / of.sum()) if of.sum() > 0 else float("nan")
 
 
-def _grids(rank: RankTrace, window: Window) -> Pair:
-    """Blocks per multiprocessor and time (s) of the kernels that record them."""
-    device, rows = rank.device, window.device
-    rows = rows[~device.copy[rows] & ~np.isnan(device.blocks[rows])]
-    return device.blocks[rows], device.end[rows] - device.start[rows]
-
-
 def _copies(rank: RankTrace, window: Window) -> Pair:
     """Bytes and time (s) of the copies that record them."""
     device, rows = rank.device, window.device
@@ -109,18 +113,6 @@ def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
 def _mean(shares: Sequence[float]) -> float:
     sampled = [share for share in shares if not np.isnan(share)]
     return float(np.mean(sampled)) if sampled else float("nan")
-
-
-def _tokens(rank: RankTrace, window: Window) -> Mapping[tuple[int, ...], Floats]:
-    """Sum what a rank says that it sends to each member of its groups in all-to-alls."""
-    sent: dict[tuple[int, ...], Floats] = {}
-    numbers = [*rank.device.comm[window.device].tolist(), *rank.host.comm[window.host].tolist()]
-    for number in sorted({number for number in numbers if number >= 0}):
-        record = rank.comms[number]
-        if kind_of(record.collective) == "all_to_all" and record.in_split:
-            group = record.group_ranks or tuple(range(len(record.in_split)))
-            sent[group] = sent.get(group, np.zeros(1)) + np.array(record.in_split, np.float64)
-    return sent
 
 
 def _busiest_receiver(ranks: Iterable[RankCounts]) -> float:

@@ -129,7 +129,15 @@ def _with_calls(
         graph.posted.update((work.op, False) for work in works)
     else:
         graph.by_host.update(work.op for work in works)
-        _note_workers(trace, graph, works)
+        # Note which worker carried out which call, by its place among all workers of the trace.
+        host = trace.host
+        threads = {*host.thread[_worker_rows(trace)].tolist()}
+        threads |= {int(host.thread[work.row]) for work in works}
+        by_age = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
+        worker_number = {thread: number for number, thread in enumerate(by_age)}
+        for work in works:
+            begun = host.start[work.row if work.call is None else work.call]
+            graph.workers[work.op] = worker_number[int(host.thread[work.row])], float(begun)
     return works
 
 
@@ -174,18 +182,6 @@ def _may_carry_out(trace: RankTrace, row: int, call: int, carried: Set[str | Non
     moved = {work.in_elements, work.out_elements} - {None}
     wanted = {request.in_elements, request.out_elements} - {None}
     return not moved or not wanted or bool(moved & wanted)
-
-
-def _note_workers(trace: RankTrace, graph: RankGraph, works: Sequence[HostCollective]) -> None:
-    """Note which worker carried out which call, by its place among all workers of the trace."""
-    host = trace.host
-    threads = {*host.thread[_worker_rows(trace)].tolist()}
-    threads |= {int(host.thread[work.row]) for work in works}
-    by_age = sorted(threads, key=lambda thread: (_thread_number(trace, thread), thread))
-    worker_number = {thread: number for number, thread in enumerate(by_age)}
-    for work in works:
-        begun = host.start[work.row if work.call is None else work.call]
-        graph.workers[work.op] = worker_number[int(host.thread[work.row])], float(begun)
 
 
 def _thread_number(trace: RankTrace, thread: int) -> int:

@@ -69,21 +69,13 @@ def stream_calls(
         *(column.tolist() for column in columns), strict=True
     ):
         name = trace.names[number]
-        around = _around(enclosing, thread, (start, end), name)
+        # The middle of a call decides which communication call it is part of: the next may begin at
+        # the tick on which the one before ended. Of those without length at that tick, an event
+        # recorded is the library's last, a wait is not.
+        instant = (start + end) / 2 + (-TICK if "EventRecord" in name else TICK)
+        around = enclosing.outermost(thread, instant)
         sequence = None if around is None else enclosing.waits_for(row)
         yield RuntimeCall(thread, start, name, tuple(launched_by.get(row, ())), around, sequence)
-
-
-def _around(
-    enclosing: Enclosing, thread: int, called: tuple[float, float], name: str
-) -> int | None:
-    """Find the outermost event of the communication call around a runtime call.
-
-    The middle of the call decides: the next may begin at the tick on which the one before ended.
-    Of those without length at that tick, an event recorded is the library's last, a wait is not.
-    """
-    instant = (called[0] + called[1]) / 2 + (-TICK if "EventRecord" in name else TICK)
-    return enclosing.outermost(thread, instant)
 
 
 STAMPS = 2e-6
@@ -275,20 +267,17 @@ class _Scan:
                 if call.around is None:
                     self._just_recorded.add(call.thread)
             elif "StreamWaitEvent" in call.name:
-                self._wait(call)
+                # Note a wait; NCCL's own, after its launch, concern its internal streams only.
+                recorded = call.thread in self._just_recorded and call.sequence is None
+                self._just_recorded.discard(call.thread)
+                if call.around not in self._launched_in:
+                    follows = self._follows.get(call.thread)
+                    wait = _StreamWait(
+                        call.start, call.around, call.sequence, recorded, follows, self._newest
+                    )
+                    self._waiting.setdefault(call.thread, []).append(wait)
             elif "DeviceSynchronize" in call.name:
                 self._pending.clear()
-
-    def _wait(self, call: RuntimeCall) -> None:
-        """Note a wait; NCCL's own, after its launch, concern its internal streams only."""
-        recorded = call.thread in self._just_recorded and call.sequence is None
-        self._just_recorded.discard(call.thread)
-        if call.around not in self._launched_in:
-            follows = self._follows.get(call.thread)
-            wait = _StreamWait(
-                call.start, call.around, call.sequence, recorded, follows, self._newest
-            )
-            self._waiting.setdefault(call.thread, []).append(wait)
 
     def _launch(self, call: RuntimeCall) -> Iterator[Pair]:
         op, thread = call.launched[0], call.thread
@@ -333,7 +322,15 @@ class _Scan:
             same_call and self._last_compute is not None and self._is_after(op, self._last_compute)
         ):
             yield self._last_compute, op
-        self._issue(call)
+        if call.around is not None:
+            self._launched_in.add(call.around)
+        ops = self._ops.graph.ops
+        collectives = [op for op in call.launched if ops[op].what >= What.COLLECTIVE]
+        self._pending.extend(collectives)
+        launched = {self._ops.stream[op]: op for op in collectives}
+        self._newest = self._newest | launched  # waits keep the one they saw
+        self._behind.setdefault(call.thread, []).extend(collectives)
+        self._follows[call.thread] = collectives[-1]
         self._waiting[call.thread] = left
 
     def _is_behind(self, op: int, before: int) -> bool:
@@ -382,17 +379,6 @@ class _Scan:
         for thread, waiting in list(self._waiting.items()):
             if waiting and self._stream_of.get(thread) == self._ops.stream[op]:
                 yield from self._waiting.pop(thread)
-
-    def _issue(self, call: RuntimeCall) -> None:
-        if call.around is not None:
-            self._launched_in.add(call.around)
-        ops = self._ops.graph.ops
-        collectives = [op for op in call.launched if ops[op].what >= What.COLLECTIVE]
-        self._pending.extend(collectives)
-        launched = {self._ops.stream[op]: op for op in collectives}
-        self._newest = self._newest | launched  # waits keep the one they saw
-        self._behind.setdefault(call.thread, []).extend(collectives)
-        self._follows[call.thread] = collectives[-1]
 
     def _joins(self, op: int, waiting: list[_StreamWait]) -> Iterator[tuple[int, _StreamWait]]:
         """Spend each wait on the op it was most likely for.

@@ -163,7 +163,16 @@ def join_traces(execution: ExecutionTrace, rank: RankTrace) -> JoinedRank:
             f"{execution.file}: {linked} of {nodes} operators are also in {rank.file}: "
             "they are not of one rank and one run"
         )
-    device_node = _device_nodes(rank, host_node)
+    # The node of each device event is that of the innermost operator around its launch; where that
+    # is not recorded, that of the operator with the device event's ``External id``.
+    host, device = rank.host, rank.device
+    launch = launch_rows(rank)
+    around = _innermost(rank, host_node)
+    device_node = np.where(launch >= 0, around[launch], -1)
+    with_node = np.flatnonzero(host_node >= 0)
+    by_id = dict(zip(host.external[with_node].tolist(), host_node[with_node].tolist(), strict=True))
+    for row in np.flatnonzero((launch < 0) & (device.external >= 0)).tolist():
+        device_node[row] = by_id.get(int(device.external[row]), -1)
     kernels = ~rank.device.copy
     lost = kernels & (device_node < 0)
     return JoinedRank(
@@ -278,22 +287,6 @@ def _distances(execution: ExecutionTrace, nodes: Longs, ids: Longs, names: Longs
             values, counts = np.unique(differences, return_counts=True)
             votes.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
     return [distance for distance, _ in votes.most_common(_DISTANCES)]
-
-
-def _device_nodes(rank: RankTrace, host_node: Longs) -> Longs:
-    """Find the node of each device event: that of the innermost operator around its launch.
-
-    Where the launch is not recorded, that of the operator with the device event's ``External id``.
-    """
-    host, device = rank.host, rank.device
-    launch = launch_rows(rank)
-    around = _innermost(rank, host_node)
-    node_of = np.where(launch >= 0, around[launch], -1)
-    with_node = np.flatnonzero(host_node >= 0)
-    by_id = dict(zip(host.external[with_node].tolist(), host_node[with_node].tolist(), strict=True))
-    for row in np.flatnonzero((launch < 0) & (device.external >= 0)).tolist():
-        node_of[row] = by_id.get(int(device.external[row]), -1)
-    return node_of
 
 
 def _innermost(rank: RankTrace, host_node: Longs) -> Longs:

@@ -74,11 +74,6 @@ class _Config(msgspec.Struct):
 _CONFIGS = msgspec.json.Decoder(list[_Config])
 
 
-def is_init(name: str) -> bool:
-    """Whether a node lists process groups."""
-    return _INIT in name
-
-
 def communication(row: int, node: EtNode) -> EtComm | None:
     """Read a ``record_param_comms``; None for any other node."""
     if node.name != PARAM_COMMS:
@@ -292,7 +287,7 @@ class _NodeReading:
             self._told.append([node.field(name) for name in _FIELDS])
             self._inputs.add(row, node.input_values())
             self._outputs.add(row, node.output_values())
-            if is_init(node.name):
+            if _INIT in node.name:
                 for group, pointer in process_groups(node):
                     self._groups[group.key] = group
                     if pointer:

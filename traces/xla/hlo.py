@@ -163,7 +163,12 @@ def call_size(op: HloOp, members: int | None) -> float:
     the result is the second part.
     """
     sent = math.nan if op.inputs is None else sum(part.size for part in op.inputs)
-    received = _result(op)
+    # Bytes of what an op returns, without the operands that a ``start`` hands through.
+    parts = op.output
+    handed_through = op.phase == "start" and op.kind != "all_reduce" and len(parts) > 1
+    if handed_through:
+        parts = parts[1:2]
+    received = sum(part.size for top in parts for part in top) if parts else math.nan
     if op.kind == "send_receive":
         return received if math.isnan(sent) else sent
     others = math.nan if members is None else float(members)
@@ -258,15 +263,6 @@ def kind_by_name(category: str) -> str:
         if category == word or category.startswith((f"{word} ", f"{word}-", f"{word}.")):
             return UNKNOWN if "scatter" in category and kind == "all_reduce" else kind
     return ""
-
-
-def _result(op: HloOp) -> float:
-    """Bytes of what an op returns, without the operands that a ``start`` hands through."""
-    parts = op.output
-    handed_through = op.phase == "start" and op.kind != "all_reduce" and len(parts) > 1
-    if handed_through:
-        parts = parts[1:2]
-    return sum(part.size for top in parts for part in top) if parts else math.nan
 
 
 def _larger(first: float, second: float) -> float:

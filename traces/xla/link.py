@@ -98,40 +98,6 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
     if choice.left_out:
         unused["ops outside the step"] = choice.left_out
     kernels = [op for part in choice.parts for op in part.ops]
-    return Coverage(
-        step=choice.step,
-        steps=choice.steps,
-        ranks=tuple(graph.rank for graph in graphs),
-        ranks_in_job=job_ranks,
-        kernels=len(kernels),
-        launches_paired=_launched(choice),
-        collectives=len(calls),
-        collectives_matched=sum(1 for call in whole if call.label != UNKNOWN_GROUP),
-        sizes_known=sum(1 for call in calls if not np.isnan(call.size)),
-        starts=dict(sum((Counter(graph.explained) for graph in graphs), Counter[str]())),
-        clock_offset=offset,
-        unused=dict(unused),
-        skipped=tuple(skipped),
-        notes=_notes(recordings, choice, graphs, matching, job_ranks),
-    )
-
-
-def _launched(choice: StepChoice) -> int:
-    """Ops whose launch is in the profile: their own, or that of the program run they belong to."""
-    count = 0
-    for part in choice.parts:
-        runs = {op.run for op in part.ops if op.launch is not None}
-        count += sum(1 for op in part.ops if op.run in runs)
-    return count
-
-
-def _notes(
-    recordings: Sequence[XlaRecording],
-    choice: StepChoice,
-    graphs: Sequence[LinkedRank],
-    matching: Matching,
-    job_ranks: int,
-) -> tuple[str, ...]:
     notes = [note for recording in recordings for note in recording.notes]
     notes += [*choice.notes, *matching.notes]
     notes += [note for graph in graphs for note in graph.notes]
@@ -146,4 +112,28 @@ def _notes(
             f"{len(graphs)} of {job_ranks} ranks were recorded; the others are taken to arrive at "
             "each collective when the profile shows they did"
         )
-    return tuple(notes)
+    return Coverage(
+        step=choice.step,
+        steps=choice.steps,
+        ranks=tuple(graph.rank for graph in graphs),
+        ranks_in_job=job_ranks,
+        kernels=len(kernels),
+        launches_paired=_launched(choice),
+        collectives=len(calls),
+        collectives_matched=sum(1 for call in whole if call.label != UNKNOWN_GROUP),
+        sizes_known=sum(1 for call in calls if not np.isnan(call.size)),
+        starts=dict(sum((Counter(graph.explained) for graph in graphs), Counter[str]())),
+        clock_offset=offset,
+        unused=dict(unused),
+        skipped=tuple(skipped),
+        notes=tuple(notes),
+    )
+
+
+def _launched(choice: StepChoice) -> int:
+    """Ops whose launch is in the profile: their own, or that of the program run they belong to."""
+    count = 0
+    for part in choice.parts:
+        runs = {op.run for op in part.ops if op.launch is not None}
+        count += sum(1 for op in part.ops if op.run in runs)
+    return count

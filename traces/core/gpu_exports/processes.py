@@ -108,7 +108,22 @@ def record_of_calls(calls: Sequence[NcclCall], ranks: int | None) -> CommRecord:
     """
     words = {call.word for call in calls}
     if words and words <= {"ncclSend", "ncclRecv"} and len(calls) > 1:
-        return _exchange(calls)
+        # Sends to several ranks, or receives from several, are an all-to-all: one kernel carries
+        # them out and ends when the slowest does.
+        sent = [call for call in calls if call.word == "ncclSend"]
+        received = [call for call in calls if call.word == "ncclRecv"]
+        sizes = [
+            _total_size([call.payload.get(_MESSAGE) for call in side]) for side in (sent, received)
+        ]
+        sized = any(size is not None for size in sizes)
+        peers = {call.payload.get(_PEER) for call in calls}
+        return CommRecord(
+            collective="all_to_all" if max(len(sent), len(received)) > 1 else "sendrecv",
+            in_elements=sizes[0],
+            out_elements=sizes[1],
+            dtype=_BYTES if sized else "",
+            group_peer=peers.pop() if len(peers) == 1 else None,
+        )
     if len(words) != 1:
         return CommRecord(collective="")
     records = [_record(call, ranks) for call in calls]
@@ -131,28 +146,6 @@ def _record(call: NcclCall, ranks: int | None) -> CommRecord:
         out_elements=size if receives else None,
         dtype="" if size is None else _BYTES,
         group_peer=call.payload.get(_PEER),
-    )
-
-
-def _exchange(calls: Sequence[NcclCall]) -> CommRecord:
-    """Distinguish an all-to-all, a send to and a receive from every rank, from a message or two.
-
-    Sends to several ranks, or receives from several, are an all-to-all in any case: one kernel
-    carries them out and ends when the slowest does.
-    """
-    sent = [call for call in calls if call.word == "ncclSend"]
-    received = [call for call in calls if call.word == "ncclRecv"]
-    sizes = [
-        _total_size([call.payload.get(_MESSAGE) for call in side]) for side in (sent, received)
-    ]
-    sized = any(size is not None for size in sizes)
-    peers = {call.payload.get(_PEER) for call in calls}
-    return CommRecord(
-        collective="all_to_all" if max(len(sent), len(received)) > 1 else "sendrecv",
-        in_elements=sizes[0],
-        out_elements=sizes[1],
-        dtype=_BYTES if sized else "",
-        group_peer=peers.pop() if len(peers) == 1 else None,
     )
 
 

@@ -336,13 +336,13 @@ def _open_flight_recorder(path: Path, _: Options) -> OpenTrace:
 
 
 def _open_ndtimeline(path: Path, _: Options) -> OpenTrace:
-    from traces.ndtimeline.pipeline import load_ndtimeline
+    from traces.ndtimeline.reader import load_ndtimeline
 
     return partial(load_ndtimeline, path)
 
 
 def _is_ndtimeline(file: Path) -> bool:
-    from traces.ndtimeline.table import is_ndtimeline
+    from traces.ndtimeline.reader import is_ndtimeline
 
     return is_ndtimeline(file)
 

@@ -15,8 +15,7 @@ from simulator.support.errors import ClusterError, WhatIfError
 from simulator.timeline import Timeline
 from simulator.workload import Workload
 from topologies import Cluster, place
-from traces.generate.expand import copies, expand, fewest_replicas
-from traces.generate.generate import Volumes, volumes, written
+from traces.generate.generate import Volumes, copies, expand, fewest_replicas, volumes, written
 from traces.generate.generate import generate as generate_step
 from traces.generate.kernel_times import COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY, KernelRates
 from traces.generate.plan import CUDA_RESERVE, DeviceMemory, GenerationPlan, RankRates

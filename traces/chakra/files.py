@@ -180,7 +180,7 @@ def read_messages(path: Path) -> ChakraTrace:
     """Read the messages of one file, ``.et`` or JSON, gzip or not."""
     data = unpack(path)
     if _is_json(data[:HEAD]):
-        from traces.chakra.json_forms import decode_json
+        from traces.chakra.stream import decode_json
 
         return decode_json(path, data)
     return decode_stream(path, data)
@@ -189,7 +189,7 @@ def read_messages(path: Path) -> ChakraTrace:
 def _is_json(head: bytes) -> bool:
     if not head.lstrip().startswith(b"{"):
         return False
-    from traces.chakra.json_forms import is_json  # protobuf's JSON takes long to import
+    from traces.chakra.stream import is_json  # protobuf's JSON takes long to import
 
     return is_json(head)
 

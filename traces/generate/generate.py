@@ -3,28 +3,40 @@
 A model card, degrees of parallelism, a run and an accelerator make the same graph of ops that a
 trace would: kernels timed by a roofline, collectives by their sizes, streams as lanes. What the
 step computes and communicates is counted besides, as formulas in papers state it and MFU needs it.
+
+Each rank runs its stage's program (SPMD). Ranks are in order, each with all its ops in a row, so
+that equal ranks stay easy to recognise. Where not all replicas are written down, those that are
+stand for the others.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from math import lcm
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.analysis.metrics import mfu
 from simulator.analysis.phases import WHOLE, Phase
+from simulator.calls import KINDS, Calls, Group
+from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import TraceError, WorkloadError
-from simulator.workload import What, Workload
+from simulator.workload import Copies, Edges, What, Workload
 from traces.core.loaded import ALL, GENERATED, MEDIAN, Coverage, Loaded
-from traces.generate.expand import expand
 from traces.generate.layers import chunks
-from traces.generate.parallelism import Parallelism
+from traces.generate.parallelism import Parallelism, coordinates, ep_of, stage_ranks
 from traces.generate.plan import GenerationPlan, read_plan
-from traces.generate.program import RankProgram
+from traces.generate.program import Channel, ChannelKey, RankProgram, channel_groups
 from traces.generate.run import Training, micro_batch, micro_batches, new_tokens
 from traces.generate.stage import stage_programs
 from traces.generate.what_fits import check_memory
+
+if TYPE_CHECKING:
+    from simulator.shares import Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +240,228 @@ def as_loaded(
         if isinstance(plan.run, Training)
         else tuple(Phase(plan.run.phase, rank, WHOLE, 0.0, 0.0) for rank in workload.ranks),
     )
+
+
+class _RankColumns(NamedTuple):
+    """Columns of the ops of one stage's ranks."""
+
+    what: NDArray[np.uint8]
+    rank: Ints
+    lane: Ints
+    name: Ints
+    call: Ints
+    duration: Floats
+    flops: Floats
+    traffic: Floats
+
+
+def expand(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
+    """Give every rank its stage's program; ``programs`` are in the order of the stages.
+
+    Only the ranks of the first ``plan.replicas`` replicas are in the workload; None: all of them.
+    """
+    p = plan.parallelism
+    kept_ranks = p.ranks_per_stage if plan.replicas is None else plan.replicas * p.cp * p.tp
+    ops = kept_ranks * sum(len(program.what) for program in programs)
+    if ops > np.iinfo(np.int32).max:
+        raise WorkloadError(f"the step has {ops} ops, more than 32 bits can number")
+    ranks = [stage_ranks(p, program.stage)[:kept_ranks] for program in programs]
+    channels = {
+        key: replace(
+            channel,
+            groups=channel.groups[np.isin(channel.groups, np.concatenate(ranks)).any(axis=1)],
+        )
+        for key, channel in programs[0].channels.by_key.items()
+    }
+    # The number of each channel's first call: channels one after another.
+    counts = (len(channel.calls) * len(channel.groups) for channel in channels.values())
+    first_call = dict(zip(channels, accumulate(counts, initial=0), strict=False))
+    lanes = _table(program.lane for program in programs)
+    names = _table(program.name for program in programs)
+    stages = [
+        _columns(
+            program,
+            lanes,
+            names,
+            (program_ranks, p),
+            _calls_of(program, program_ranks, channels, first_call),
+        )
+        for program, program_ranks in zip(programs, ranks, strict=True)
+    ]
+    columns = _RankColumns(*(np.concatenate(column) for column in zip(*stages, strict=True)))
+    calls, groups = _calls(list(channels.values()), p)
+    return Workload(
+        **columns._asdict(),
+        ready=np.zeros(ops),
+        measured_start=np.full(ops, np.nan),
+        measured_end=np.full(ops, np.nan),
+        edges=_edges(programs, kept_ranks),
+        calls=calls,
+        groups=groups,
+        names=tuple(names),
+        lanes=tuple(lanes),
+        job_ranks=p.ranks,
+        notes=plan.assumptions,
+    )
+
+
+def _table(columns: Iterable[list[str]]) -> dict[str, int]:
+    return {text: index for index, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
+
+
+def _columns(
+    program: RankProgram,
+    lanes: Mapping[str, int],
+    names: Mapping[str, int],
+    position: tuple[NDArray[np.int64], Parallelism],
+    call: Ints,
+) -> _RankColumns:
+    ranks, parallelism = position
+    copies, ops = len(ranks), len(program.what)
+    work = np.column_stack(
+        [program.duration, np.array([(work.flops, work.traffic) for work in program.work])]
+    )
+    # (copies, ops, duration | FLOPs | bytes): every copy has the program's work, but for ops whose
+    # work depends on the rank's place among the experts.
+    columns = np.tile(work, (copies, 1, 1))
+    for op, by_ep in program.by_ep.items():
+        columns[:, op] = by_ep[ep_of(parallelism, ranks)]
+    return _RankColumns(
+        what=np.tile(np.array(program.what, dtype=np.uint8), copies),
+        rank=np.repeat(ranks.astype(np.int32), ops),
+        lane=np.tile(np.array([lanes[lane] for lane in program.lane], dtype=np.int32), copies),
+        name=np.tile(np.array([names[name] for name in program.name], dtype=np.int32), copies),
+        call=call,
+        duration=columns[..., 0].ravel(),
+        flops=columns[..., 1].ravel(),
+        traffic=columns[..., 2].ravel(),
+    )
+
+
+def _calls_of(
+    program: RankProgram,
+    ranks: NDArray[np.int64],
+    channels: Mapping[ChannelKey, Channel],
+    first_call: Mapping[ChannelKey, int],
+) -> Ints:
+    """Call of every op of every rank: calls are numbered by channel, group, and number on it."""
+    # A call's number is first_call[channel] + group * calls per group + number within the group.
+    call = np.full((len(ranks), len(program.what)), -1, dtype=np.int32)
+    number = np.array(program.number, dtype=np.int64)
+    used = dict.fromkeys(key for key in program.channel if key is not None)
+    index_of = {key: index for index, key in enumerate(used)}
+    of_op = np.array([-1 if key is None else index_of[key] for key in program.channel])
+    for key, index in index_of.items():
+        channel = channels[key]
+        # Which group each rank is in: members sorted by rank, with the group of each beside it.
+        group = np.repeat(np.arange(len(channel.groups)), channel.groups.shape[1])
+        order = np.argsort(channel.groups, axis=None)
+        member = np.searchsorted(channel.groups.ravel(), ranks, sorter=order)
+        first = first_call[key] + group[order][member] * len(channel.calls)
+        ops = np.flatnonzero(of_op == index)
+        call[:, ops] = first[:, None] + number[ops]
+    return call.ravel()
+
+
+def _edges(programs: Sequence[RankProgram], copies: int) -> Edges:
+    """Sort the edges of a program once, and repeat them for every rank."""
+    offsets: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
+    targets: list[Ints] = []
+    lags: list[Floats] = []
+    ops = edges = 0
+    for program in programs:
+        length = len(program.what)
+        pairs = np.array(program.edges, dtype=np.int64).reshape(-1, 2)
+        stage_edges = Edges.of(length, pairs[:, 0], pairs[:, 1], np.zeros(len(pairs)))
+        # Row i is copy i: its ops and edges are those of the program, moved by so many programs.
+        copy = np.arange(copies, dtype=np.int64)[:, None]
+        offsets.append((edges + copy * len(stage_edges.target) + stage_edges.offset[1:]).ravel())
+        targets.append((ops + copy * length + stage_edges.target).astype(np.int32).ravel())
+        lags.append(np.tile(stage_edges.lag, copies))
+        ops += copies * length
+        edges += copies * len(stage_edges.target)
+    return Edges(np.concatenate(offsets), np.concatenate(targets), np.concatenate(lags))
+
+
+def _calls(
+    channels: Sequence[Channel], parallelism: Parallelism
+) -> tuple[Calls, tuple[Group, ...]]:
+    """Return all calls and groups; every group makes all calls of its channel."""
+    groups: dict[Group, int] = {}
+    of_call, kind, sequence, size = [], [], [], []
+    dtype: list[str] = []
+    shares: list[Shares | None] = []
+    for channel in channels:
+        members = [
+            groups.setdefault(Group(tuple(ranks), channel.label), len(groups))
+            for ranks in channel.groups.tolist()
+        ]
+        calls, copies = channel.calls, len(members)
+        of_call.append(np.repeat(np.array(members, dtype=np.int32), len(calls)))
+        kind.append(np.tile([KINDS.index(call.kind) for call in calls], copies))
+        sequence.append(np.tile(np.arange(len(calls)), copies))
+        # Ranks of a group share the expert-parallel coordinate that scales its calls: its first
+        # rank's.
+        ep = ep_of(parallelism, channel.groups[:, 0])
+        size.append(
+            np.array(
+                [
+                    call.size * (call.by_ep[at] if call.by_ep else 1.0)
+                    for at in ep.tolist()
+                    for call in calls
+                ]
+            )
+        )
+        dtype += [call.dtype for call in calls] * copies
+        shares += [call.shares for call in calls] * copies
+    total = len(dtype)
+    return Calls(
+        kind=_concatenated(kind, np.uint8),
+        group=_concatenated(of_call, np.int32),
+        sequence=_concatenated(sequence, np.int64),
+        size=_concatenated(size, np.float64),
+        dtype=tuple(dtype),
+        transfer=np.full(total, np.nan),
+        factor=np.ones(total),
+        late=np.zeros(total),
+        eager=np.zeros(total, dtype=np.bool_),
+        shares=tuple(shares) if any(call_shares is not None for call_shares in shares) else (),
+    ), tuple(groups)
+
+
+def _concatenated(columns: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return np.concatenate([np.empty(0), *columns]).astype(dtype)
+
+
+def copies(workload: Workload, parallelism: Parallelism, replicas: int) -> Copies:
+    """Return which rank stands for each of the job, and which groups make the calls of a group."""
+    p = parallelism
+    # Ranks are numbered with tp and cp innermost, then dp, then pp.
+    job = np.arange(p.ranks).reshape(p.pp, p.dp, -1)
+    stand_in = job[:, np.arange(p.dp) % replicas].ravel()
+    keys = [_channel(group, p) for group in workload.groups]
+    groups = {key: channel_groups(p, key) for key in dict.fromkeys(keys)}
+    return Copies(stand_in, tuple(groups[key] for key in keys))
+
+
+def fewest_replicas(
+    parallelism: Parallelism, ranks_per_node: int, *, unlike: int = 1
+) -> int | None:
+    """Return how many replicas fill whole nodes; None if those of a stage do not.
+
+    ``unlike`` replicas in a row do different things: so many stand together or none.
+
+    Examples
+    --------
+    >>> fewest_replicas(Parallelism(tp=2, dp=16, pp=4), 8)
+    4
+    """
+    ranks = parallelism.tp * parallelism.cp
+    replicas = lcm(lcm(ranks, ranks_per_node) // ranks, unlike)
+    return replicas if parallelism.dp % replicas == 0 else None
+
+
+def _channel(group: Group, parallelism: Parallelism) -> ChannelKey:
+    """Return the channel of a group: its label, and the stages of its first and last rank."""
+    first, last = (coordinates(parallelism, group.ranks[end]).pp for end in (0, -1))
+    return ChannelKey(group.label, first, last)

@@ -133,7 +133,7 @@ class GenerationPlan:
         Time that the host needs to launch an op (s); None leaves the host out.
     replicas
         How many of the data-parallel replicas are written down, groups and all, to stand for the
-        whole job; None for all. :func:`traces.generate.expand.copies` says for whom they
+        whole job; None for all. :func:`traces.generate.generate.copies` says for whom they
         stand, :func:`simulator.folding.copies.why_not_copies` whether they do so on a
         network.
     others

@@ -1,7 +1,7 @@
 """The program of one rank of a pipeline stage, as columns of ops, and the clock of its kernels.
 
 The ranks of a stage differ only in the groups they belong to. So an op names a *channel*, which is
-one group per rank, and the number of a call on it; :mod:`traces.generate.expand` turns both into
+one group per rank, and the number of a call on it; :mod:`traces.generate.generate` turns both into
 the calls of every rank (SPMD expansion).
 """
 

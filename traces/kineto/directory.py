@@ -26,9 +26,9 @@ from traces.core.events import (
     unknown_rank,
 )
 from traces.core.files import is_kineto
-from traces.kineto.merged import LABELLED
 from traces.kineto.reader import (
     ASSUMED,
+    LABELLED,
     ForeignFile,
     named_json,
     rank_traces,

@@ -49,8 +49,7 @@ from traces.profiler.host_waits import (
     polling_waits,
     spin_waits,
 )
-from traces.profiler.modules import name_modules
-from traces.profiler.phases import rank_phases, shifted
+from traces.profiler.ranges import name_modules, rank_phases, shifted
 from traces.profiler.stream_waits import graph_waits, waits_between_streams
 from traces.profiler.streams import add_stream_edges
 from traces.profiler.window import Window, choose_step, pair, period, repeats_of, step_window

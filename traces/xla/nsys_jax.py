@@ -18,8 +18,7 @@ from simulator.support.input_files import open_zip, read_member, unpack_xz
 from traces.core.files import parquet_columns
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks
-from traces.xla.hlo import HloModule, kind_by_name
-from traces.xla.hlo_proto import parse_module
+from traces.xla.hlo import HloModule, kind_by_name, parse_module
 from traces.xla.link import link_recordings
 from traces.xla.planes import XlaDevice, XlaOp, XlaRecording, bundle_files
 

@@ -18,8 +18,7 @@ from simulator.support.errors import TraceError
 from traces.core.files import is_xla_json, is_xplane, message_class
 from traces.core.loaded import Loaded
 from traces.xla.devices import number_ranks, recordings_of
-from traces.xla.hlo import HloModule
-from traces.xla.hlo_proto import parse_module
+from traces.xla.hlo import HloModule, parse_module
 from traces.xla.link import link_recordings
 from traces.xla.planes import (
     USED_STATS,

@@ -17,7 +17,7 @@ from simulator.topology import SCALE_OUT
 from simulator.workload import Copies, What
 from topologies import load_cluster
 from topologies.cluster.fabrics import LeafSpineFabric
-from traces.generate.expand import copies, fewest_replicas
+from traces.generate.generate import copies, fewest_replicas
 from traces.generate.model import load_model
 from traces.generate.parallelism import Parallelism
 from traces.generate.run import Training

@@ -13,7 +13,7 @@ from simulator.support.errors import TraceError
 from traces.card.card import ParallelismSection
 from traces.card.package import find_package, labelled, load_package, trace_files
 from traces.load import load
-from traces.profiler.phases import phase_of
+from traces.profiler.ranges import phase_of
 
 CARD = "version: 1\nworkload: {model: {phase: training}}\n"
 

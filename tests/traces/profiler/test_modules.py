@@ -12,7 +12,7 @@ from simulator.workload import LAUNCH_DELAY, What
 from topologies import load_cluster
 from traces.core.loaded import Options
 from traces.load import load
-from traces.profiler.modules import _Range, _Thread
+from traces.profiler.ranges import _Range, _Thread
 from traces.xla.hlo import parse_instruction
 
 

@@ -5,7 +5,7 @@ import pytest
 from experiments.questions.metrics import metrics
 from helpers.places import SHARED
 from traces.load import load
-from traces.profiler.phases import phase_of
+from traces.profiler.ranges import phase_of
 
 GRAPHS = SHARED / "traces" / "graphs"
 

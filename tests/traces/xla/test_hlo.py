@@ -17,10 +17,10 @@ from traces.xla.hlo import (
     iota_groups,
     mesh_groups,
     parse_instruction,
+    parse_module,
     peers_of,
     replica_group_of,
 )
-from traces.xla.hlo_proto import parse_module
 
 
 def read(text: str) -> HloOp:

@@ -98,7 +98,10 @@ class ChakraNode(Protocol):
 
 def _file() -> FileDescriptorProto:
     file = FileDescriptorProto(name="twofold/et_def.proto", package=_PACKAGE, syntax="proto3")
-    file.enum_type.append(_node_type())
+    enum = EnumDescriptorProto(name="NodeType")
+    for number, name in enumerate(TYPES):
+        enum.value.add(name=name, number=number)
+    file.enum_type.append(enum)
     for scalar in _SCALARS:
         _add(file, _list_name(scalar), (1, "values", scalar, "many"))
     _add_attribute(file)
@@ -131,13 +134,6 @@ def _add_node(file: FileDescriptorProto, name: str, attributes: tuple[str, str, 
 
 
 _TEXTS = ((1, "values"), (2, "shapes"), (3, "types"))
-
-
-def _node_type() -> EnumDescriptorProto:
-    enum = EnumDescriptorProto(name="NodeType")
-    for number, name in enumerate(TYPES):
-        enum.value.add(name=name, number=number)
-    return enum
 
 
 def _list_name(scalar: str) -> str:

@@ -246,6 +246,15 @@ def _megatron(job: Job) -> str:
     _of_choices(_RECOMPUTE, run.recompute, "recompute", "megatron")
     if run.attention == "flex":
         _refuse("megatron", "it has no flex attention")
+    states: dict[str, Value] = {}
+    if run.optimizer == "adam-bf16":
+        states = {
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": "bf16",
+            "exp_avg_sq_dtype": "bf16",
+        }
+    is_summed_in_fp32 = bytes_per_element(run.gradient) == 4
+    name = "accumulate_allreduce_grads_in_fp32" if is_summed_in_fp32 else "grad_reduce_in_bf16"
     arguments: dict[str, Value] = {
         **_shape(plan.model, "megatron"),
         **_megatron_style(plan.model),
@@ -256,7 +265,8 @@ def _megatron(job: Job) -> str:
         "global_batch_size": run.global_batch,
         **_precision(job, "megatron"),
         "optimizer": _OPTIMIZERS[run.optimizer],
-        **_megatron_states(run),
+        **states,
+        name: True,
         **_RECOMPUTE[run.recompute],
         "attention_backend": run.attention,
         "attention_dropout": 0.1 if run.dropout else 0.0,
@@ -316,19 +326,6 @@ def _megatron_style(model: Model) -> dict[str, Value]:
         if model.global_every is not None:
             style["window_attn_skip_freq"] = model.global_every
     return style
-
-
-def _megatron_states(run: Training) -> dict[str, Value]:
-    states: dict[str, Value] = {}
-    if run.optimizer == "adam-bf16":
-        states = {
-            "use_precision_aware_optimizer": True,
-            "exp_avg_dtype": "bf16",
-            "exp_avg_sq_dtype": "bf16",
-        }
-    is_summed_in_fp32 = bytes_per_element(run.gradient) == 4
-    name = "accumulate_allreduce_grads_in_fp32" if is_summed_in_fp32 else "grad_reduce_in_bf16"
-    return states | {name: True}
 
 
 def _megatron_sharding(job: Job) -> dict[str, Value]:

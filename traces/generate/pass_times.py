@@ -20,7 +20,6 @@ from traces.generate.inference import (
 )
 from traces.generate.kernel_times import ExpertGemms, Gemm, KernelTimes, Shape, Streaming
 from traces.generate.layers import Exchange, LayerPart, ModelBlock
-from traces.generate.model import Model
 
 ExchangeTime = Callable[[Exchange], float]
 """Time (s) of a collective on an idle network."""
@@ -235,7 +234,14 @@ def _attention(
     windowed: bool | None = None,
 ) -> Matrix:
     """Return times of attention's scores over all layers, or those with (without) a window (s)."""
-    layers = _layers_of(batch.model, windowed=windowed)
+    # Layers whose attention differs, those with (without) a window, and how many are like each.
+    first: dict[tuple[object, ...], int] = {}
+    alike: Counter[int] = Counter()
+    for index in range(batch.model.layers):
+        kind = (batch.model.window_at(index), batch.model.delta_at(index))
+        if windowed is None or windowed == (kind != (None, None)):
+            alike[first.setdefault(kind, index)] += 1
+    layers = list(alike.items())
     cells: list[list[tuple[LayerPart, int]]] = []
     for count in counts:
         for size in sizes:
@@ -249,17 +255,6 @@ def _attention(
     )
     times = [sum(alike * clock.part(part, scores=True) for part, alike in cell) for cell in cells]
     return np.ascontiguousarray(np.reshape(np.array(times, dtype=float), (len(counts), len(sizes))))
-
-
-def _layers_of(model: Model, *, windowed: bool | None) -> list[tuple[int, int]]:
-    """Layers whose attention differs, those with (without) a window, and how many are like each."""
-    first: dict[tuple[object, ...], int] = {}
-    alike: Counter[int] = Counter()
-    for index in range(model.layers):
-        kind = (model.window_at(index), model.delta_at(index))
-        if windowed is None or windowed == (kind != (None, None)):
-            alike[first.setdefault(kind, index)] += 1
-    return list(alike.items())
 
 
 def padded(sizes: Sequence[int], tokens: int) -> int:

@@ -70,6 +70,14 @@ def counters(ranks: Sequence[RankCounts]) -> Counters:
     blocks, lasting = _pooled(rank.kernels for rank in ranks)
     moved, copying = _pooled(rank.copies for rank in ranks)
     long = (blocks > _COVERED) & (lasting > _LONG)
+    # Greatest over mean of what ranks receive, by what the recorded ranks say that they send.
+    received: dict[tuple[int, ...], Floats] = {}
+    for rank in ranks:
+        for group, sent in rank.tokens.items():
+            received[group] = received.get(group, np.zeros(1)) + sent
+    busiest = [
+        float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
+    ]
     return Counters(
         sm_coverage=_share(np.minimum(1.0, blocks) * lasting, lasting),
         compute_bound=_share(lasting[long], lasting),
@@ -78,7 +86,7 @@ def counters(ranks: Sequence[RankCounts]) -> Counters:
         copying=float(copying.sum()) if len(moved) else np.nan,
         link_sent=_mean([rank.sent for rank in ranks]),
         link_received=_mean([rank.received for rank in ranks]),
-        busiest_receiver=_busiest_receiver(ranks),
+        busiest_receiver=max(busiest, default=float("nan")),
     )
 
 
@@ -113,18 +121,3 @@ def _links(rank: RankTrace, window: Window, name: re.Pattern[str]) -> float:
 def _mean(shares: Sequence[float]) -> float:
     sampled = [share for share in shares if not np.isnan(share)]
     return float(np.mean(sampled)) if sampled else float("nan")
-
-
-def _busiest_receiver(ranks: Iterable[RankCounts]) -> float:
-    """Greatest over mean of what ranks receive, by what the recorded ranks say that they send.
-
-    Where experts are spread over ranks that is how unevenly tokens are routed to them.
-    """
-    received: dict[tuple[int, ...], Floats] = {}
-    for rank in ranks:
-        for group, sent in rank.tokens.items():
-            received[group] = received.get(group, np.zeros(1)) + sent
-    busiest = [
-        float(totals.max() / totals.mean()) for totals in received.values() if totals.sum() > 0
-    ]
-    return max(busiest, default=float("nan"))

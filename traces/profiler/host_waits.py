@@ -452,7 +452,12 @@ def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]
     """Find who woke whom among the threads of a step; nobody wakes the main thread at its start."""
     quiet = sorted(silences(trace, window), key=lambda silence: (silence.start, silence.thread))
     begins = [silence.start for silence in quiet]
-    active = _active(quiet, window)
+    # Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s).
+    active: dict[int, Floats] = {}
+    for thread in {silence.thread for silence in quiet}:
+        intervals = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
+        edges = np.clip([window.start, *np.ravel(intervals), window.end], window.start, window.end)
+        active[thread] = edges.reshape(-1, 2)
     turns = {
         (thread, partner): _take_turns(active[thread], active[partner])
         for thread in active
@@ -469,16 +474,6 @@ def handovers(trace: RankTrace, window: Window, main: int) -> Iterator[Handover]
                 yield Handover(slept.thread, slept.start, slept.end, partner.thread, partner.start)
                 break
             candidate -= 1
-
-
-def _active(quiet: list[Silence], window: Window) -> dict[int, Floats]:
-    """Stretches in which each thread shows signs of life, shape ``(stretches, 2)`` (s)."""
-    stretches: dict[int, Floats] = {}
-    for thread in {silence.thread for silence in quiet}:
-        intervals = [(silence.start, silence.end) for silence in quiet if silence.thread == thread]
-        edges = np.clip([window.start, *np.ravel(intervals), window.end], window.start, window.end)
-        stretches[thread] = edges.reshape(-1, 2)
-    return stretches
 
 
 _TOGETHER = 0.2

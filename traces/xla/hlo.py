@@ -315,6 +315,8 @@ def parse_instruction(text: str) -> HloOp | None:
     inputs = tuple(part for match in _TOKEN.finditer(operands) for part in _part(match))
     what, phase = split_phase(opcode[1])
     listed = _PAIRS.search(attributes)
+    # ``metadata={op_name="..."}`` says where the program made an instruction.
+    match = _MADE_BY.search(attributes)
     return HloOp(
         name=name[1],
         opcode=what,
@@ -326,14 +328,8 @@ def parse_instruction(text: str) -> HloOp | None:
         channel="channel_id=" in attributes,
         global_ids="use_global_device_ids=true" in attributes,
         operands=tuple(_OPERAND.findall(operands)),
-        scope=_scope(attributes),
+        scope=scope_of(match[1]) if match else "",
     )
-
-
-def _scope(attributes: str) -> str:
-    """Read where the program made an instruction from its ``metadata={op_name="..."}``."""
-    match = _MADE_BY.search(attributes)
-    return scope_of(match[1]) if match else ""
 
 
 def _shape(text: str, at: int) -> tuple[tuple[tuple[HloArray, ...], ...], int]:

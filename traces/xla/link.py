@@ -112,13 +112,18 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
             f"{len(graphs)} of {job_ranks} ranks were recorded; the others are taken to arrive at "
             "each collective when the profile shows they did"
         )
+    # Ops whose launch is in the profile: their own, or that of the program run they belong to.
+    count = 0
+    for part in choice.parts:
+        runs = {op.run for op in part.ops if op.launch is not None}
+        count += sum(1 for op in part.ops if op.run in runs)
     return Coverage(
         step=choice.step,
         steps=choice.steps,
         ranks=tuple(graph.rank for graph in graphs),
         ranks_in_job=job_ranks,
         kernels=len(kernels),
-        launches_paired=_launched(choice),
+        launches_paired=count,
         collectives=len(calls),
         collectives_matched=sum(1 for call in whole if call.label != UNKNOWN_GROUP),
         sizes_known=sum(1 for call in calls if not np.isnan(call.size)),
@@ -128,12 +133,3 @@ def _coverage(  # noqa: PLR0913 - what the parts of loading know, side by side
         skipped=tuple(skipped),
         notes=tuple(notes),
     )
-
-
-def _launched(choice: StepChoice) -> int:
-    """Ops whose launch is in the profile: their own, or that of the program run they belong to."""
-    count = 0
-    for part in choice.parts:
-        runs = {op.run for op in part.ops if op.launch is not None}
-        count += sum(1 for op in part.ops if op.run in runs)
-    return count

@@ -79,7 +79,13 @@ def _rank_trace(
     first = min(int(column[0]) for column in (device["start"], host["start"]) if len(column))
     comms: list[CommRecord] = []
     comm_of_device = _device_comms(unit, device, host, comms, communicators)
-    comm_of_name = _host_comms(export, comms)
+    # The record of what a name says, by the name's index; -1 for none.
+    comm_of_name = np.full(max(1, len(export.names)), -1, dtype=np.int64)
+    for index, name in enumerate(export.names):
+        if is_comm(name) or name.startswith(("nccl", "pnccl")):
+            word = name.rpartition(":")[2].partition(" ")[0] if ":" in name else ""
+            comm_of_name[index] = len(comms)
+            comms.append(CommRecord(collective=word))
     threads, thread = np.unique(host["thread"], return_inverse=True)
     streams, stream = np.unique(device["streamId"], return_inverse=True)
     labels = tuple(f"stream {stream_id}" for stream_id in streams.tolist())
@@ -164,20 +170,6 @@ def _host(unit: GpuProcess, export: Export) -> tuple[IntColumns, NDArray[np.uint
     # Of events that start together the longest first: it encloses the others.
     order = np.lexsort((-columns["end"], columns["start"]))
     return IntColumns(columns).only(order), kinds[order]
-
-
-def _host_comms(export: Export, comms: list[CommRecord]) -> NDArray[np.int64]:
-    """Return by each name's index the record of what the name says, -1 for none.
-
-    A call of NCCL has its record on its kernel; here it only marks that it is one.
-    """
-    comm_of_name = np.full(max(1, len(export.names)), -1, dtype=np.int64)
-    for index, name in enumerate(export.names):
-        if is_comm(name) or name.startswith(("nccl", "pnccl")):
-            word = name.rpartition(":")[2].partition(" ")[0] if ":" in name else ""
-            comm_of_name[index] = len(comms)
-            comms.append(CommRecord(collective=word))
-    return comm_of_name
 
 
 def _device_comms(

@@ -106,26 +106,12 @@ def rail(shape: RailShape, *, oversubscription: float = 1.0, **cable: Unpack[Cab
     ``2 (n r + r s)`` links, diameter 4 (2 within a rail, and for a single rail). A cable to a
     spine has bandwidth ``n B / (s * oversubscription)``, so that for ``r`` even and an
     oversubscription of at least ``1`` whole rails on a side make the least cut:
-    ``(r / 2) n B / oversubscription``.
-
-    Parameters
-    ----------
-    shape
-        How many nodes, rails and spines.
-    oversubscription
-        Bandwidth of a lower switch down over its bandwidth up.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    ``(r / 2) n B / oversubscription``. Parameters and errors are those of :func:`leaf_spine`.
 
     Returns
     -------
     Topology
         Named ``rail(n=…, r=…, s=…)``, with nodes ``"rail:0"`` and ``"spine:0"``.
-
-    Raises
-    ------
-    TopologyError
-        If the oversubscription or the bandwidth is not positive, or the latency negative.
 
     Examples
     --------
@@ -160,24 +146,13 @@ def fat_tree(ports: int, **cable: Unpack[Cable]) -> Topology:
     """Three levels of switches that all have ``k`` = ``ports`` ports, nothing oversubscribed.
 
     ``k**3 / 4`` ranks, ``5 k**2 / 4`` switches, ``3 k**3 / 2`` links, diameter 6, bisection
-    bandwidth ``(k**3 / 8) B``.
-
-    Parameters
-    ----------
-    ports
-        Ports of every switch, ``k``, an even number.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    bandwidth ``(k**3 / 8) B``. ``ports`` are an even number; ``cable`` and errors are those of
+    :func:`leaf_spine`.
 
     Returns
     -------
     Topology
         Named ``fat_tree(k)``, with nodes ``"edge:POD.0"``, ``"aggregation:POD.0"``, ``"core:0.0"``.
-
-    Raises
-    ------
-    TopologyError
-        If the ports are not an even number, the bandwidth not positive or the latency negative.
 
     Examples
     --------

@@ -94,11 +94,6 @@ def dragonfly(
     Topology
         Named ``dragonfly(g=…, a=…, p=…, h=…)``; routers are the nodes ``"router:GROUP.ROUTER"``.
 
-    Raises
-    ------
-    TopologyError
-        If a bandwidth is not positive or the latency negative.
-
     Examples
     --------
     >>> shape = DragonflyShape(groups=9, routers=4, ranks_per_router=2, global_links=2)

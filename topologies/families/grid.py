@@ -72,27 +72,13 @@ def mesh(
 
     Without ``wrap``: ``n = prod(dimensions)`` nodes, ``2 n (d - 1) / d`` links per dimension,
     diameter ``sum(d - 1)``, bisection bandwidth ``(n / d) B`` where ``d``, the longest dimension,
-    is even.
-
-    Parameters
-    ----------
-    dimensions
-        Lengths of the grid.
-    wrap
-        Which dimensions close, one entry each; none if it is not given.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    is even. Parameters and errors are those of :func:`torus`; ``wrap`` has one entry for each
+    dimension.
 
     Returns
     -------
     Topology
         Named ``mesh(4x8)`` or ``mesh(4x8, wrap=yn)``.
-
-    Raises
-    ------
-    TopologyError
-        If a length or the bandwidth is not positive, ``wrap`` has another length, or the latency
-        is negative.
 
     Examples
     --------
@@ -152,23 +138,12 @@ def hypercube(order: int, **cable: Unpack[Cable]) -> Topology:
     """``n = 2 ** order`` ranks, joined where their numbers differ in one bit.
 
     ``n`` nodes, ``n * order`` links, diameter ``order``, bisection bandwidth ``(n / 2) B``.
-
-    Parameters
-    ----------
-    order
-        Dimensions of the cube, ``log2 n``.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    Parameters and errors are those of :func:`torus`, but for the ``order``, 0 or more.
 
     Returns
     -------
     Topology
         Named ``hypercube(order)``.
-
-    Raises
-    ------
-    TopologyError
-        If the order or the latency is negative, or the bandwidth not positive.
 
     Examples
     --------

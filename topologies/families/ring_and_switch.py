@@ -76,24 +76,12 @@ def switch(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
     ``n + 1`` nodes, ``2n`` links, diameter 2, bisection bandwidth ``(n // 2) B``: a crossbar
     (Dally and Towles 2004, chapter 6). ``latency`` is that of one link, so a message between two
-    ranks pays it twice.
-
-    Parameters
-    ----------
-    ranks
-        Number of ranks, ``n``.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    ranks pays it twice. Parameters and errors are those of :func:`ring`.
 
     Returns
     -------
     Topology
         Named ``switch(n)``; the switch is the node ``"switch"``.
-
-    Raises
-    ------
-    TopologyError
-        If there is no rank, the bandwidth is not positive or the latency negative.
 
     Examples
     --------
@@ -110,24 +98,12 @@ def fully_connected(ranks: int, **cable: Unpack[Cable]) -> Topology:
 
     ``n`` nodes, ``n(n - 1)`` links, diameter 1, bisection bandwidth
     ``(n // 2) * ((n + 1) // 2) * B``: the links of the complete bipartite graph between the
-    halves.
-
-    Parameters
-    ----------
-    ranks
-        Number of ranks, ``n``.
-    **cable
-        ``bandwidth`` ``B``, ``latency``, ``resource``: :class:`~topologies.families.family.Cable`.
+    halves. Parameters and errors are those of :func:`ring`.
 
     Returns
     -------
     Topology
         Named ``fully_connected(n)``.
-
-    Raises
-    ------
-    TopologyError
-        If there is no rank, the bandwidth is not positive or the latency negative.
 
     Examples
     --------

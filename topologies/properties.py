@@ -152,11 +152,6 @@ def middle_cut(network: Topology) -> float:
     network
         A topology of at least 2 ranks and at most :data:`MOST_LINKS` links.
 
-    Returns
-    -------
-    float
-        Bandwidth (B/s).
-
     Raises
     ------
     TopologyError

@@ -33,13 +33,6 @@ _FEWEST = 3
 def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
     """Read logs of one machine.
 
-    Parameters
-    ----------
-    paths
-        Files of any of the forms; their names give nothing.
-    layout
-        What the user says where a log does not.
-
     Returns
     -------
     list of BenchmarkLog

@@ -210,11 +210,6 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
         algorithm with less of it.
     ``drain``
         What a rank needs of itself after the end of a call.
-
-    Returns
-    -------
-    dict of str to float
-        Seconds; only causes of which there is some.
     """
     totals: dict[str, float] = {}
     for segment in path:

@@ -35,11 +35,6 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     job_ranks
         How many ranks there are to be in all; those that are nobody's do nothing.
 
-    Returns
-    -------
-    Workload
-        Of as many ops, in the same order.
-
     Raises
     ------
     WorkloadError

@@ -203,13 +203,7 @@ class Loop:
         self._report(simulation.progress, total)
 
     def go_on(self, most: int) -> int:
-        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left.
-
-        Returns
-        -------
-        int
-            ``PAUSED``, ``RANG`` or ``DONE``.
-        """
+        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left."""
         while True:
             reason = go_on(self.world, most)
             if reason == NEEDS_EVENTS:

@@ -118,14 +118,7 @@ def everyone(workload: Workload, reason: str = "") -> WrittenOut:
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
-    """Give some ranks, besides those that are there, the programs of those that stand for them.
-
-    Parameters
-    ----------
-    workload
-        With copies; one without is returned as it is.
-    ranks
-        Of the job; None: all.
+    """Give some ranks, all if None, the programs of those that stand for them.
 
     Returns
     -------

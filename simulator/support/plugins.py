@@ -42,16 +42,6 @@ class Plugin:
 def plugins(group: str) -> tuple[Plugin, ...]:
     """List what installed distributions add to a group, without importing any of it.
 
-    Parameters
-    ----------
-    group
-        One of :data:`GROUPS`.
-
-    Returns
-    -------
-    tuple of Plugin
-        By name, then by distribution.
-
     Examples
     --------
     >>> plugins("twofold.nothing")
@@ -105,11 +95,6 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
     check
         Returns what was imported as what it has to be; raises TwofoldError, ``TypeError`` or
         ``ValueError`` if it is not.
-
-    Returns
-    -------
-    Value
-        What ``check`` returns.
 
     Raises
     ------

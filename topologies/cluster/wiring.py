@@ -195,20 +195,6 @@ class Wiring(ClusterPart):
 def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> dict[str, int]:
     """Vertices that a vertex reaches, and over how many cables at least.
 
-    Parameters
-    ----------
-    start
-        Where to begin; 0 cables away.
-    cables
-        Those that may be used.
-    past_gpus
-        Whether the way may lead over other GPUs.
-
-    Returns
-    -------
-    dict
-        From vertex to cables.
-
     Examples
     --------
     >>> cables = [Cable(source="gpu0", target="switch", tier="pcie"),

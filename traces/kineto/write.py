@@ -49,11 +49,6 @@ def write_kineto(
     first
         The number of the first step.
 
-    Returns
-    -------
-    tuple of Path
-        ``rank<N>.json.gz`` of every rank, in order.
-
     Raises
     ------
     WorkloadError

@@ -69,11 +69,6 @@ class Surface:
         points
             Sizes, shape ``(shapes, dimensions)``, positive.
 
-        Returns
-        -------
-        tuple
-            Times in s and truth, one for each shape.
-
         Examples
         --------
         >>> axis = np.log([1.0, 4.0])

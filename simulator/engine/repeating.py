@@ -152,39 +152,6 @@ def repeat_together(
         If a step cannot end.
     WorkloadError
         If two jobs have ops on one rank, or a step takes no time and would be repeated for ever.
-
-    Examples
-    --------
-    Two jobs send 1 GB each over one link of 1 GB/s, one of them half as often: both get half of it
-    until the shorter message is through.
-
-    >>> from simulator.builder import WorkloadBuilder
-    >>> from simulator.schedule import Plan, Schedule, Step
-    >>> from simulator.topology import Link, topology
-    >>> from simulator.calls import CallRow
-    >>> from simulator.workload import What
-    >>> def message(sender, receiver, size):
-    ...     builder = WorkloadBuilder(job_ranks=4)
-    ...     pair = builder.group((sender, receiver))
-    ...     call = builder.call(CallRow("send_receive", pair, sequence=0, size=size))
-    ...     for rank, what in ((sender, What.SEND), (receiver, What.RECEIVE)):
-    ...         _ = builder.op(what, rank=rank, lane="nic", name="message", duration=0.0, call=call)
-    ...     return builder.build()
-    >>> ways = [(0, "a"), (1, "a"), ("b", 2), ("b", 3)]
-    >>> links = [Link(*way, 10e9, 0.0) for way in ways] + [Link("a", "b", 1e9, 0.0)]
-    >>> shared = topology("two switches", 4, links)
-    >>> once = Step(np.array([0]), np.array([1]), np.array([0]), np.array([1]), reduce=False)
-    >>> plan = Plan(Schedule("send_receive", "direct", ranks=2, chunks=1, parts=1, steps=(once,)))
-    >>> costs = Costs(shared, lambda call, network: plan)
-    >>> both = [
-    ...     RepeatedJob("a", message(0, 2, 1e9), costs, steps=2),
-    ...     RepeatedJob("b", message(1, 3, 3e9), costs, steps=1),
-    ... ]
-    >>> found = repeat_together(both, shared)
-    >>> [[round(length, 9) for length in job.length] for job in found.jobs]
-    [[2.0, 2.0], [5.0]]
-    >>> round(found.link_bytes[4])
-    5000000000
     """
     owner: dict[int, str] = {}
     for job in jobs:

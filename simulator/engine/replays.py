@@ -50,31 +50,6 @@ class Replays:
 
     Each point comes with its own workload and costs. It is looked up what is the same as of a point
     before: the calls, the graph of links with its routes, and the transfers of each call.
-
-    Examples
-    --------
-    Two messages of 1 MB to one rank, on links of 1 and of 2 GB/s:
-
-    >>> from simulator.builder import WorkloadBuilder
-    >>> from simulator.schedule import Plan, Schedule, Step
-    >>> from simulator.topology import Link, topology
-    >>> from simulator.calls import CallRow
-    >>> from simulator.workload import What
-    >>> zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
-    >>> step = Step(zero, one, zero, one, reduce=False)
-    >>> plan = Plan(Schedule("send_receive", "direct", 2, 1, 1, (step,)))
-    >>> builder = WorkloadBuilder(job_ranks=3)
-    >>> for sender in (0, 1):
-    ...     call = builder.call(CallRow("send_receive", builder.group((sender, 2)), sender, 1e6))
-    ...     for rank, what in ((sender, What.SEND), (2, What.RECEIVE)):
-    ...         _ = builder.op(what, rank=rank, lane="s", name="m", duration=0.0, call=call)
-    >>> step, replays = builder.build(), Replays()
-    >>> for bandwidth in (1e9, 2e9):
-    ...     links = [Link(0, "switch", bandwidth, 0.0), Link(1, "switch", bandwidth, 0.0)]
-    ...     network = topology("switch", 3, [*links, Link("switch", 2, bandwidth, 0.0)])
-    ...     print(f"{1e3 * replays.makespan(step, Costs(network, lambda *_: plan)):.1f} ms")
-    2.0 ms
-    1.0 ms
     """
 
     _kept: list[_Kept] = field(default_factory=list)

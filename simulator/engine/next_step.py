@@ -172,18 +172,11 @@ def begins(edges: Joints, end: Floats) -> Floats:
 
 def shifted(timeline: Timeline, by: float) -> Timeline:
     """Return a timeline whose times are all later by ``by`` (s), when ops are ready among them."""
-    return Timeline(
+    return replace(
+        timeline,
         workload=timeline.workload.lasting(ready=timeline.workload.ready + by),
-        topology=timeline.topology,
-        engine=timeline.engine,
         start=timeline.start + by,
         end=timeline.end + by,
-        released_by=timeline.released_by,
         call_start=timeline.call_start + by,
         call_end=timeline.call_end + by,
-        call_released_by=timeline.call_released_by,
-        call_spent=timeline.call_spent,
-        link_bytes=timeline.link_bytes,
-        plans=timeline.plans,
-        folded=timeline.folded,
     )

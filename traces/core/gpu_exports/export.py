@@ -1,7 +1,7 @@
 """What a tool exports of processes on GPUs, in columns: device events, API calls, ranges, waits."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -56,15 +56,7 @@ class Ranges:
 
     def only(self, rows: NDArray[np.bool_]) -> "Ranges":
         """Take the ranges of a mask."""
-        return Ranges(
-            row=self.row[rows],
-            start=self.start[rows],
-            end=self.end[rows],
-            thread=self.thread[rows],
-            name=self.name[rows],
-            nested=self.nested[rows],
-            operator=self.operator[rows],
-        )
+        return Ranges(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

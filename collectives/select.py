@@ -366,11 +366,6 @@ def added_algorithm(kind: str, name: str) -> Algorithm | None:
     kind, name
         Of the collective, and of the algorithm.
 
-    Returns
-    -------
-    callable or None
-        From the number of ranks to the schedule.
-
     Raises
     ------
     PluginError

@@ -117,11 +117,8 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
 
     A call's bytes (``wire``) are spread evenly over the time it moves.
 
-    Returns
-    -------
-    list of TrafficWindow
-        In order of time, then by kind and group in order of their first call; over all parts they
-        add up to :func:`call_volumes`.
+    In order of time, then by kind and group in order of their first call; over all parts they add
+    up to :func:`call_volumes`.
     """
     workload = run.workload
     edges = np.linspace(0.0, float(run.end.max(initial=0.0)), windows + 1)

@@ -80,6 +80,8 @@ def with_copies(
 ) -> Workload:
     """Put copies behind the ranks that are there.
 
+    What was measured of an original is not that of a copy: it is NaN.
+
     Parameters
     ----------
     workload
@@ -90,11 +92,6 @@ def with_copies(
         Calls that only copies join; they are numbered on from those of the workload.
     groups
         All groups that calls name, those of the workload first.
-
-    Returns
-    -------
-    Workload
-        What was measured of an original is not that of a copy: it is NaN.
     """
     rows = np.concatenate([np.arange(len(workload)), *(copy.program.ops for copy in copies)])
     sizes = [len(copy.program.ops) for copy in copies]

@@ -33,10 +33,7 @@ _FEWEST = 3
 def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
     """Read logs of one machine.
 
-    Returns
-    -------
-    list of BenchmarkLog
-        One for each file, all with at least one call; one for all files of the Inspector.
+    One for each file, all with at least one call; one for all files of the Inspector.
 
     Raises
     ------

@@ -43,10 +43,7 @@ class Segment(NamedTuple):
 def critical_path(timeline: Timeline) -> list[Segment]:
     """Segments of the critical path in order of time; their durations add up to the makespan.
 
-    Returns
-    -------
-    list of Segment
-        They tile the time from 0 to the makespan; empty for a workload without ops.
+    They tile the time from 0 to the makespan; empty for a workload without ops.
 
     Examples
     --------

@@ -135,10 +135,7 @@ class _Point:
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
     """Attribute the difference of two steps, ``changed`` less ``base``, to what differs in them.
 
-    Returns
-    -------
-    Parts
-        They add up to ``changed.makespan - base.makespan``.
+    They add up to ``changed.makespan - base.makespan``.
 
     Raises
     ------

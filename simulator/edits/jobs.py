@@ -74,16 +74,13 @@ _OF_CALLS = ("kind", "sequence", "size", "transfer", "factor", "late", "eager")
 def merged(workloads: Sequence[Workload]) -> Workload:
     """Put jobs together that run on different ranks of one machine.
 
+    Ops, calls and groups of the first, then of the second, and so on.
+
     Parameters
     ----------
     workloads
         Of as many ``job_ranks``, those of the machine, on different ones
         (:func:`simulator.edits.jobs.moved`), without copies; one or more.
-
-    Returns
-    -------
-    Workload
-        Ops, calls and groups of the first, then of the second, and so on.
 
     Raises
     ------
@@ -234,6 +231,8 @@ def fold_jobs(
 ) -> FoldedJobs:
     """Keep of each job as few ranks as tell the times of all, beside the other jobs.
 
+    Steps of the jobs in their order; whole where nothing is folded.
+
     Parameters
     ----------
     workloads
@@ -245,11 +244,6 @@ def fold_jobs(
     pays, part
         Fold only where at a glance there are so many parts of the network for each that differs;
         ``part`` is that of each rank, shape ``(ranks,)``, its own number if not given.
-
-    Returns
-    -------
-    FoldedJobs
-        Steps of the jobs in their order; whole where nothing is folded.
     """
     marked, marks = _marked(workloads)
     each = np.ones(marked.job_ranks)

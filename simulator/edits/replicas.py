@@ -101,6 +101,8 @@ class ReplicaLayout:
 def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     """Return the step of the job with that layout; the first copy of every rank is written out.
 
+    Its ``copies`` say what the ranks do that are not written out.
+
     Parameters
     ----------
     workload
@@ -109,11 +111,6 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         Which groups join all copies of their members, shape ``(groups,)``.
     layout
         Of a job of as many ranks.
-
-    Returns
-    -------
-    Workload
-        With ``copies`` that say what the ranks do that are not written out.
 
     Raises
     ------

@@ -62,10 +62,7 @@ class _Links(NamedTuple):
 def meeting(timeline: Timeline, costs: Costs) -> Mask:
     """Mark the calls that are on a link while another call is.
 
-    Returns
-    -------
-    NDArray[np.bool_]
-        Shape ``(calls,)``. One that begins when another ends does not meet it.
+    Shape ``(calls,)``. One that begins when another ends does not meet it.
 
     Examples
     --------

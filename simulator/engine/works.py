@@ -174,11 +174,8 @@ class Works:
     def again(self, costs: Costs) -> "tuple[Works, list[Work]] | None":
         """Say what the same calls are on another network of the same graph.
 
-        Returns
-        -------
-        Works, list of Work
-            Which take over what has been written; None where it cannot be: on another graph, where
-            links are not alike any more that were, or where a call goes by other transfers.
+        They take over what has been written; None where it cannot be: on another graph, where
+        links are not alike any more that were, or where a call goes by other transfers.
         """
         like, network = self.likeness, costs.topology
         if like is None or not (like.serves(network, like.domains) and self._routes_as(network)):

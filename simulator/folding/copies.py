@@ -120,10 +120,7 @@ def everyone(workload: Workload, reason: str = "") -> WrittenOut:
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
     """Give some ranks, all if None, the programs of those that stand for them.
 
-    Returns
-    -------
-    Workload
-        Without copies. What was measured of an original is not that of a copy: it is NaN.
+    The result has no copies. What was measured of an original is not that of a copy: it is NaN.
     """
     copies = workload.copies
     if copies is None:

@@ -69,10 +69,7 @@ Place = tuple[int, int]
 def places(text: str) -> dict[Keys, Place]:
     r"""Return where each value of YAML text begins; one of a table at its key.
 
-    Returns
-    -------
-    dict
-        Line and column by the keys and indices that lead to the value; ``()`` is the whole.
+    Line and column by the keys and indices that lead to the value; ``()`` is the whole.
 
     Examples
     --------

@@ -371,10 +371,7 @@ _UNITS = {
 def cluster_text(cluster: Cluster) -> str:
     """Write a cluster as YAML that reads back as the same, to the last bit.
 
-    Returns
-    -------
-    str
-        YAML in the style of the catalogue, the sources last.
+    YAML in the style of the catalogue, the sources last.
 
     Examples
     --------

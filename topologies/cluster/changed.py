@@ -490,6 +490,9 @@ def fabric_fields(
 ) -> Fabric | None:
     """Size a family of fabrics for the nodes of a job.
 
+    The fields of ``scale_out``, and how many nodes there is room for; None where the text is no
+    such name: a spec or a graph.
+
     Parameters
     ----------
     family
@@ -500,12 +503,6 @@ def fabric_fields(
         Of the job.
     stated
         Fields that are not to follow; ``ports`` are those of a switch.
-
-    Returns
-    -------
-    tuple or None
-        Fields of ``scale_out``, and how many nodes there is room for; None where the text is no
-        such name: a spec or a graph.
 
     Raises
     ------

@@ -30,10 +30,7 @@ Change = Callable[[Cluster, str, float], Cluster]
 def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
     """Write out kinds that are ``like`` another cluster: its nodes and NICs, as fields.
 
-    Returns
-    -------
-    dict
-        The table without ``like``. What a kind says itself counts, field by field.
+    The table without ``like``. What a kind says itself counts, field by field.
     """
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):
@@ -86,10 +83,7 @@ def _like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
 def split_resource(resource: str) -> tuple[str, str | None]:
     """Distinguish a resource of one kind of node from that of all.
 
-    Returns
-    -------
-    tuple
-        The resource of all, and the kind; None where no kind is named.
+    The resource of all, and the kind; None where no kind is named.
 
     Examples
     --------
@@ -174,11 +168,8 @@ def values_of_kinds(
 ) -> dict[str, float | int]:
     """Return the values that can be multiplied of a cluster whose nodes differ.
 
-    Returns
-    -------
-    dict
-        Of every resource the value of the first kind that has it, and that of every kind, as
-        ``scale_up@a100.bandwidth``.
+    Of every resource the value of the first kind that has it, and that of every kind, as
+    ``scale_up@a100.bandwidth``.
     """
     merged: dict[str, float | int] = {}
     by_kind: dict[str, float | int] = {}

@@ -196,10 +196,7 @@ def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[n
     other over links of ``scale_up`` alone are a domain; without links of another resource, or
     without any of ``scale_up``, all are one.
 
-    Returns
-    -------
-    ndarray of int32
-        Shape ``(ranks,)``, numbered by first appearance.
+    Shape ``(ranks,)``, numbered by first appearance.
 
     Raises
     ------

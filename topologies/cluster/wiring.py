@@ -247,11 +247,8 @@ def without_peer_access(data: Any) -> Any:
     node that is drawn keeps its PCIe; of any other half of the GPUs, and of the NICs, hang on each
     of two processors.
 
-    Returns
-    -------
-    object
-        The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where
-        peers have access, or meet over PCIe anyway.
+    The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where peers
+    have access, or meet over PCIe anyway.
 
     Raises
     ------

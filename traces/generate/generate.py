@@ -134,10 +134,7 @@ def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
 
     ``programs`` are at the rates of ``plan.accelerator``.
 
-    Returns
-    -------
-    Workload
-        The same ops whatever the rates; kernels of ``plan.others`` last as theirs have it.
+    The ops are the same whatever the rates; kernels of ``plan.others`` last as theirs have it.
     """
     workload = expand(programs, plan)
     duration = workload.duration

@@ -504,10 +504,7 @@ def in_order(messages: Sequence[Posted], *, recorded: bool = True) -> Iterator[B
     recorded
         Whether they are as they moved; else as they would move if none waited.
 
-    Yields
-    ------
-    Behind
-        An edge from a message that had begun before to the one that waits for it.
+    Each is an edge from a message that had begun before to the one that waits for it.
     """
     alone: dict[float, float] = {}
     for message in messages:

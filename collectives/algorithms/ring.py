@@ -423,13 +423,6 @@ def local_rings(positions: Ints, network: Topology) -> Ints:
     to the nearest that is left, and back too if it has direct links, of which it would leave one
     direction idle.
 
-    Parameters
-    ----------
-    positions
-        The ranks, shape ``(n,)``.
-    network
-        Where they are.
-
     Examples
     --------
     A square whose sides are cables:

@@ -116,14 +116,6 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
 
 
 def names_added(group: str, reserved: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names that distributions add to those that are there already.
-
-    Parameters
-    ----------
-    group
-        One of :data:`GROUPS`.
-    reserved
-        Names of twofold itself, which nobody else's can have.
-    """
+    """Names that distributions add to those that are there already."""
     names = dict.fromkeys(plugin.name for plugin in plugins(group))
     return tuple(name for name in names if name not in reserved)

@@ -114,12 +114,8 @@ class StageMemory:
 def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
     """Return what fills the memory of a rank of every pipeline stage.
 
-    In the order of the stages, bytes of one rank each.
-
-    Parameters
-    ----------
-    plan
-        Which step. All ranks of a stage hold equally much; uneven experts are taken as even.
+    In the order of the stages, bytes of one rank each: all ranks of a stage hold equally much, and
+    uneven experts are taken as even.
 
     Examples
     --------

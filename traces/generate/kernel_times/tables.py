@@ -64,11 +64,6 @@ class Surface:
     def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         """Return times at shapes, and whether each lies among measured points.
 
-        Parameters
-        ----------
-        points
-            Sizes, shape ``(shapes, dimensions)``, positive.
-
         Examples
         --------
         >>> axis = np.log([1.0, 4.0])

@@ -405,11 +405,6 @@ def shared_error(shares: Mapping[str, float]) -> float:
     Kernels that are known alike are off together, and so, to be on the safe side, are the others:
     shares of time times what each way was off.
 
-    Parameters
-    ----------
-    shares
-        Of the time of kernels, by how they are known; together 1, or nothing.
-
     Examples
     --------
     >>> shared_error({}), shared_error({"measured": 1.0}) == kernel_error("measured").shared

@@ -38,12 +38,7 @@ _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
 class ReplicaLayout:
     """Where the ranks of a job go: blocks of ``block`` ranks get ``grown`` ranks each.
 
-    Parameters
-    ----------
-    ranks
-        Of the job before.
-    block, grown
-        Ranks of a block before and after; ``block`` divides ``ranks``.
+    ``ranks`` are those of the job before; ``block`` divides them.
 
     Raises
     ------

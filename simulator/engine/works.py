@@ -35,16 +35,9 @@ _COMPARED = 2**19
 class Work:
     """What a call is to the links; the same for all calls that are like it.
 
-    Parameters
-    ----------
-    loads
-        What it puts on the links.
-    write
-        Writes it out, transfer by transfer; asked once, and only where it meets others.
-    overhead
-        What its software takes before its first transfer (s), if that is not in the program.
-    network
-        Where it goes on.
+    ``loads`` are what it puts on the links, ``overhead`` is what its software takes before its
+    first transfer (s), if that is not in the program. ``write`` writes it out, transfer by
+    transfer, and is asked once, where it meets others on its ``network``.
     """
 
     loads: tuple[Load, ...]

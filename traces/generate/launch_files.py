@@ -29,16 +29,8 @@ Value = str | int | float | bool
 class Job:
     """A plan on the nodes of a cluster.
 
-    Parameters
-    ----------
-    plan
-        A training step.
-    cluster
-        The cluster's name.
-    nodes, ranks_per_node
-        Where its ranks run: as many on each node.
-    environment
-        Variables of the communication library.
+    ``plan`` is a training step; as many of its ranks run on each node. ``environment`` has
+    variables of the communication library.
     """
 
     plan: GenerationPlan

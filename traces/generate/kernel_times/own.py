@@ -60,12 +60,8 @@ _DIMENSIONS: Mapping[type[Shape], tuple[str, ...]] = {
 class OwnKernels:
     """Kernels measured on one's own machine.
 
-    Parameters
-    ----------
-    source
-        Where they come from, for answers and messages.
-    rows
-        Shapes and their times in s.
+    ``rows`` are shapes and their times (s), ``source`` where they come from, for answers and
+    messages.
 
     Raises
     ------

@@ -61,14 +61,8 @@ class KernelTime(NamedTuple):
 class TableSource:
     """Tables of kernels, read when they are first asked for.
 
-    Parameters
-    ----------
-    keys
-        Which tables there are.
-    load
-        Makes one of them.
-    origin
-        How a shape among its measured ones is known.
+    ``keys`` are the tables that there are, ``load`` makes one of them, and ``origin`` says how a
+    shape among its measured ones is known.
     """
 
     keys: frozenset[Key]

@@ -76,11 +76,8 @@ def merged(workloads: Sequence[Workload]) -> Workload:
 
     Ops, calls and groups of the first, then of the second, and so on.
 
-    Parameters
-    ----------
-    workloads
-        Of as many ``job_ranks``, those of the machine, on different ones
-        (:func:`simulator.edits.jobs.moved`), without copies; one or more.
+    ``workloads``, one or more, are of as many ``job_ranks``, those of the machine, on different
+    ones (:func:`simulator.edits.jobs.moved`), without copies.
 
     Raises
     ------

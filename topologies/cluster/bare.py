@@ -43,12 +43,9 @@ def bare_network(text: str) -> Cluster:
 
     One domain and one node with all ranks, an unknown accelerator and no library.
 
-    Parameters
-    ----------
-    text
-        ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable, one
-        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
-        ``g.json@spray``.
+    ``text`` is ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable,
+    one direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
+    ``g.json@spray``.
 
     Raises
     ------

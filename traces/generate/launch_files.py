@@ -50,14 +50,9 @@ class Job:
 def launch_file(job: Job, launcher: str) -> str:
     """Return the file that starts a step.
 
-    Parameters
-    ----------
-    job
-        The step and its nodes.
-    launcher
-        ``megatron`` (a shell script that each node runs), ``torchtitan`` (TOML), ``nemo``
-        (a Python program), ``deepspeed`` (JSON) or ``slurm`` (a batch script that runs the command
-        behind it with one task for each GPU).
+    ``launcher`` is ``megatron`` (a shell script that each node runs), ``torchtitan`` (TOML),
+    ``nemo`` (a Python program), ``deepspeed`` (JSON) or ``slurm`` (a batch script that runs the
+    command behind it with one task for each GPU).
 
     Raises
     ------

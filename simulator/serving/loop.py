@@ -45,7 +45,7 @@ from simulator.serving.schedulers import (
     unseat,
 )
 from simulator.serving.state import HostRecord, PoolRecord, RunState, Surfaces, gap_bin
-from simulator.serving.surface import Batch, IterationSurface, iteration_time, shared_time
+from simulator.serving.surface import Batch, iteration_time, shared_time
 from simulator.support.compiled import hot_loop
 
 ROUND_ROBIN, LEAST_LOAD, SESSION, PREFIX = 0, 1, 2, 3
@@ -74,10 +74,11 @@ def serve_requests(run: RunState, surfaces: Surfaces, until: float, most: int) -
     limit = sums.iterations + most
     while True:
         now = sums.now
-        _end_due(run, now)
+        _end_due(run)
         _switch_due(run, now)
         _arrive(run, now)
-        _start_idle(run, surfaces, now)
+        for instance in range(run.instances.shape[0]):
+            _start(run, surfaces, instance)
         if sums.sends:
             return SEND
         if sums.done == run.states.shape[0]:
@@ -120,6 +121,16 @@ def _worker(run: RunState, number: int) -> Worker:
         run.counters[number],
         PrefixCache(caches.offset, caches.entries, caches.nodes[row]),
     )
+
+
+@hot_loop
+def _first_worker(run: RunState, instance: int) -> int:
+    """Return the first worker of an instance; those of the second pool come behind the others."""
+    first, second = run.fleet[0].first, run.fleet[0].second
+    ahead = first.workers // first.width
+    if instance < ahead:
+        return int(instance * first.width)
+    return int(first.workers + (instance - ahead) * second.width)
 
 
 @hot_loop
@@ -210,22 +221,12 @@ def _cheapest(run: RunState, request: int) -> int:
 
 
 @hot_loop
-def _start_idle(run: RunState, surfaces: Surfaces, now: float) -> None:
-    """Begin an iteration of each instance that has none, and work."""
-    fleet = run.fleet[0]
-    ahead = fleet.first.workers // fleet.first.width
-    for instance in range(min(ahead, run.instances.shape[0])):
-        _start(run, fleet.first, surfaces.first, instance, instance * fleet.first.width)
-    for instance in range(ahead, run.instances.shape[0]):
-        first = fleet.first.workers + (instance - ahead) * fleet.second.width
-        _start(run, fleet.second, surfaces.second, instance, first)
-
-
-@hot_loop
-def _start(
-    run: RunState, pool: PoolRecord, surface: IterationSurface, instance: int, first: int
-) -> None:
-    """Begin an iteration of an instance, whose workers begin with ``first``, if it is idle."""
+def _start(run: RunState, surfaces: Surfaces, instance: int) -> None:
+    """Begin an iteration of an instance, if it is idle and has work."""
+    fleet, first = run.fleet[0], _first_worker(run, instance)
+    pool, surface = fleet.first, surfaces.first
+    if first >= pool.workers:
+        pool, surface = fleet.second, surfaces.second
     # One that drains (2) goes on with what it has.
     if run.instances[instance].ends != math.inf or run.counters[first, DOWN] == 1:
         return
@@ -244,8 +245,7 @@ def _start(
             worker.counters[ITERATIONS] += run.client[0].poll if batch.chunks else 1
             computed = batch.decodes * batch.width + batch.chunk_tokens
             # What ranks do together takes the tokens of all, the rest those of the slowest.
-            alone = iteration_time(surface, batch)
-            alone -= shared_time(surface, computed, batch.chunks)
+            alone = iteration_time(surface, batch) - shared_time(surface, computed, batch.chunks)
             device = max(device, alone)
             mean += computed / pool.width
             most = max(most, computed)
@@ -398,24 +398,21 @@ def deliver(run: RunState, request: int) -> None:
 
 
 @hot_loop
-def _end_due(run: RunState, now: float) -> None:
+def _end_due(run: RunState) -> None:
     """End the iterations whose time has come."""
-    fleet = run.fleet[0]
-    ahead = fleet.first.workers // fleet.first.width
-    hands_on = int(fleet.second.workers > 0)
-    for instance in range(min(ahead, run.instances.shape[0])):
-        if run.instances[instance].ends <= now:
-            _end(run, fleet.first, instance, instance * fleet.first.width, hands_on)
-    for instance in range(ahead, run.instances.shape[0]):
-        if run.instances[instance].ends <= now:
-            first = fleet.first.workers + (instance - ahead) * fleet.second.width
-            _end(run, fleet.second, instance, first, 0)
+    for instance in range(run.instances.shape[0]):
+        if run.instances[instance].ends <= run.sums[0].now:
+            _end(run, instance)
 
 
 @hot_loop
-def _end(run: RunState, pool: PoolRecord, instance: int, first: int, hands_on: int) -> None:
-    """End the iteration of an instance, whose workers begin with ``first``."""
+def _end(run: RunState, instance: int) -> None:
+    """End the iteration of an instance."""
     now = run.sums[0].now
+    fleet, first = run.fleet[0], _first_worker(run, instance)
+    pool = fleet.first if first < fleet.first.workers else fleet.second
+    # Caches go from the first pool to the second, where there is one.
+    hands_on = int(first < fleet.first.workers and fleet.second.workers > 0)
     run.instances[instance].ends = math.inf
     for number in range(first, first + pool.width):
         worker = _worker(run, number)

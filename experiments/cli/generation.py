@@ -212,7 +212,7 @@ def generate(
 ) -> None:
     """Generate a step from a model's shape or a plan, and simulate it; no trace needed."""
     from experiments.questions.generate import generate as ask
-    from experiments.questions.generate import write_plan
+    from experiments.questions.generate import memory, write_plan
     from topologies import load_cluster
 
     _check(ctx)
@@ -220,7 +220,7 @@ def generate(
     plan = _plan_in(ctx, model) or _plan_of(ctx.params, where)
     write = ctx.params["write"]
     if ctx.params["memory_only"]:
-        _show_memory(plan, output)
+        show(memory(plan), output)
         return
     if (launcher := ctx.params["launch"]) is not None:
         _print_launch_file(plan, where, launcher, settings_of(ctx))
@@ -242,13 +242,6 @@ def generate(
             planned=keep,
         )
     show(report, output, html=html)
-
-
-def _show_memory(plan: "GenerationPlan", output: Output) -> None:
-    """Show what fills the memory of the ranks of a plan."""
-    from experiments.questions.generate import memory
-
-    show(memory(plan), output)
 
 
 def _print_launch_file(

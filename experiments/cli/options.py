@@ -127,22 +127,10 @@ def _step(value: str) -> str:
     return value
 
 
-def _step_or_none(value: str) -> str:
-    return _step(value) if value else ""
-
-
 def _resource(value: str) -> str:
     from experiments.scenario.resources import check_resource
 
     return checked(check_resource, value)
-
-
-def _resource_or_none(value: str) -> str:
-    return _resource(value) if value else ""
-
-
-def _several(values: list[str] | None) -> list[str]:
-    return [_resource(value) for value in values or ()]
 
 
 def _changes(values: list[str] | None) -> list[str]:
@@ -299,7 +287,7 @@ Resources = Annotated[
     typer.Option(
         "--resource",
         "-r",
-        callback=_several,
+        callback=lambda values: [_resource(value) for value in values or ()],
         autocompletion=completed(_resources),
         help="Only this resource; may be repeated.",
     ),
@@ -307,7 +295,7 @@ Resources = Annotated[
 Utility = Annotated[
     str,
     typer.Option(
-        callback=_resource_or_none,
+        callback=lambda value: _resource(value) if value else "",
         autocompletion=completed(_resources),
         help="Break down what more of this resource saves, by cause, module and rank.",
         show_default="none",
@@ -331,7 +319,7 @@ Changes = Annotated[
 StepB = Annotated[
     str,
     typer.Option(
-        callback=_step_or_none,
+        callback=lambda value: _step(value) if value else "",
         autocompletion=completed(lambda: ("median", "all")),
         rich_help_panel=SIMULATION,
         help="The step of TRACE_B, named as by --step.",

@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     )
     from experiments.questions.collective import CollectivePoint, CollectiveReport
     from experiments.questions.collective_calls import CollectiveCallsReport
-    from experiments.questions.collective_compare import (
-        CollectiveCompareReport,
-        ComparedCall,
-        ExplanationCount,
-    )
+    from experiments.questions.collective_compare import CollectiveCompareReport, ComparedCall
     from experiments.questions.topology import TopologyReport
 
 
@@ -147,7 +143,11 @@ def collective_compare(report: "CollectiveCompareReport") -> Document:
     blocks: list[Block] = []
     if off:
         reasons = [
-            (row.explanation, f"{row.rows:,}", *map(percent, _both_errors(row)))
+            (
+                row.explanation,
+                f"{row.rows:,}",
+                *map(percent, (row.median_pct, row.explained_median_pct)),
+            )
             for row in report.explanations
         ]
         columns = ("explained by", ">calls", ">median error", ">with it")
@@ -204,10 +204,6 @@ def _compared_curve(caption: str, calls: "Sequence[ComparedCall]") -> Table:
         *("choice", "|explained by"),
     )
     return Table.of(columns, rows, caption=caption)
-
-
-def _both_errors(row: "ExplanationCount") -> tuple[float, float]:
-    return row.median_pct, row.explained_median_pct
 
 
 def _explained(call: "ComparedCall") -> str:

@@ -122,8 +122,10 @@ class ServingSession:
         self._slo = slo_of(plan)
         instances, load = instances_of(plan, cluster), load_of(plan)
         self._asked = Served(instances, load, Before(instances))
-        asks = "concurrency" if isinstance(load, Closed) else "rate"
-        self._rate = float(load.concurrency) if isinstance(load, Closed) else _rate_of(load)
+        if isinstance(load, Closed):
+            asks, self._rate = "concurrency", float(load.concurrency)
+        else:
+            asks, self._rate = "rate", float((load(0) if callable(load) else load).rate)
         self._names = (asks, DEGREE, *resources_of(instances.deployment))
         self._lock = Lock()
         self._base = self._report((), [])
@@ -290,10 +292,6 @@ def open_deployment(
     if settings is not None and settings != Settings():
         raise SettingsError(f"{file}: a deployment takes no settings of steps: leave them out")
     return ServingSession(file, str(cluster), watch)
-
-
-def _rate_of(load: Any) -> float:
-    return float((load(0) if callable(load) else load).rate)
 
 
 def _factors(address: str, names: Sequence[str]) -> Factors:

@@ -192,15 +192,12 @@ def _parameters(
         beyond = name.endswith("bandwidth") and now * multiple > wire
         note = "more than the wire: is this the cluster it ran on?" if beyond else ""
         if fit.share < 1:
-            note = "; ".join(filter(None, (_in_part(fit), note)))
+            part = (
+                f"{100 * fit.share:.0f} % of what its calls show: with all of it the recorded"
+                " steps would be off the other way"
+            )
+            note = "; ".join(filter(None, (part, note)))
         yield Parameter(kind, name, now, now * multiple, multiple, low, high, note)
-
-
-def _in_part(fit: Fit) -> str:
-    return (
-        f"{100 * fit.share:.0f} % of what its calls show: with all of it the recorded steps would "
-        "be off the other way"
-    )
 
 
 def _residual(kind: str, fit: Fit) -> Residual:

@@ -238,10 +238,6 @@ _GOAL = WithJsonSchema(
 )
 
 
-def _usual_objectives() -> dict[str, Any]:
-    return {"step_s": "min"}
-
-
 class StudyFile(_Table):
     """The fields of a study file."""
 
@@ -260,7 +256,7 @@ class StudyFile(_Table):
         (), description="What must hold of a point: 'gpus == 1024', 'step_s <= 2 s'."
     )
     objectives: dict[StrictStr, Annotated[Any, BeforeValidator(_goal), _GOAL]] = Field(
-        default_factory=_usual_objectives,
+        default_factory=lambda: {"step_s": "min"},
         min_length=1,
         max_length=6,
         description="What is to be least (min) or most (max): figures, and dimensions of numbers; "

@@ -131,7 +131,7 @@ class Explorer:
         self._counts = dict.fromkeys(("computed", "stored", "cached"), 0)
         total = math.fsum(base.weight for base in self.bases)
         self._shares = [base.weight / total for base in self.bases]
-        wanted = self._wanted()
+        wanted = self.study.asked_names
         self._figures = tuple(
             name for name, figure in FIGURES.items() if not figure.asked or name in wanted
         )
@@ -369,7 +369,7 @@ class Explorer:
 
     def _computed(self, jobs: Sequence[Job], names: Iterable[str]) -> dict[str, float]:
         """Compute figures of these names; one that nobody asked for may be unknown."""
-        values, wanted = {}, self._wanted()
+        values, wanted = {}, self.study.asked_names
         for name in (figure_name for figure_name in self._figures if figure_name in names):
             try:
                 values[name] = FIGURES[name].of(jobs)
@@ -377,9 +377,6 @@ class Explorer:
                 if name in wanted:
                     raise
         return values
-
-    def _wanted(self) -> set[str]:
-        return set(self.study.asked_names)
 
     def _answered(
         self,
@@ -391,13 +388,13 @@ class Explorer:
     ) -> dict[bytes, Answer]:
         """Find answers, and compute those that are nowhere; ``came`` is called as they come."""
         missing = [key for key in placed_by_key if key not in self._known]
-        self._count("stored", sum(key in self._stored for key in placed_by_key))
+        self._counts["stored"] += sum(key in self._stored for key in placed_by_key)
         if missing and self.cache is not None:
             cached = self.cache.find(missing)
             self._take(cached)
-            self._count("cached", len(cached))
+            self._counts["cached"] += len(cached)
             missing = [key for key in missing if key not in cached]
-        self._count("computed", len(missing))
+        self._counts["computed"] += len(missing)
         chunks, keys = _chunks(missing, placed_by_key, engine, uncertain=uncertain)
         done = len(self.results)
         for number, answers in self.run(chunks):
@@ -424,9 +421,6 @@ class Explorer:
         except OutputError as error:
             self.note(f"{error}; going on without it")
             self.cache = None
-
-    def _count(self, what: str, number: int) -> None:
-        self._counts[what] += number
 
     def _spread(self, front: Sequence[int]) -> list[int]:
         """Take points evenly along the front, in the order of the first objective."""

@@ -266,10 +266,6 @@ def _refused(step: MeasuredStep | UnreadStep, reason: str) -> StepPrediction:
     )
 
 
-def _size(step: StepPrediction) -> str:
-    return "" if step.gpus is None else size_class(step.gpus)
-
-
 def _kinds(step: StepPrediction) -> str:
     """Name the kinds of parallelism, without their degrees."""
     return "-".join(
@@ -282,7 +278,7 @@ _GROUPS: dict[str, Callable[[StepPrediction], str]] = {
     "source": lambda step: step.source,
     "accelerator": lambda step: step.accelerator,
     "framework": lambda step: step.framework,
-    "gpus": _size,
+    "gpus": lambda step: "" if step.gpus is None else size_class(step.gpus),
     "parallelism": _kinds,
 }
 

@@ -177,12 +177,9 @@ def cells_of(study: Declaration, bases: Sequence[Base], results: Results) -> Ite
 
 def _file_name(model: str, cluster: str, ranks: int) -> str:
     """Return what names the cell's files: letters, digits and hyphens, whatever it is called."""
-    words = f"{Path(model).stem if _is_path(model) else model} {Path(cluster).name} {ranks}"
+    is_path = model.endswith((".yaml", ".yml", ".json"))
+    words = f"{Path(model).stem if is_path else model} {Path(cluster).name} {ranks}"
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:100]
-
-
-def _is_path(model: str) -> bool:
-    return model.endswith((".yaml", ".yml", ".json"))
 
 
 def _tried(study: Declaration, results: Results, number: int) -> Tried:
@@ -276,7 +273,9 @@ def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
         refused="",
         step_s=step,
         tokens_per_s=None if cell.tokens is None else cell.tokens / step,
-        savings=_savings(report),
+        savings=[
+            Saving(row.resource, row.utility_pct, row.interval_pct) for row in report.utilities
+        ],
         cost_usd=totals and totals["cost_usd"],
         power_w=totals and totals["active_w"],
         headline=shown.headline,
@@ -290,10 +289,6 @@ def _made(cell: Cell, cluster: Cluster, folder: Path) -> tuple[CellRow, str]:
     }
     head["inputs"][0]["path"] = f"{PLANS}/{path.name}"
     return row, page(shown, head, up=f"../{INDEX}")
-
-
-def _savings(report: UtilityReport) -> list[Saving]:
-    return [Saving(row.resource, row.utility_pct, row.interval_pct) for row in report.utilities]
 
 
 def _bill(cell: Cell, cluster: Cluster) -> BillReport | None:

@@ -23,6 +23,7 @@ from experiments.priors.replays import REST, WHOLE, class_of, replay_error, step
 from experiments.priors.steps import StepPrior
 from experiments.scenario.change import Change, Multiplied, by_values, is_of_links
 from experiments.scenario.resources import utility_pct
+from simulator.workload import Workload
 
 _DIGITS = 9
 """Digits behind the point of a saving (in points of the step) that an interval depends on: engines
@@ -204,10 +205,15 @@ def _of_another_job(base: Baseline, answered: Answered, saved_pct: float) -> flo
     differs from the recorded one.
     """
     now, then = base.scenario, answered.scenario
-    is_another = then.ranks != now.ranks or len(then.workload) > len(now.workload)
+    is_another = then.ranks != now.ranks or _work(then.workload) > _work(now.workload)
     if not is_another or base.step_prior is not None:
         return 0.0
     return 100 * step_error() * max(0.0, 1 - saved_pct / 100)
+
+
+def _work(workload: Workload) -> int:
+    """Count the ops that take time or are of a call: what only joins others is no work."""
+    return int(((workload.duration > 0) | (workload.call >= 0)).sum())
 
 
 def prediction_half_width(saved_pct: float, off: float) -> float:

@@ -39,9 +39,9 @@ _STEP = Path(__file__).parents[2] / "traces" / "samples" / "gloo-ddp-4"
 STATUS = (0, 1, 2)
 _FAULTS = ("Traceback (most recent call last)", "fault of twofold itself")
 _NO_NUMBER = re.compile(
-    r"(?<![\w.-])-?(?:nan|NaN|inf|Infinity)(?![\w-])|\d[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,})\b"
+    r"(?<![\w.-])-?(?:nan|NaN|inf|Infinity|\d[\d.]*[eE]\+?(?:2[1-9]|[3-9]\d|\d{3,}))(?![\w-]|\.\d)"
 )
-"""What no sound answer has: not a number, or 10^21 and more of anything."""
+"""What no sound answer has, but in a name: not a number, or 10^21 and more of anything."""
 _REFUSED = re.compile(r"\bno such\b|\bnot\b|refused|unknown|twofold |sha256")
 """Lines that repeat what was wrong, or what was asked."""
 

@@ -23,6 +23,11 @@ def mixed(*columns: NDArray[Any]) -> Hashes:
 
     >>> hex(mixed(np.zeros(1, dtype=np.int64))[0])
     '0x6e789e6aa1b965f4'
+
+    Both zeros are one number, and numbers that are nearly zero are not:
+
+    >>> len(np.unique(mixed(np.array([0.0, -0.0, 1e-300, 2e-300]))))
+    3
     """
     state = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:

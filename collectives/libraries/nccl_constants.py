@@ -224,9 +224,10 @@ GENERATIONS = {
     "ada": _AMPERE,
     "hopper": _HOPPER,
     "blackwell": _BLACKWELL,
-    "rubin": _BLACKWELL,
+    "rubin": replace(_BLACKWELL, sends=2 * 690 * GIGA, large_sends=2 * 830 * GIGA),
 }
-"""``base`` and ``p2p_channel`` were fitted on Ampere and Hopper; older and newer ones borrow."""
+"""``base`` and ``p2p_channel`` were fitted on Ampere and Hopper; older and newer ones borrow.
+Rubin's channels are taken to keep pace with links of twice Blackwell's bandwidth; no figure yet."""
 
 BLACKWELL_CHANNEL = {"2.28": 73.4 * GIGA, "2.29": 34.5 * GIGA}
 """perChMaxRingLL128Bws of Blackwell in versions that differ."""

@@ -354,6 +354,17 @@ def test_large_all_to_alls_have_more_channels_for_each_peer(n, busbw_GBps):
     assert grown == sorted(grown)
 
 
+def test_twice_the_links_of_rubin_move_all_to_alls_sooner():
+    """Its channels are not those of Blackwell's links, which half of its own would fill."""
+    there = replace(machine(8, 1, in_network=True), generation="rubin")
+    for size in (512 * MIB, 8 * GIB):
+        slow, fast = (
+            seconds("all_to_all", size, switches(8, 1, wire=wire), there)
+            for wire in (694e9, 1388e9)
+        )
+        assert fast < 0.6 * slow
+
+
 def test_calls_beyond_a_ring_that_the_tuner_keeps_too_long_take_no_less():
     """16 ranks of an NVL72: NVLS is faster than its ring long before the tuner leaves that."""
     network, there = switches(16, 1, wire=694e9), machine(16, 1, in_network=True)

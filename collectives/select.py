@@ -361,6 +361,16 @@ def added_algorithm(kind: str, name: str) -> Algorithm | None:
     Before it is used it is proved for groups of 1 to 9 ranks, as every algorithm here is by the
     tests; a size that it refuses with ScheduleError is not one of those it serves.
 
+    Parameters
+    ----------
+    kind, name
+        Of the collective, and of the algorithm.
+
+    Returns
+    -------
+    callable or None
+        From the number of ranks to the schedule.
+
     Raises
     ------
     PluginError

@@ -117,8 +117,18 @@ def traffic_windows(run: RunTimes, windows: int) -> list[TrafficWindow]:
 
     A call's bytes (``wire``) are spread evenly over the time it moves.
 
-    In order of time, then by kind and group in order of their first call; over all parts they add
-    up to :func:`call_volumes`.
+    Parameters
+    ----------
+    run
+        A simulated timeline, or what was measured.
+    windows
+        Number of parts.
+
+    Returns
+    -------
+    list of TrafficWindow
+        In order of time, then by kind and group in order of their first call; over all parts they
+        add up to :func:`call_volumes`.
     """
     workload = run.workload
     edges = np.linspace(0.0, float(run.end.max(initial=0.0)), windows + 1)

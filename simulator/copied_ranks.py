@@ -80,11 +80,21 @@ def with_copies(
 ) -> Workload:
     """Put copies behind the ranks that are there.
 
-    What was measured of an original is not that of a copy: it is NaN.
+    Parameters
+    ----------
+    workload
+        With the ranks that are copied.
+    copies
+        Ranks that it does not have.
+    further
+        Calls that only copies join; they are numbered on from those of the workload.
+    groups
+        All groups that calls name, those of the workload first.
 
-    ``copies`` are of ranks that the workload does not have. ``further`` are calls that only copies
-    join, numbered on from those of the workload; ``groups`` are all that calls name, those of the
-    workload first.
+    Returns
+    -------
+    Workload
+        What was measured of an original is not that of a copy: it is NaN.
     """
     rows = np.concatenate([np.arange(len(workload)), *(copy.program.ops for copy in copies)])
     sizes = [len(copy.program.ops) for copy in copies]

@@ -35,10 +35,20 @@ _LARGEST_FILE = 1 << 26
 class Imbalance:
     """What was said of it, and what that is: one of the four.
 
-    ``text`` is as it was written. ``factor`` is the busiest rank over the mean, ``exponent`` that
-    of Zipf's law, ``matrix`` the bytes of every pair, senders in rows, shape ``(n, n)`` (B), and
-    ``histogram`` the tokens of each expert, by layer; under None where the file does not name
-    layers. ``layer`` is the one layer of the histogram that is meant.
+    Parameters
+    ----------
+    text
+        As it was written.
+    factor
+        Busiest rank over the mean.
+    exponent
+        Of Zipf's law.
+    matrix
+        Bytes of every pair, senders in rows, shape ``(n, n)`` (B).
+    histogram
+        Tokens of each expert, by layer; under None where the file does not name layers.
+    layer
+        The one layer of the histogram that is meant.
     """
 
     text: str

@@ -545,15 +545,18 @@ def _check_eager(workload: Workload, ops: NDArray[np.intp]) -> None:
 def unawaited(what: NDArray[np.uint8], call: Ints, eager: Mask) -> Mask:
     """Mark the ops that their call does not wait for: receivers of eager messages.
 
-    Shape ``(ops,)``. No receiver is marked whose sender is not among the ops: then nobody else
-    tells when the message was sent.
-
     Parameters
     ----------
     what, call
         What each op is, and the call it is part of (-1: none), shape ``(ops,)``.
     eager
         Of each call.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(ops,)``. No receiver is marked whose sender is not among the ops: then nobody else
+        tells when the message was sent.
 
     Examples
     --------

@@ -235,8 +235,6 @@ def lots(faults: Iterable[Fault]) -> int:
 def chosen(network: Topology, fault: Fault, number: int, home: Longs | None = None) -> Fault:
     """Draw the parts of a fault by lot, and check that the link of any other is there.
 
-    It is then of parts that are named, and stay these on a network that was changed.
-
     Parameters
     ----------
     network
@@ -247,6 +245,11 @@ def chosen(network: Topology, fault: Fault, number: int, home: Longs | None = No
         How many lots there were before, so that the next one differs.
     home
         As :func:`broken` takes it.
+
+    Returns
+    -------
+    Fault
+        Of parts that are named, and stay these on a network that was changed.
 
     Raises
     ------

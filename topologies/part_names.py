@@ -100,8 +100,11 @@ class Parts:
     def link_named(self, text: str) -> tuple[Mask, int]:
         """Links that ``leaf0-spine1`` names: both directions; of ``leaf0->spine1`` the one.
 
-        Which links, and for how many cables they stand: NICs that serve a rank together are drawn
-        as one, and an end may name one of them.
+        Returns
+        -------
+        tuple
+            Which links, and for how many cables they stand: NICs that serve a rank together are
+            drawn as one, and an end may name one of them.
 
         Raises
         ------
@@ -296,8 +299,6 @@ def part_name(node: Node) -> str:
 def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] = ()) -> Longs:
     """Say in which node (host) each node of a cluster's graph is.
 
-    Node of each node of the graph, :data:`NOWHERE` of switches between nodes, shape ``(nodes,)``.
-
     Parameters
     ----------
     network
@@ -307,6 +308,12 @@ def homes(network: Topology, node_of_rank: Sequence[int], inside: Iterable[str] 
     inside
         Names of what else is in a node, followed in the graph by its number: the vertices of a
         wiring.
+
+    Returns
+    -------
+    array of int
+        Node of each node of the graph, :data:`NOWHERE` of switches between nodes, shape
+        ``(nodes,)``.
     """
     named = {"host", *inside}
     home = np.full(len(network.nodes), NOWHERE, dtype=np.int64)

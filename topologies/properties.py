@@ -147,6 +147,16 @@ def middle_cut(network: Topology) -> float:
     An upper bound of the bisection bandwidth: another half may be cut off for less. Nodes that are
     not ranks fall on the side where the cut is least; the lesser of both directions counts.
 
+    Parameters
+    ----------
+    network
+        A topology of at least 2 ranks and at most :data:`MOST_LINKS` links.
+
+    Returns
+    -------
+    float
+        Bandwidth (B/s).
+
     Raises
     ------
     TopologyError

@@ -116,7 +116,10 @@ class SpecWords:
 def spec_words(spec: str) -> SpecWords:
     """Take a spec apart.
 
-    The name is that of a family that exists, with as many numbers as it takes.
+    Returns
+    -------
+    SpecWords
+        With the name of a family that exists, and as many numbers as it takes.
 
     Raises
     ------

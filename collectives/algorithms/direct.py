@@ -174,6 +174,13 @@ def spread(schedule: Schedule, shares: Shares | None) -> Schedule:
     Any algorithm carries them: chunk ``source * parts + part`` is for rank ``part * n // parts``,
     whoever passes it on. A pair without bytes sends no message, as NCCL and PyTorch send none.
 
+    Parameters
+    ----------
+    schedule
+        An all-to-all in which all pairs have the same.
+    shares
+        In the order of the group; None leaves the schedule as it is.
+
     Raises
     ------
     ScheduleError

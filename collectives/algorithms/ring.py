@@ -418,10 +418,20 @@ def _links_alike(positions: Ints, network: Topology) -> bool:
 def local_rings(positions: Ints, network: Topology) -> Ints:
     """Lay rings through ranks of one node.
 
-    Members of the group, in the order of each ring, shape ``(rings, n)``. Over direct links where
-    these close a ring, each ring as fast as the slowest link. Else a ring that goes from each rank
-    to the nearest that is left, and back too if it has direct links, of which it would leave one
-    direction idle.
+    Parameters
+    ----------
+    positions
+        The ranks, shape ``(n,)``.
+    network
+        Where they are.
+
+    Returns
+    -------
+    ndarray
+        Members of the group, in the order of each ring, shape ``(rings, n)``. Over direct links
+        where these close a ring, each ring as fast as the slowest link. Else a ring that goes
+        from each rank to the nearest that is left, and back too if it has direct links, of which
+        it would leave one direction idle.
 
     Examples
     --------

@@ -156,9 +156,12 @@ def torus_shape(positions: Ints, topology: Topology) -> tuple[int, ...] | None:
 def torus_grids(positions: Ints, topology: Topology) -> tuple[Ints, ...] | None:
     """Arrange a group as the torus that its links form, for the schedules of this module.
 
-    Group ranks in an array, a ring along each of its axes; of a twisted torus an array for each
-    dimension, which has the ring along that dimension as its first axis. None where the links form
-    neither.
+    Returns
+    -------
+    tuple or None
+        Group ranks in an array, a ring along each of its axes; of a twisted torus an array for
+        each dimension, which has the ring along that dimension as its first axis. None where the
+        links form neither.
     """
     order = np.argsort(positions).astype(np.int32)
     shape = torus_shape(positions, topology)

@@ -33,7 +33,17 @@ _FEWEST = 3
 def read_logs(paths: Sequence[Path | str], layout: Layout | None = None) -> list[BenchmarkLog]:
     """Read logs of one machine.
 
-    One for each file, all with at least one call; one for all files of the Inspector.
+    Parameters
+    ----------
+    paths
+        Files of any of the forms; their names give nothing.
+    layout
+        What the user says where a log does not.
+
+    Returns
+    -------
+    list of BenchmarkLog
+        One for each file, all with at least one call; one for all files of the Inspector.
 
     Raises
     ------

@@ -30,6 +30,16 @@ from simulator.support.limits import limits
 def load_schedule(path: Path | str) -> Schedule:
     """Read a schedule from ``.json`` or ``.xml`` and prove that it computes its collective.
 
+    Parameters
+    ----------
+    path
+        Of the file.
+
+    Returns
+    -------
+    Schedule
+        Proven by :func:`collectives.check`.
+
     Raises
     ------
     ScheduleError

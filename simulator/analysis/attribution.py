@@ -136,8 +136,11 @@ def rank_parts_in(timeline: Timeline, rank: int, edges: Floats) -> dict[str, Flo
 
     Window ``i`` is from ``edges[i]`` to ``edges[i + 1]`` (s).
 
-    By what covers the time, shape ``(len(edges) - 1,)``; together they add up to what of each
-    window lies between 0 and the makespan.
+    Returns
+    -------
+    dict of str to array
+        By what covers the time, shape ``(len(edges) - 1,)``; together they add up to what of each
+        window lies between 0 and the makespan.
     """
     parts: dict[str, Floats] = {}
     covered, before = np.empty((0, 2)), np.zeros(len(edges) - 1)

@@ -32,10 +32,17 @@ _HELD_UP = 1e-6
 class Meeting:
     """A link on which calls of two sorts met.
 
-    ``calls`` are kind, and label of the group in brackets where it has one, of both sorts, which
-    met ``times`` times. ``lost`` is by how much longer calls took that met there, added up (s):
-    calls lose time at the same time, and behind other work, so that a step need not be longer by as
-    much.
+    Parameters
+    ----------
+    link
+        Its ends.
+    calls
+        Kind, and label of the group in brackets where it has one, of both sorts.
+    times
+        How often.
+    lost
+        By how much longer calls took that met there, added up (s). Calls lose time at the same
+        time, and behind other work, so that a step need not be longer by as much.
     """
 
     link: tuple[str, str]
@@ -116,9 +123,16 @@ _ALIKE = 1e-9
 class Collision:
     """The link on which messages of a call meet most.
 
-    ``messages`` says how many of one step are on the link at once, some perhaps in part; ``pairs``
-    are a few of them, by the positions in the group of who sends and who receives. ``slower`` is
-    the time of the call over what it would be with messages divided over all shortest paths.
+    Parameters
+    ----------
+    link
+        Its ends.
+    messages
+        How many of one step are on it at once, some perhaps in part.
+    pairs
+        A few of them: positions in the group of who sends and who receives.
+    slower
+        Time of the call over what it would be with messages divided over all shortest paths.
     """
 
     link: tuple[str, str]

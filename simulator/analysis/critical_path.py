@@ -43,7 +43,10 @@ class Segment(NamedTuple):
 def critical_path(timeline: Timeline) -> list[Segment]:
     """Segments of the critical path in order of time; their durations add up to the makespan.
 
-    They tile the time from 0 to the makespan; empty for a workload without ops.
+    Returns
+    -------
+    list of Segment
+        They tile the time from 0 to the makespan; empty for a workload without ops.
 
     Examples
     --------
@@ -207,6 +210,11 @@ def pinned_parts(timeline: Timeline, path: list[Segment]) -> dict[str, float]:
         algorithm with less of it.
     ``drain``
         What a rank needs of itself after the end of a call.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds; only causes of which there is some.
     """
     totals: dict[str, float] = {}
     for segment in path:

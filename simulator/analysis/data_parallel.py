@@ -64,8 +64,12 @@ class DataParallel:
 def data_parallel(workload: Workload, named: Sequence[int] | None = None) -> DataParallel:
     """Find the groups of a step that are data parallel.
 
-    By label, else by what they reduce and when; those ``named``, indices into ``workload.groups``,
-    are taken as they are.
+    Parameters
+    ----------
+    workload
+        A step; its groups are found by label, else by what they reduce and when.
+    named
+        Groups that somebody names, as indices into ``workload.groups``: taken as they are.
 
     Raises
     ------

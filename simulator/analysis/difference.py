@@ -86,14 +86,17 @@ def classes(
 ) -> dict[str, str]:
     """Return the class of every name of two runs.
 
-    From name to class: the name itself, or a pattern that the names of the class fit.
-
     Parameters
     ----------
     first, second
         Names that occur in either.
     coarser
         What is tried in turn on names that only one of them has.
+
+    Returns
+    -------
+    dict
+        From name to class: the name itself, or a pattern that the names of the class fit.
 
     Examples
     --------

@@ -14,10 +14,16 @@ from math import exp, expm1, inf, sqrt
 class Failures:
     """How often a job fails, and what it does about it; all in seconds.
 
-    ``mtbf`` is the mean time between failures of the whole job; steps stand still for
-    ``checkpoint`` while one is kept, and for ``restart`` after a failure: noticing it, new nodes,
-    reading the checkpoint. ``every`` is the work between two checkpoints; None: as much as loses
-    least.
+    Parameters
+    ----------
+    mtbf
+        Mean time between failures of the whole job.
+    checkpoint
+        For which steps stand still while a checkpoint is kept.
+    restart
+        From a failure until steps go on: noticing it, new nodes, reading the checkpoint.
+    every
+        Work between two checkpoints; None: as much as loses least.
 
     Raises
     ------

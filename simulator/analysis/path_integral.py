@@ -135,7 +135,10 @@ class _Point:
 def path_integral(base: Timeline, changed: Timeline) -> Parts:
     """Attribute the difference of two steps, ``changed`` less ``base``, to what differs in them.
 
-    They add up to ``changed.makespan - base.makespan``.
+    Returns
+    -------
+    Parts
+        They add up to ``changed.makespan - base.makespan``.
 
     Raises
     ------

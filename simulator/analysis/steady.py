@@ -44,9 +44,14 @@ class Steps(Protocol):
 class Window:
     """Which steps are averaged.
 
-    ``warm_up`` steps of each job are left out. Of the slowest job ``least`` steps are averaged at
-    least, and ``most`` where the mean still moves: it has settled if those of the window's halves
-    differ by the fraction ``close`` at most.
+    Parameters
+    ----------
+    warm_up
+        Steps of each job that are left out.
+    least, most
+        Steps of the slowest job that are averaged at least, and at most where the mean still moves.
+    close
+        A mean has settled if those of the window's halves differ by this fraction at most.
 
     Raises
     ------

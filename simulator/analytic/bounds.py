@@ -326,13 +326,6 @@ def _busiest(work: LinkWork) -> float:
 def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
     """Lower bound on a step from what each link has to move (s), the greatest.
 
-    A call ``i`` keeps a link busy for ``busy[i]``, not before ``head[i] + before[i]`` after the
-    step's begin, and ``after[i] + tail[i]`` of the step comes after that. However the link is
-    shared, the step is no shorter than if it always served, of the calls that are there, the one
-    with the longest tail: the preemptive schedule of one machine (J. R. Jackson, 1955; J. Carlier,
-    The one-machine sequencing problem, European Journal of Operational Research 11, 1982, section
-    3).
-
     Parameters
     ----------
     work
@@ -340,6 +333,16 @@ def least_of_links(work: LinkWork, head: Floats, tail: Floats) -> float:
     head, tail
         Of the call of every row, shape ``(rows,)``: the least time from the begin of the step to
         its start, and from its end to the end of the step (s).
+
+    Returns
+    -------
+    float
+        A call ``i`` keeps a link busy for ``busy[i]``, not before ``head[i] + before[i]`` after the
+        step's begin, and ``after[i] + tail[i]`` of the step comes after that. However the link is
+        shared, the step is no shorter than if it always served, of the calls that are there, the
+        one with the longest tail: the preemptive schedule of one machine (J. R. Jackson, 1955; J.
+        Carlier, The one-machine sequencing problem, European Journal of Operational Research 11,
+        1982, section 3).
 
     Examples
     --------

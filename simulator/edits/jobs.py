@@ -35,6 +35,11 @@ def moved(workload: Workload, ranks: Longs, job_ranks: int) -> Workload:
     job_ranks
         How many ranks there are to be in all; those that are nobody's do nothing.
 
+    Returns
+    -------
+    Workload
+        Of as many ops, in the same order.
+
     Raises
     ------
     WorkloadError
@@ -74,10 +79,16 @@ _OF_CALLS = ("kind", "sequence", "size", "transfer", "factor", "late", "eager")
 def merged(workloads: Sequence[Workload]) -> Workload:
     """Put jobs together that run on different ranks of one machine.
 
-    Ops, calls and groups of the first, then of the second, and so on.
+    Parameters
+    ----------
+    workloads
+        Of as many ``job_ranks``, those of the machine, on different ones
+        (:func:`simulator.edits.jobs.moved`), without copies; one or more.
 
-    ``workloads``, one or more, are of as many ``job_ranks``, those of the machine, on different
-    ones (:func:`simulator.edits.jobs.moved`), without copies.
+    Returns
+    -------
+    Workload
+        Ops, calls and groups of the first, then of the second, and so on.
 
     Raises
     ------
@@ -228,8 +239,6 @@ def fold_jobs(
 ) -> FoldedJobs:
     """Keep of each job as few ranks as tell the times of all, beside the other jobs.
 
-    Steps of the jobs in their order; whole where nothing is folded.
-
     Parameters
     ----------
     workloads
@@ -241,6 +250,11 @@ def fold_jobs(
     pays, part
         Fold only where at a glance there are so many parts of the network for each that differs;
         ``part`` is that of each rank, shape ``(ranks,)``, its own number if not given.
+
+    Returns
+    -------
+    FoldedJobs
+        Steps of the jobs in their order; whole where nothing is folded.
     """
     marked, marks = _marked(workloads)
     each = np.ones(marked.job_ranks)

@@ -83,8 +83,6 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
     itself. The one launch lasts the sum of the run times ``factor``; the gaps inside are gone,
     and so are the launches of all but the first.
 
-    Beside the workload stands which ops were fused into how many.
-
     Parameters
     ----------
     workload
@@ -93,6 +91,11 @@ def fused(workload: Workload, ops: Mask, factor: float = 1.0) -> Fused:
         Which may be fused, shape ``(ops,)``.
     factor
         Time of the fused kernel over the sum of those it is made of.
+
+    Returns
+    -------
+    Fused
+        The workload, and which ops were fused into how many.
 
     Examples
     --------

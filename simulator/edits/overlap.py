@@ -127,8 +127,17 @@ def _with_joints(workload: Workload, like: Longs, ready: Floats, edges: Edges) -
 def one_call_per_rank(workload: Workload, call_time: Floats) -> Workload:
     """Let every rank have one call under way.
 
-    The calls that each rank issues become a chain, in the order of the program; ``call_time``, how
-    long each moves (s), shape ``(calls,)``, decides what is ready first.
+    Parameters
+    ----------
+    workload
+        The step; its ops stand in the order of the program.
+    call_time
+        How long each call moves (s), shape ``(calls,)``: it decides what is ready first.
+
+    Returns
+    -------
+    Workload
+        The step with the calls that each rank issues as a chain.
 
     Raises
     ------

@@ -156,6 +156,13 @@ def _looks(workload: Workload) -> Longs:
 def repeated(workload: Workload, insertions: Sequence[Insertion]) -> Workload:
     """Return the step with copies of units put in.
 
+    Parameters
+    ----------
+    workload
+        Without copies of ranks (:attr:`Workload.copies`).
+    insertions
+        Of different units; those of all ranks of a group make as many calls of it more.
+
     Raises
     ------
     WorkloadError

@@ -38,7 +38,12 @@ _PER_RANK = tuple(KINDS.index(kind) for kind in ("gather", "scatter"))
 class ReplicaLayout:
     """Where the ranks of a job go: blocks of ``block`` ranks get ``grown`` ranks each.
 
-    ``ranks`` are those of the job before; ``block`` divides them.
+    Parameters
+    ----------
+    ranks
+        Of the job before.
+    block, grown
+        Ranks of a block before and after; ``block`` divides ``ranks``.
 
     Raises
     ------
@@ -96,8 +101,6 @@ class ReplicaLayout:
 def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
     """Return the step of the job with that layout; the first copy of every rank is written out.
 
-    Its ``copies`` say what the ranks do that are not written out.
-
     Parameters
     ----------
     workload
@@ -106,6 +109,11 @@ def resized(workload: Workload, grows: Mask, layout: ReplicaLayout) -> Workload:
         Which groups join all copies of their members, shape ``(groups,)``.
     layout
         Of a job of as many ranks.
+
+    Returns
+    -------
+    Workload
+        With ``copies`` that say what the ranks do that are not written out.
 
     Raises
     ------

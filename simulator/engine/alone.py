@@ -62,7 +62,10 @@ class _Links(NamedTuple):
 def meeting(timeline: Timeline, costs: Costs) -> Mask:
     """Mark the calls that are on a link while another call is.
 
-    Shape ``(calls,)``. One that begins when another ends does not meet it.
+    Returns
+    -------
+    NDArray[np.bool_]
+        Shape ``(calls,)``. One that begins when another ends does not meet it.
 
     Examples
     --------

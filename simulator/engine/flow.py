@@ -203,7 +203,13 @@ class Loop:
         self._report(simulation.progress, total)
 
     def go_on(self, most: int) -> int:
-        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left."""
+        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left.
+
+        Returns
+        -------
+        int
+            ``PAUSED``, ``RANG`` or ``DONE``.
+        """
         while True:
             reason = go_on(self.world, most)
             if reason == NEEDS_EVENTS:

@@ -52,9 +52,12 @@ def without_backlog(workload: Workload) -> Workload:
 def joints(workload: Workload) -> Joints:
     """Find what of a step the next one waits for.
 
-    These are edges from the last ops of each lane to its first ones; and from the last ops of a
-    rank's main thread, on which its first host op runs, to all that waits for nothing in the step.
-    The main thread pauses, and lanes do not, but where ``workload.advance`` says otherwise.
+    Returns
+    -------
+    Joints
+        From the last ops of each lane to its first ones; and from the last ops of a rank's main
+        thread, on which its first host op runs, to all that waits for nothing in the step. The main
+        thread pauses, and lanes do not, but where ``workload.advance`` says otherwise.
 
     Raises
     ------
@@ -156,7 +159,10 @@ def _joined(lane: Longs, last: Longs, first: Longs, lag: Floats) -> Joints:
 def begins(edges: Joints, end: Floats) -> Floats:
     """Say when the ops of the next step may start, given when those of this one end (s).
 
-    Shape ``(ops,)``; the least of all for an op that waits for nothing of this step.
+    Returns
+    -------
+    ndarray
+        Shape ``(ops,)``; the least of all for an op that waits for nothing of this step.
     """
     ready = np.full(len(end), -np.inf)
     np.maximum.at(ready, edges.target, end[edges.source] + edges.lag)

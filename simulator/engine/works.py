@@ -35,9 +35,16 @@ _COMPARED = 2**19
 class Work:
     """What a call is to the links; the same for all calls that are like it.
 
-    ``loads`` are what it puts on the links, ``overhead`` is what its software takes before its
-    first transfer (s), if that is not in the program. ``write`` writes it out, transfer by
-    transfer, and is asked once, where it meets others on its ``network``.
+    Parameters
+    ----------
+    loads
+        What it puts on the links.
+    write
+        Writes it out, transfer by transfer; asked once, and only where it meets others.
+    overhead
+        What its software takes before its first transfer (s), if that is not in the program.
+    network
+        Where it goes on.
     """
 
     loads: tuple[Load, ...]
@@ -167,8 +174,11 @@ class Works:
     def again(self, costs: Costs) -> "tuple[Works, list[Work]] | None":
         """Say what the same calls are on another network of the same graph.
 
-        They take over what has been written; None where it cannot be: on another graph, where
-        links are not alike any more that were, or where a call goes by other transfers.
+        Returns
+        -------
+        Works, list of Work
+            Which take over what has been written; None where it cannot be: on another graph, where
+            links are not alike any more that were, or where a call goes by other transfers.
         """
         like, network = self.likeness, costs.topology
         if like is None or not (like.serves(network, like.domains) and self._routes_as(network)):

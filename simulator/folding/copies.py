@@ -118,9 +118,19 @@ def everyone(workload: Workload, reason: str = "") -> WrittenOut:
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
-    """Give some ranks, all if None, the programs of those that stand for them.
+    """Give some ranks, besides those that are there, the programs of those that stand for them.
 
-    The result has no copies. What was measured of an original is not that of a copy: it is NaN.
+    Parameters
+    ----------
+    workload
+        With copies; one without is returned as it is.
+    ranks
+        Of the job; None: all.
+
+    Returns
+    -------
+    Workload
+        Without copies. What was measured of an original is not that of a copy: it is NaN.
     """
     copies = workload.copies
     if copies is None:

@@ -69,8 +69,6 @@ def refined(
 ) -> tuple[Hashes, ...]:
     """Split colours until no colour splits any more (colour refinement).
 
-    The colours of the coarsest equitable partition.
-
     Parameters
     ----------
     colours
@@ -78,6 +76,11 @@ def refined(
     split
         From the colours of all sorts to finer ones: of equal colours only those stay equal whose
         neighbours have equal colours, too.
+
+    Returns
+    -------
+    tuple of array
+        The colours of the coarsest equitable partition.
 
     Examples
     --------

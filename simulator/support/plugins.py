@@ -42,6 +42,16 @@ class Plugin:
 def plugins(group: str) -> tuple[Plugin, ...]:
     """List what installed distributions add to a group, without importing any of it.
 
+    Parameters
+    ----------
+    group
+        One of :data:`GROUPS`.
+
+    Returns
+    -------
+    tuple of Plugin
+        By name, then by distribution.
+
     Examples
     --------
     >>> plugins("twofold.nothing")
@@ -96,6 +106,11 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
         Returns what was imported as what it has to be; raises TwofoldError, ``TypeError`` or
         ``ValueError`` if it is not.
 
+    Returns
+    -------
+    Value
+        What ``check`` returns.
+
     Raises
     ------
     PluginError
@@ -116,6 +131,14 @@ def load_plugin(plugin: Plugin, check: Callable[[object], Value]) -> Value:
 
 
 def names_added(group: str, reserved: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names that distributions add to those that are there already."""
+    """Names that distributions add to those that are there already.
+
+    Parameters
+    ----------
+    group
+        One of :data:`GROUPS`.
+    reserved
+        Names of twofold itself, which nobody else's can have.
+    """
     names = dict.fromkeys(plugin.name for plugin in plugins(group))
     return tuple(name for name in names if name not in reserved)

@@ -69,7 +69,15 @@ Place = tuple[int, int]
 def places(text: str) -> dict[Keys, Place]:
     r"""Return where each value of YAML text begins; one of a table at its key.
 
-    Line and column by the keys and indices that lead to the value; ``()`` is the whole.
+    Parameters
+    ----------
+    text
+        What :func:`parse_yaml` has accepted.
+
+    Returns
+    -------
+    dict
+        Line and column by the keys and indices that lead to the value; ``()`` is the whole.
 
     Examples
     --------

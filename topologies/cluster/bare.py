@@ -41,11 +41,17 @@ def is_bare(text: str) -> bool:
 def bare_network(text: str) -> Cluster:
     """Make a cluster of a bare network.
 
-    One domain and one node with all ranks, an unknown accelerator and no library.
+    Parameters
+    ----------
+    text
+        ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable, one
+        direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
+        ``g.json@spray``.
 
-    ``text`` is ``NETWORK[, BANDWIDTH][, LATENCY]``: a graph's file or a spec, and of each cable,
-    one direction, what the file leaves open: ``ring:16, 50 GB/s, 500 ns``, ``g.json``,
-    ``g.json@spray``.
+    Returns
+    -------
+    Cluster
+        One domain and one node with all ranks, an unknown accelerator and no library.
 
     Raises
     ------

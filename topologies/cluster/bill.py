@@ -127,7 +127,12 @@ class Bill:
     def energy(self, seconds: float, busy: Mapping[str, float] | None = None) -> float:
         """Energy of a step (J): each part works for its share of the time, and waits for the rest.
 
-        Shares ``busy`` are in [0, 1]; parts that are not named always work.
+        Parameters
+        ----------
+        seconds
+            How long the step takes.
+        busy
+            Share of the step, in [0, 1], in which parts work; those that are not named always do.
         """
         shares = {part: (busy or {}).get(part, 1.0) for part in PARTS}
         idle, active = self._each("power", "idle"), self._each("power", "active")

@@ -371,7 +371,10 @@ _UNITS = {
 def cluster_text(cluster: Cluster) -> str:
     """Write a cluster as YAML that reads back as the same, to the last bit.
 
-    YAML in the style of the catalogue, the sources last.
+    Returns
+    -------
+    str
+        YAML in the style of the catalogue, the sources last.
 
     Examples
     --------

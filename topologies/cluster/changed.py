@@ -301,7 +301,16 @@ def with_topology(cluster: Cluster, change: str, nodes: int | None = None) -> Cl
 
 
 def with_fields(cluster: Cluster, fields: Mapping[str, object], what: str) -> Cluster:
-    """Return the cluster with fields of its file set, ``scale_out.routing`` too, checked again.
+    """Return the cluster with fields of its file set, checked again.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    fields
+        By name, of a table ``TABLE.FIELD``: ``scale_out.routing``.
+    what
+        How an error calls the change.
 
     Raises
     ------
@@ -384,9 +393,18 @@ _PLANES = {"scale_out.planes", "scale_out.nic_ports"}
 
 
 def with_setting(cluster: Cluster, name: str, text: str) -> Cluster:
-    """Return the cluster with one of :data:`SETTINGS`: of its library, or how it reaches NICs.
+    """Return the cluster with a setting of its library, or of how that reaches its NICs.
 
     With another transport the figures of the one before are gone; wires, NICs and cables stay.
+
+    Parameters
+    ----------
+    cluster
+        Stays as it is.
+    name
+        One of :data:`SETTINGS`, such as ``library.p2p`` or ``NCCL_P2P_DISABLE``.
+    text
+        What it is set to.
 
     Raises
     ------
@@ -490,9 +508,6 @@ def fabric_fields(
 ) -> Fabric | None:
     """Size a family of fabrics for the nodes of a job.
 
-    The fields of ``scale_out``, and how many nodes there is room for; None where the text is no
-    such name: a spec or a graph.
-
     Parameters
     ----------
     family
@@ -503,6 +518,12 @@ def fabric_fields(
         Of the job.
     stated
         Fields that are not to follow; ``ports`` are those of a switch.
+
+    Returns
+    -------
+    tuple or None
+        Fields of ``scale_out``, and how many nodes there is room for; None where the text is no
+        such name: a spec or a graph.
 
     Raises
     ------

@@ -481,6 +481,13 @@ class Graph(ClusterPart):
     ) -> Topology:
         """Return the graph; what it does not say of a cable is as given here.
 
+        Parameters
+        ----------
+        resource
+            Of links that name none.
+        bandwidth, latency
+            Of cables for which the graph has none (B/s, s).
+
         Raises
         ------
         TopologyError

@@ -277,9 +277,6 @@ def _places(
 def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | str, int | None]:
     """Say how a cluster file names a topology between nodes, and for how many it has room.
 
-    What stands in ``scale_out.topology``, and how many nodes there is room for: None of a name
-    alone, which grows with the cluster.
-
     Parameters
     ----------
     topology
@@ -289,6 +286,12 @@ def fabric_for(topology: str, nics: int, needed: int) -> tuple[dict[str, str] | 
     needed
         Nodes of the job. A graph with a rank for each of their NICs has room for them; of any other
         the ranks are nodes, as they are of a spec that does not say otherwise.
+
+    Returns
+    -------
+    tuple
+        What stands in ``scale_out.topology``, and how many nodes there is room for: None of a name
+        alone, which grows with the cluster.
 
     Raises
     ------

@@ -30,7 +30,10 @@ Change = Callable[[Cluster, str, float], Cluster]
 def like_others(data: dict[str, Any], load: Load) -> dict[str, Any]:
     """Write out kinds that are ``like`` another cluster: its nodes and NICs, as fields.
 
-    The table without ``like``. What a kind says itself counts, field by field.
+    Returns
+    -------
+    dict
+        The table without ``like``. What a kind says itself counts, field by field.
     """
     kinds = data.get("node_kinds")
     if not isinstance(kinds, dict):
@@ -83,7 +86,10 @@ def _like(kind: Mapping[str, Any], model: Cluster) -> dict[str, Any]:
 def split_resource(resource: str) -> tuple[str, str | None]:
     """Distinguish a resource of one kind of node from that of all.
 
-    The resource of all, and the kind; None where no kind is named.
+    Returns
+    -------
+    tuple
+        The resource of all, and the kind; None where no kind is named.
 
     Examples
     --------
@@ -109,6 +115,11 @@ def changed_kinds(cluster: Cluster, resource: str, factor: float, change: Change
     change
         From a cluster whose nodes are alike, a resource and a factor to the changed one
         (:func:`topologies.cluster.changed.changed`).
+
+    Returns
+    -------
+    Cluster
+        Checked again.
 
     Raises
     ------
@@ -168,8 +179,11 @@ def values_of_kinds(
 ) -> dict[str, float | int]:
     """Return the values that can be multiplied of a cluster whose nodes differ.
 
-    Of every resource the value of the first kind that has it, and that of every kind, as
-    ``scale_up@a100.bandwidth``.
+    Returns
+    -------
+    dict
+        Of every resource the value of the first kind that has it, and that of every kind, as
+        ``scale_up@a100.bandwidth``.
     """
     merged: dict[str, float | int] = {}
     by_kind: dict[str, float | int] = {}

@@ -153,8 +153,11 @@ class AcceleratorTable(ClusterPart):
 def with_data_sheets(data: Any) -> Any:
     """Write out accelerators that a cluster file names by their data sheet.
 
-    The table with every field of the sheets, and their sources; what the file says itself counts,
-    field by field.
+    Returns
+    -------
+    object
+        The table with every field of the sheets, and their sources; what the file says itself
+        counts, field by field.
 
     Raises
     ------

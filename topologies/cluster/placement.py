@@ -196,7 +196,10 @@ def islands(cluster: Cluster, ranks: int, nodes: int | None = None) -> NDArray[n
     other over links of ``scale_up`` alone are a domain; without links of another resource, or
     without any of ``scale_up``, all are one.
 
-    Shape ``(ranks,)``, numbered by first appearance.
+    Returns
+    -------
+    ndarray of int32
+        Shape ``(ranks,)``, numbered by first appearance.
 
     Raises
     ------

@@ -305,8 +305,11 @@ _PORTS_IN_ROWS = ("rail", "fat_tree", "dragonfly")
 def kinds_of(cluster: Cluster) -> dict[str, Cluster]:
     """Return each kind of node as a cluster by itself: as if all its nodes were of this kind.
 
-    By name, in the order in which a job fills them; a cluster whose nodes are all alike is its only
-    kind, ``""``.
+    Returns
+    -------
+    dict of Cluster
+        By name, in the order in which a job fills them; a cluster whose nodes are all alike is its
+        only kind, ``""``.
 
     Examples
     --------

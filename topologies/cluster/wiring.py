@@ -195,6 +195,20 @@ class Wiring(ClusterPart):
 def reached(start: str, cables: Iterable[Cable], *, past_gpus: bool = True) -> dict[str, int]:
     """Vertices that a vertex reaches, and over how many cables at least.
 
+    Parameters
+    ----------
+    start
+        Where to begin; 0 cables away.
+    cables
+        Those that may be used.
+    past_gpus
+        Whether the way may lead over other GPUs.
+
+    Returns
+    -------
+    dict
+        From vertex to cables.
+
     Examples
     --------
     >>> cables = [Cable(source="gpu0", target="switch", tier="pcie"),
@@ -247,8 +261,11 @@ def without_peer_access(data: Any) -> Any:
     node that is drawn keeps its PCIe; of any other half of the GPUs, and of the NICs, hang on each
     of two processors.
 
-    The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where peers
-    have access, or meet over PCIe anyway.
+    Returns
+    -------
+    object
+        The table with ``scale_up``, ``wiring`` and ``pcie.paths`` of such a node; as it was where
+        peers have access, or meet over PCIe anyway.
 
     Raises
     ------

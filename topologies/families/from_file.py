@@ -126,6 +126,13 @@ def preferring_fast(links: Sequence[Link], hops: int = 1) -> list[Link]:
     Of two ways of as many hops a message then takes the one over the faster resources, as the
     file gives them: a network card and a switch between GPUs may both be two hops away. Links of
     ``scale_out`` count as they do elsewhere.
+
+    Parameters
+    ----------
+    links
+        Of the graph.
+    hops
+        That each counts as.
     """
     fastest: dict[str, float] = {}
     for link in links:

@@ -23,7 +23,10 @@ SCALE_UP_ROLES: dict[str, ScaleUpRole] = {
 def family_named(name: str) -> tuple[str, Family] | None:
     """Find a family by its name in a spec: one of the table, else one that a distribution adds.
 
-    The name as it is spelt there, and the family; None if there is none.
+    Returns
+    -------
+    tuple or None
+        The name as it is spelt there, and the family; None if there is none.
 
     Raises
     ------

@@ -144,8 +144,17 @@ def _leaves(field: str, value: object) -> list[tuple[str, object]]:
 def wired_cluster(drawing: Drawing, like: Cluster | None = None) -> Cluster:
     """Make the cluster whose nodes are as drawn.
 
-    What is not drawn is as in ``like``, the nearest of the catalogue if not given. Its ``sources``
-    say of every number whether it was drawn or from which cluster it is.
+    Parameters
+    ----------
+    drawing
+        The node.
+    like
+        The cluster that what is not drawn is taken from; the nearest of the catalogue if not given.
+
+    Returns
+    -------
+    Cluster
+        Its ``sources`` say of every number whether it was drawn or from which cluster it is.
 
     Raises
     ------

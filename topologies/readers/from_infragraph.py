@@ -46,7 +46,19 @@ _UNITS = {"gigabits_per_second": 0.125, "gigabytes_per_second": 1.0}
 
 
 def from_infragraph(path: str | Path, like: Cluster) -> Cluster:
-    """Read an infrastructure as a cluster; what the format lacks is as in ``like``.
+    """Read an infrastructure as a cluster.
+
+    Parameters
+    ----------
+    path
+        A YAML or JSON file with an infrastructure, or with one under ``infrastructure``.
+    like
+        A cluster with the same accelerators, for what the format lacks.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------

@@ -73,8 +73,18 @@ Tbit/s, six times that of the fastest there is."""
 def from_nccl(path: str | Path, like: Cluster | None = None) -> Cluster:
     """Read a topology dump as a cluster whose nodes are wired like that one.
 
-    What is not in the file is as in ``like``, the nearest of the catalogue if not given. It has a
-    ``wiring``; its ``sources`` say what the file has and what not.
+    Parameters
+    ----------
+    path
+        What ``NCCL_TOPO_DUMP_FILE`` named.
+    like
+        The cluster that what is not in the file is taken from; the nearest of the catalogue if not
+        given.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------

@@ -49,7 +49,17 @@ _SOURCE = "github stas00/ml-engineering network/README.md (one direction)"
 def from_nvidia_smi(path: str | Path, like: Cluster) -> Cluster:
     """Read a matrix of ``nvidia-smi topo -m`` as a cluster whose nodes are wired like that.
 
-    It names neither GPUs nor NICs, which are those of ``like``.
+    Parameters
+    ----------
+    path
+        A file with what the command printed.
+    like
+        A cluster with the same GPUs and NICs: the matrix names neither.
+
+    Returns
+    -------
+    Cluster
+        With a ``wiring``; its ``sources`` say what the file has and what not.
 
     Raises
     ------

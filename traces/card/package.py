@@ -113,12 +113,17 @@ def _read(name: str, package: Package, read: OpenTrace, step: str) -> Loaded:
 
 
 def find_package(path: Path | str) -> Package | None:
-    """Find the card and the traces of a package; None if the path is a bare trace.
+    """Find the card and the traces of a package.
 
     Parameters
     ----------
     path
         A directory with one workload card, and traces beside it or in one sub-directory.
+
+    Returns
+    -------
+    Package or None
+        None if the path is a bare trace.
 
     Raises
     ------

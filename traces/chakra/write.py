@@ -48,7 +48,10 @@ _SHARDS = ("all_gather", "gather")
 def write_chakra(workload: Workload, directory: Path, prefix: str = "trace") -> tuple[Path, ...]:
     """Write a workload as Chakra files.
 
-    These are ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
+    Returns
+    -------
+    tuple of Path
+        ``PREFIX.RANK.et`` for every rank that has ops, and ``comm_group.json``.
 
     Raises
     ------

@@ -44,9 +44,12 @@ def typical_step(read: Callable[[str], Loaded]) -> Loaded:
 
     Steps that make other calls, or are much longer or shorter than the median, are left out.
 
-    The step in the middle, made typical: ``coverage.typical_of`` names the steps that it stands
-    for, ``measured_step`` is the median of theirs. It is as recorded where the trace has fewer than
-    three such steps. The notes name those that were left out.
+    Returns
+    -------
+    Loaded
+        The step in the middle, made typical: ``coverage.typical_of`` names the steps that it stands
+        for, ``measured_step`` is the median of theirs. It is as recorded where the trace has
+        fewer than three such steps. The notes name those that were left out.
 
     Raises
     ------
@@ -102,8 +105,11 @@ def like_steps(read: Callable[[str], Loaded], typical: Loaded) -> list[Workload]
 def work_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.float64]:
     """Say how much longer the work of each rank is in other steps.
 
-    By part (host at work, compute, copies), rank as in ``workload.ranks``, and step; 1 where a rank
-    has no such work. Shape ``(3, ranks, steps)``.
+    Returns
+    -------
+    ndarray
+        By part (host at work, compute, copies), rank as in ``workload.ranks``, and step; 1 where a
+        rank has no such work. Shape ``(3, ranks, steps)``.
     """
     ranks = workload.ranks
 
@@ -120,7 +126,10 @@ def work_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.flo
 def call_ratios(workload: Workload, steps: Sequence[Workload]) -> NDArray[np.float64]:
     """Say how much longer the transfers of each call's kind took in other steps.
 
-    By call and step; 1 of a kind of which no transfer was measured. Shape ``(calls, steps)``.
+    Returns
+    -------
+    ndarray
+        By call and step; 1 of a kind of which no transfer was measured. Shape ``(calls, steps)``.
     """
     kinds, kind = np.unique(workload.calls.kind, return_inverse=True)
 
@@ -156,8 +165,18 @@ def _readable(read: Callable[[str], Loaded], numbers: Sequence[str]) -> list[Loa
 def with_usual_work(workload: Workload, steps: Sequence[Workload]) -> Workload:
     """Return a step with as much work of each part as steps, itself among them, have in the median.
 
-    Durations, transfers of calls and the times that ops are ready at are multiplied; what was
-    measured stays.
+    Parameters
+    ----------
+    workload
+        The step.
+    steps
+        Steps with the same calls on the same ranks.
+
+    Returns
+    -------
+    Workload
+        Durations, transfers of calls and the times that ops are ready at are multiplied; what was
+        measured stays.
     """
     duration = workload.duration.copy()
     of_steps = zip(*(_work(step) for step in steps), strict=True)

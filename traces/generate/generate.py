@@ -43,9 +43,17 @@ if TYPE_CHECKING:
 class CallVolume:
     """Calls of one label and kind in the whole job.
 
-    ``label`` is that of the groups (``tp``, ``dp``, ``pp``, …), ``kind`` that of the calls,
-    ``size_bytes`` the sum of their sizes (B): S of nccl-tests, the larger of a rank's input and
-    output.
+    Parameters
+    ----------
+    label
+        Of the groups: ``tp``, ``dp``, ``pp``, …
+    kind
+        Of the calls: ``all_reduce``, ``send_receive``, …
+    calls
+        How many there are.
+    size_bytes
+        Sum of their sizes (B). A call's size is S of nccl-tests: the larger of a rank's input and
+        output.
     """
 
     label: str
@@ -58,9 +66,17 @@ class CallVolume:
 class Volumes:
     """What a step of the whole job computes and communicates.
 
-    ``tokens`` are read or made. ``model_flops`` are those that the model needs whatever the
-    parallelism: nothing is recomputed or computed twice (PaLM, arXiv 2204.02311, appendix B);
-    ``flops`` those of all kernels. ``exchanged`` are the calls of each label of groups and kind.
+    Parameters
+    ----------
+    tokens
+        Tokens read or made.
+    model_flops
+        FLOPs that the model needs whatever the parallelism: nothing is recomputed or computed twice
+        (PaLM, arXiv 2204.02311, appendix B).
+    flops
+        FLOPs of all kernels.
+    exchanged
+        The calls of each label of groups and kind.
     """
 
     tokens: int
@@ -118,7 +134,10 @@ def written(programs: Sequence[RankProgram], plan: GenerationPlan) -> Workload:
 
     ``programs`` are at the rates of ``plan.accelerator``.
 
-    The ops are the same whatever the rates; kernels of ``plan.others`` last as theirs have it.
+    Returns
+    -------
+    Workload
+        The same ops whatever the rates; kernels of ``plan.others`` last as theirs have it.
     """
     workload = expand(programs, plan)
     duration = workload.duration

@@ -25,7 +25,10 @@ def is_config(text: str) -> bool:
 def card_of(text: str, *, source: str, name: str) -> dict[str, Any]:
     """Return the fields of the model card that a ``config.json`` describes.
 
-    They are as :class:`traces.generate.model.Model` has them; each number has its source.
+    Returns
+    -------
+    dict
+        As :class:`traces.generate.model.Model` has them; each number has its source.
 
     Raises
     ------

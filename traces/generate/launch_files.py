@@ -29,8 +29,16 @@ Value = str | int | float | bool
 class Job:
     """A plan on the nodes of a cluster.
 
-    ``plan`` is a training step; as many of its ranks run on each node. ``environment`` has
-    variables of the communication library.
+    Parameters
+    ----------
+    plan
+        A training step.
+    cluster
+        The cluster's name.
+    nodes, ranks_per_node
+        Where its ranks run: as many on each node.
+    environment
+        Variables of the communication library.
     """
 
     plan: GenerationPlan
@@ -50,9 +58,14 @@ class Job:
 def launch_file(job: Job, launcher: str) -> str:
     """Return the file that starts a step.
 
-    ``launcher`` is ``megatron`` (a shell script that each node runs), ``torchtitan`` (TOML),
-    ``nemo`` (a Python program), ``deepspeed`` (JSON) or ``slurm`` (a batch script that runs the
-    command behind it with one task for each GPU).
+    Parameters
+    ----------
+    job
+        The step and its nodes.
+    launcher
+        ``megatron`` (a shell script that each node runs), ``torchtitan`` (TOML), ``nemo``
+        (a Python program), ``deepspeed`` (JSON) or ``slurm`` (a batch script that runs the command
+        behind it with one task for each GPU).
 
     Raises
     ------

@@ -114,8 +114,15 @@ class StageMemory:
 def memory_of(plan: GenerationPlan) -> tuple[StageMemory, ...]:
     """Return what fills the memory of a rank of every pipeline stage.
 
-    In the order of the stages, bytes of one rank each: all ranks of a stage hold equally much, and
-    uneven experts are taken as even.
+    Parameters
+    ----------
+    plan
+        Which step. All ranks of a stage hold equally much; uneven experts are taken as even.
+
+    Returns
+    -------
+    tuple of StageMemory
+        In the order of the stages, bytes of one rank each.
 
     Examples
     --------

@@ -345,13 +345,16 @@ def _rates_text(rates: KernelRates) -> str:
 def read_plan(path: Path) -> GenerationPlan:
     """Read a plan from its file.
 
-    It is the plan that :func:`plan_text` writes as such a file.
-
     Parameters
     ----------
     path
         A YAML file. Its ``model`` is the path of a model card beside it, the name or path of one as
         :func:`traces.generate.model.load_model` takes, or the fields of one.
+
+    Returns
+    -------
+    GenerationPlan
+        The plan that :func:`plan_text` writes as such a file.
 
     Raises
     ------

@@ -44,6 +44,13 @@ def check_memory(plan: GenerationPlan, *, remedy: str = _REMEDY) -> None:
     A plan that states none is not checked. A compiler that repeats computations where memory is
     short is taken to repeat all that a layer can.
 
+    Parameters
+    ----------
+    plan
+        Which step, and the memory of its accelerators.
+    remedy
+        How to have an answer all the same.
+
     Raises
     ------
     WorkloadError

@@ -60,8 +60,17 @@ class _Call(Struct, gc=False):
 def recorded_operators(path: Path, wanted: Collection[str] = ()) -> list[RecordedOperator]:
     """Read the operators of a file that launched kernels.
 
-    An operator for each call, and one without a name for each kernel that has none. A kernel is
-    given to operators ``wanted`` before others that are nearer to its launch.
+    Parameters
+    ----------
+    path
+        A file of the PyTorch profiler, compressed or not.
+    wanted
+        Names of operators to which a kernel is given before others that are nearer to its launch.
+
+    Returns
+    -------
+    list
+        An operator for each call, and one without a name for each kernel that has none.
 
     Raises
     ------

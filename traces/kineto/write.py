@@ -49,6 +49,11 @@ def write_kineto(
     first
         The number of the first step.
 
+    Returns
+    -------
+    tuple of Path
+        ``rank<N>.json.gz`` of every rank, in order.
+
     Raises
     ------
     WorkloadError

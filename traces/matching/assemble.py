@@ -493,12 +493,21 @@ def in_order(messages: Sequence[Posted], *, recorded: bool = True) -> Iterator[B
     gloo has one TCP connection between two ranks (``transport/tcp/pair.cc``), and what is written
     to it leaves in order: a message behind the one before it, a receiver's notice
     (``NOTIFY_RECV_READY``), without which nothing is sent, behind what the receiver has begun to
-    send. Of ``recorded`` ones none waits that came sooner than it could have; others are as they
-    would move if none waited. What a rank sends to others than the message's sender stands in the
-    queue of the same NIC in part only: a notice is taken to have waited for it where that was still
-    under way and the message came as late as that.
+    send. Of ``recorded`` ones none waits that came sooner than it could have. What a rank sends to
+    others than the message's sender stands in the queue of the same NIC in part only: a notice is
+    taken to have waited for it where that was still under way and the message came as late as that.
 
-    Each is an edge from a message that had begun before to the one that waits for it.
+    Parameters
+    ----------
+    messages
+        Of all ranks, in any order.
+    recorded
+        Whether they are as they moved; else as they would move if none waited.
+
+    Yields
+    ------
+    Behind
+        An edge from a message that had begun before to the one that waits for it.
     """
     alone: dict[float, float] = {}
     for message in messages:

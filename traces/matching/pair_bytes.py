@@ -31,7 +31,12 @@ class PairBytes:
 
 
 def pair_bytes(ranks: Sequence[int], calls: Mapping[int, LocalCall]) -> PairBytes | None:
-    """Put together what the recorded ranks of a group say of one all-to-all; None if it is nothing.
+    """Put together what the recorded ranks of a group say of one all-to-all.
+
+    Returns
+    -------
+    PairBytes or None
+        None where no rank records its splits.
 
     Raises
     ------

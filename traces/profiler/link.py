@@ -100,12 +100,22 @@ def rank_graph(trace: RankTrace, window: Window, kernels: KernelRules = KERNELS)
 class RankStep:
     """A step of one rank, linked: all that it takes to join it with those of other ranks.
 
-    Of its ops, edges and calls in ``graph``, of what was counted besides times and of what marks
-    prefill and decode the times are by the rank's own clock. ``launches_paired`` are kernels whose
-    launch is in the trace, ``in_flight`` device ops that were launched before the recording began,
-    ``launches_only`` launches where no kernel was recorded at all. ``names`` are those of its
-    kernels, or of its operators where it has none, by which ranks of one run are recognised; empty
-    where it has calls. ``lasted`` is what :func:`~traces.profiler.window.period` says.
+    Attributes
+    ----------
+    graph
+        Its ops, edges and calls, by the rank's own clock.
+    step
+        The number of the step, or ``all``.
+    kernels, launches_paired, in_flight, launches_only
+        Kernels of the step, those whose launch is in the trace, device ops that were launched
+        before the recording began, and launches where no kernel was recorded at all.
+    counts, phases
+        What was counted besides times, and what marks prefill and decode, by the rank's own clock.
+    names
+        Of its kernels, or of its operators where it has none; empty where it has calls, by which
+        ranks of one run are recognised.
+    lasted
+        What :func:`~traces.profiler.window.period` says.
     """
 
     graph: LinkedRank

@@ -70,7 +70,10 @@ the same peak, or wait for the same arithmetic."""
 def lookup(shape: Shape, tables: Collection[Key], generation: str = "") -> Lookup | None:
     """Find a shape in tables.
 
-    None if no table says anything about such a kernel.
+    Returns
+    -------
+    Lookup or None
+        None if no table says anything about such a kernel.
     """
     match shape:
         case Gemm():

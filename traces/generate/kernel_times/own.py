@@ -60,8 +60,12 @@ _DIMENSIONS: Mapping[type[Shape], tuple[str, ...]] = {
 class OwnKernels:
     """Kernels measured on one's own machine.
 
-    ``rows`` are shapes and their times (s), ``source`` where they come from, for answers and
-    messages.
+    Parameters
+    ----------
+    source
+        Where they come from, for answers and messages.
+    rows
+        Shapes and their times in s.
 
     Raises
     ------

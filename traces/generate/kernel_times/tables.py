@@ -64,6 +64,16 @@ class Surface:
     def at(self, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         """Return times at shapes, and whether each lies among measured points.
 
+        Parameters
+        ----------
+        points
+            Sizes, shape ``(shapes, dimensions)``, positive.
+
+        Returns
+        -------
+        tuple
+            Times in s and truth, one for each shape.
+
         Examples
         --------
         >>> axis = np.log([1.0, 4.0])

@@ -61,8 +61,14 @@ class KernelTime(NamedTuple):
 class TableSource:
     """Tables of kernels, read when they are first asked for.
 
-    ``keys`` are the tables that there are, ``load`` makes one of them, and ``origin`` says how a
-    shape among its measured ones is known.
+    Parameters
+    ----------
+    keys
+        Which tables there are.
+    load
+        Makes one of them.
+    origin
+        How a shape among its measured ones is known.
     """
 
     keys: frozenset[Key]
@@ -398,6 +404,11 @@ def shared_error(shares: Mapping[str, float]) -> float:
 
     Kernels that are known alike are off together, and so, to be on the safe side, are the others:
     shares of time times what each way was off.
+
+    Parameters
+    ----------
+    shares
+        Of the time of kernels, by how they are known; together 1, or nothing.
 
     Examples
     --------

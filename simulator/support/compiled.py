@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import addressof, c_char, create_string_buffer
+from ctypes import c_char, create_string_buffer
 from functools import cache, cached_property, update_wrapper
 from inspect import signature as parameters_of
 from itertools import count
@@ -288,7 +288,6 @@ def _words(args: tuple[Any, ...], leaves: tuple[_Leaf, ...]) -> list[Any]:
     _OtherTypesError
         If they are of other types, or an array is not contiguous, or must not be written to.
     """
-    from_buffer = c_char.from_buffer
     values: list[Any] = []
     _take_apart(args, values)
     words: list[Any] = []
@@ -305,9 +304,7 @@ def _words(args: tuple[Any, ...], leaves: tuple[_Leaf, ...]) -> list[Any]:
                 or not (leaf.is_read_only or flags.writeable)
             ):
                 raise _OtherTypesError
-            # NumPy's own way to an address takes longer, but has one of an empty array, too.
-            is_open = flags.writeable and value.size
-            words.append(addressof(from_buffer(value)) if is_open else value.ctypes.data)
+            words.append(value.ctypes.data)
             words.extend(value.shape)
     except (AttributeError, TypeError, ValueError):
         raise _OtherTypesError from None

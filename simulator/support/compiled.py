@@ -1,10 +1,10 @@
 """Hot loops: loops over arrays that take too long in Python, compiled by Numba.
 
-A hot loop is a function that is compiled for the types of its annotations, and kept as machine
-code (:mod:`.kept_code`). What was kept is run without Numba, which takes a quarter of a second to
-import; that is imported, and the user told, when there is something to compile: small inputs are
-left to Python then (:mod:`.interpreted`). For arguments of other types than the annotated ones
-Numba compiles the loop as it would any function, and nothing of that is kept.
+A hot loop is a function that is compiled for the types of its annotations, and kept as machine code:
+:mod:`.kept_code`. What was kept is run without Numba, which takes a quarter of a second to import;
+that is imported, and the user told, when there is something to compile: small inputs are left to
+Python then (:mod:`.interpreted`). Arguments of other types than the annotated ones have Numba
+compile the loop for them, as it would any function, and nothing of that is kept.
 
 A loop that other loops call is compiled for them once more, without a way in from Python. Its code
 is part of theirs: a loop is compiled anew when its file changes, or that of a loop it calls, or of

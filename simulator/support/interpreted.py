@@ -1,9 +1,9 @@
 """Hot loops of small inputs: Python runs them itself where that takes no longer than machine code.
 
 To compile a loop takes from a tenth of a second to ten, to import Numba a third of a second; a loop
-over the calls of two ranks takes Python some milliseconds. So Python runs a loop of which no
-machine code is kept until all such loops have taken as long as importing Numba, and until compiling
-it is worth its while.
+over the calls of two ranks takes Python some milliseconds. So Python runs a loop of which no machine
+code is kept until all such loops have taken as long as importing Numba, and until compiling it is
+worth its while.
 
 The law: **what a loop answers and writes is the same to the last bit, whoever runs it**. Both do
 the same operations of 64 bits in the same order. For that

@@ -10,7 +10,6 @@ import pytest
 
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
-from simulator.support import interpreted
 from simulator.support.arrays import Floats
 from simulator.support.compiled import hot_loop
 from simulator.support.kept_code import is_trusted
@@ -188,9 +187,7 @@ def test_a_loop_is_a_function_that_is_called_with_or_without_options():
     assert greatest.__name__ == "greatest"
 
 
-def test_a_loop_takes_other_types_than_it_is_annotated_with_too(monkeypatch):
-    monkeypatch.setattr(interpreted, "IMPORTING", 0)
-    monkeypatch.setattr(interpreted, "COMPILING", 0)
+def test_a_loop_takes_other_types_than_it_is_annotated_with_too():
     assert greatest(np.array([1.0, 3.0, 2.0], np.float32)) == 3.0
     assert greatest(np.arange(6.0)[::2]) == 4.0  # not contiguous
     assert greatest(values=np.array([1.0])) == 1.0

@@ -163,7 +163,7 @@ def test_what_is_kept_and_damaged_is_compiled_anew(tmp_path):
     run(tmp_path, NUMBA_CACHE_DIR=str(cache))
     (file,) = cache.rglob("*.loop")
     whole = file.read_bytes()
-    for damage in (b"no code", whole.replace(b"\nq\n", b"\nd\n")):
+    for damage in (b"", b"no code", whole[:-1], whole.replace(b"\nq\n", b"\nd\n")):
         file.write_bytes(damage)
         assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), damage[:50]
         assert file.read_bytes() != damage

@@ -54,7 +54,7 @@ def cache_folder() -> Path | None:
 
 def trusted_folder() -> Path | None:
     """Return the cache's directory where nobody else may have written to it."""
-    from simulator.support.kept_code import is_trusted  # small files do without
+    from simulator.support.compiled import is_trusted  # small files do without
 
     folder = cache_folder()
     if folder is None:

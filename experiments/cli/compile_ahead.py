@@ -10,7 +10,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
-from simulator.support.compiled import LOOPS, HotLoop
+from simulator.support.compiled import LOOPS, HotLoop, signature
 from simulator.support.limits import cores
 from simulator.support.workers import process_context
 
@@ -65,7 +65,7 @@ def keep_bytecode(folder: Path) -> None:
 
 def _compile(number: int) -> None:
     loop = every_loop()[number]
-    loop.object_code()
+    loop.dispatcher.compile(signature(loop.function))
 
 
 def _silent() -> None:

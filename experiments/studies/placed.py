@@ -221,7 +221,7 @@ def digest(content: object) -> str:
 _PACKAGES = ("simulator", "topologies", "collectives", "traces", "experiments")
 _APART = ("cli", "output", "schemas", "validation", "studies", "explore")
 """Rooms of ``experiments`` that no step's time depends on."""
-_NOT_READ = (".md", ".png", ".typed", ".pyc", ".loop")
+_NOT_READ = (".md", ".png", ".typed", ".pyc", ".nbi", ".nbc")
 """Endings of files that no program reads, or that others become."""
 _DATA = {"catalog", "samples", "live"}
 """Folders of inputs, whose content is hashed where it is used."""

@@ -1,33 +1,38 @@
 """Hot loops: loops over arrays that take too long in Python, compiled by Numba.
 
-A hot loop is a function that is compiled for the types of its annotations, and kept as machine code:
-:mod:`.kept_code`. What was kept is run without Numba, which takes a quarter of a second to import;
-that is imported, and the user told, when there is something to compile: small inputs are left to
-Python then (:mod:`.interpreted`). Arguments of other types than the annotated ones have Numba
-compile the loop for them, as it would any function, and nothing of that is kept.
+A hot loop is a function that Numba compiles for the types it is first called with and, as by
+``cache=True``, keeps as machine code beside the source, or in the user's cache directory. All that
+is here besides is that small inputs are left to Python (:mod:`.interpreted`), that Numba, which
+takes a third of a second to import, is imported when it is needed, that the user is told when there
+is something to compile, and that what was kept and cannot be read is compiled anew. A module of
+loops that imports Numba itself would be plainer still, but it would have to be a second module
+beside each room that has loops: their named tuples and their callers are used where no loop is
+called.
 
-A loop that other loops call is compiled for them once more, without a way in from Python. Its code
-is part of theirs: a loop is compiled anew when its file changes, or that of a loop it calls, or of
-a named tuple it takes.
+A loop that other loops call is compiled for them once more, without a way in from Python and for
+the types of its annotations alone. That is half to two thirds of the time of compiling: a tuple of
+eighty arrays that Python hands over is taken apart, checked and put together again field by field.
+
+What is kept is read without what it was compiled with: a warm ``twofold utility`` takes 1.4 s of
+processor time so, and 1.7 s with ``cache=True``.
+
+Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
+does: after a change to a loop that others call run ``make clean`` or delete ``*.nbi``.
 """
 
 import os
-import struct
+import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from ctypes import c_char, create_string_buffer
+from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
-from inspect import signature as parameters_of
-from itertools import count
-from operator import index
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Generic,
-    NamedTuple,
     ParamSpec,
     TypeVar,
     get_args,
@@ -36,7 +41,6 @@ from typing import (
 )
 
 from simulator.support.interpreted import Interpreter, TooLongError, is_interpreting
-from simulator.support.kept_code import ENVIRONMENT, KeptCode, ObjectCode, load, stamp, tell_once
 
 if TYPE_CHECKING:
     from numba.core.types import Type
@@ -54,164 +58,67 @@ READ_ONLY = "read-only"
 
 _NUMBERS = {"int": "int64", "float": "float64", "bool": "boolean", "uint64": "uint64"}
 """Numba's names of numbers, by the names of Python's and NumPy's types."""
-_WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "int": ("q", index),  # which refuses what is no whole number
-    "float": ("d", float),
-    "bool": ("q", bool),
-}
-"""How a number fills a word: its format of :mod:`struct`, and what makes it of a value."""
 
 _COMPILING = "compiling hot loops (first use after installation)"
-_COMPILED = count(1)
-_CHECKED = ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT")
-"""Set to have Numba check every index, or run loops in Python: it does so itself then."""
+
 
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
-"""Division by zero gives what C gives.
+"""Division by zero gives what C gives. There is no way in from C: nobody needs it.
 
 Without Numba's reference counts, which a loop that takes named tuples of arrays would keep at every
 step, it is two to three times as fast; it must allocate nothing then: its results and scratch are
 arrays it is given, and Numba refuses another."""
 
-_DONE = (0, -2)
-"""What Numba's functions return when they have not failed; the second where that is None."""
-
-
-class _Leaf(NamedTuple):
-    """An array or a number among the arguments, named tuples taken apart."""
-
-    words: str
-    """Formats of :mod:`struct`: a number's, or those of an array's address and lengths."""
-    number: Callable[[Any], Any] | None
-    """What makes the number of a value; None for an array."""
-    dtype: Any = None
-    dimensions: int = 0
-    is_read_only: bool = False
-
-
-class _OtherTypesError(TypeError):
-    """Arguments, or annotations, are of types that machine code is not kept for."""
-
 
 class HotLoop(Generic[P, R]):
-    """A function that is compiled when it is first called, or was before."""
+    """A function that Numba compiles when it is first called."""
 
     def __init__(self, function: Callable[P, R], *, nan_free: bool):
         self.function = function
-        self._options = {**_OPTIONS, "fastmath": {"nnan", "nsz"} if nan_free else False}
+        self.fastmath: set[str] = {"nnan", "nsz"} if nan_free else set()
         self.interpreter = Interpreter()
         update_wrapper(self, function)
         LOOPS.append(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the machine code, or have Python run it: :mod:`simulator.support.interpreted`."""
+        """Have Python run it, or the machine code: :mod:`simulator.support.interpreted`."""
         if is_interpreting():
             return self.function(*args, **kwargs)
-        values = parameters_of(self.function).bind(*args, **kwargs).args if kwargs else args
-        result: R
-        if not self.interpreter.is_done:
+        if not self.interpreter.is_done and not kwargs:
             try:
-                result = self.interpreter.run(self, values)
+                answer: R = self.interpreter.run(self, args)
             except TooLongError:
                 pass
             else:
-                return result
-        try:
-            result = self._enter(values)
-        except _OtherTypesError:
-            result = self.dispatcher(*values)
+                return answer
+        result: R = self.dispatcher(*args, **kwargs)
         return result
 
     @cached_property
-    def _enter(self) -> Callable[[tuple[Any, ...]], Any]:
-        """What lays out arguments in memory, enters the machine code and reads what it returns."""
-        code = self.object_code()
-        if code is None:
-            return lambda args: self.dispatcher(*args)
-        entry, leaves, result = load(code), self.leaves, code.result
-        layout = struct.Struct("".join(leaf.words for leaf in leaves))
-        block_of = (c_char * layout.size).from_buffer_copy
-        why = create_string_buffer(8)
-
-        def enter(args: tuple[Any, ...]) -> Any:
-            words, returned = block_of(layout.pack(*_words(args, leaves))), create_string_buffer(8)
-            if entry(returned, why, words, words) not in _DONE:
-                raise RuntimeError(f"{self.function.__qualname__} failed")
-            return struct.unpack_from(result, returned)[0] if result else None
-
-        return enter
-
-    def object_code(self) -> ObjectCode | None:
-        """Read the machine code, or make and keep it; None where Numba's own way in is to be used.
-
-        That checks every index if it is asked to (:data:`_CHECKED`), and takes types that no words
-        are laid out for.
-        """
-        if self._kept is None or self._read is not None:
-            return self._read
-        from simulator.support.machine_code import make
-
-        with _reporting():
-            code = make(self.function.__qualname__, self.inner, signature(self.function))
-        if code is not None:
-            self._kept.keep(code)
-        return code
-
-    def is_kept(self) -> bool:
-        """Whether there is machine code: it is read."""
-        return self._read is not None
-
-    @cached_property
-    def _read(self) -> ObjectCode | None:
-        return self._kept.read() if self._kept is not None else None
-
-    @cached_property
-    def _kept(self) -> KeptCode | None:
+    def dispatcher(self) -> Any:
+        """What Numba makes of the function."""
         for check in BEFORE_READING:
             check()
-        if any(os.environ.get(name, "0") != "0" for name in _CHECKED):
-            return None
-        try:
-            return KeptCode(self.function.__qualname__, self._source, self._made_from())
-        except _OtherTypesError:
-            return None
-
-    @cached_property
-    def dispatcher(self) -> Any:
-        """What Numba makes of the function, for whatever types it is called with."""
-        with _reporting():
-            return _njit()(**self._options, cache=ENVIRONMENT in os.environ)(self.function)
+        _keep_nothing_in_a_folder_named_tilde()
+        _report_compilation()
+        return _dispatcher_type()(self.function, {**self._options, "nopython": True})
 
     @cached_property
     def inner(self) -> Any:
         """What Numba makes of the function for other loops, of the types of its annotations.
 
-        It cannot be called from Python. Of other types than the annotated ones (integers of 32
-        bits, literals) it would be compiled once more for each.
+        It cannot be called from Python. To take a tuple of eighty arrays apart and check each takes
+        ten times as long to compile as the loop itself. Of other types than the annotated ones
+        (integers of 32 bits, literals) it would be compiled once more for each.
         """
-        types = signature(self.function)
-        return _njit()(types, **self._options, no_cpython_wrapper=True)(self.function)
+        from numba import njit
 
-    @cached_property
-    def leaves(self) -> tuple[_Leaf, ...]:
-        """Arrays and numbers that it takes, by its annotations."""
-        names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
-        known = self.function.__annotations__
-        return tuple(leaf for name in names for leaf in _leaves(known.get(name)))
+        options = {**self._options, "no_cpython_wrapper": True}
+        return njit(signature(self.function), **options)(self.function)
 
     @cached_property
     def code_size(self) -> int:
         """Bytes of bytecode of the loop and of all that it calls: what compiling it goes by."""
-        return sum(len(loop.function.__code__.co_code) for loop in self._with_called)
-
-    @property
-    def called(self) -> "list[HotLoop[..., Any]]":
-        """Hot loops that it calls by name."""
-        return [value for value in self._globals.values() if isinstance(value, HotLoop)]
-
-    @cached_property
-    def _with_called(self) -> "list[HotLoop[..., Any]]":
-        """The loop, what it calls, and what that calls."""
         loops: dict[int, HotLoop[..., Any]] = {}
         waiting: list[HotLoop[..., Any]] = [self]
         while waiting:
@@ -219,104 +126,24 @@ class HotLoop(Generic[P, R]):
             if id(loop) not in loops:
                 loops[id(loop)] = loop
                 waiting += loop.called
-        return list(loops.values())
+        return sum(len(loop.function.__code__.co_code) for loop in loops.values())
 
     @property
-    def _globals(self) -> dict[str, Any]:
-        """What its code names of its module."""
+    def called(self) -> "list[HotLoop[..., Any]]":
+        """Hot loops that it calls by name."""
         known = self.function.__globals__
-        return {name: known[name] for name in self.function.__code__.co_names if name in known}
+        named = [known.get(name) for name in self.function.__code__.co_names]
+        return [value for value in named if isinstance(value, HotLoop)]
+
+    def is_kept(self, args: tuple[Any, ...]) -> bool:
+        """Whether there is machine code for such arguments: it is read."""
+        from numba import typeof
+
+        return bool(self.dispatcher.read(tuple(map(typeof, args))))
 
     @property
-    def _source(self) -> Path:
-        return Path(self.function.__code__.co_filename)
-
-    def _made_from(self) -> str:
-        """Write down all that its code depends on: sources, constants, types."""
-        sources: set[Path] = set()
-        parts = [f"nan_free={bool(self._options['fastmath'])}"]
-        for loop in self._with_called:
-            sources.add(loop._source)
-            for annotation in loop.function.__annotations__.values():
-                sources.update(map(Path, _files(annotation)))
-            for name, value in loop._globals.items():
-                if isinstance(value, int | float):
-                    parts.append(f"{name}={value}")
-        parts += [f"{leaf.dtype} {leaf.dimensions}" for leaf in self.leaves if leaf.number is None]
-        return "\n".join([*sorted(map(stamp, sources)), *parts])
-
-
-def _files(annotation: Any) -> Iterator[str]:
-    """List the sources of the named tuples in an annotation."""
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    if fields := getattr(annotation, "_fields", ()):
-        yield getattr(sys.modules[annotation.__module__], "__file__", "") or ""
-        for field in fields:
-            yield from _files(annotation.__annotations__.get(field))
-
-
-def _leaves(annotation: Any) -> Iterator[_Leaf]:
-    """List the arrays and numbers of an annotation.
-
-    Raises
-    ------
-    _OtherTypesError
-        If it has something else: a record, an integer without a sign; or there is none.
-    """
-    if get_origin(annotation) is tuple:
-        for part in get_args(annotation):
-            yield from _leaves(part)
-    elif fields := () if get_origin(annotation) else getattr(annotation, "_fields", ()):
-        for field in fields:
-            yield from _leaves(annotation.__annotations__[field])
-    elif (name := getattr(annotation, "__name__", "")) in _WORDS:
-        yield _Leaf(*_WORDS[name])
-    else:
-        try:
-            dtype, dimensions, is_read_only = _array(annotation)
-        except (TypeError, ValueError):
-            raise _OtherTypesError(f"{annotation}") from None
-        yield _Leaf("q" * (1 + dimensions), None, dtype, dimensions, is_read_only)
-
-
-def _words(args: tuple[Any, ...], leaves: tuple[_Leaf, ...]) -> list[Any]:
-    """Numbers, and addresses and lengths of arrays, in the order of the leaves.
-
-    Raises
-    ------
-    _OtherTypesError
-        If they are of other types, or an array is not contiguous, or must not be written to.
-    """
-    values: list[Any] = []
-    _take_apart(args, values)
-    words: list[Any] = []
-    try:
-        for value, leaf in zip(values, leaves, strict=True):
-            if leaf.number is not None:
-                words.append(leaf.number(value))
-                continue
-            flags = value.flags
-            if (
-                value.dtype != leaf.dtype
-                or value.ndim != leaf.dimensions
-                or not flags.c_contiguous
-                or not (leaf.is_read_only or flags.writeable)
-            ):
-                raise _OtherTypesError
-            words.append(value.ctypes.data)
-            words.extend(value.shape)
-    except (AttributeError, TypeError, ValueError):
-        raise _OtherTypesError from None
-    return words
-
-
-def _take_apart(values: tuple[Any, ...], parts: list[Any]) -> None:
-    for value in values:
-        if isinstance(value, tuple):
-            _take_apart(value, parts)
-        else:
-            parts.append(value)
+    def _options(self) -> dict[str, Any]:
+        return {**_OPTIONS, "fastmath": self.fastmath}
 
 
 @overload
@@ -340,7 +167,7 @@ def signature(function: Callable[..., Any]) -> "tuple[Type, ...]":
 
 
 def _type(annotation: Any) -> "Type":
-    from numba import from_dtype, types
+    from numba import types
 
     if getattr(annotation, "__name__", "") in _NUMBERS:
         number: types.Type = getattr(types, _NUMBERS[annotation.__name__])
@@ -348,60 +175,208 @@ def _type(annotation: Any) -> "Type":
     if get_origin(annotation) is tuple:
         return types.Tuple([_type(part) for part in get_args(annotation)])  # type: ignore[no-untyped-call]
     if get_origin(annotation) is Annotated and hasattr(get_args(annotation)[0], "_fields"):
+        from numba import from_dtype
+
         record: types.Type = from_dtype(get_args(annotation)[1])
         return record
     if fields := getattr(annotation, "_fields", ()):
         parts = [_type(annotation.__annotations__[field]) for field in fields]
         whole: types.Type = types.BaseTuple.from_types(parts, annotation)  # type: ignore[no-untyped-call]
         return whole
-    dtype, dimensions, is_read_only = _array(annotation)
-    return types.Array(from_dtype(dtype), dimensions, "C", readonly=is_read_only)
+    return _array(annotation)
 
 
-def _array(annotation: Any) -> tuple[Any, int, bool]:
-    """Type of a contiguous array, its dimensions, and whether it is read-only.
+def _array(annotation: Any) -> "Type":
+    """Type of a contiguous array: ``NDArray[dtype]``, ``ndarray[tuple[int, int], dtype]``.
 
-    Of ``NDArray[dtype]``, ``ndarray[tuple[int, int], dtype]``; of records
-    ``Annotated[NDArray[np.void], dtype]``.
+    Of records ``Annotated[NDArray[np.void], dtype]``.
     """
-    import numpy as np  # whoever only asks for files that are trusted needs it not
+    import numpy as np  # as Numba has: whoever only asks for files that are trusted needs neither
+    from numba import from_dtype, types
 
-    parts = _parts(annotation)
-    records: list[Any] = [part for part in parts if isinstance(part, np.dtype)]
+    leaves = _leaves(annotation)
+    records: list[Any] = [leaf for leaf in leaves if isinstance(leaf, np.dtype)]
     (dtype,) = records or [
-        part for part in parts if isinstance(part, type) and issubclass(part, np.generic)
+        leaf for leaf in leaves if isinstance(leaf, type) and issubclass(leaf, np.generic)
     ]
-    return np.dtype(dtype), max(1, parts.count(int)), READ_ONLY in parts
+    dimensions = max(1, leaves.count(int))
+    return types.Array(from_dtype(np.dtype(dtype)), dimensions, "C", readonly=READ_ONLY in leaves)
 
 
-def _parts(annotation: Any) -> list[Any]:
+def _leaves(annotation: Any) -> list[Any]:
     """List what an annotation is made of, whatever NumPy's own names for it are in this version."""
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
-        return [*_parts(inner), *marks]
+        return [*_leaves(inner), *marks]
     parts = get_args(annotation)
-    return [leaf for part in parts for leaf in _parts(part)] if parts else [annotation]
+    return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
+
+
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    TypeError,
+    ValueError,
+    UnpicklingError,
+)
+"""What reading a pickle raises if it is damaged, or names a type that has another name now."""
 
 
 @cache
-def _njit() -> Any:
-    """Return Numba's decorator; it finds the loops that a loop calls before either is compiled."""
-    from numba import njit
+def _dispatcher_type() -> Any:
+    """Return Numba's dispatcher, but one that reads less of what is kept: :func:`_read`."""
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import CPUDispatcher
+    from numba.core.sigutils import normalize_signature
     from numba.extending import typeof_impl
 
+    class KeptDispatcher(CPUDispatcher):
+        def __init__(self, function: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
+            super().__init__(function, targetoptions=targetoptions)
+            self.kept = _cache_of(function)
+
+        def read(self, arguments: tuple[Any, ...]) -> bool:
+            """Whether there is code for arguments of such types: it is read where it is kept."""
+            with global_compiler_lock:
+                if arguments not in self.overloads:
+                    code = _read(self.kept, self.py_func, arguments, self.targetctx)
+                    if code is not None:
+                        self.add_overload(code)
+                return arguments in self.overloads
+
+        def compile(self, sig: Any) -> Any:
+            arguments, _ = normalize_signature(sig)  # type: ignore[no-untyped-call]
+            with global_compiler_lock:
+                if not self.read(arguments):
+                    super().compile(sig)
+                    if self.kept is not None:
+                        self.kept.save_overload(sig, self.overloads[arguments])
+                entry: Any = self.overloads[arguments]
+                return entry.entry_point
+
+    # One loop finds another before either is compiled.
     typeof_impl.register(HotLoop)(lambda loop, context: typeof_impl(loop.inner, context))
-    return njit
+    return KeptDispatcher
 
 
-@contextmanager
-def _reporting() -> Iterator[None]:
-    """Say that a loop is compiled: on a terminal a line that counts them, elsewhere one line."""
-    if not sys.stderr.isatty():
-        tell_once(f"{_COMPILING}: at most {len(LOOPS)}")
-        yield
-        return
-    number = next(_COMPILED)
-    sys.stderr.write(f"\r{_COMPILING}: {number} of at most {len(LOOPS)}")
+def _cache_of(function: Callable[..., Any]) -> Any:
+    """Return Numba's cache of a loop; None, and say so, where nothing can be kept."""
+    from numba.core.caching import FunctionCache
+
+    try:
+        return FunctionCache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no directory that it could be kept in can be written
+        _tell_once("hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to")
+        return None
+
+
+def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> Any:
+    """Read the code that is kept of a loop; None where there is none that may be run.
+
+    Numba imports all that it compiles with before it reads what it kept (``refresh``), which takes
+    longer than all else it does at a start and may bring in SciPy. What is kept here is complete:
+    it has what it calls in it, and without reference counts it calls nothing of Numba's runtime. A
+    loop that must be compiled after all has its compiler import the same.
+
+    Numba reads all of an index before it looks whether it is still that of the source. After an
+    upgrade in place the index may name types that are gone: what cannot be read is dropped.
+    """
+    if kept is None:
+        return None
+    if not is_trusted(Path(kept.cache_path), Path(function.__code__.co_filename)):
+        _tell_once(
+            f"{kept.cache_path}: others may write there: loops are compiled anew; set "
+            "NUMBA_CACHE_DIR to a directory of your own"
+        )
+        return None
+    context.refresh = lambda: None
+    try:
+        code = kept.load_overload(sig, context)
+    except OSError:  # another process writes it: on Windows a file is then locked
+        return None
+    except _UNREADABLE:
+        kept.flush()
+        return None
+    finally:
+        del context.refresh
+    if code is not None:
+        context.insert_user_function(code.entry_point, code.fndesc, [code.library])
+    return code
+
+
+def is_trusted(folder: Path, source: Path) -> bool:
+    """Whether code that is kept in a directory may be run: only who could change the program did.
+
+    Reading it runs what it says. It and every directory above it belong to the user, the system, or
+    whoever owns the source, and nobody else may write there: a group only where it is the user's
+    alone, or the source's and may write to that, too. Above, a directory will do whose files only
+    their owners may replace (``/tmp``). Where files have no owners (Windows) nothing is refused.
+
+    Examples
+    --------
+    >>> is_trusted(Path("/"), Path("/")), is_trusted(Path("/nowhere"), Path("/"))
+    (True, False)
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        folder = folder.resolve(strict=True)
+        of_source = source.resolve(strict=True).stat()
+        above = [place.stat() for place in (folder, *folder.parents)]
+    except OSError:
+        return False
+    # Whoever owns the root owns the system: in a container without a root of its own, nobody.
+    owners = {0, os.getuid(), of_source.st_uid, above[-1].st_uid}
+    groups = {0, *([of_source.st_gid] if of_source.st_mode & stat.S_IWGRP else ())}
+    if os.getgid() == os.getuid():  # a group of one's own, as most systems give each user
+        groups.add(os.getgid())
+
+    def is_ours(status: os.stat_result, *, sticky: bool) -> bool:
+        others = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and status.st_gid not in groups
+        )
+        return status.st_uid in owners and (not others or sticky)
+
+    return is_ours(above[0], sticky=False) and all(
+        is_ours(status, sticky=bool(status.st_mode & stat.S_ISVTX)) for status in above[1:]
+    )
+
+
+@cache
+def _tell_once(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
-    yield
-    sys.stderr.write("\r\033[K")
+
+
+@cache
+def _keep_nothing_in_a_folder_named_tilde() -> None:
+    """Give Numba no cache directory of a user without a home, which it would call ``~``."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ.setdefault("XDG_CACHE_HOME", os.devnull)
+
+
+@cache
+def _report_compilation() -> None:
+    """Have Numba say when it compiles: on a terminal a line that counts, elsewhere one line."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        compiled: ClassVar[set[str]] = set()
+
+        def on_start(self, event: Any) -> None:
+            self.compiled.add(event.data["dispatcher"].__qualname__)
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{_COMPILING}: {len(self.compiled)} of at most {len(LOOPS)}")
+                sys.stderr.flush()
+            else:
+                _tell_once(f"{_COMPILING}: at most {len(LOOPS)}")
+
+        def on_end(self, event: Any) -> None:
+            if sys.stderr.isatty():
+                sys.stderr.write("\r\033[K")
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]

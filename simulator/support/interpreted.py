@@ -1,9 +1,9 @@
 """Hot loops of small inputs: Python runs them itself where that takes no longer than machine code.
 
 To compile a loop takes from a tenth of a second to ten, to import Numba a third of a second; a loop
-over the calls of two ranks takes Python some milliseconds. So Python runs a loop of which no machine
-code is kept until all such loops have taken as long as importing Numba, and until compiling it is
-worth its while.
+over the calls of two ranks takes Python some milliseconds. So Python runs a loop until all loops
+have taken as long as importing Numba, and one that has not been compiled on this machine until that
+is worth its while.
 
 The law: **what a loop answers and writes is the same to the last bit, whoever runs it**. Both do
 the same operations of 64 bits in the same order. For that
@@ -72,8 +72,8 @@ class Loop(Protocol):
     def code_size(self) -> int:
         """Bytes of bytecode of the loop and of all that it calls."""
 
-    def is_kept(self) -> bool:
-        """Whether there is machine code of it."""
+    def is_kept(self, args: tuple[Any, ...]) -> bool:
+        """Whether there is machine code for such arguments."""
 
 
 class Interpreter:
@@ -95,7 +95,7 @@ class Interpreter:
             If it is for the machine code: nothing has changed then.
         """
         size = _size(args)
-        most = next((most for most in self._allowed(loop) if size * _CALLS <= most), 0)
+        most = next((most for most in self._allowed(loop, args) if size * _CALLS <= most), 0)
         taken = most
         try:
             taken, answer = _interpret(loop.function, args, most, size)
@@ -107,12 +107,12 @@ class Interpreter:
             Interpreter.steps_of_all += taken
         return answer
 
-    def _allowed(self, loop: Loop) -> Iterator[int]:
+    def _allowed(self, loop: Loop, args: tuple[Any, ...]) -> Iterator[int]:
+        if "numba" not in sys.modules:
+            yield IMPORTING - Interpreter.steps_of_all
         if self.is_kept is None:
-            self.is_kept = loop.is_kept()
+            self.is_kept = loop.is_kept(args)
         if not self.is_kept:
-            if "numba" not in sys.modules:
-                yield IMPORTING - Interpreter.steps_of_all
             yield COMPILING * loop.code_size - self.steps
 
 

@@ -11,8 +11,7 @@ import pytest
 from experiments.cli.compile_ahead import every_loop, keep_bytecode
 from helpers.places import ROOT
 from simulator.support.arrays import Floats
-from simulator.support.compiled import hot_loop
-from simulator.support.kept_code import is_trusted
+from simulator.support.compiled import hot_loop, is_trusted, signature
 from traces.chakra.write import save_chakra
 from traces.load import load
 
@@ -22,14 +21,13 @@ LOOP = """
 import pwd, sys
 import numpy as np
 from simulator.support import interpreted
-from simulator.support.arrays import Longs
 from simulator.support.compiled import hot_loop
 
 interpreted.IMPORTING = interpreted.COMPILING = 0
 {before}
 
 @hot_loop
-def add(values: {kind}) -> int:
+def add(values):
     total = 0
     for value in values:
         total += value
@@ -46,10 +44,10 @@ pwd.getpwuid = unknown
 """
 
 
-def run(folder, before="", given="np.arange(4)", kind="Longs", **environment):
+def run(folder, before="", given="np.arange(4)", **environment):
     """Output and errors of a script with a hot loop, in a folder."""
     script = folder / "loop.py"
-    script.write_text(LOOP.format(before=before, given=given, kind=kind))
+    script.write_text(LOOP.format(before=before, given=given))
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -76,8 +74,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 for package in ("simulator", "topologies", "collectives", "traces"):
     for found in walk_packages(import_module(package).__path__, f"{package}."):
-        if found.name != "simulator.support.machine_code":  # which compiles
-            import_module(found.name)
+        import_module(found.name)
 print("numba" in sys.modules)
 """
     done = subprocess.run(
@@ -100,7 +97,7 @@ def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
             f"from typing import NamedTuple\nclass {name}(NamedTuple):\n{fields}"
         )
         told = [
-            run(tmp_path, f"from pair import {name}", f"{name}(2, 4)", name, NUMBA_CACHE_DIR=cache)
+            run(tmp_path, f"from pair import {name}", f"{name}(2, 4)", NUMBA_CACHE_DIR=cache)
             for _ in range(2)
         ]
         assert told == [("6\n", COMPILED), ("6\n", "")]
@@ -116,14 +113,14 @@ from simulator.support.compiled import hot_loop
 interpreted.IMPORTING = interpreted.COMPILING = 0
 
 @hot_loop
-def greatest(values: Longs) -> int:
+def greatest(values: Longs):
     found = values[0]
     for value in values:
         found = max(found, value)
     return found
 
 @hot_loop
-def above_half(values: Longs) -> int:
+def above_half(values):
     found = 0
     for value in values:
         found += value > greatest(values) / 2
@@ -131,11 +128,11 @@ def above_half(values: Longs) -> int:
 
 for call in sys.argv[1:]:
     print(globals()[call](np.arange(5)))
-print("numba" in sys.modules)
+print(*({"numba.np.arraymath", "numba.cpython.unicode", "scipy.linalg"} & set(sys.modules)))
 """
 
 
-def test_what_is_kept_is_run_without_numba(tmp_path):
+def test_what_is_kept_is_read_without_what_numba_compiles_with(tmp_path):
     """A loop that calls what is kept is compiled with it after all, and kept in its turn."""
     script = tmp_path / "loops.py"
     script.write_text(TWO_LOOPS)
@@ -152,20 +149,21 @@ def test_what_is_kept_is_run_without_numba(tmp_path):
 
     compiling = COMPILED.replace("1", "2")
     assert run_loops("greatest")[1] == compiling
-    assert run_loops("greatest") == (["4", "False"], "")
-    assert run_loops("greatest", "above_half") == (["4", "2", "True"], compiling)
-    assert run_loops("above_half", "greatest") == (["2", "4", "False"], "")
+    assert run_loops("greatest") == (["4", ""], "")
+    (*answers, modules), told = run_loops("greatest", "above_half")
+    assert (answers, told) == (["4", "2"], compiling)
+    assert "numba.np.arraymath" in modules
+    assert run_loops("above_half", "greatest") == (["2", "4", ""], "")
 
 
 def test_what_is_kept_and_damaged_is_compiled_anew(tmp_path):
-    """And kept in its place: the next damage is done to that."""
+    """And kept in its place: the next damage is done to that, and the last is not found."""
     cache = tmp_path / "kept"
     run(tmp_path, NUMBA_CACHE_DIR=str(cache))
-    (file,) = cache.rglob("*.loop")
-    whole = file.read_bytes()
-    for damage in (b"", b"no code", whole[:-1], whole.replace(b"\nq\n", b"\nd\n")):
+    for ending, damage in (("nbi", b""), ("nbc", b"no pickle"), ("nbi", b"\x80\x05K\xff")):
+        (file,) = cache.rglob(f"*.{ending}")
         file.write_bytes(damage)
-        assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), damage[:50]
+        assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", COMPILED), (ending, damage)
         assert file.read_bytes() != damage
     assert run(tmp_path, NUMBA_CACHE_DIR=str(cache)) == ("6\n", "")
 
@@ -176,8 +174,8 @@ def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):
         told, warned = run(tmp_path, NOBODY)
         assert told == "6\n"
         assert warned.splitlines() == [
-            COMPILED.strip(),
             "hot loops cannot be kept: set NUMBA_CACHE_DIR to a directory to write to",
+            COMPILED.strip(),
         ]
     assert {path.name for path in tmp_path.iterdir()} == {"__pycache__", "loop.py"}
 
@@ -185,25 +183,6 @@ def test_where_nothing_can_be_kept_it_answers_and_says_so(tmp_path):
 def test_a_loop_is_a_function_that_is_called_with_or_without_options():
     assert greatest(np.array([1.0, 3.0, 2.0])) == 3.0
     assert greatest.__name__ == "greatest"
-
-
-def test_a_loop_takes_other_types_than_it_is_annotated_with_too():
-    assert greatest(np.array([1.0, 3.0, 2.0], np.float32)) == 3.0
-    assert greatest(np.arange(6.0)[::2]) == 4.0  # not contiguous
-    assert greatest(values=np.array([1.0])) == 1.0
-
-
-def test_a_loop_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
-    """Its code is part of the other's."""
-    inner = "from simulator.support.compiled import hot_loop\n@hot_loop\ndef more(n: int) -> int:\n"
-    before = "from inner import more\n@hot_loop\ndef twice(n: Longs) -> int:\n    return more(n[0])"
-    given = "np.array([twice(np.arange(4)), 1])"
-    cache = str(tmp_path / "kept")
-    for number, compiles in ((41, True), (41, False), (202, True)):
-        (tmp_path / "inner.py").write_text(f"{inner}    return n + {number}\n")
-        answer, told = run(tmp_path, before, given, NUMBA_CACHE_DIR=cache)
-        assert answer == f"{number + 1}\n"
-        assert bool(told) == compiles
 
 
 SAMPLE = "traces/samples/gpu-dp2-tp4"
@@ -217,14 +196,15 @@ interpreted.IMPORTING = interpreted.COMPILING = 0
 try:
     main()
 finally:
-    entered = [loop for loop in LOOPS if "_enter" in vars(loop)]
-    others = [loop.__qualname__ for loop in LOOPS if "dispatcher" in vars(loop)]
-    print(len(entered), "numba" in sys.modules, *others, file=sys.stderr)
+    for loop in LOOPS:
+        if "dispatcher" in vars(loop):
+            for found in loop.dispatcher.signatures:
+                print(loop.__module__, loop.__qualname__, found, sep="|", file=sys.stderr)
 """
 
 
 def used(*words):
-    """How many loops a command has entered, whether it imported Numba, loops of other types."""
+    """Types of the loops that a command has used, by module and name; whether any was compiled."""
     done = subprocess.run(
         [sys.executable, "-c", USED, *map(str, words)],
         capture_output=True,
@@ -232,8 +212,9 @@ def used(*words):
         check=True,
         cwd=ROOT,
     )
-    entered, imported, *others = done.stderr.splitlines()[-1].split()
-    return int(entered), imported, others
+    lines = (line.split("|") for line in done.stderr.splitlines() if line.count("|") == 2)
+    found = [((module, name), types) for module, name, types in lines]
+    return found, "compiling hot loops" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +232,17 @@ def chakra_job(tmp_path_factory):
         pytest.param(("explain", "{sample}", *CLUSTER), marks=pytest.mark.slow),
     ],
 )
-def test_loops_are_called_with_what_they_are_annotated_with_and_need_no_numba(words, chakra_job):
+def test_what_is_compiled_ahead_is_what_is_used(words, chakra_job):
     words = [word.format(sample=SAMPLE, chakra=chakra_job) for word in words]
-    used(*words)  # which compiles what no test has needed yet
-    entered, imported, others = used(*words)
-    assert entered > 5
-    assert (imported, others) == ("False", [])
+    found, compiled = used(*words)
+    if compiled:  # what no test has needed yet, and what that calls
+        found, _ = used(*words)
+    ahead = {
+        (loop.__module__, loop.__qualname__): str(signature(loop.function)) for loop in every_loop()
+    }
+    assert len(found) > 5
+    for loop, types in found:
+        assert types == ahead[loop]
 
 
 def test_loops_are_found_without_what_extras_bring():

@@ -68,7 +68,7 @@ class Loop:
     function: Callable[..., Any]
     code_size: int
 
-    def is_kept(self):
+    def is_kept(self, args):
         return False
 
 

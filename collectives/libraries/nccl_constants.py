@@ -168,7 +168,9 @@ class Tuning:
     ``sends_share`` what such sends move of the wire at most (the links' figure if None; fitted).
     ``channels`` are those of a communicator on NVSwitch. ``step``
     is what a step of LL takes beyond the wire (s; fitted), ``simple_step`` the hardware latency of
-    one of Simple over NVLink (s; NCCL's figure, Blackwell's fitted). ``nvls`` is nvlsEfficiency,
+    one of Simple over NVLink (s; NCCL's figure; fitted on Blackwell and Ampere), ``ll128`` what
+    rings by LL128 move of NVLink inside a domain (the tuner's figure if None; Ampere's fitted with
+    ``simple_step`` to every second size of 2, 4 and 8 A100). ``nvls`` is nvlsEfficiency,
     None where there is none; ``nvls_channels`` are its channels in one domain
     (src/transport/nvls.cc, NVLS_NCHANNELS), each of which serves one head after the other: a chunk
     takes ``nvls_chunk`` (s) besides the time of its bytes (fitted to 8 H100 and H200, and to 8
@@ -186,6 +188,7 @@ class Tuning:
     channels: int = 24
     step: float = 0.2 * MICRO
     simple_step: float = NVLINK.steps["Simple"]
+    ll128: float | None = None
     nvls: float | None = None
     nvls_channels: int = 16
     nvls_chunk: float = 0.69 * MICRO
@@ -200,7 +203,13 @@ _HOPPER = Tuning(
     nvls=0.85,
 )
 _AMPERE = Tuning(
-    base=9.4 * MICRO, ll_cap=87.7 * GIGA, channel=20 * GIGA, p2p_channel=5.0 * GIGA, copy=20 * GIGA
+    base=9.4 * MICRO,
+    ll_cap=87.7 * GIGA,
+    channel=20 * GIGA,
+    p2p_channel=5.0 * GIGA,
+    copy=20 * GIGA,
+    simple_step=10 * MICRO,
+    ll128=0.7,
 )
 _BLACKWELL = Tuning(
     base=7.0 * MICRO,

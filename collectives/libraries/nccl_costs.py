@@ -497,6 +497,8 @@ def _ring(case: Case, schedule: Schedule, name: str, *, pipelined: bool) -> Offe
     on_wire = case.wire(schedule, pipelined=pipelined)
     steps, transfer = on_wire.steps, case.size * on_wire.per_byte
     fraction = _ll_fraction(case, transfer) if name == "LL" else case.link.fractions[name]
+    if name == "LL128" and case.domains == 1 and case.tuning.ll128 is not None:
+        fraction = case.tuning.ll128
     step = transfer / max(steps, 1)
     near = _near_step(case, name)
     across = tables.NET_STEP[name] - tables.NET_STEP["LL"] + case.message(case.block, name)

@@ -373,6 +373,15 @@ def test_calls_beyond_a_ring_that_the_tuner_keeps_too_long_take_no_less():
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize(
+    ("size", "measured"), [(MIB, 37.9), (16 * MIB, 213.3), (256 * MIB, 2218.2), (4 * GIB, 32285.0)]
+)
+def test_rings_of_ampere_between_protocols(size, measured):
+    """8 A100 80GB under MPI (us), held out: notes on nccl-tests, github."""
+    network, there = switches(8, 1, wire=229e9), machine(8, 1, generation="ampere")
+    assert seconds("all_reduce", size, network, there) * 1e6 == pytest.approx(measured, rel=0.12)
+
+
 def test_there_is_no_ll128_over_pcie():
     """NCCL has it on NVLink only (tuning.cc)."""
     network, there = switches(8, 1, wire=38e9), replace(machine(8, 1), link="pcie5")

@@ -46,8 +46,8 @@ from experiments.scenario.resources import check_resources
 from experiments.scenario.scenario import EngineCheck, Scenario, engine_check
 from experiments.settings import Settings as Settings
 from experiments.settings import SettingsOptions, Watch, percentile_of, settings_of
+from simulator.support.compiled import expect
 from simulator.support.errors import ClusterError, SettingsError, TwofoldError
-from simulator.support.interpreted import expect
 from simulator.support.quantities import format_quantity, parse_quantity
 from simulator.timeline import Timeline, comparable
 from simulator.workload import Workload

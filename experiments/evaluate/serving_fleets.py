@@ -383,13 +383,13 @@ def _run_of(
 ) -> _Run:
     """Return a fleet before its first request."""
     client = load if isinstance(load, Closed) else Closed(0, 1, 1)
-    asked = _asked(load, seed)
+    requested = _asked(load, seed)
     hashes = None
-    if isinstance(asked, Requests):
-        check_lengths(instances, asked)
-        hashes = asked.hashes if instances.caches_prefixes else None
-        asked = columns_of(asked)
-    columns = _ordered(instances, asked)
+    if isinstance(requested, Requests):
+        check_lengths(instances, requested)
+        hashes = requested.hashes if instances.caches_prefixes else None
+        requested = columns_of(requested)
+    columns = _ordered(instances, requested)
     _check_size(instances, columns)
     fleet = _fleet_of(instances, columns, hashes.tokens if hashes else 0, before, host)
     first_chunk = (instances.decode or instances.deployment).engine.first_chunk

@@ -187,12 +187,12 @@ def serving_plan(**fields: object) -> ServingPlan:
 
 
 def _checked(fields: object, source: object) -> ServingPlan:
-    known = ServingPlan.model_fields
+    fields_of_plan = ServingPlan.model_fields
     for name in (str(name) for name in (fields if isinstance(fields, dict) else ())):
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in fields_of_plan:
+            hint = did_you_mean(name, fields_of_plan)
             raise WorkloadError(
-                f"{source}: {name}: no such field; {hint}there are {', '.join(known)}"
+                f"{source}: {name}: no such field; {hint}there are {', '.join(fields_of_plan)}"
             )
     try:
         return ServingPlan.model_validate(fields)
@@ -262,7 +262,7 @@ def instances_of(plan: ServingPlan, cluster: str | Cluster) -> Instances:
         host_cache=read_host_cache(plan),
         patience=_patience(plan),
         scaling=None if plan.scale is None else read_scaling(plan.scale),
-        beside=tuple(_neighbour(other, plan, cluster) for other in _others(plan)),
+        beside=tuple(_neighbour(neighbour, plan, cluster) for neighbour in _others(plan)),
     )
 
 
@@ -275,8 +275,8 @@ def _others(plan: ServingPlan) -> list[ServingPlan]:
         If one has others beside itself.
     """
     others = [read_serving_plan(path) for path in plan.beside]
-    for path, other in zip(plan.beside, others, strict=True):
-        if other.beside:
+    for path, neighbour in zip(plan.beside, others, strict=True):
+        if neighbour.beside:
             raise WorkloadError(f"{path}: beside: name all deployments in the first one")
     return others
 
@@ -319,8 +319,8 @@ def _share(plan: ServingPlan, model: str) -> Requests:
             " its own requests"
         )
     names = {name: same_name(name.rpartition("/")[2], served) for name in table.models_asked}
-    for name, known in names.items():
-        if known is None:
+    for name, match in names.items():
+        if match is None:
             raise WorkloadError(
                 f"{table.source}: requests ask for a model that nobody serves:"
                 f" {one_of(name, served)}"

@@ -204,16 +204,16 @@ def _kept_in(changed: Workload, base: Scenario, kept_times: Floats) -> Floats:
     if len(changed.calls) == len(kept_times):
         return kept_times
     per_node = base.ranks // place(base.cluster, base.ranks, base.nodes).nodes or 1
-    known: dict[tuple[object, ...], float] = {}
-    for exact, alike, kept in zip(
+    kept_of: dict[tuple[object, ...], float] = {}
+    for exact, like, kept in zip(
         *_sorts(base.workload, per_node), kept_times.tolist(), strict=True
     ):
-        known[exact] = kept
-        known.setdefault(alike, kept)
+        kept_of[exact] = kept
+        kept_of.setdefault(like, kept)
     return np.array(
         [
-            known.get(exact, known.get(alike, 1.0))
-            for exact, alike in zip(*_sorts(changed, per_node), strict=True)
+            kept_of.get(exact, kept_of.get(like, 1.0))
+            for exact, like in zip(*_sorts(changed, per_node), strict=True)
         ]
     )
 
@@ -223,7 +223,7 @@ def _sorts(
 ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
     """Name each call by kind, size and ranks, and by kind, size, label and how many these are."""
     exact = [group.ranks for group in workload.groups]
-    alike = [
+    like = [
         (group.label, len(group.ranks), len({rank // per_node for rank in group.ranks}))
         for group in workload.groups
     ]
@@ -232,7 +232,7 @@ def _sorts(
     rows = list(zip(*columns, strict=True))
     return (
         [(kind, exact[group], size) for kind, group, size in rows],
-        [(kind, alike[group], size) for kind, group, size in rows],
+        [(kind, like[group], size) for kind, group, size in rows],
     )
 
 

@@ -491,10 +491,10 @@ def _several(priorities: Longs) -> list[int]:
 
 
 def _of_priority(run: InstanceRun, priority: int) -> PriorityRow:
-    alike = run.priority == priority
-    ttft, tpot = run.ttft[alike], run.tpot[alike]
+    of_group = run.priority == priority
+    ttft, tpot = run.ttft[of_group], run.tpot[of_group]
     tails = (float(np.quantile(times, 0.99)) for times in (ttft, tpot))
-    return PriorityRow(priority, int(alike.sum()), float(ttft.mean()), *tails)
+    return PriorityRow(priority, int(of_group.sum()), float(ttft.mean()), *tails)
 
 
 def _by_model(
@@ -504,16 +504,16 @@ def _by_model(
     slos = [slo, *(each.slo for each in instances.beside)]
     of_model = list(zip(*((run, *run.beside) for run in runs), strict=True))
     rows = [
-        _of_model(fleet, alike, limit)
-        for fleet, alike, limit in zip(instances.fleets, of_model, slos, strict=True)
+        _of_model(fleet, of_group, limit)
+        for fleet, of_group, limit in zip(instances.fleets, of_model, slos, strict=True)
     ]
     yield from rows
     gpus, requests = sum(row.gpus for row in rows), sum(row.requests for row in rows)
     goodput = [row.goodput_per_s for row in rows if row.goodput_per_s is not None]
     met = [row.met * row.requests for row in rows if row.met is not None]
-    alike = [(run, *run.beside) for run in runs]
+    of_group = [(run, *run.beside) for run in runs]
     ttft, tpot = (
-        [np.concatenate([getattr(run, name) for run in each]) for each in alike]
+        [np.concatenate([getattr(run, name) for run in each]) for each in of_group]
         for name in ("ttft", "tpot")
     )
     yield ModelRow(

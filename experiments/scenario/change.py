@@ -460,3 +460,38 @@ def ops_of_kind(scenario: Scenario, kind: str) -> Mask:
 def say_count(number: int, noun: str) -> str:
     """Say how many: ``1 copy``, ``1,240 launches``."""
     return f"{number:,} {noun if number == 1 else _MANY.get(noun, f'{noun}s')}"
+
+
+def nodes_of(scenario: Scenario, ranks: int) -> int | None:
+    """Return over how many nodes a larger job is spread: with as many ranks on each as before.
+
+    Raises
+    ------
+    WhatIfError
+        If the ranks do not fill nodes.
+    """
+    if scenario.nodes is None:
+        return None
+    per_node = scenario.ranks // scenario.nodes
+    if ranks > per_node and ranks % per_node:
+        raise WhatIfError(f"{ranks} ranks do not fill the job's nodes of {per_node} ranks")
+    return max(1, ranks // per_node)
+
+
+def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
+    """Refuse more ranks than a cluster has.
+
+    Raises
+    ------
+    WhatIfError
+        With how many nodes are needed.
+    """
+    per_node = cluster.ranks_per_node
+    needed = -(-ranks // per_node) if nodes is None else nodes
+    if cluster.node_kinds:
+        place(cluster, ranks, nodes)
+    elif needed > cluster.nodes:
+        raise WhatIfError(
+            f"{ranks:,} ranks need {needed:,} nodes, and {cluster.name} has {cluster.nodes:,} of"
+            f" {per_node}: give it more ('nodes: {needed}' in its file)"
+        )

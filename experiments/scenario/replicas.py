@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, say_count
+from experiments.scenario.change import Changed, Edited, check_fits, nodes_of, say_count
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import matches
 from simulator.analysis.data_parallel import DataParallel, data_parallel, of_shards, say_groups
@@ -16,7 +16,7 @@ from simulator.edits.replicas import ReplicaLayout, resized
 from simulator.support.arrays import Mask
 from simulator.support.errors import WhatIfError
 from simulator.workload import What, Workload
-from topologies import Cluster, place
+from topologies import place
 
 REPLICAS = "replicas"
 """Word for the data-parallel copies of a model."""
@@ -101,41 +101,6 @@ def _layout(workload: Workload, groups: DataParallel, request: Replicas) -> Repl
     if ranks * factor > _MOST_RANKS:
         raise WhatIfError(f"{float(ranks * factor):,.0f} ranks are more than {_MOST_RANKS:,}")
     return ReplicaLayout(ranks, block, int(block * factor))
-
-
-def nodes_of(scenario: Scenario, ranks: int) -> int | None:
-    """Return over how many nodes a larger job is spread: with as many ranks on each as before.
-
-    Raises
-    ------
-    WhatIfError
-        If the ranks do not fill nodes.
-    """
-    if scenario.nodes is None:
-        return None
-    per_node = scenario.ranks // scenario.nodes
-    if ranks > per_node and ranks % per_node:
-        raise WhatIfError(f"{ranks} ranks do not fill the job's nodes of {per_node} ranks")
-    return max(1, ranks // per_node)
-
-
-def check_fits(cluster: Cluster, ranks: int, nodes: int | None) -> None:
-    """Refuse more ranks than a cluster has.
-
-    Raises
-    ------
-    WhatIfError
-        With how many nodes are needed.
-    """
-    per_node = cluster.ranks_per_node
-    needed = -(-ranks // per_node) if nodes is None else nodes
-    if cluster.node_kinds:
-        place(cluster, ranks, nodes)
-    elif needed > cluster.nodes:
-        raise WhatIfError(
-            f"{ranks:,} ranks need {needed:,} nodes, and {cluster.name} has {cluster.nodes:,} of"
-            f" {per_node}: give it more ('nodes: {needed}' in its file)"
-        )
 
 
 def _shards_reduced(

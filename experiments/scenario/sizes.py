@@ -14,8 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from experiments.scenario.change import Changed, Edited, say_count
-from experiments.scenario.replicas import check_fits, nodes_of
+from experiments.scenario.change import Changed, Edited, check_fits, nodes_of, say_count
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import LAYERS, MICRO_BATCHES, STAGES
 from simulator.calls import KINDS

@@ -88,17 +88,19 @@ def pipeline_of(workload: Workload, programs: Sequence[Program]) -> Pipeline:
     """
     if len(workload.ranks) != workload.job_ranks:
         raise WorkloadError("not all of its ranks were recorded")
-    beside: dict[int, set[int]] = {rank: set() for rank in workload.ranks}
+    neighbours: dict[int, set[int]] = {rank: set() for rank in workload.ranks}
     for group in set(workload.calls.group[workload.calls.kind == _MESSAGE].tolist()):
         sender, receiver = workload.groups[group].ranks
-        beside[sender].add(receiver)
-        beside[receiver].add(sender)
-    if not any(beside.values()):
+        neighbours[sender].add(receiver)
+        neighbours[receiver].add(sender)
+    if not any(neighbours.values()):
         raise WorkloadError("its ranks exchange no messages, so it has no pipeline")
     first = {
-        program.rank: program for program in programs if _begins_pipeline(workload, program, beside)
+        program.rank: program
+        for program in programs
+        if _begins_pipeline(workload, program, neighbours)
     }
-    columns = [_column(rank, beside) for rank in sorted(first)]
+    columns = [_column(rank, neighbours) for rank in sorted(first)]
     stages = {len(column) for column in columns}
     seen = sorted(rank for column in columns for rank in column)
     if len(stages) != 1 or seen != list(workload.ranks):
@@ -125,19 +127,21 @@ def messages_among(workload: Workload, ops: Iterable[int]) -> list[int]:
     return [int(op) for op in ops if call[op] >= 0 and kind[call[op]] == _MESSAGE]
 
 
-def _begins_pipeline(workload: Workload, program: Program, beside: Mapping[int, set[int]]) -> bool:
+def _begins_pipeline(
+    workload: Workload, program: Program, neighbours: Mapping[int, set[int]]
+) -> bool:
     """Whether a rank has one neighbour, to which it sends before it receives anything."""
     messages = messages_among(workload, program.ops)
     sends = bool(messages) and bool(workload.what[messages[0]] == What.SEND)
-    return sends and len(beside[program.rank]) == 1
+    return sends and len(neighbours[program.rank]) == 1
 
 
-def _column(rank: int, beside: Mapping[int, set[int]]) -> list[int]:
+def _column(rank: int, neighbours: Mapping[int, set[int]]) -> list[int]:
     """Follow messages from a first stage to the last."""
     column = [rank]
     while True:
-        ahead = beside[column[-1]] - set(column[-2:])
-        if len(ahead) != 1 or len(column) > len(beside):
+        ahead = neighbours[column[-1]] - set(column[-2:])
+        if len(ahead) != 1 or len(column) > len(neighbours):
             return column
         column.extend(ahead)
 
@@ -159,17 +163,17 @@ class Schedule:
         passes = self.order(stage, stages, self.micro_batches)
         first, last = stage == 0, stage + 1 == stages
         tokens: list[Pass | Direction] = []
-        asked = 0  # for what so many passes begin with
-        for number, one_way in enumerate(passes):
+        awaited = 0  # for what so many passes begin with
+        for number, passing in enumerate(passes):
             tokens += [
                 Direction(ahead.is_forward, sends=False)
-                for ahead in passes[asked : number + 1 + self.early]
+                for ahead in passes[awaited : number + 1 + self.early]
                 if not (first if ahead.is_forward else last)
             ]
-            asked = number + 1 + self.early
-            tokens.append(one_way)
-            if not (last if one_way.is_forward else first):
-                tokens.append(Direction(one_way.is_forward, sends=True))
+            awaited = number + 1 + self.early
+            tokens.append(passing)
+            if not (last if passing.is_forward else first):
+                tokens.append(Direction(passing.is_forward, sends=True))
         return tokens
 
 
@@ -197,7 +201,7 @@ class Segment:
     @property
     def counts(self) -> tuple[int, int]:
         """How many forward and how many backward passes there are."""
-        forward = sum(one_way.is_forward for one_way in self.passes)
+        forward = sum(passing.is_forward for passing in self.passes)
         return forward, len(self.passes) - forward
 
 
@@ -353,15 +357,15 @@ def _segments(
     segments = []
     position, at = 0, np.flatnonzero(is_message)
     for number, inside in enumerate(between):
-        mine = np.flatnonzero((launched == number) & ~is_message)
+        between_messages = np.flatnonzero((launched == number) & ~is_message)
         is_last = number == len(messages)
         end_op = -1 if is_last else messages[number]
         end = len(program.hosts) if is_last else int(program.position[at[number]])
         hosts = program.hosts[position:end]
-        kernels = program.ops[mine]
+        kernels = program.ops[between_messages]
         # A launched op comes behind the host op that launches it.
         keys = np.concatenate(
-            [np.arange(position, end) + 0.5, program.position[mine].astype(float)]
+            [np.arange(position, end) + 0.5, program.position[between_messages].astype(float)]
         )
         ops = np.concatenate([hosts, kernels])[np.argsort(keys, kind="stable")]
         counted = (workload.what[ops] == What.HOST) ^ sees_kernels
@@ -460,11 +464,11 @@ def _lasting(
     return forward, backward
 
 
-def _other(parts: Sequence[Segment], way: int, known: float) -> float:
+def _other(parts: Sequence[Segment], way: int, length_of_others: float) -> float:
     """Return how long the passes of one way are, if those of the other are known."""
     having = [part for part in parts[1:-1] if part.counts[way]]
     lengths = [
-        (part.length - part.counts[1 - way] * known) / part.counts[way]
+        (part.length - part.counts[1 - way] * length_of_others) / part.counts[way]
         for part in having or parts
         if part.counts[way]
     ]
@@ -496,15 +500,15 @@ def _of_rank(parts: Sequence[Segment], lengths: tuple[float, float], spans: Mask
                 before, (ops, _) = pieces
                 weight, follows = weight[at:], follows[at:]
         content = Content(ops, weight, follows, part.opaque)
-        expected = [lengths[not one_way.is_forward] for one_way in part.passes]
+        expected = [lengths[not passing.is_forward] for passing in part.passes]
         total, length = sum(expected), float(weight.sum())
         is_longer = number in (0, last) and _MOST_LONGER * total < length
         share = total / length if is_longer else 1.0
         begin = 1.0 - share if number == 0 else 0.0
         before = before.and_then(content.piece(0.0, begin)) if begin else before
         behind = content.piece(share, 1.0).and_then(behind) if begin + share < 1 else behind
-        for one_way, lasting in zip(part.passes, expected, strict=True):
+        for passing, lasting in zip(part.passes, expected, strict=True):
             end = begin + share * lasting / (total or 1.0)
-            passes[one_way] = replace(content, begin=begin, end=end)
+            passes[passing] = replace(content, begin=begin, end=end)
             begin = end
     return RecordedRank(passes, before, behind)

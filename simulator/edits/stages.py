@@ -95,7 +95,7 @@ class _Job:
     segments: Mapping[int, Sequence[Segment]]
     schedule: Schedule
     calls: dict[tuple[int, int, str], int] = field(default_factory=dict)
-    made: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    calls_made: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
         ranks = self.pipeline.ranks
@@ -174,9 +174,9 @@ class _Job:
         """Return the streams of other ops that messages wait for, or that wait for them."""
         workload, edges = self.workload, self.workload.edges
         ends, others = (edges.target, edges.source) if sends else (edges.source, edges.target)
-        beside = others[np.isin(ends, messages)]
-        beside = beside[(workload.what[beside] != What.HOST) & ~self._is_message[beside]]
-        return frozenset(workload.lanes[lane] for lane in np.unique(workload.lane[beside]))
+        next_to = others[np.isin(ends, messages)]
+        next_to = next_to[(workload.what[next_to] != What.HOST) & ~self._is_message[next_to]]
+        return frozenset(workload.lanes[lane] for lane in np.unique(workload.lane[next_to]))
 
     @cached_property
     def _is_message(self) -> Mask:
@@ -211,8 +211,8 @@ class _Job:
     def call(self, rank: int, ranks: tuple[int, ...], row: CallRow, label: str) -> int:
         """Return the call that a rank makes next in a group, the same for all of its members."""
         group = self.builder.group(ranks, label)
-        number = self.made[group, rank]
-        self.made[group, rank] += 1
+        number = self.calls_made[group, rank]
+        self.calls_made[group, rank] += 1
         key = group, number, row.kind
         if key not in self.calls:
             self.calls[key] = self.builder.call(replace(row, group=group, sequence=number))
@@ -357,9 +357,9 @@ class _Rank:
         job, builder, style = self.job, self.job.builder, self.job.styles[direction]
         workload = job.workload
         view = workload.call_view(int(workload.call[style.op]))
-        beside = self.stage + (1 if direction.is_forward is direction.sends else -1)
-        other = job.pipeline.rank(beside, self.column, job.stages)
-        ranks = (self.rank, other) if direction.sends else (other, self.rank)
+        next_to = self.stage + (1 if direction.is_forward is direction.sends else -1)
+        neighbour = job.pipeline.rank(next_to, self.column, job.stages)
+        ranks = (self.rank, neighbour) if direction.sends else (neighbour, self.rank)
         row = CallRow(view.kind, 0, 0, size=style.size, dtype=view.dtype, eager=view.eager)
         if not direction.sends and style.host and self._last:
             self._host_op("between messages", style.host)

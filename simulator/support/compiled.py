@@ -2,7 +2,7 @@
 
 A hot loop is a function that Numba compiles for the types it is first called with and, as by
 ``cache=True``, keeps as machine code beside the source, or in the user's cache directory. All that
-is here besides is that small inputs are left to Python (:mod:`.interpreted`), that Numba, which
+is here besides is that small inputs are left to Python (:class:`Interpreter`), that Numba, which
 takes a third of a second to import, is imported when it is needed, that the user is told when there
 is something to compile, and that what was kept and cannot be read is compiled anew. A module of
 loops that imports Numba itself would be plainer still, but it would have to be a second module
@@ -18,13 +18,33 @@ processor time so, and 1.7 s with ``cache=True``.
 
 Numba compiles a loop anew when the file it stands in changes, not when that of a loop it calls
 does: after a change to a loop that others call run ``make clean`` or delete ``*.nbi``.
+
+Small inputs
+------------
+To compile a loop takes from a tenth of a second to ten, to import Numba a third of a second; a loop
+over the calls of two ranks takes Python some milliseconds. So Python runs a loop until all loops
+have taken as long as importing Numba, and one that has not been compiled on this machine until that
+is worth its while.
+
+The law: **what a loop answers and writes is the same to the last bit, whoever runs it**. Both do
+the same operations of 64 bits in the same order. For that
+
+* arrays of shorter integers are widened while a loop runs, since machine code widens what it reads;
+* records are read by name, as machine code reads them;
+* numbers wrap, and a division by zero gives what C gives; where Python refuses one instead (its own
+  numbers do not wrap) the machine code is asked;
+* what takes too many steps is given up: everything is put back, and the machine code is asked.
+
+Steps are counted, not seconds: how busy a machine is changes nothing.
 """
 
 import os
 import stat
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property, update_wrapper
+from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import (
@@ -40,10 +60,9 @@ from typing import (
     overload,
 )
 
-from simulator.support.interpreted import Interpreter, TooLongError, is_interpreting
-
 if TYPE_CHECKING:
     from numba.core.types import Type
+    from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +100,7 @@ class HotLoop(Generic[P, R]):
         LOOPS.append(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Have Python run it, or the machine code: :mod:`simulator.support.interpreted`."""
+        """Have Python run it, or the machine code: :class:`Interpreter`."""
         if is_interpreting():
             return self.function(*args, **kwargs)
         if not self.interpreter.is_done and not kwargs:
@@ -272,7 +291,7 @@ def _cache_of(function: Callable[..., Any]) -> Any:
         return None
 
 
-def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> Any:
+def _read(stored: Any, function: Callable[..., Any], sig: Any, context: Any) -> Any:
     """Read the code that is kept of a loop; None where there is none that may be run.
 
     Numba imports all that it compiles with before it reads what it kept (``refresh``), which takes
@@ -283,21 +302,21 @@ def _read(kept: Any, function: Callable[..., Any], sig: Any, context: Any) -> An
     Numba reads all of an index before it looks whether it is still that of the source. After an
     upgrade in place the index may name types that are gone: what cannot be read is dropped.
     """
-    if kept is None:
+    if stored is None:
         return None
-    if not is_trusted(Path(kept.cache_path), Path(function.__code__.co_filename)):
+    if not is_trusted(Path(stored.cache_path), Path(function.__code__.co_filename)):
         _tell_once(
-            f"{kept.cache_path}: others may write there: loops are compiled anew; set "
+            f"{stored.cache_path}: others may write there: loops are compiled anew; set "
             "NUMBA_CACHE_DIR to a directory of your own"
         )
         return None
     context.refresh = lambda: None
     try:
-        code = kept.load_overload(sig, context)
+        code = stored.load_overload(sig, context)
     except OSError:  # another process writes it: on Windows a file is then locked
         return None
     except _UNREADABLE:
-        kept.flush()
+        stored.flush()
         return None
     finally:
         del context.refresh
@@ -380,3 +399,238 @@ def _report_compilation() -> None:
                 sys.stderr.write("\r\033[K")
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+
+
+IMPORTING = 1_000_000
+"""Steps of all loops together that take as long as to import Numba.
+
+A step is a fifth of a microsecond to Python: an element of the arrays that a loop is given. An
+array takes :data:`_ARRAY` besides, a loop that it calls :data:`_CALL`.
+"""
+COMPILING = 100
+"""Steps for each byte of bytecode, that of what it calls included, of a loop that is not kept.
+
+It is compiled in 0.4 ms a byte. This is a twentieth of that: the next command takes it again, and
+the one after that.
+"""
+_ARRAY, _CALL = 4, 20
+_CALLS = 8
+"""Whoever calls a loop once calls it again: one that would take an eighth of what may be taken is
+left to the machine code at once."""
+
+
+def expect(steps: int) -> None:
+    """Say ahead how many steps are to come: of too many none is taken before Numba is imported."""
+    if steps > IMPORTING:
+        Interpreter.steps_of_all = max(Interpreter.steps_of_all, IMPORTING)
+
+
+class TooLongError(Exception):
+    """A loop takes more steps than it may."""
+
+
+class _Thread(threading.local):
+    left = 0
+
+
+_THREAD = _Thread()
+"""Steps that the loop may take that is interpreted in this thread; 0: none is."""
+
+
+class Interpreter:
+    """Runs one loop in Python until that has taken too many steps."""
+
+    steps_of_all = 0
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.is_done = False
+        self.is_kept: bool | None = None
+
+    def run(self, loop: "HotLoop[..., Any]", args: tuple[Any, ...]) -> Any:
+        """Run a loop.
+
+        Raises
+        ------
+        TooLongError
+            If it is for the machine code: nothing has changed then.
+        """
+        size = _size(args)
+        most = next((most for most in self._allowed(loop, args) if size * _CALLS <= most), 0)
+        steps_taken = most
+        try:
+            steps_taken, answer = _interpret(loop.function, args, most, size)
+        except TooLongError:
+            self.is_done = True
+            raise
+        finally:
+            self.steps += steps_taken
+            Interpreter.steps_of_all += steps_taken
+        return answer
+
+    def _allowed(self, loop: "HotLoop[..., Any]", args: tuple[Any, ...]) -> Iterator[int]:
+        if "numba" not in sys.modules:
+            yield IMPORTING - Interpreter.steps_of_all
+        if self.is_kept is None:
+            self.is_kept = loop.is_kept(args)
+        if not self.is_kept:
+            yield COMPILING * loop.code_size - self.steps
+
+
+def is_interpreting() -> bool:
+    """Whether this thread interprets a loop, which calls another: that is counted.
+
+    Raises
+    ------
+    TooLongError
+        If it was one too many.
+    """
+    if not _THREAD.left:
+        return False
+    _THREAD.left = max(0, _THREAD.left - _CALL)
+    if not _THREAD.left:
+        raise TooLongError
+    return True
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_size, value))
+    return value.size + _ARRAY if hasattr(value, "size") else 1
+
+
+def _interpret(
+    function: Callable[..., Any], args: tuple[Any, ...], most: int, size: int
+) -> tuple[int, Any]:
+    """Run a loop in at most so many steps; return how many it took, and its answer."""
+    import numpy as np
+
+    if size >= most:
+        raise TooLongError
+    arrays = _Arrays()
+    given = arrays.take(args)
+    arrays.check()
+    _THREAD.left = most - size
+    try:
+        with np.errstate(all="ignore"):
+            answer = function(*given)
+        steps_taken = most - _THREAD.left
+    except (TooLongError, ArithmeticError, ValueError) as error:
+        arrays.put_back()
+        raise TooLongError from error
+    finally:
+        _THREAD.left = 0
+    arrays.narrow()
+    return steps_taken, _number(answer)
+
+
+def _number(answer: Any) -> Any:
+    """Return Python's own numbers, as machine code does."""
+    if isinstance(answer, tuple):
+        return tuple(map(_number, answer))
+    return answer.item() if hasattr(answer, "item") else answer
+
+
+def _by_name(array: "NDArray[Any]") -> Any:
+    return _Records(array) if array.dtype.names else array
+
+
+class _Records:
+    """An array of records whose fields are read and written by name: ``records[3].start``.
+
+    NumPy's own (``recarray``) takes ten times as long.
+    """
+
+    def __init__(self, array: "NDArray[Any]") -> None:
+        self.array = array
+        self.shape = array.shape
+        self.columns = [_by_name(array[name]) for name in array.dtype.names or ()]
+        self.row = _row_type(array.dtype)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: int) -> Any:
+        if len(self.shape) > 1:
+            return _Records(self.array[index])
+        return self.row(self.columns, index)
+
+
+@cache
+def _row_type(dtype: Any) -> type:
+    """Make the type of one record: a property for each field."""
+
+    class Row:
+        __slots__ = "columns", "index"
+
+        def __init__(self, columns: list[Any], index: int) -> None:
+            self.columns = columns
+            self.index = index
+
+    for number, name in enumerate(dtype.names):
+        setattr(Row, name, _field(number))
+    return Row
+
+
+def _field(number: int) -> property:
+    def read(row: Any) -> Any:
+        return row.columns[number][row.index]
+
+    def write(row: Any, value: Any) -> None:
+        row.columns[number][row.index] = value
+
+    return property(read, write)
+
+
+class _Arrays:
+    """The arrays that a loop is given, as Python takes them, and what they held."""
+
+    def __init__(self) -> None:
+        self.before: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        self.wide: dict[tuple[int, Any, Any], tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def take(self, value: Any) -> Any:
+        """Return a value with all of its arrays as Python takes them."""
+        if isinstance(value, tuple):
+            parts = map(self.take, value)
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if not getattr(value, "shape", ()):
+            if hasattr(value, "dtype") and value.dtype.names:
+                raise TooLongError  # a record by itself cannot be read by name
+            return value
+        return self._array(value)
+
+    def _array(self, array: "NDArray[Any]") -> Any:
+        import numpy as np
+
+        if array.dtype.kind in "iu" and array.itemsize < 8:
+            # An array that a loop is given twice is one to it, too.
+            key = array.__array_interface__["data"][0], array.shape, array.strides
+            wide = array, array.astype(np.int64)
+            return self.wide.setdefault(key, wide)[1]
+        if array.flags.writeable:
+            self.before.append((array, array.copy()))
+        return _by_name(array)
+
+    def check(self) -> None:
+        """Refuse arrays that share memory: if widened they would not.
+
+        Raises
+        ------
+        TooLongError
+            If any do.
+        """
+        ranges = sorted((key[0], key[0] + array.nbytes) for key, (array, _) in self.wide.items())
+        if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
+            raise TooLongError
+
+    def put_back(self) -> None:
+        """Undo all that was written."""
+        for array, before in self.before:
+            array[...] = before
+
+    def narrow(self) -> None:
+        """Write what was widened to where it came from."""
+        for array, wide in self.wide.values():
+            if array.flags.writeable:
+                array[...] = wide

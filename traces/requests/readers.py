@@ -77,23 +77,23 @@ def read_requests(path: Path | str) -> Requests:
         return whole
     is_json = text.lstrip().startswith("{")
     rows = json_rows(text, file) if is_json else csv_table(text, file)[1]
-    asked = list(_asked(rows, file))
-    if not asked:
+    records = list(_asked(rows, file))
+    if not records:
         raise TraceError(f"{file}: no request asks for a token")
-    falls = [later for early, later in pairwise(asked) if later < early]
+    falls = [later for early, later in pairwise(records) if later < early]
     if falls:
         raise TraceError(
-            f"{falls[0].place}: it arrives before the previous request: sort the requests by time"
+            f"{falls[0].where}: it arrives before the previous request: sort the requests by time"
         )
-    model, models = _numbered([each.model for each in asked])
+    model, models = _numbered([each.model for each in records])
     return Requests(
-        np.array([each.arrival for each in asked]) - asked[0].arrival,
-        np.array([each.prompt for each in asked], dtype=np.int64),
-        np.array([each.output for each in asked], dtype=np.int64),
+        np.array([each.arrival for each in records]) - records[0].arrival,
+        np.array([each.prompt for each in records], dtype=np.int64),
+        np.array([each.output for each in records], dtype=np.int64),
         str(file),
-        _joined([each.hashes for each in asked], asked[0].hashed),
-        _numbered([each.session for each in asked])[0],
-        _priorities(asked),
+        _joined([each.hashes for each in records], records[0].hashed),
+        _numbered([each.session for each in records])[0],
+        _priorities(records),
         model,
         models,
     )
@@ -111,7 +111,7 @@ class _Asked:
     session: Any
     priority: Any
     model: Any
-    place: str
+    where: str
 
     def __lt__(self, other: "_Asked") -> bool:
         return self.arrival < other.arrival
@@ -121,39 +121,39 @@ def _asked(rows: Iterable[tuple[int, Mapping[str, Any]]], file: Path) -> Iterato
     chosen: Format | None = None
     hashed = 0
     for line, row in rows:
-        place = f"{file}, line {line}"
+        where = f"{file}, line {line}"
         if chosen is None:
             chosen = _format(row, file)
-            hashed = _hash_tokens(row, chosen, place)
-        arrival = _time(row, chosen, place)
-        prompt = _tokens(row, chosen.prompt, place)
-        output = _tokens(row, chosen.output, place)
+            hashed = _hash_tokens(row, chosen, where)
+        arrival = _time(row, chosen, where)
+        prompt = _tokens(row, chosen.prompt, where)
+        output = _tokens(row, chosen.output, where)
         if prompt and output:
-            hashes = _hashes(row, place) if hashed else ()
+            hashes = _hashes(row, where) if hashed else ()
             session, priority = row.get("session_id"), row.get("priority")
             model = row.get("model", row.get("Model"))
-            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, model, place)
+            yield _Asked(arrival, prompt, output, hashes, hashed, session, priority, model, where)
         elif not chosen.fails:
             column = chosen.output if prompt else chosen.prompt
-            raise TraceError(f"{place}: {column} 0: a request has at least 1 token of each")
+            raise TraceError(f"{where}: {column} 0: a request has at least 1 token of each")
 
 
-def _hash_tokens(row: Mapping[str, Any], chosen: Format, place: str) -> int:
+def _hash_tokens(row: Mapping[str, Any], chosen: Format, where: str) -> int:
     if row.get("hash_ids") is None:
         return 0
     tokens = row.get("hash_tokens", chosen.hashed)
     if re.fullmatch("[0-9]{1,9}", str(tokens)) is None or not int(tokens):
-        raise TraceError(f"{place}: hash_tokens {tokens!r}: how many tokens does a hash stand for?")
+        raise TraceError(f"{where}: hash_tokens {tokens!r}: how many tokens does a hash stand for?")
     return int(tokens)
 
 
-def _hashes(row: Mapping[str, Any], place: str) -> Sequence[Any]:
+def _hashes(row: Mapping[str, Any], where: str) -> Sequence[Any]:
     """Return a row's hashes: a list, or words in a cell."""
     hashes = row.get("hash_ids")
     if isinstance(hashes, str):
         hashes = hashes.split()
     if not isinstance(hashes, list) or not all(type(name) in (int, str) for name in hashes):
-        raise TraceError(f"{place}: hash_ids {shown(hashes)} is not a list of numbers or words")
+        raise TraceError(f"{where}: hash_ids {shown(hashes)} is not a list of numbers or words")
     return hashes
 
 
@@ -174,15 +174,15 @@ def _numbered(names: Sequence[Any]) -> tuple[Longs | None, tuple[str, ...]]:
     return (np.array(known, dtype=np.int64) if numbers else None), tuple(numbers)
 
 
-def _priorities(asked: Sequence[_Asked]) -> Longs | None:
+def _priorities(records: Sequence[_Asked]) -> Longs | None:
     """Return the priorities of requests, 0 where a line has none; None where no line has one."""
-    if all(each.priority in (None, "") for each in asked):
+    if all(each.priority in (None, "") for each in records):
         return None
     numbers = []
-    for each in asked:
+    for each in records:
         text = str(0 if each.priority in (None, "") else each.priority)
         if re.fullmatch("-?[0-9]{1,9}", text) is None:
-            raise TraceError(f"{each.place}: priority {shown(each.priority)} is not a whole number")
+            raise TraceError(f"{each.where}: priority {shown(each.priority)} is not a whole number")
         numbers.append(int(text))
     return np.array(numbers, dtype=np.int64)
 
@@ -197,25 +197,25 @@ def _format(row: Mapping[str, Any], file: Path) -> Format:
     raise TraceError(f"{file}: its columns are of no request trace; known are {names}")
 
 
-def _time(row: Mapping[str, Any], columns: Format, place: str) -> float:
+def _time(row: Mapping[str, Any], columns: Format, where: str) -> float:
     value = row.get(columns.arrival)
     if columns.unit is None:
         try:
             # Azure writes seven digits of a second; microseconds are what Python keeps.
             return datetime.fromisoformat(str(value)[:26]).timestamp()
         except (ValueError, OverflowError):
-            raise TraceError(f"{place}: {columns.arrival} {shown(value)} is not a time") from None
+            raise TraceError(f"{where}: {columns.arrival} {shown(value)} is not a time") from None
     arrival = number_of(value) * columns.unit
     if not abs(arrival) <= CENTURY:
-        raise TraceError(f"{place}: {columns.arrival} {shown(value)} is not a time")
+        raise TraceError(f"{where}: {columns.arrival} {shown(value)} is not a time")
     return arrival
 
 
-def _tokens(row: Mapping[str, Any], column: str, place: str) -> int:
+def _tokens(row: Mapping[str, Any], column: str, where: str) -> int:
     value = row.get(column)
     count = number_of(value)
     if not count >= 0 or count % 1:
-        raise TraceError(f"{place}: {column} {shown(value)} is not a count of tokens")
+        raise TraceError(f"{where}: {column} {shown(value)} is not a count of tokens")
     return int(count)
 
 

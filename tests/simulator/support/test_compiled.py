@@ -20,10 +20,10 @@ COMPILED = "compiling hot loops (first use after installation): at most 1\n"
 LOOP = """
 import pwd, sys
 import numpy as np
-from simulator.support import interpreted
+from simulator.support import compiled
 from simulator.support.compiled import hot_loop
 
-interpreted.IMPORTING = interpreted.COMPILING = 0
+compiled.IMPORTING = compiled.COMPILING = 0
 {before}
 
 @hot_loop
@@ -106,11 +106,11 @@ def test_what_is_kept_of_a_type_that_was_renamed_is_compiled_anew(tmp_path):
 TWO_LOOPS = """
 import sys
 import numpy as np
-from simulator.support import interpreted
+from simulator.support import compiled
 from simulator.support.arrays import Longs
 from simulator.support.compiled import hot_loop
 
-interpreted.IMPORTING = interpreted.COMPILING = 0
+compiled.IMPORTING = compiled.COMPILING = 0
 
 @hot_loop
 def greatest(values: Longs):
@@ -190,9 +190,9 @@ CLUSTER = ("-c", "dgx-a100", "--nodes", "2", "-o", "json")
 USED = """
 import sys
 from experiments.cli.main import main
-from simulator.support import interpreted
+from simulator.support import compiled
 from simulator.support.compiled import LOOPS
-interpreted.IMPORTING = interpreted.COMPILING = 0
+compiled.IMPORTING = compiled.COMPILING = 0
 try:
     main()
 finally:

@@ -15,10 +15,9 @@ from hypothesis import given
 from helpers.places import ROOT
 from helpers.strategies import cases, plan
 from simulator.engine.simulate import simulate
-from simulator.support import interpreted
+from simulator.support import compiled
 from simulator.support.arrays import Floats, Ints, Longs, records
-from simulator.support.compiled import hot_loop
-from simulator.support.interpreted import Interpreter, TooLongError
+from simulator.support.compiled import Interpreter, TooLongError, hot_loop
 
 ROW = records("count", "share")
 
@@ -145,7 +144,7 @@ def by_machine_code(interpreter, loop, args):
 
 
 def by_python(interpreter, loop, args):
-    return interpreted._interpret(loop.function, args, 10**9, 0)[1]
+    return compiled._interpret(loop.function, args, 10**9, 0)[1]
 
 
 @given(cases())
@@ -165,7 +164,7 @@ def test_a_step_takes_the_same_time_to_the_last_bit(case):
 README = """
 import sys
 from experiments.cli.main import main
-from simulator.support.interpreted import Interpreter
+from simulator.support.compiled import Interpreter
 for words in sys.argv[1:]:
     Interpreter.steps_of_all = 0
     sys.argv[1:] = words.split()

@@ -19,7 +19,7 @@ WRITTEN = ("target", "directory", "write", "figure", "perfetto", "parquet", "htm
 TRACES = ("trace", "trace_b", "traces", "source", "sources", "predict")
 """Options of commands that name a file or a directory that is read."""
 READ = (
-    *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology"),
+    *("script", "kernels", "kernels_from", "cluster", "cluster_b", "model", "topology", "beside"),
     *("file", "spec", "algorithm", "change", "what_if", "logs", "like"),
     *("from_nccl", "from_nvidia_smi", "from_infragraph", "placement"),
     *("calls", "imbalance", "expert_imbalance", "compare", "folder"),

@@ -67,7 +67,7 @@ def cause(
     >>> from experiments.questions.explain import replay
     >>> base = replay("traces/samples/gpu-dp2-tp4", "dgx-a100").base
     >>> cause(base.scenario.cluster, base.timeline)
-    'The GPUs are busy: kernels are 82 % of the critical path, communication is 18 %.'
+    'The GPUs are busy: kernels are 81 % of the critical path, communication is 19 %.'
     """
     path = critical_path(timeline) if path is None else path
     spent = path_by_what(timeline, list(path))

@@ -135,7 +135,7 @@ class Session:
     >>> session = open_session("traces/samples/gpu-dp2-tp4", "dgx-a100", Settings(nodes=2))
     >>> answer = session.moving(parse_state("compute=2"))
     >>> answer.engine, answer.step, f"{answer.gain_pct:.2f} %"
-    ('analytic', '20.22 ms', '25.83 %')
+    ('analytic', '20.43 ms', '26.04 %')
     """
 
     page = "step.html"

@@ -377,7 +377,7 @@ def study(  # noqa: PLR0913 - two files, and who is to do the work and hear of i
     ...     cache=False,
     ... )
     >>> report
-    <StudyReport links: 3 of 3 points are worth choosing, with step_s from 24.52 ms to 30.44 ms.>
+    <StudyReport links: 3 of 3 points are worth choosing, with step_s from 25.05 ms to 30.65 ms.>
     """
     executor = executor_of(workers, dask, note)
     declared = declare(study) if isinstance(study, Mapping) else read_study(study)

@@ -20,7 +20,7 @@ FORMER = {
 }
 """Every command with its options, as they were before some got other names."""
 MOST_COMMANDS = 21
-MOST_OPTIONS = 368
+MOST_OPTIONS = 369
 MOST_FIRST = 166
 """Options of all commands together, and those in the first panel of their ``--help``.
 

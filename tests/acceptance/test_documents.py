@@ -18,12 +18,13 @@ nothing stays in the checkout. What a block is, its language says:
 ``text``, ``{eval-rst}``
     A drawing; what Sphinx makes of docstrings.
 
-``UPDATE_DOCUMENTS=1`` writes what ``console`` blocks print now into the pages, where no lines are
-left out: look at the difference before you commit it.
+``UPDATE_DOCUMENTS=1`` writes what ``console`` blocks print now into the pages; where lines are left
+out, the lines that are most like those that stand there: look at the difference before you commit.
 """
 
 import difflib
 import doctest
+import itertools
 import json
 import os
 import re
@@ -151,8 +152,8 @@ def run_console(block: Block, names: dict[str, object]) -> None:
     del names
     for command in commands(block):
         printed = output_of(command)
-        if UPDATE and "..." not in command.output.splitlines():
-            update(block.page, command, printed)
+        if UPDATE and not matches(command.output, printed):
+            update(block.page, command, elided(command.output, printed))
             continue
         shown = "\n".join(
             difflib.unified_diff(
@@ -169,6 +170,27 @@ def update(page: str, command: Command, printed: str) -> None:
     path.write_text(
         path.read_text().replace(f"{command.line}\n{command.output}", f"{command.line}\n{output}")
     )
+
+
+def elided(expected: str, printed: str) -> str:
+    """Leave out of what is printed the lines that were left out before, or those most like them."""
+    lines, shown = trimmed(printed), []
+    for left_out, group in itertools.groupby(trimmed(expected), lambda line: line == "..."):
+        part = list(group)
+        if left_out:
+            shown += part
+            continue
+        windows = range(len(lines) - len(part) + 1) if "..." in shown else [0]
+        best = max(windows, key=lambda at: likeness(lines[at : at + len(part)], part), default=0)
+        shown += lines[best : best + len(part)] if "..." in trimmed(expected) else lines
+        lines = lines[best + len(part) :]
+    return "\n".join(shown)
+
+
+def likeness(lines: list[str], others: list[str]) -> float:
+    """How alike texts are but for their figures."""
+    plain, other = (re.sub(r"[0-9]", "0", "\n".join(each)) for each in (lines, others))
+    return difflib.SequenceMatcher(None, plain, other, autojunk=False).ratio()
 
 
 def output_of(command: Command) -> str:
@@ -290,6 +312,12 @@ def test_a_block_is_found_with_its_line_and_its_comment() -> None:
         Block("A.md", 4, "console", "$ ls\n", ""),
         Block("A.md", 8, "sh", "rm\n", "not run: slow"),
     ]
+
+
+def test_lines_stay_left_out_where_a_page_is_written_anew() -> None:
+    printed = "a 12\nb 2\nc\nd 5\ne\n"
+    assert elided("a 1\n...\nd 4\n...\n", printed) == "a 12\n...\nd 5\n..."
+    assert elided("a 1\nb 1\n", printed) == printed.rstrip()
 
 
 def test_commands_are_told_from_their_output() -> None:

@@ -67,7 +67,13 @@ def add_call(builder, transfer, *, members=(0, 1), start=0.0, after=(), **sort):
 def base_of(workload, cluster=CLUSTER, accelerator="", **settings):
     """A baseline of a step that was put together by hand."""
     coverage = Coverage(
-        "1", (1,), workload.ranks, workload.job_ranks, 0, 0, 0, 0, 0, {}, {}, {}, (), ()
+        step="1",
+        steps=(1,),
+        ranks=workload.ranks,
+        ranks_in_job=workload.job_ranks,
+        collectives=0,
+        collectives_matched=0,
+        sizes_known=0,
     )
     ends = np.nan_to_num(workload.measured_end, nan=1.0)
     loaded = Loaded("by hand", workload, coverage, float(ends.max()), {}, {}, accelerator)

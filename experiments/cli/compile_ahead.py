@@ -1,6 +1,8 @@
 """Compile all hot loops ahead, and modules, so that answers do not wait for it."""
 
+import itertools
 import sys
+from collections.abc import Iterator
 from compileall import compile_dir
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
@@ -8,6 +10,7 @@ from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
+from types import CodeType, FunctionType
 from typing import Any
 
 from simulator.support.compiled import LOOPS, HotLoop, signature
@@ -32,8 +35,11 @@ def warm() -> int:
             keep_bytecode(Path(folder))
     loops = every_loop()
     called = {id(callee) for loop in loops for callee in loop.called}
-    # What others call is compiled with what calls it, for the types that gives it.
-    outer = [number for number, loop in enumerate(loops) if id(loop) not in called]
+    entered = {id(loop) for loop in _entered()}
+    # What only others call is compiled with what calls it, for the types that gives it.
+    outer = [
+        number for number, loop in enumerate(loops) if id(loop) not in called or id(loop) in entered
+    ]
     # Who has most code takes longest, and goes first.
     outer.sort(key=lambda number: -loops[number].code_size)
     processes = min(cores(), len(outer))
@@ -71,6 +77,31 @@ def _compile(number: int) -> None:
 def _silent() -> None:
     """Leave progress to the parent: every process would count on its own."""
     sys.stderr = StringIO()
+
+
+def _entered() -> Iterator[HotLoop[..., Any]]:
+    """Find the loops that functions which are none call, by name."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in PACKAGES:
+            continue
+        known = vars(module)
+        codes = [_codes_of(value) for value in list(known.values())]
+        names = {name for code in itertools.chain(*codes) for name in code.co_names}
+        yield from (known[name] for name in names if isinstance(known.get(name), HotLoop))
+
+
+def _codes_of(value: object) -> Iterator[CodeType]:
+    """List the code of a function, or of a class's methods, and of all that is defined in it."""
+    values = list(vars(value).values()) if isinstance(value, type) else [value]
+    functions = (
+        getattr(each, "fget", getattr(each, "func", getattr(each, "__func__", each)))
+        for each in values
+    )
+    waiting = [each.__code__ for each in functions if isinstance(each, FunctionType)]
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
 
 
 @cache

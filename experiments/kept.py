@@ -6,6 +6,7 @@ nobody but the user can have written to it.
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -90,7 +91,7 @@ def program(*roots: str) -> str:
     return "\n".join(parts)
 
 
-class CacheFile:
+class CacheFile(ABC):
     """An SQLite file of bounded size, which any number of processes use at once.
 
     It has a table ``settings``, and of what is in it nothing is lost: it can be made again.
@@ -129,12 +130,13 @@ class CacheFile:
             self._base.execute("VACUUM")
             return gone
 
+    @abstractmethod
     def _make_tables(self) -> None:
-        raise NotImplementedError
+        """Make the tables of a file that has none."""
 
+    @abstractmethod
     def _throw_out(self, size: int, most: float) -> int:
         """Throw out so much that of ``size`` bytes 80 % of ``most`` are left; return how many."""
-        raise NotImplementedError
 
     def _bytes(self) -> int:
         (pages,) = self._base.execute("PRAGMA page_count").fetchone()

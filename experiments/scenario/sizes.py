@@ -115,14 +115,14 @@ def _in_order(scenario: Scenario) -> Scenario:
     """
     plain = scenario.workload
     if plain.library != "gloo":
-        replace(scenario, engine="analytic").run()
+        replace(scenario, engine="analytic").run()  # which finds ranks that wait for each other
         return scenario
     waits: set[tuple[int, int]] = set()
     for _ in range(_ROUNDS):
         messages = _posted(replace(scenario, engine="analytic").run())
         behind = {(wait.receive, wait.op) for wait in in_order(messages, recorded=False)}
         if behind == waits:
-            break
+            return scenario
         waits = behind
         edges, added = plain.edges, np.array(sorted(waits), dtype=np.int64).reshape(-1, 2)
         edges = Edges.of(
@@ -132,7 +132,7 @@ def _in_order(scenario: Scenario) -> Scenario:
             np.append(edges.lag, np.zeros(len(added))),
         )
         scenario = replace(scenario, workload=replace(plain, edges=edges))
-    return scenario
+    raise WorkloadError("which messages wait for others on their connections does not settle")
 
 
 def _posted(timeline: Timeline) -> list[Posted]:
@@ -161,10 +161,10 @@ def _posted(timeline: Timeline) -> list[Posted]:
     ]
 
 
-_ROUNDS = 8
-"""Simulations at most until messages wait for those that are ahead of them: two or three do."""
+_ROUNDS = 64
+"""Simulations at most until the order of messages settles: 2 to 17 did for 13 what-ifs."""
 _ASSUMED_OF_STAGES = (
-    "all stages have the same share of the layers; a typical pass of each stage is divided",
+    "all stages have the same share of the layers, and layers are equally long",
     "activations that stages send are as large as those recorded",
     "updates of weights, and calls among the ranks of a stage behind the last pass, are in"
     " proportion to the layers of a stage",

@@ -55,7 +55,7 @@ def restaged(
     workload, programs, pipeline
         The recorded step, what its ranks launch, and its stages.
     orders
-        Schedules by name, of which the step must follow one; the first that fits is taken.
+        Schedules by name, of which the step must follow one: that which explains it best.
     stages
         How many the pipeline is to have.
 
@@ -268,11 +268,19 @@ class _Rank:
             self._receive(
                 self._posted[forward].pop(0), self.job.styles[Direction(forward, sends=False)]
             )
+        sees_kernels = False
         for number in numbers if forward else reversed(numbers):
             begin, end = max(0.0, low - number), min(1.0, high - number)
             content = self.job.recorded(number, self.column).passes[recorded_pass]
             main = self.job.main_lane(number, self.column)
-            self._piece(content.piece(*((begin, end) if forward else (1 - end, 1 - begin))), main)
+            piece = content.piece(*((begin, end) if forward else (1 - end, 1 - begin)))
+            sees_kernels |= content.opaque or self._has_kernels(piece)
+            self._piece(piece, main)
+        if not sees_kernels:
+            raise WorkloadError(
+                f"a pass of stage {numbers[0]} has too few kernels to be divided among {stages}"
+                " stages"
+            )
 
     def _receive(self, message: int, style: _Style) -> None:
         """Let a pass begin behind the message that it begins with."""
@@ -285,7 +293,7 @@ class _Rank:
         """Write ops and the edges among them; what updates weights takes ``share`` of its time."""
         workload, builder = self.job.workload, self.job.builder
         copies: dict[int, int] = {}
-        has_kernels = bool((workload.what[piece.ops] == What.COMPUTE).any())
+        has_kernels = self._has_kernels(piece)
         for op, part in zip(piece.ops.tolist(), piece.part.tolist(), strict=True):
             what, call = What(workload.what[op]), self._call(op, share)
             if call is None:
@@ -306,6 +314,9 @@ class _Rank:
                 builder.edge(message, copies[op])
             self._in_order(self._main if lane == main else lane, copies[op])
         self._edges(copies)
+
+    def _has_kernels(self, piece: Piece) -> bool:
+        return bool((self.job.workload.what[piece.ops] == What.COMPUTE).any())
 
     def _in_order(self, lane: str, op: int, what: What | None = None) -> None:
         """Let an op follow the last one of its lane."""

@@ -7,7 +7,7 @@ events carry their HLO text) neither the sizes nor the groups of collectives are
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from traces.xla.planes import (
     Plane,
     PlaneEvent,
     PlaneLine,
+    SkippedFiles,
     Stats,
     XlaRecording,
     profile_files,
@@ -73,8 +74,18 @@ _PROTO = "Hlo Proto"
 
 def load_xplane(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step."""
-    files, skipped = profile_files(path, ".xplane.pb", is_xplane)
-    recordings = [recording for file in files for recording in _read(file)]
+    return _linked(path, step, profile_files(path, ".xplane.pb", is_xplane), _read)
+
+
+def _linked(
+    path: Path,
+    step: str,
+    profiles: tuple[list[Path], SkippedFiles],
+    read: Callable[[Path], Iterable[XlaRecording]],
+) -> Loaded:
+    """Read profiles, and make one workload of them; the others are told as skipped."""
+    files, skipped = profiles
+    recordings = [recording for file in files for recording in read(file)]
     number_ranks(recordings)
     return link_recordings(path, recordings, step, skipped)
 
@@ -199,10 +210,7 @@ class _TraceJson(msgspec.Struct):
 
 def load_trace_json(path: Path, step: str) -> Loaded:
     """Read a profile, or a directory with one per host, and make a workload of one step."""
-    files, skipped = profile_files(path, ".trace.json", is_xla_json)
-    recordings = [recording for file in files for recording in _read_json(file)]
-    number_ranks(recordings)
-    return link_recordings(path, recordings, step, skipped)
+    return _linked(path, step, profile_files(path, ".trace.json", is_xla_json), _read_json)
 
 
 def _read_json(file: Path) -> list[XlaRecording]:

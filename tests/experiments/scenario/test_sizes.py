@@ -141,6 +141,7 @@ def test_passes_between_the_same_messages_are_told_apart_by_other_stages():
         (Pipeline(stages=2, batches=5), "stages 4 -> 2", "the pipeline has 2, not 4"),
         (Pipeline(stages=2, batches=5), "stages 2 -> 2", "changes nothing"),
         (Pipeline(stages=2, batches=5), "stages 2 -> 1024", "need 1,024 nodes"),
+        (Pipeline(stages=2, batches=5), "stages 2 -> 32", "too few kernels to be divided"),
         (Pipeline(stages=2, batches=5), "rank 0 stages 2 -> 4", "leave 'rank' out"),
     ],
 )

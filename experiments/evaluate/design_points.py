@@ -28,7 +28,7 @@ from experiments.scenario.resources import RANKS, better, check_resource
 from experiments.scenario.scenario import Scenario
 from experiments.scenario.words import check_factor
 from experiments.settings import Watch
-from simulator.analytic.contraction import Contracted, contract, told_apart
+from simulator.analytic.contraction import Contracted, contract, scaled_parts
 from simulator.analytic.longest_path import Points, makespans
 from simulator.calls import Call
 from simulator.costing.call_costs import distinct_calls
@@ -198,7 +198,7 @@ class Costed:
     def of_step(self, step: int = 0) -> Points:
         """Return the points as a pass over the contracted step takes them."""
         workload = self.steps[step]
-        scale = {part: self.scale[part] for part in told_apart(workload, self.scale)}
+        scale = {part: self.scale[part] for part in scaled_parts(workload, self.scale)}
         return Points(self.cost, self.rows[step], workload.calls.factor, scale)
 
 
@@ -321,7 +321,7 @@ class DesignPoints:
     def graph(self, workload: Workload, parts: Iterable[What]) -> Contracted:
         """Contract a step; a graph that distinguishes more parts does for fewer."""
         graphs = self._graphs.setdefault(id(workload), [])
-        wanted = set(told_apart(workload, parts))
+        wanted = set(scaled_parts(workload, parts))
         for graph in graphs:
             if wanted <= set(graph.parts):
                 return graph

@@ -23,9 +23,9 @@ from simulator.engine.next_step import begins, joints, shifted, without_backlog
 from simulator.engine.simulate import Costs, Planner, Progress, simulate_on
 from simulator.folding.copies import (
     WrittenOut,
-    enough_at_rest,
-    enough_for_flow,
-    everyone,
+    all_ranks,
+    representatives_for_flow,
+    representatives_without_contention,
     written_out,
 )
 from simulator.folding.fold import Folds
@@ -335,10 +335,10 @@ class Scenario:
     def _enough(self, engine: str) -> WrittenOut:
         """Write out the ranks whose times are those of all."""
         if engine == "analytic":
-            return enough_at_rest(self.workload, self.costs())
+            return representatives_without_contention(self.workload, self.costs())
         if engine in FOLDING:
-            return enough_for_flow(self.workload, self.costs(), self.seen)
-        return everyone(self.workload)
+            return representatives_for_flow(self.workload, self.costs(), self.seen)
+        return all_ranks(self.workload)
 
     def _folded(self, progress: Progress | None) -> Timeline:
         """Simulate the ranks that stand for all; where these wait for ever, say who of all does."""

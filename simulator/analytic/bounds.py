@@ -56,7 +56,7 @@ from simulator.support.compiled import hot_loop
 from simulator.support.heap import Heap, pop, push, room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
-from simulator.transfers.lockstep import keeps_chain
+from simulator.transfers.lockstep import has_slowest_chain
 from simulator.transfers.program import has_transfers, runs_ahead, write
 from simulator.workload import Workload
 
@@ -158,7 +158,9 @@ def _judged(call: Call, carried: Carried, network: Topology, engine: str) -> _Le
         _by_transfers(write(plan, positions, call.size, network), plan, network),
         cost(loads),
     )
-    if least.time < alone * (1 - _ROUNDING) and keeps_chain(plan, positions, call.size, network):
+    if least.time < alone * (1 - _ROUNDING) and has_slowest_chain(
+        plan, positions, call.size, network
+    ):
         return least._replace(time=alone)
     return least
 

@@ -1,18 +1,18 @@
-"""Contraction: what happens between calls, as few weighted edges between few points.
+"""Contraction: the ops between calls, as a graph of few points and weighted edges.
 
-A point of the contracted graph is the start of the step, its end, the start of a call, or an op
-where times of different origin meet. All else is on the edges: an edge from ``u`` to ``v`` says
-that ``v`` starts no earlier than its weight after ``u`` (after its *end*, where ``u`` is a call).
-A weight is not a number but one per *part* of time that a what-if scales by itself (host,
-compute, copy) and one for the rest, so the graph is exact whatever the factors are:
+A point of the contracted graph is the start or the end of the step, the start of a call, or an op
+with several predecessors that matter. All else is in the edges: an edge from ``u`` to ``v`` means
+that ``v`` starts no earlier than its weight after ``u`` (after the *end* of ``u`` if that is a
+call). A weight is a vector: a number per *part* of time that a what-if scales by itself (host,
+compute, copy), and one for the rest. So the graph is exact for all factors:
 
-* a point that waits for a single other point is that one, later; a point for which a single other
-  point waits is that one, earlier; the weights add up;
-* an edge is dropped where another between the same points, or a way over a third, is at least as
-  long in every part.
+* a point with a single predecessor is merged into that, and one with a single successor into that;
+  weights add up;
+* an edge is dropped if a parallel edge, or a path over a third point, is at least as long in every
+  part.
 
 A step that repeats is contracted with the step before it (:mod:`simulator.engine.next_step`): its
-length is from the end of that to its own.
+period is the time between the ends of the two.
 
 The hot loops take edges as columns ``source``, ``target`` and ``weight`` of shape
 ``(edges, parts)``.
@@ -33,7 +33,7 @@ from simulator.workload import What, Workload
 from simulator.workload import topological_order as order_of
 
 _COMPARED = 32
-"""Edges an edge is compared with at most, so that the work stays linear."""
+"""Most edges that one edge is compared with, so that the work stays linear."""
 
 
 class EdgeRows(NamedTuple):
@@ -49,10 +49,10 @@ class _Columns(NamedTuple):
     weight: Matrix
 
 
-class _Stand(NamedTuple):
-    """Per point: how many edges enter it, the last of them, what it stands for and how much later.
+class _Merged(NamedTuple):
+    """Per point: its number of predecessors, its last edge, the point it is merged into, the delay.
 
-    A point that is itself stands for itself, 0 later.
+    A point that is not merged is its own ``point``, with ``later`` 0.
     """
 
     waits: Ints
@@ -62,69 +62,70 @@ class _Stand(NamedTuple):
 
 
 def topological(points: int, source: Ints, target: Ints) -> Ints:
-    """Points in an order along the edges; fewer than all if there is a cycle."""
+    """Points in topological order; fewer than all if there is a cycle."""
     begin = offsets_by_row(source, points)
     order: Ints = order_of(begin, target[np.argsort(source, kind="stable")])
     return order
 
 
-def forwards(
+def merge_forwards(
     order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
 ) -> tuple[Ints, Ints, Matrix]:
-    """Replace points that wait for one other only by that one, and later; the columns are reused.
+    """Merge points with a single predecessor into that; the columns are overwritten.
 
-    ``order`` has the points along the edges, ``fixed`` marks those that are to stay.
+    ``order`` is a topological order of the points, ``fixed`` marks those that must stay.
     """
     points = len(order)
-    stands = _Stand(
+    stands = _Merged(
         waits=np.bincount(target, minlength=points).astype(np.int32),
         edge=np.zeros(points, dtype=np.int64),
         point=np.arange(points, dtype=np.int32),
         later=np.zeros((points, weight.shape[1])),
     )
-    edges = _forwards(order, fixed, stands, _Columns(source, target, weight))
+    edges = _merge_forwards(order, fixed, stands, _Columns(source, target, weight))
     return source[:edges], target[:edges], weight[:edges]
 
 
-def backwards(
+def merge_backwards(
     order: Ints, fixed: Mask, source: Ints, target: Ints, weight: Matrix
 ) -> tuple[Ints, Ints, Matrix]:
-    """Replace points that one other only waits for by that one, and earlier."""
+    """Merge points with a single successor into that."""
     turned = np.ascontiguousarray(order[::-1])
-    target, source, weight = forwards(turned, fixed, target, source, weight)
+    target, source, weight = merge_forwards(turned, fixed, target, source, weight)
     return source, target, weight
 
 
-def longest(source: Ints, target: Ints, weight: Matrix) -> Mask:
-    """Mark the edges to keep; those between the same points come together, by their first part.
+def longest_parallel(source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the parallel edges that are the longest at some factors.
 
-    What two edges are longer than at any factors is never the longest: a mean of both is no
-    shorter. With one scaled part this finds all such edges, with more those that it meets.
+    Parallel edges must be adjacent, sorted by their first part. An edge is never the longest if a
+    weighted mean of two others is no shorter in any part. With one scaled part all such edges are
+    found, with more parts those that are compared.
     """
     needed = np.zeros(len(source), dtype=np.bool_)
-    _longest(_Columns(source, target, weight), np.empty(len(source), dtype=np.int64), needed)
+    _mark_longest(_Columns(source, target, weight), np.empty(len(source), dtype=np.int64), needed)
     return needed
 
 
-def direct(out: Longs, into: EdgeRows, source: Ints, target: Ints, weight: Matrix) -> Mask:
-    """Mark the edges that no way over a third point replaces.
+def without_detours(out: Longs, into: EdgeRows, source: Ints, target: Ints, weight: Matrix) -> Mask:
+    """Mark the edges that no path over a third point replaces.
 
-    ``out`` is where the edges of each source begin, ``into`` the same by target with their numbers.
-    A dropped edge may still serve as part of such a way: what replaced it is no shorter.
+    ``out`` are the offsets of edges by source, ``into`` the edges by target. A dropped edge may
+    still be part of such a path, because what replaces it is no shorter.
     """
     needed = np.ones(len(source), dtype=np.bool_)
     first = np.full(len(out), -1)
-    _direct(out, into, _Columns(source, target, weight), first, needed)
+    _mark_without_detours(out, into, _Columns(source, target, weight), first, needed)
     return needed
 
 
 @hot_loop
-def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
+def _merge_forwards(order: Ints, fixed: Mask, stands: _Merged, edges: _Columns) -> int:
     source, target, weight = edges
     parts = weight.shape[1]
     for edge in range(len(source)):
         stands.edge[target[edge]] = edge
-    # Along the edges: what a point waits for stands for another already, if it does.
+    # In topological order, so that a point's predecessor has been merged before it, if at all.
     for point in order:
         if stands.waits[point] == 1 and not fixed[point]:
             edge = stands.edge[point]
@@ -132,7 +133,7 @@ def _forwards(order: Ints, fixed: Mask, stands: _Stand, edges: _Columns) -> int:
             for part in range(parts):
                 before = stands.later[source[edge], part]
                 stands.later[point, part] = before + weight[edge, part]
-    written = 0  # edges that stay, written over those read: never beyond the one at hand
+    written = 0  # kept edges overwrite those already read: never beyond the one being read
     for edge in range(len(source)):
         if stands.point[target[edge]] == target[edge]:
             for part in range(parts):
@@ -152,8 +153,8 @@ def _no_shorter(weight: Matrix, edge: int, than: int) -> bool:
 
 
 @hot_loop
-def _between(weight: Matrix, low: int, middle: int, high: int) -> bool:
-    """Whether some weighted mean of two edges is no shorter than ``middle``."""
+def _mean_no_shorter(weight: Matrix, low: int, middle: int, high: int) -> bool:
+    """Whether some weighted mean of ``low`` and ``high`` is no shorter than ``middle``."""
     least, most = 0.0, 1.0  # weights of ``high`` at which the mean is no shorter in all parts
     for part in range(weight.shape[1]):
         gain = weight[high, part] - weight[low, part]
@@ -168,7 +169,7 @@ def _between(weight: Matrix, low: int, middle: int, high: int) -> bool:
 
 
 @hot_loop
-def _longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
+def _mark_longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901  a hot loop
     source, target, weight = edges
     size = 0
     for edge in range(len(source)):
@@ -176,7 +177,7 @@ def _longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901 
             for at in range(size):
                 marks[stack[at]] = True
             size = 0
-        # ``stack`` holds the edges between the two points at hand that are needed so far.
+        # ``stack`` holds the parallel edges between the present two points that are needed so far.
         needed = True
         for back in range(1, min(size, _COMPARED) + 1):
             if _no_shorter(weight, stack[size - back], edge):
@@ -186,7 +187,7 @@ def _longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901 
             continue
         while size and (
             _no_shorter(weight, edge, stack[size - 1])
-            or (size > 1 and _between(weight, stack[size - 2], stack[size - 1], edge))
+            or (size > 1 and _mean_no_shorter(weight, stack[size - 2], stack[size - 1], edge))
         ):
             size -= 1
         stack[size] = edge
@@ -196,8 +197,8 @@ def _longest(edges: _Columns, stack: Longs, marks: Mask) -> None:  # noqa: C901 
 
 
 @hot_loop
-def _way_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool:
-    """Whether two edges, one after the other, are no shorter than a third in any part."""
+def _path_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool:
+    """Whether a path of two edges is no shorter than a third edge in any part."""
     for part in range(weight.shape[1]):
         if weight[first, part] + weight[second, part] < weight[edge, part]:
             return False
@@ -205,10 +206,10 @@ def _way_no_shorter(weight: Matrix, first: int, second: int, edge: int) -> bool:
 
 
 @hot_loop
-def _direct(  # noqa: C901  a hot loop: a call per edge costs more than its work
+def _mark_without_detours(  # noqa: C901  a hot loop: a call per edge costs more than its work
     out: Longs, into: EdgeRows, edges: _Columns, first: Longs, needed: Mask
 ) -> None:
-    """Fill ``needed``; ``first`` is scratch: the first edge to each point from the one at hand."""
+    """Fill ``needed``; ``first`` is scratch: the first edge from the present point to each."""
     source, target, weight = edges
     for point in range(len(out) - 1):
         for edge in range(out[point + 1] - 1, out[point] - 1, -1):
@@ -218,13 +219,12 @@ def _direct(  # noqa: C901  a hot loop: a call per edge costs more than its work
             last = min(into.offset[end + 1], into.offset[end] + _COMPARED)
             for at in range(into.offset[end], last):
                 second = into.edge[at]
-                # Edges of a source come sorted by target: those to ``source[second]`` in a row.
-                # Edges of a source come sorted by target: those to ``source[second]`` in a row.
+                # Edges of a source are sorted by target: those to ``source[second]`` are adjacent.
                 leading = first[source[second]]
                 while (
                     leading >= 0 and leading < out[point + 1] and target[leading] == source[second]
                 ):
-                    if _way_no_shorter(weight, leading, second, edge):
+                    if _path_no_shorter(weight, leading, second, edge):
                         needed[edge] = False
                         break
                     leading += 1
@@ -235,17 +235,18 @@ def _direct(  # noqa: C901  a hot loop: a call per edge costs more than its work
 
 
 PARTS = (What.HOST, What.COMPUTE, What.COPY, What.BUS)
-"""Parts of time that can be scaled by themselves; the rest never is.
+"""Parts of time that can be scaled by themselves.
 
-What the bus limits is scaled with other copies, too. A step without it has no such part.
+Copies over the bus are scaled both with other copies and by themselves; a step without any has no
+such part.
 """
 
-_ROUNDS = 12
-"""Rounds at most: each takes away what the one before made superfluous; four suffice as a rule."""
+_MOST_ROUNDS = 12
+"""Most rounds: each drops what the one before made redundant; four usually suffice."""
 
 
-class _Web(NamedTuple):
-    """Edges in no order: points ``source`` and ``target``, weights of shape ``(edges, parts)``."""
+class _EdgeList(NamedTuple):
+    """Unordered edges: points ``source`` and ``target``, weights of shape ``(edges, parts)``."""
 
     source: Ints
     target: Ints
@@ -256,13 +257,13 @@ class _Web(NamedTuple):
 class Contracted:
     """Points in topological order: the first is the start of the step, the last its end.
 
-    Of a step that ``repeats`` the first is the start of the step before, whose end is the last but
-    one. Calls of both steps have the same numbers.
+    Of a step that ``repeats`` the first point is the start of the step before, whose end is the
+    last but one. Calls of both steps have the same numbers.
 
-    Point ``v`` waits for ``source[offset[v]:offset[v + 1]]`` with weights of the same rows of
-    ``weight``, shape ``(edges, 1 + len(parts))``: the first column is never scaled, the others
-    belong to ``parts``. ``call`` is the call a point is the start of, -1 for none. ``ops`` is
-    how many ops, and ``edges`` how many edges, it was contracted from.
+    Point ``v`` waits for ``source[offset[v]:offset[v + 1]]``, with the same rows of ``weight``,
+    shape ``(edges, 1 + len(parts))``: the first column is never scaled, the others belong to
+    ``parts``. ``call`` is the call that starts at a point, -1 for none. ``ops`` and ``edges`` count
+    those of the workload it was contracted from.
     """
 
     parts: tuple[What, ...]
@@ -284,19 +285,19 @@ class Contracted:
 
 
 def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
-    """Contract a workload; ``parts`` are those that are going to be scaled, fewer are faster.
+    """Contract a workload; ``parts`` are those that will be scaled: fewer are faster.
 
     Raises
     ------
     DeadlockError
         If calls wait for each other in a cycle.
     """
-    scaled = told_apart(workload, parts)
+    scaled = scaled_parts(workload, parts)
     if workload.repeats is None:
-        web, steps = _web(workload, scaled), 1
+        web, steps = _edge_list(workload, scaled), 1
     else:
         workload = without_backlog(workload)
-        web, steps = _twice(workload, _web(workload, scaled), scaled), 2
+        web, steps = _two_steps(workload, _edge_list(workload, scaled), scaled), 2
     of_step = len(workload) + len(workload.calls)
     points = steps * of_step + 1 + steps
     order = _order(workload, web, points)
@@ -304,29 +305,29 @@ def contract(workload: Workload, parts: Sequence[What] = PARTS) -> Contracted:
     for step in range(steps):
         fixed[step * of_step : step * of_step + len(workload)] = False
     before, first = -1, True
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         if len(web.source) == before:
             break
         before = len(web.source)
-        for pulled in (forwards, backwards):
-            fewer = _Web(*pulled(order, fixed, *web))
-            if first or len(fewer.source) < len(web.source):  # else they are as they were
-                web = _distinct(fewer)
+        for pulled in (merge_forwards, merge_backwards):
+            fewer = _EdgeList(*pulled(order, fixed, *web))
+            if first or len(fewer.source) < len(web.source):  # else nothing was merged
+                web = _drop_parallel(fewer)
             first = False
-        # An edge is needed unless a way over a third point is as long; edges are sorted by source
+        # An edge is needed unless a path over a third point is as long; edges are sorted by source
         out, into = offsets_by_row(web.source, points), offsets_by_row(web.target, points)
-        needed = direct(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
-        web = _Web(web.source[needed], web.target[needed], web.weight[needed])
-    return _compact(workload, web, order, scaled, steps)
+        needed = without_detours(out, EdgeRows(into, np.argsort(web.target, kind="stable")), *web)
+        web = _EdgeList(web.source[needed], web.target[needed], web.weight[needed])
+    return _renumbered(workload, web, order, scaled, steps)
 
 
-def told_apart(workload: Workload, parts: Iterable[What]) -> tuple[What, ...]:
-    """Return the parts, in order, that a contracted step has columns for."""
+def scaled_parts(workload: Workload, parts: Iterable[What]) -> tuple[What, ...]:
+    """Return the sorted parts that have a column of their own in a contracted step."""
     has_bus = workload.over_bus.any()
     return tuple(sorted({part for part in parts if part != What.BUS or has_bus}))
 
 
-def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
+def _edge_list(workload: Workload, parts: tuple[What, ...]) -> _EdgeList:
     """All edges of a workload: between ops, to and from calls, from the start and to the end.
 
     Points are ops, then calls, then the start and the end of the step.
@@ -336,29 +337,35 @@ def _web(workload: Workload, parts: tuple[What, ...]) -> _Web:
     edges = workload.edges
     of = edges.source
     point = _end_points(workload)
-    # A receiver that its message does not wait for stays a point, which comes after the message.
+    # The receiver of an eager message stays a point, which comes after the message.
     after = np.flatnonzero(workload.unawaited)
     member = np.flatnonzero((workload.call >= 0) & ~workload.unawaited)
     leaf = np.flatnonzero(np.diff(edges.offset) == 0)
     first = np.flatnonzero((workload.ready > 0) | (workload.predecessors == 0))
     sent = ops + workload.call[after]
-    source: list[NDArray[np.integer]] = [point[of], member, point[leaf], _all(begin, first), sent]
+    source: list[NDArray[np.integer]] = [
+        point[of],
+        member,
+        point[leaf],
+        _repeated(begin, first),
+        sent,
+    ]
     target: list[NDArray[np.integer]] = [
         edges.target,
         point[member],
-        _all(finish, leaf),
+        _repeated(finish, leaf),
         first,
         after,
     ]
     weight: list[Floats] = [np.zeros((len(points), 1 + len(parts))) for points in source]
-    # The latency of a launch is its host's.
+    # The lag of a launch scales with the host.
     host = _columns(parts)[np.where(workload.what[of] == What.HOST, What.HOST, What.COLLECTIVE)]
     weight[0][np.arange(len(of)), host] += edges.lag
     weight[0] += _durations(workload, of, parts)
     weight[1][:, 0] = workload.calls.late[workload.call[member]]
     weight[2] = _durations(workload, leaf, parts)
     weight[3][:, 0] = workload.ready[first]
-    return _Web(
+    return _EdgeList(
         np.concatenate(source).astype(np.int32),
         np.concatenate(target).astype(np.int32),
         np.concatenate(weight),
@@ -384,18 +391,18 @@ def _durations(workload: Workload, ops: Ints | Longs, parts: tuple[What, ...]) -
 
 
 def _end_points(workload: Workload) -> NDArray[np.integer]:
-    """Return the point after which, by its duration, each op ends: the op, or the call's start."""
+    """Return the point from which an op's duration counts: the op itself, or its call's start."""
     point = np.arange(len(workload))
     member = np.flatnonzero((workload.call >= 0) & ~workload.unawaited)
     point[member] = len(workload) + workload.call[member]
     return point
 
 
-def _twice(workload: Workload, web: _Web, parts: tuple[What, ...]) -> _Web:
-    """Edges of two steps in a row, given those of one.
+def _two_steps(workload: Workload, web: _EdgeList, parts: tuple[What, ...]) -> _EdgeList:
+    """Edges of two successive steps, given those of one.
 
     Points are those of the first step, of the second, the start of the first, and the ends of both.
-    The second starts where joints let it, and when no op of it was recorded to be ready.
+    The joints between the steps, not recorded ready times, decide when the second starts.
     """
     of_step = len(workload) + len(workload.calls)
     begin, finish = of_step, of_step + 1
@@ -407,7 +414,7 @@ def _twice(workload: Workload, web: _Web, parts: tuple[What, ...]) -> _Web:
     first_source = np.where(source == begin, 2 * of_step, source)
     first_target = np.where(target == finish, 2 * of_step + 1, target)
     next_target = np.where(target == finish, 2 * of_step + 2, target + of_step)[later]
-    return _Web(
+    return _EdgeList(
         np.concatenate(
             [first_source, source[later] + of_step, _end_points(workload)[joint.source]]
         ).astype(np.int32),
@@ -416,11 +423,11 @@ def _twice(workload: Workload, web: _Web, parts: tuple[What, ...]) -> _Web:
     )
 
 
-def _all(point: int, others: NDArray[np.integer]) -> NDArray[np.integer]:
+def _repeated(point: int, others: NDArray[np.integer]) -> NDArray[np.integer]:
     return np.full(len(others), point)
 
 
-def _order(workload: Workload, web: _Web, points: int) -> Ints:
+def _order(workload: Workload, web: _EdgeList, points: int) -> Ints:
     order: Ints = topological(points, web.source, web.target)
     if len(order) == points:
         return order
@@ -431,10 +438,10 @@ def _order(workload: Workload, web: _Web, points: int) -> Ints:
     raise DeadlockError(f"calls wait for each other in a cycle: {names}{more}")
 
 
-def _distinct(web: _Web) -> _Web:
-    """Drop edges that others between the same points make superfluous."""
-    # Sort edges by their ends, those between the same points the longest first. Most are the only
-    # ones between their points, and need no comparison by weight.
+def _drop_parallel(web: _EdgeList) -> _EdgeList:
+    """Drop parallel edges that are never the longest."""
+    # Edges are sorted by their ends, parallel ones from the longest; most have no parallel one and
+    # need no comparison by weight.
     ends = web.source.astype(np.int64) * (int(web.target.max(initial=0)) + 1) + web.target
     order = np.argsort(ends, kind="stable")
     same = ends[order][1:] == ends[order][:-1]
@@ -442,15 +449,15 @@ def _distinct(web: _Web) -> _Web:
     several = order[rows]
     weight = web.weight[several]
     order[rows] = several[np.lexsort((-weight.sum(axis=1), -weight[:, 0], ends[several]))]
-    web = _Web(web.source[order], web.target[order], web.weight[order])
-    needed = longest(*web)
-    return _Web(web.source[needed], web.target[needed], web.weight[needed])
+    web = _EdgeList(web.source[order], web.target[order], web.weight[order])
+    needed = longest_parallel(*web)
+    return _EdgeList(web.source[needed], web.target[needed], web.weight[needed])
 
 
-def _compact(
-    workload: Workload, web: _Web, order: Ints, parts: tuple[What, ...], steps: int
+def _renumbered(
+    workload: Workload, web: _EdgeList, order: Ints, parts: tuple[What, ...], steps: int
 ) -> Contracted:
-    """Give numbers in topological order to what is left, and sort the edges by where they end.
+    """Renumber the remaining points in topological order, and sort the edges by target.
 
     The ends of steps come last: nothing waits for them.
     """

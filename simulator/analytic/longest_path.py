@@ -1,9 +1,8 @@
-"""The step of many scenarios at once, without contention: one pass over a contracted graph.
+"""Step times of many scenarios without contention: a longest-path pass over a contracted graph.
 
-A scenario is what calls cost in it and how long each part of local time is. Scenarios are the
-inner loop, so that the graph is read once for a block of them and the compiled loop adds several at
-a time. It answers what ``engine="analytic"`` of :func:`simulator.engine.simulate.simulate` does,
-one scenario after the other.
+A scenario is a cost for every call and a scale for every part of local time. Scenarios are the
+inner loop, so that the graph is read once for a block of them and the compiler can vectorise. The
+result equals ``engine="analytic"`` of :func:`simulator.engine.simulate.simulate` for each scenario.
 """
 
 from collections.abc import Mapping
@@ -19,8 +18,8 @@ from simulator.support.compiled import hot_loop
 from simulator.support.errors import WorkloadError
 from simulator.workload import What
 
-_LEAST, _BLOCK, _ENDS = 8, 128, 2**25
-"""Scenarios of one pass: 128, or fewer where their ends at all points would take over 256 MiB."""
+_LEAST_BLOCK, _BLOCK, _MOST_ENDS = 8, 128, 2**25
+"""Scenarios of one pass: 128, or fewer if their ends at all points would exceed 256 MiB."""
 
 
 class _Edges(NamedTuple):
@@ -32,7 +31,7 @@ class _Edges(NamedTuple):
 
 
 class _Calls(NamedTuple):
-    """Row of the costs (-1: no call) and factor of every point, and the costs."""
+    """Of every point, the row of its call's cost (-1: no call) and its factor; and the costs."""
 
     row: Ints
     factor: Floats
@@ -40,7 +39,7 @@ class _Calls(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Ends of all points in a block of scenarios, and the length of an edge in each of them."""
+    """Ends of all points, and the length of one edge, in each scenario of a block."""
 
     end: Matrix
     after: Floats
@@ -48,11 +47,11 @@ class _Scratch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Scenarios, ``S`` of them, that differ in what calls cost and how fast the ranks are.
+    """``S`` scenarios that differ in the costs of calls and in the scales of local time.
 
     ``cost`` (s) has a row per distinct call, shape ``(distinct, S)``; call ``c`` costs
-    ``factor[c]`` times row ``row[c]``. ``scale`` says how long a part of local time is, 1 being as
-    recorded: shape ``(S,)`` each; a part that is not there is as recorded.
+    ``factor[c]`` times row ``row[c]``. ``scale`` multiplies the durations of a part of local time,
+    shape ``(S,)`` each; a part that is missing is as recorded.
 
     Raises
     ------
@@ -94,18 +93,18 @@ class Points:
 def makespans(graph: Contracted, points: Points) -> Floats:
     """Step time of each scenario (s), shape ``(S,)``: the period of a step that repeats."""
     if graph.repeats:
-        before, end = _swept(graph, points, len(graph) - 2)
+        before, end = _start_times(graph, points, len(graph) - 2)
         return np.asarray(end - before, dtype=np.float64)
-    last: Floats = _swept(graph, points, len(graph) - 1)[0]
+    last: Floats = _start_times(graph, points, len(graph) - 1)[0]
     return last
 
 
 def starts(graph: Contracted, points: Points) -> Floats:
     """Start of every point of the graph in each scenario (s), shape ``(len(graph), S)``."""
-    return _swept(graph, points, 0)
+    return _start_times(graph, points, 0)
 
 
-def _swept(graph: Contracted, points: Points, first: int) -> Floats:
+def _start_times(graph: Contracted, points: Points, first: int) -> Floats:
     """Return the starts of the points from ``first`` on."""
     start = np.empty((len(graph) - first, len(points)))
     if start.size:
@@ -116,7 +115,7 @@ def _swept(graph: Contracted, points: Points, first: int) -> Floats:
         row[is_call] = points.row[graph.call[is_call]]
         factor[is_call] = points.factor[graph.call[is_call]]
         calls = _Calls(row, factor, np.ascontiguousarray(points.cost))
-        block = min(_BLOCK, len(points), max(_LEAST, _ENDS // len(graph)))
+        block = min(_BLOCK, len(points), max(_LEAST_BLOCK, _MOST_ENDS // len(graph)))
         scratch = _Scratch(np.empty((len(graph), block)), np.empty(block))
         for begin in range(0, len(points), block):
             _sweep(edges, calls, points.scales(graph.parts), scratch, start, begin)
@@ -130,15 +129,15 @@ def _sweep(
     """Fill ``start`` of the last points in a block of scenarios that begins at ``begin``."""
     offset, source, weight = edges
     end, after = scratch
-    first = len(offset) - 1 - len(start)  # points before it are needed, but not asked for
+    first = len(offset) - 1 - len(start)  # points before it are computed, but not returned
     width = min(len(after), start.shape[1] - begin)
     for point in range(len(offset) - 1):
-        # Points come in topological order: the ends of all that this one waits for are known.
+        # Points are in topological order, so the ends of all predecessors are known.
         ends = end[point, :width]
         ends[:] = 0.0
         for edge in range(offset[point], offset[point + 1]):
             before = end[source[edge], :width]
-            _come_after(ends, before, weight[edge], scale, begin, after[:width])
+            _relax(ends, before, weight[edge], scale, begin, after[:width])
         if point >= first:
             for at in range(width):
                 start[point - first, begin + at] = ends[at]
@@ -149,12 +148,12 @@ def _sweep(
 
 
 @hot_loop(nan_free=True)
-def _come_after(
+def _relax(
     ends: Floats, before: Floats, weight: Floats, scale: Matrix, begin: int, after: Floats
 ) -> None:
-    """Let a point come no earlier than an edge's weight after another, in a block of scenarios.
+    """Relax an edge in all scenarios of a block: its target is no earlier than source plus weight.
 
-    ``after`` is scratch. Most edges have one part that is scaled, if any.
+    ``after`` is scratch. Most edges have at most one scaled part.
     """
     parts, part = 0, 0
     for column in range(1, len(weight)):
@@ -169,14 +168,14 @@ def _come_after(
         for at in range(len(ends)):
             ends[at] = max(ends[at], before[at] + (fixed + scaled * by[at]))
     else:
-        _add_up(weight, scale, begin, after)
+        _edge_lengths(weight, scale, begin, after)
         for at in range(len(ends)):
             ends[at] = max(ends[at], before[at] + after[at])
 
 
 @hot_loop(nan_free=True)
-def _add_up(weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
-    """Length of an edge in each scenario of a block."""
+def _edge_lengths(weight: Floats, scale: Matrix, begin: int, after: Floats) -> None:
+    """Compute the length of an edge in each scenario of a block."""
     after[:] = weight[0]
     for part in range(1, len(weight)):
         if weight[part] > 0:

@@ -25,7 +25,7 @@ from simulator.support.arrays import Floats, Ints
 from simulator.support.errors import WorkloadError
 from simulator.topology import Topology
 from simulator.transfers.crowd import Program
-from simulator.transfers.lockstep import keeps_step
+from simulator.transfers.lockstep import is_lockstep
 from simulator.transfers.program import (
     WIDEST,
     Alone,
@@ -261,7 +261,7 @@ def lay(plan: Plan, positions: Ints, size: float, network: Topology) -> tuple[Lo
     TopologyError
         If a transfer has no path.
     """
-    if not runs_ahead(plan) or keeps_step(plan, positions, size, network):
+    if not runs_ahead(plan) or is_lockstep(plan, positions, size, network):
         return lay_in_step(plan, positions, size, network)
     written = write(plan, positions, size, network)
     took = alone(written, 0.0, network)

@@ -17,7 +17,7 @@ from simulator.routing.routes import Routes, routes
 from simulator.schedule import Plan, Schedule, Step
 from simulator.support.arrays import Floats, Ints, Mask
 from simulator.topology import Topology
-from simulator.transfers.lockstep import KeepingStep
+from simulator.transfers.lockstep import LockstepOnNetworks
 from simulator.transfers.program import by_resource, runs_ahead
 
 Number = Any
@@ -83,7 +83,7 @@ class Networks:
     bandwidth: Floats
     latency: Floats
     _laid: "dict[tuple[int, bytes], tuple[Schedule, Laid]]" = field(default_factory=dict)
-    _keeping: "dict[tuple[int, bytes], KeepingStep]" = field(default_factory=dict)
+    _keeping: "dict[tuple[int, bytes], LockstepOnNetworks]" = field(default_factory=dict)
     _wires: "dict[tuple[int, bytes, bool], tuple[Schedule, Wire]]" = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class Networks:
         """Say on which networks a call takes what :meth:`wire` says, shape ``(S,)``.
 
         Elsewhere ranks may run ahead of each other
-        (:func:`simulator.transfers.lockstep.keeps_step`).
+        (:func:`simulator.transfers.lockstep.is_lockstep`).
 
         Raises
         ------
@@ -150,10 +150,10 @@ class Networks:
         """
         return not runs_ahead(Plan(schedule)) or self._judge(schedule, positions).uniform
 
-    def _judge(self, schedule: Schedule, positions: Ints) -> KeepingStep:
+    def _judge(self, schedule: Schedule, positions: Ints) -> LockstepOnNetworks:
         key = id(schedule), positions.tobytes()
         if key not in self._keeping:
-            self._keeping[key] = KeepingStep(schedule, positions, self.graph, self.of)
+            self._keeping[key] = LockstepOnNetworks(schedule, positions, self.graph, self.of)
         return self._keeping[key]
 
     def chosen(self, which: Mask) -> "Networks":

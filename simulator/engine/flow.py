@@ -1,12 +1,11 @@
 """Engine ``flow``: calls on the same links at the same time share them, transfer by transfer.
 
-First the step is timed as if every call had its links to itself, which needs no clock
-(:mod:`simulator.engine.alone`). Where no two calls are on a link at once that is the answer.
-Elsewhere one compiled event loop runs the step (:mod:`simulator.engine.event_loop`); here Python
-only makes room for it, and writes out the transfers of a call when it meets another for the first
-time.
+The step is first timed as if every call had its links to itself, which needs no clock
+(:mod:`simulator.engine.alone`). If no two calls are then on one link at once, that is the answer.
+Otherwise a compiled event loop runs the step (:mod:`simulator.engine.event_loop`). This module
+allocates its arrays, and writes out the transfers of a call when it first meets another.
 
-What the model is stands in :mod:`simulator.engine.simpy_model`; tests hold this engine to it.
+:mod:`simulator.engine.simpy_model` states the model in SimPy's terms; tests hold this engine to it.
 """
 
 from collections.abc import Sequence
@@ -23,13 +22,13 @@ from simulator.engine.event_loop import (
     DONE,
     ENDED,
     EVENT,
+    HANDLED,
     IDLE,
+    IN_CROWD,
     LACKING,
-    MET,
     NEEDS_EVENTS,
     NEEDS_PROGRAM,
     NOBODY,
-    PASSED,
     QUEUED,
     STAMP,
     TALLIES,
@@ -37,8 +36,8 @@ from simulator.engine.event_loop import (
     WORK,
     Control,
     World,
-    go_on,
-    set_out,
+    run_events,
+    schedule_roots,
 )
 from simulator.engine.simulation import Columns, LocalTimes, Progress, Simulation
 from simulator.engine.works import Work, Works
@@ -47,22 +46,22 @@ from simulator.support.heap import room
 from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd
 
-_AWAY = 0.1
-"""Seconds, at the most, that are aimed at between two visits of the loop to Python, which reports
-progress and may be interrupted."""
-_KEPT = 2**21
-"""Links of flows for which there are places, above which those that are free are given up."""
+_VISIT = 0.1
+"""Seconds aimed at, at most, between two returns to Python, which reports progress and can be
+interrupted."""
+_MOST_USES = 2**21
+"""Uses of links, over all places of calls, above which free places are given up."""
 
 
 def flow(simulation: Simulation) -> None:
-    """Time calls alone on their links; if any would meet, run the event loop over all of them."""
+    """Time calls alone on their links; if any two meet, run the event loop over the step."""
     if not closed_form(simulation):
         works, row = Works(simulation.topology).distinct(simulation.workload, simulation.costs)
         Loop.of(simulation.topology, works, row, Step.of(simulation)).answer(simulation)
 
 
 def closed_form(simulation: Simulation) -> bool:
-    """Time calls alone on their links; say whether that is the answer: no two calls meet."""
+    """Time calls alone on their links; return whether no two calls meet, so that this is exact."""
     time_alone(simulation)
     calls = simulation.local.calls
     if any_overlap(simulation.workload, simulation.costs, calls.start, calls.end):
@@ -74,7 +73,7 @@ def closed_form(simulation: Simulation) -> bool:
 
 
 class Step(NamedTuple):
-    """What a loop runs: ops and calls, each call's factor, and room for where its time goes (s)."""
+    """Input of a loop: ops and calls, each call's factor, and the array for its times (s)."""
 
     columns: Columns
     factor: Floats
@@ -82,7 +81,7 @@ class Step(NamedTuple):
 
     @staticmethod
     def of(simulation: Simulation) -> "Step":
-        """Set a workload to before anything has happened."""
+        """Reset a simulation's workload to before its first event."""
         simulation.local = LocalTimes.of(simulation.workload)
         simulation.spent = np.zeros_like(simulation.spent)
         return Step(simulation.local.columns, simulation.workload.calls.factor, simulation.spent)
@@ -90,10 +89,10 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """The arrays of a simulation under way, and room for more.
+    """The arrays of a simulation under way.
 
-    Where it has come to its end it may :meth:`renew`: what calls have been written stays in its
-    place.
+    After it has ended, :meth:`renew` runs it again on other numbers; transfers that are written
+    out keep their places.
     """
 
     network: Topology
@@ -107,7 +106,7 @@ class Loop:
 
     @staticmethod
     def of(network: Topology, works: Sequence[Work], row: NDArray[np.intp], step: Step) -> "Loop":
-        """Nothing has happened yet; call ``c`` is ``works[row[c]]``."""
+        """Allocate a loop before its first event; call ``c`` is ``works[row[c]]``."""
         count = len(row)
         links = network.bandwidth, network.resource, len(network.resources)
         crowd, past = Crowd(*links), Crowd(*links)
@@ -115,7 +114,7 @@ class Loop:
         calls["work"] = row
         control = Control(
             calls=calls,
-            works=_records_of(works),
+            works=_work_records(works),
             wires=np.zeros(len(network), WIRE),
             events=np.zeros(0, EVENT),
             heap=room(0),
@@ -130,26 +129,26 @@ class Loop:
         world = World(control, crowd.state, past.state, step.columns, alone, step.spent)
         loop = Loop(network, works, world, crowd, past)
         loop.make_events()
-        loop._begin(step)
+        loop._reset(step)
         return loop
 
     def renew(self, network: Topology, works: Sequence[Work], step: Step) -> bool:
-        """Go back to the begin, on another network of the graph; say whether that can be.
+        """Reset to the start, on another network of the same graph; return False if impossible.
 
-        Call ``c`` is still the same one of the works, on the same links.
+        Call ``c`` stays the same one of the works, on the same links.
         """
-        if self.world.control.tally[QUEUED] or self.world.control.tally[MET]:
+        if self.world.control.tally[QUEUED] or self.world.control.tally[IN_CROWD]:
             return False  # it was interrupted
         if not self._rewritten(works):
             return False
         self.network, self.works = network, works
         self.crowd.restart(self.network.bandwidth)
         self.past.restart(self.network.bandwidth)
-        self._begin(step)
+        self._reset(step)
         return True
 
     def _rewritten(self, works: Sequence[Work]) -> bool:
-        """Give the places of all works the numbers that they have now."""
+        """Write the present latencies and bytes of all works into their places."""
         places = self.crowd.state.calls
         for record, before, work in zip(self.world.control.works, self.works, works, strict=True):
             if not np.array_equal(before.link, work.link):
@@ -165,8 +164,8 @@ class Loop:
                 slot = int(places["next"][slot])
         return True
 
-    def _begin(self, step: Step) -> None:
-        """Set all to what it is before anything happens."""
+    def _reset(self, step: Step) -> None:
+        """Reset clocks, counters and works to the start."""
         world, control = self.world, self.world.control
         lasting = {tally: int(control.tally[tally]) for tally in (IDLE, STAMP)}
         control.tally[:] = 0
@@ -185,25 +184,25 @@ class Loop:
         self.world = world._replace(local=step.columns, spent=step.spent)
 
     def answer(self, simulation: Simulation) -> None:
-        """Simulate, and say how many bytes passed the links."""
+        """Simulate, and fill in the bytes that passed each link."""
         self.run(simulation)
         simulation.link_bytes = self.link_bytes()
 
     def run(self, simulation: Simulation) -> None:
-        """Go on until nothing happens any more."""
+        """Simulate to the end."""
         total = len(simulation.workload.calls)
-        set_out(self.world.control, simulation.local.columns, simulation.local.queue_roots())
+        schedule_roots(self.world.control, simulation.local.columns, simulation.local.queue_roots())
         most, begun = 1, monotonic()
-        while self.go_on(most) != DONE:
+        while self.run_events(most) != DONE:
             passed = monotonic() - begun
-            if passed < _AWAY / 4 or passed > _AWAY:
-                most = most * 2 if passed < _AWAY else max(1, most // 2)
+            if passed < _VISIT / 4 or passed > _VISIT:
+                most = most * 2 if passed < _VISIT else max(1, most // 2)
             self._report(simulation.progress, total)
             begun = monotonic()
         self._report(simulation.progress, total)
 
-    def go_on(self, most: int) -> int:
-        """Go on until ``most`` calls more have ended, an alarm rings or nothing is left.
+    def run_events(self, most: int) -> int:
+        """Handle events until ``most`` more calls have ended, an alarm rings or none is left.
 
         Returns
         -------
@@ -211,11 +210,11 @@ class Loop:
             ``PAUSED``, ``RANG`` or ``DONE``.
         """
         while True:
-            reason = go_on(self.world, most)
+            reason = run_events(self.world, most)
             if reason == NEEDS_EVENTS:
                 self.make_events()
             elif reason == NEEDS_PROGRAM:
-                self._place(int(self.world.control.tally[LACKING]))
+                self._add_place(int(self.world.control.tally[LACKING]))
             else:
                 return reason
 
@@ -236,7 +235,7 @@ class Loop:
         return total
 
     def make_events(self) -> None:
-        """Make room for twice the events: many calls are never under way at once."""
+        """Double the room for events, which begins small: few calls are under way at once."""
         old = self.world.control
         before = len(old.events)
         events = np.zeros(2 * before or len(old.calls) + 8, EVENT)
@@ -250,10 +249,13 @@ class Loop:
         control = old._replace(events=events, heap=heap, idle=idle)
         self.world = self.world._replace(control=control)
 
-    def _place(self, number: int) -> None:
-        """Make a place for a work that is about to meet others."""
-        if self._links_placed > _KEPT and self._dropped_at != self.world.control.tally[PASSED]:
-            self._drop()
+    def _add_place(self, number: int) -> None:
+        """Add a place in the crowd for a distinct call that is about to meet others."""
+        if (
+            self._links_placed > _MOST_USES
+            and self._dropped_at != self.world.control.tally[HANDLED]
+        ):
+            self._drop_free_places()
         program, work = self.works[number].program, self.world.control.works[number]
         self._links_placed += len(program.link)
         if work["past"] == NOBODY:
@@ -264,9 +266,9 @@ class Loop:
         work["spare"] += 1
         self.world = self.world._replace(crowd=self.crowd.state, past=self.past.state)
 
-    def _drop(self) -> None:
-        """Give up the places that are free."""
-        self._dropped_at, self._links_placed = int(self.world.control.tally[PASSED]), 0
+    def _drop_free_places(self) -> None:
+        """Give up all free places."""
+        self._dropped_at, self._links_placed = int(self.world.control.tally[HANDLED]), 0
         for work in self.world.control.works:
             while work["free"] != NOBODY:
                 slot = int(work["free"])
@@ -277,8 +279,8 @@ class Loop:
             work["spare"], work["past"] = 0, NOBODY
 
 
-def _records_of(works: Sequence[Work]) -> NDArray[np.void]:
-    """Write down where the links of the works are; none has a place yet."""
+def _work_records(works: Sequence[Work]) -> NDArray[np.void]:
+    """Return a record per work, with the range of its links and no place yet."""
     records = np.zeros(len(works), WORK)
     last = offsets(len(work.link) for work in works)
     records["first"], records["last"] = last[:-1], last[1:]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costing.call_costs import Costs, distinct_calls
-from simulator.engine.event_loop import DONE, IDLE, LACKING, QUEUED, RANG, set_alarm, set_out
+from simulator.engine.event_loop import DONE, IDLE, LACKING, QUEUED, RANG, schedule_roots, set_alarm
 from simulator.engine.flow import Loop
 from simulator.engine.flow import Step as LoopStep
 from simulator.engine.simulation import (
@@ -269,7 +269,7 @@ class _Run:
                 for part in self.parts
                 if part.ends == inf and part.done.begin
             ]
-            reason = self.loop.go_on(max(1, min(left, default=1)))
+            reason = self.loop.run_events(max(1, min(left, default=1)))
             if reason == RANG:
                 part = self.parts[int(self.loop.world.control.tally[LACKING])]
                 if part.done.begin:
@@ -277,13 +277,13 @@ class _Run:
                     if enough(done) or not any(each.goes_on for each in self.parts):
                         return
                 if part.goes_on:
-                    self._begin(part)
+                    self._reset(part)
             for number, part in enumerate(self.parts):
                 self._look(number, part)
             if reason == DONE and not self.loop.world.control.tally[QUEUED]:
                 return
 
-    def _begin(self, part: _Part) -> None:
+    def _reset(self, part: _Part) -> None:
         """Set the ops and calls of a job to before its step, and begin it now."""
         now = float(self.loop.world.control.clock[0])
         part.done.begin.append(now)
@@ -296,7 +296,7 @@ class _Run:
             getattr(calls, column)[part.calls] = getattr(before.calls, column)
         roots = np.flatnonzero(before.ops.waits == 0)
         self.columns.queue[: len(roots)] = roots + part.ops.start
-        set_out(self.loop.world.control, self.columns, len(roots))
+        schedule_roots(self.loop.world.control, self.columns, len(roots))
 
     def _look(self, number: int, part: _Part) -> None:
         """Set the alarm for the end of a job's step where no call of it is left.

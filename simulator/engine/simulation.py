@@ -1,10 +1,9 @@
-"""A simulation under way: what every engine is given and fills in, and why one got stuck.
+"""A simulation under way: what every engine fills in, and an explanation of deadlocks.
 
-What follows, on the ranks, from the end of a call needs no clock. Between two communication calls
-every start is a maximum of ends that are known already, so ops are released in one pass as soon as
-their last predecessor has a time, and only calls become events of the simulation; not even they
-where what a call costs does not depend on what else goes on. Compiled: 50 times the speed of the
-same loops in Python, which is what makes a million ops a matter of tenths of a second.
+Local ops need no clock. Between two communication calls every start is a maximum of known ends, so
+an op is released as soon as its last predecessor has a time. Only calls become events of the
+simulation, and not even they where their costs are fixed. The loops are compiled, which makes them
+50 times as fast as in Python: a million ops take tenths of a second.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ NOBODY = -1
 
 
 class Successors(NamedTuple):
-    """Edges in CSR form, with the least time (s) from the end of one op to the start of another."""
+    """Edges in CSR form; ``lag`` is the least time from one op's end to the other's start (s)."""
 
     offset: Longs
     target: Ints
@@ -35,9 +34,9 @@ class Successors(NamedTuple):
 
 
 class OpColumns(NamedTuple):
-    """The call of each op (-1: none), and how long it takes of itself (s).
+    """The call of each op (-1: none) and its own duration (s).
 
-    A call does not wait for members that are ``unawaited``: a receiver of an eager message.
+    A call does not wait for ``unawaited`` members: receivers of eager messages.
     """
 
     call: Ints
@@ -48,9 +47,9 @@ class OpColumns(NamedTuple):
 class OpTimes(NamedTuple):
     """State of the ops.
 
-    ``available`` is the greatest end (plus lag) of the predecessors seen so far, ``released_by``
-    the op it came from (``NOBODY``: the op's own ``ready``), ``waits`` how many predecessors have
-    no time yet. ``start`` and ``end`` are NaN until known.
+    ``available`` is the latest end plus lag of the predecessors so far, ``released_by`` the op it
+    is from (``NOBODY``: the op's own ``ready``), ``waits`` the number of predecessors without a
+    time. ``start`` and ``end`` are NaN until known.
     """
 
     available: Floats
@@ -63,10 +62,10 @@ class OpTimes(NamedTuple):
 class Rendezvous(NamedTuple):
     """State of the calls: ``member[offset[c]:offset[c + 1]]`` are the ops of call ``c``.
 
-    ``missing`` is how many of those it waits for have not arrived, ``last_arrival`` when the last
-    that has did, ``last_member`` which that is. A call starts ``late`` after the last has arrived,
-    and ends ``cost`` later, or if that is NaN when it is told to. ``start`` and ``end`` are NaN
-    until known.
+    ``missing`` is the number of awaited members that have not arrived, ``last_arrival`` the latest
+    arrival so far and ``last_member`` its op. A call starts ``late`` after its last arrival and
+    ends ``cost`` later; where that is NaN, the engine ends it. ``start`` and ``end`` are NaN until
+    known.
     """
 
     offset: Longs
@@ -81,7 +80,7 @@ class Rendezvous(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """All that the loops over local time are given; ``queue`` has room for all ops and members."""
+    """Arguments of the loops over local ops; ``queue`` has room for all ops and members."""
 
     queue: Ints
     edges: Successors
@@ -92,7 +91,7 @@ class Columns(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LocalTimes:
-    """A pass over a workload: what has happened so far, and how to go on."""
+    """The state of ops and calls of a workload, advanced call by call."""
 
     ops: OpTimes
     calls: Rendezvous
@@ -104,7 +103,7 @@ class LocalTimes:
     def of(
         workload: Workload, cost: Floats | None = None, call_end: Floats | None = None
     ) -> "LocalTimes":
-        """Nothing has happened yet; what calls cost, or when they end, may be known (s)."""
+        """Start before the first op; costs or ends of calls may be given (s)."""
         ops = OpTimes(
             available=workload.ready.copy(),
             released_by=np.full(len(workload), NOBODY, dtype=np.int32),
@@ -112,7 +111,7 @@ class LocalTimes:
             start=np.full(len(workload), np.nan),
             end=np.full(len(workload), np.nan),
         )
-        calls = _calls(workload, cost, call_end)
+        calls = _rendezvous(workload, cost, call_end)
         edges = workload.edges
         queue = np.empty(len(workload) + len(calls.member), dtype=np.int32)
         given = Columns(
@@ -122,20 +121,20 @@ class LocalTimes:
             ops,
             calls,
         )
-        return LocalTimes(ops, calls, given, partial(release, *given), partial(leave, *given))
+        return LocalTimes(ops, calls, given, partial(release, *given), partial(end_call, *given))
 
     def begin(self) -> list[int]:
-        """Release the ops that wait for nothing; return the calls that can then start."""
+        """Release the ops without predecessors; return the calls that can start."""
         return self._first(self._begin(self.queue_roots()))
 
     def queue_roots(self) -> int:
-        """Queue the ops that wait for nothing; return how many they are."""
+        """Queue the ops without predecessors; return their number."""
         roots = np.flatnonzero(self.ops.waits == 0)
         self.columns.queue[: len(roots)] = roots
         return len(roots)
 
     def finish(self, call: int, time: float) -> list[int]:
-        """End a call; return the calls that can then start."""
+        """End a call at a time (s); return the calls that can start."""
         self.calls.end[call] = time
         return self._first(self._end(call))
 
@@ -144,7 +143,7 @@ class LocalTimes:
         return calls
 
 
-def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
+def _rendezvous(workload: Workload, cost: Floats | None, end: Floats | None) -> Rendezvous:
     count = len(workload.calls)
     joined = np.flatnonzero(workload.call >= 0).astype(np.int32)
     awaited = workload.call[(workload.call >= 0) & ~workload.unawaited]
@@ -162,31 +161,31 @@ def _calls(workload: Workload, cost: Floats | None, end: Floats | None) -> Rende
 
 
 @hot_loop
-def leave(
+def end_call(
     queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int
 ) -> int:
-    """Release what follows from the end of a call; return as :func:`release` does."""
-    return release(queue, edges, work, ops, calls, _leave(queue, work, ops, calls, call, 0))
+    """Release the successors of a call that has ended; return as :func:`release` does."""
+    return release(queue, edges, work, ops, calls, _queue_members(queue, work, ops, calls, call, 0))
 
 
 @hot_loop
 def release(
     queue: Ints, edges: Successors, work: OpColumns, ops: OpTimes, calls: Rendezvous, queued: int
 ) -> int:
-    """Work off the ready queue: ops that can start, and ops of calls that have ended.
+    """Process the ready queue: ops that can start, and members of calls that have ended.
 
-    Returns how many calls can start of which this cannot tell the end; they stand at the front of
-    the queue. Among predecessors that allow the same start the lowest index is the one that
-    released it, so that the order of the queue decides nothing.
+    Returns the number of calls that can start and whose end is unknown; they are at the front of
+    the queue. Of predecessors that allow the same start the one of lowest index counts as the
+    cause, so that the order of the queue has no influence.
     """
-    # One array holds both: calls that can start in front, ops to work off behind. An op is taken
-    # from the queue before it adds a call, so ``started`` never passes ``head``.
+    # The array holds both: calls that can start in front, ops to process behind. An op leaves the
+    # queue before it adds a call, so ``started`` never passes ``head``.
     head = 0
     started = 0
     while head < queued:
         op = queue[head]
         head += 1
-        # With an end it is a member of a call that has ended: only its successors are to be told.
+        # An op with an end is a member of a call that has ended: only its successors are due.
         if np.isnan(ops.end[op]):
             ops.start[op] = ops.available[op]
             call = work.call[op]
@@ -203,15 +202,15 @@ def release(
                 started += 1
                 continue
             else:
-                queued = _leave(queue, work, ops, calls, call, queued)
+                queued = _queue_members(queue, work, ops, calls, call, queued)
                 continue
-        queued = _follow(queue, edges, ops, op, queued)
+        queued = _release_successors(queue, edges, ops, op, queued)
     return started
 
 
 @hot_loop
 def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
-    """Count a member in; with the last one the call starts. Return whether this was it."""
+    """Count an arrival; the last one starts the call. Return whether it was the last."""
     last, arrival = calls.last_member[call], ops.start[op]
     if (
         last == NOBODY
@@ -230,12 +229,12 @@ def _arrive(ops: OpTimes, calls: Rendezvous, op: int, call: int) -> bool:
 
 
 @hot_loop
-def _leave(
+def _queue_members(
     queue: Ints, work: OpColumns, ops: OpTimes, calls: Rendezvous, call: int, queued: int
 ) -> int:
-    """Queue the ops of a call that has ended; return how many are queued then.
+    """Queue the members of a call that has ended; return the length of the queue.
 
-    A receiver that has not arrived at what was sent eagerly goes on when it does.
+    A receiver that has not arrived at an eager message yet continues when it does.
     """
     for index in range(calls.offset[call], calls.offset[call + 1]):
         op = calls.member[index]
@@ -248,12 +247,12 @@ def _leave(
 
 
 @hot_loop
-def _follow(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) -> int:
-    """Tell the successors of an op that it has ended; return how many are queued then."""
+def _release_successors(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) -> int:
+    """Release the successors of an op that has ended; return the length of the queue."""
     for edge in range(edges.offset[op], edges.offset[op + 1]):
         follower = edges.target[edge]
         time = ops.end[op] + edges.lag[edge]
-        # Of equal times the least index counts, whatever the order in which ops come here.
+        # Of equal times the least index counts, whatever the order of the queue.
         if time > ops.available[follower] or (
             time == ops.available[follower] and not 0 <= ops.released_by[follower] <= op
         ):
@@ -267,15 +266,15 @@ def _follow(queue: Ints, edges: Successors, ops: OpTimes, op: int, queued: int) 
 
 
 Progress = Callable[[int, int], None]
-"""Called now and then with calls done and calls in all."""
+"""Called from time to time with the number of calls done and that of all calls."""
 
 
 @dataclass(slots=True, eq=False)
 class Simulation:
-    """Made, run and thrown away by :func:`simulator.engine.simulate.simulate`.
+    """One run of :func:`simulator.engine.simulate.simulate`.
 
-    An engine says when calls end, in ``local``, what each ``spent`` on which resource (s) and how
-    many bytes passed the links, ``link_bytes``.
+    An engine fills in the ends of calls in ``local``, the time that each ``spent`` by resource (s),
+    and ``link_bytes``, the bytes that passed each link.
     """
 
     workload: Workload
@@ -291,12 +290,12 @@ class Simulation:
         self.link_bytes = np.zeros(len(self.topology))
 
     def timeline(self, engine: str) -> Timeline:
-        """Return what happened.
+        """Return the timeline of the run.
 
         Raises
         ------
         DeadlockError
-            If not everything that there is to do has.
+            If ops are pending although no event is left.
         """
         ops, calls = self.local.ops, self.local.calls
         if np.isnan(ops.end).any():
@@ -318,11 +317,11 @@ class Simulation:
 
 
 def explain_deadlock(workload: Workload, local: LocalTimes) -> str:
-    """Say in one message which calls wait, who has arrived, who has not and what holds them."""
+    """Say in one message which calls wait, who has arrived, who has not, and where those are."""
     pending = np.isnan(local.ops.end)
     at_rendezvous = np.flatnonzero(pending & ~np.isnan(local.ops.start) & (workload.call >= 0))
     waiting = list(dict.fromkeys(workload.call[at_rendezvous].tolist()))
-    lines = [_wait(workload, local, call) for call in waiting[:_SHOWN]]
+    lines = [_waiting_text(workload, local, call) for call in waiting[:_SHOWN]]
     if len(waiting) > _SHOWN:
         lines.append(f"and {len(waiting) - _SHOWN} more calls")
     now = local.ops.end[~pending].max(initial=0.0)
@@ -333,21 +332,21 @@ def explain_deadlock(workload: Workload, local: LocalTimes) -> str:
 
 
 _SHOWN = 6
-"""Calls, and ranks that are absent from one, that a message names."""
+"""Most waiting calls, and most absent ranks of each, that a message names."""
 
 
-def _wait(workload: Workload, local: LocalTimes, call: int) -> str:
+def _waiting_text(workload: Workload, local: LocalTimes, call: int) -> str:
     ops = np.flatnonzero(workload.call == call)
     arrived = [int(workload.rank[op]) for op in ops if not np.isnan(local.ops.start[op])]
     missing = ops[np.isnan(local.ops.start[ops]) & ~workload.unawaited[ops]]
-    absent = [_held(workload, local, op) for op in missing.tolist()]
+    absent = [_whereabouts(workload, local, op) for op in missing.tolist()]
     return (
         f"{workload.call_view(call)}: ranks {arrived} wait, not there: {', '.join(absent[:_SHOWN])}"
     )
 
 
-def _held(workload: Workload, local: LocalTimes, op: int) -> str:
-    """Name the rank, and the call it sits in instead."""
+def _whereabouts(workload: Workload, local: LocalTimes, op: int) -> str:
+    """Name a rank, and the call in which it waits instead."""
     rank = int(workload.rank[op])
     stuck = np.flatnonzero(
         (workload.rank == rank) & ~np.isnan(local.ops.start) & np.isnan(local.ops.end)

@@ -1,10 +1,9 @@
-"""What calls are to the links: how long they take alone, and what they do beside others.
+"""Distinct calls: how long each takes alone, and its transfers where it meets others.
 
-A call that is never beside another is not written out. As soon as two meet, all that may meet are,
-and one transfer is kept of those that are alike (:mod:`simulator.transfers.equivalence`), unless
-there
-are too many to compare. What was written on one network serves every other of the same graph: which
-transfers there are, who waits for whom, and which are alike; only the numbers are others.
+A call that never meets another is not written out. As soon as two meet, all that may meet are
+written out, and of equivalent transfers one is kept (:mod:`simulator.transfers.equivalence`),
+unless there are too many to compare. What was written on one network serves every network of the
+same graph: the transfers, their order and their equivalence stay, only the numbers change.
 """
 
 from collections.abc import Callable
@@ -28,23 +27,23 @@ from simulator.transfers.program import folded, numbered, runs_ahead
 from simulator.workload import Workload
 
 _COMPARED = 2**19
-"""Transfers of calls that differ, at the most, among which those that are alike are looked for."""
+"""Most transfers, over all distinct calls, among which equivalent ones are looked for."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a call is to the links; the same for all calls that are like it.
+    """A distinct call: its load on the links, shared by all calls that equal it.
 
     Parameters
     ----------
     loads
-        What it puts on the links.
+        Its bytes on links, step by step.
     write
-        Writes it out, transfer by transfer; asked once, and only where it meets others.
+        Writes out its transfers; called once, and only if it meets another call.
     overhead
-        What its software takes before its first transfer (s), if that is not in the program.
+        Software overhead before its first transfer (s), unless the program has it.
     network
-        Where it goes on.
+        The network that carries it.
     """
 
     loads: tuple[Load, ...]
@@ -54,29 +53,29 @@ class Work:
 
     @cached_property
     def program(self) -> Program:
-        """What it does beside others."""
+        """Its transfers, for when it shares links."""
         return self.write()
 
     @cached_property
     def link(self) -> NDArray[np.int32]:
-        """All links that it uses at some time."""
+        """All links that it uses, sorted."""
         return np.unique(np.concatenate([load.link for load in self.loads]))
 
     @cached_property
     def time(self) -> float:
-        """How long it takes alone (s)."""
+        """Its time alone on its links (s)."""
         return cost(self.loads)
 
     @cached_property
     def spent(self) -> Floats:
-        """Where that time goes (s)."""
+        """That time by resource, software last (s), shape ``(resources + 1,)``."""
         spent: Floats = np.sum([load.spent(self.network) for load in self.loads], axis=0)
         return spent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Called:
-    """A call, and how it is carried out; ``ahead`` says whether it is a list of transfers."""
+    """A call, its plan and its loads; ``ahead``: it is a list of transfers."""
 
     call: Call
     carried: Carried
@@ -87,14 +86,14 @@ class _Called:
 
     @property
     def transfers(self) -> int:
-        """Transfers of its steps, like steps counted once."""
+        """Number of transfers of its steps; repetitions of a step count once."""
         plan = self.carried.plan
         if plan is None or not self.ahead:
             return 0
         return sum(step.width for step in plan.schedule.steps)
 
     def written(self, network: Topology) -> Program:
-        """Write it out."""
+        """Write out its transfers on a network."""
         plan, loads = self.carried
         group = self.call.group
         where = np.array(group.ranks, dtype=np.int32), self.call.size, network
@@ -105,7 +104,7 @@ class _Called:
         return folded(whole, np.array([position[rank] for rank in group.stand_in]))
 
     def like(self, carried: Carried) -> bool:
-        """Whether the call goes by the same transfers if it is carried out so."""
+        """Whether the call has the same transfers under another plan."""
         plan, other_plan = self.carried.plan, carried.plan
         if plan is None or other_plan is None:
             return plan is other_plan
@@ -113,7 +112,7 @@ class _Called:
 
 
 def _same(first: Schedule, second: Schedule) -> bool:
-    """Whether two schedules are the same transfers."""
+    """Whether two schedules have the same transfers."""
     if first is second:
         return True
     if (first.ranks, first.parts) != (second.ranks, second.parts):
@@ -134,7 +133,7 @@ def _same_step(first: Schedule, step: Step, second: Schedule, other_step: Step) 
 
 
 class _Written(NamedTuple):
-    """A program as it was first written, and on which network that was."""
+    """A program as first written, and the network it was written for."""
 
     program: Program
     network: Topology
@@ -142,9 +141,9 @@ class _Written(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Works:
-    """What all calls that may meet are to the links of one network.
+    """The distinct calls of one simulation on one network.
 
-    ``likeness`` says which links stay alike on the other networks that are asked.
+    ``likeness`` says which links are interchangeable on every network that is asked.
     """
 
     network: Topology
@@ -153,18 +152,18 @@ class Works:
     _written: dict[int, _Written] = field(default_factory=dict)
 
     def of(self, workload: Workload, costs: Costs) -> Callable[[int], Work]:
-        """Add a workload; return a function from its calls, by index, to what they are.
+        """Add a workload; return a function from the index of a call to its distinct call.
 
-        To be asked of all workloads before the first call begins.
+        To be called for all workloads before the first call begins.
         """
         known, rows = self.distinct(workload, costs)
         row: list[int] = rows.tolist()
         return lambda call: known[row[call]]
 
     def distinct(self, workload: Workload, costs: Costs) -> tuple[list[Work], NDArray[np.intp]]:
-        """Add a workload; return what its calls are, each once, and which of them every call is.
+        """Add a workload; return its distinct calls, and the index of that of each call.
 
-        -1 for a call that nobody takes part in. To be asked as :meth:`of`.
+        -1 for a call without members. To be called as :meth:`of`.
         """
         self.likeness = costs.alike
         first, rows = distinct_calls(workload)
@@ -172,13 +171,13 @@ class Works:
         return [self._added(call, costs.carried(call)) for call in views], rows
 
     def again(self, costs: Costs) -> "tuple[Works, list[Work]] | None":
-        """Say what the same calls are on another network of the same graph.
+        """Return the same distinct calls on another network of the same graph.
 
         Returns
         -------
         Works, list of Work
-            Which take over what has been written; None where it cannot be: on another graph, where
-            links are not alike any more that were, or where a call goes by other transfers.
+            They reuse what has been written. None if they cannot: on another graph, where
+            interchangeable links are so no longer, or where a call has other transfers.
         """
         like, network = self.likeness, costs.topology
         if like is None or not (like.serves(network, like.domains) and self._routes_as(network)):
@@ -193,9 +192,9 @@ class Works:
         return restated, works
 
     def _routes_as(self, network: Topology) -> bool:
-        """Whether messages pass the same links on another network of the graph, or none at all.
+        """Whether messages take the same routes on another network of the graph.
 
-        Adaptive switches look at what links can carry, in proportion to each other.
+        Adaptive routing depends on the ratios of bandwidths.
         """
         here, there = self.network.bandwidth, network.bandwidth
         finite = np.isfinite(here)

@@ -1,19 +1,17 @@
-"""Copies of ranks: as few written out as tell the times of all, or all of them.
+"""Copies of ranks: write out as few as determine the times of all, or all of them.
 
-A workload with :class:`~simulator.workload.Copies` says what ranks do that it does not hold. Which
-of them a simulation needs depends on the network and on the engine:
+A workload with :class:`~simulator.workload.Copies` describes ranks that it does not hold. Which of
+them a simulation needs depends on the network and on the engine:
 
-* ``flow``: as :mod:`simulator.folding.fold` has it, here with a row per group of the job, not per
-  op. Of the components of the network of one colour as few are kept as make the calls of those kept
-  whole.
-* ``analytic``: there is no contention, so a call's cost is all that the rest of the job can change.
-  Of the copies of the whole, those are kept whose calls do not cost what those of another do: a
-  group that one node held may lie across two.
+* ``flow``: as in :mod:`simulator.folding.fold`, but with a row per group of the job instead of one
+  per op. Of the components of one colour as few are kept as leave all kept calls complete.
+* ``analytic``: without contention the rest of the job only matters through the costs of calls. A
+  copy is kept if its calls cost something else than those of the copies kept so far: a group that
+  fits into one node may span two in another copy.
 
-Whoever generates a workload knows which ranks run one program, and need not write it down for all
-of them. :func:`why_not_copies` says whether a network, too, makes them the same: then the times of
-the ranks written down are those that the whole job would have given them, by the argument of
-:mod:`simulator.folding.fold`.
+A generator knows which ranks run the same program and need not write it out for each.
+:func:`why_not_copies` checks that the network treats them alike, too; then the times of the ranks
+that are written out are those of the whole job, by the argument of :mod:`simulator.folding.fold`.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +25,7 @@ from simulator.calls import Group
 from simulator.copied_ranks import CopiedRank, MadeCalls, RankProgram, with_copies
 from simulator.costing.call_costs import Carried, Costs
 from simulator.costing.symmetry import Symmetry
-from simulator.folding.fold import different_calls, kept_components, like_links, loads_of, of_ops
+from simulator.folding.fold import different_calls, kept_components, like_links, loads_of, only_ops
 from simulator.folding.refinement import (
     CannotFoldError,
     Colours,
@@ -44,9 +42,9 @@ from simulator.workload import Copies, Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenOut:
-    """A workload with the ranks that tell the times of all.
+    """A workload whose ranks determine the times of all.
 
-    ``link_bytes`` makes of the bytes of its calls on the links those of all calls of the job.
+    ``link_bytes`` maps the bytes of its calls on each link to those of all calls of the job.
     ``text`` says which ranks are simulated.
     """
 
@@ -59,21 +57,23 @@ class WrittenOut:
         return replace(timeline, link_bytes=self.link_bytes(timeline.link_bytes), folded=self.text)
 
 
-def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]) -> WrittenOut:
-    """Write out the ranks that, with shared links, tell the times of all; all where none are alike.
+def representatives_for_flow(
+    workload: Workload, costs: Costs, seen: Callable[[str], str]
+) -> WrittenOut:
+    """Write out ranks that determine all times under contention; all ranks if none are equivalent.
 
-    ``seen`` is what the planner of the costs sees of a group's label.
+    ``seen`` maps a group's label to what the planner of the costs reads of it.
     """
     symmetry = costs.alike.symmetry
     if symmetry is None:
-        return everyone(workload, "no two parts of the network are alike")
+        return all_ranks(workload, "no two parts of the network are alike")
     try:
-        job, _, like = _job(workload, _copies_of(workload), seen)
+        job, _, like = _whole_job(workload, _copies_of(workload), seen)
         colours = refine(
             job, symmetry, lambda group: loads_in_job(workload, costs, job, like, group)
         )
     except CannotFoldError as reason:
-        return everyone(workload, str(reason))
+        return all_ranks(workload, str(reason))
     components = kept_components(colours)
     ranks = np.flatnonzero(components[symmetry.component[: workload.job_ranks]])
     chosen = np.flatnonzero(components)
@@ -81,7 +81,7 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     first[colours.component[chosen[::-1]]] = chosen[::-1]
     link = like_links(symmetry, first[colours.component])
     part = written_out(workload, ranks.tolist())
-    part = of_ops(part, np.isin(part.rank, ranks))
+    part = only_ops(part, np.isin(part.rank, ranks))
     number = {tuple(job.members(group).tolist()): group for group in range(len(job.bundle))}
     groups = [
         with_stand_ins(group, number[group.ranks], symmetry, (colours, components))
@@ -93,12 +93,12 @@ def enough_for_flow(workload: Workload, costs: Costs, seen: Callable[[str], str]
     return WrittenOut(part, lambda loads: loads[link], _text(workload, part))
 
 
-def enough_at_rest(workload: Workload, costs: Costs) -> WrittenOut:
-    """Write out the copies that, without contention, tell the times of all."""
+def representatives_without_contention(workload: Workload, costs: Costs) -> WrittenOut:
+    """Write out the copies that determine the times of all without contention."""
     copies = _copies_of(workload)
     timings: set[tuple[float, ...]] = set()
     ranks: list[int] = []
-    for number, copies_of_rank in enumerate(_by_number(copies.stand_in)):
+    for number, copies_of_rank in enumerate(_ranks_by_copy(copies.stand_in)):
         key = _cost_of_copy(workload, copies, costs, number)
         if key not in timings:
             timings.add(key)
@@ -111,14 +111,14 @@ def enough_at_rest(workload: Workload, costs: Costs) -> WrittenOut:
     )
 
 
-def everyone(workload: Workload, reason: str = "") -> WrittenOut:
+def all_ranks(workload: Workload, reason: str = "") -> WrittenOut:
     """Write out all ranks; ``reason`` is why fewer would not do."""
     text = f"nothing is folded: {reason}" if reason else ""
     return WrittenOut(written_out(workload), lambda loads: loads, text)
 
 
 def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workload:
-    """Give some ranks, besides those that are there, the programs of those that stand for them.
+    """Add ranks that run the programs of their representatives.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def written_out(workload: Workload, ranks: Iterable[int] | None = None) -> Workl
     Returns
     -------
     Workload
-        Without copies. What was measured of an original is not that of a copy: it is NaN.
+        Without copies. Measured times of an original are not those of a copy, which has NaN.
     """
     copies = workload.copies
     if copies is None:
@@ -168,8 +168,8 @@ def _text(workload: Workload, part: Workload) -> str:
     return f"{ranks:,} of {workload.job_ranks:,} ranks are simulated: the others are copies of them"
 
 
-def _by_number(stand_in: Longs) -> list[Longs]:
-    """Ranks by the number of the copy that they are of the rank that stands for them."""
+def _ranks_by_copy(stand_in: Longs) -> list[Longs]:
+    """Ranks by copy: the ``n``-th array has the ``n``-th rank of each representative."""
     number = numbers_among_equals(stand_in)
     return [np.flatnonzero(number == copy) for copy in range(int(number.max()) + 1)]
 
@@ -177,7 +177,7 @@ def _by_number(stand_in: Longs) -> list[Longs]:
 def _cost_of_copy(
     workload: Workload, copies: Copies, costs: Costs, number: int
 ) -> tuple[float, ...]:
-    """Say what the calls of copy ``number`` of each group cost on an idle network (s)."""
+    """Return the costs of the calls of copy ``number`` of each group on an idle network (s)."""
     times: list[float] = []
     for group, rows in enumerate(copies.groups):
         if len(rows) == 1 or number >= len(rows):
@@ -190,14 +190,14 @@ def _cost_of_copy(
 
 
 def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) -> Floats:
-    """Add up what all calls of the job put on the links (B); copied groups' as the first one's."""
+    """Return the bytes of all calls of the job on each link (B); copies count as the original."""
     calls = workload.calls
     total = np.zeros(links)
     joined = workload.members > 0
     counted: set[tuple[int, int]] = set()
     for group, rows in enumerate(copies.groups):
         counterparts = [
-            (call, float(calls.factor[_like(workload, call) & joined].sum()))
+            (call, float(calls.factor[_equal_calls(workload, call) & joined].sum()))
             for call in different_calls(workload, group).values()
         ]
         for number, row in enumerate(rows.tolist()):
@@ -211,8 +211,8 @@ def _of_all_calls(workload: Workload, copies: Copies, costs: Costs, links: int) 
     return total
 
 
-def _like(workload: Workload, call: int) -> Mask:
-    """Which calls of the same group are of the same kind, size, shares and type as one."""
+def _equal_calls(workload: Workload, call: int) -> Mask:
+    """Mark the calls of the same group that equal a call in kind, size, shares and dtype."""
     calls = workload.calls
     like: Mask = (calls.group == calls.group[call]) & (calls.kind == calls.kind[call])
     like &= calls.size == calls.size[call]
@@ -224,10 +224,10 @@ def _like(workload: Workload, call: int) -> Mask:
 
 @dataclass(slots=True, eq=False)
 class _CallTable:
-    """Calls of a workload and of the copies of its groups; grows with each that is joined first.
+    """Calls of a workload and of the copies of its groups, which are added when first joined.
 
-    ``of_group`` are the calls of each group, in order. ``known`` has for each row of the job's
-    groups the calls that it makes; ``row_of`` says in which row of a group's copies a rank is.
+    ``of_group`` are the calls of each group, in order. ``known`` has the calls of each row of the
+    job's groups; ``row_of`` is the row of a group's copies that each rank is in.
     """
 
     workload: Workload
@@ -241,7 +241,7 @@ class _CallTable:
 
     @staticmethod
     def of_copies(workload: Workload, copies: Copies) -> "_CallTable":
-        """Take the calls that are there."""
+        """Start with the calls of the workload."""
         group = workload.calls.group
         order = np.argsort(group, kind="stable")
         ends = np.searchsorted(group[order], np.arange(len(workload.groups) + 1))
@@ -259,7 +259,7 @@ class _CallTable:
         return _CallTable(workload, copies, of_group, row_of, by_copy, groups, [], length)
 
     def joined_by(self, part: RankProgram, rank: int) -> Longs:
-        """Return the calls that a copy of a program joins, op by op."""
+        """Return the call that each op of a copied program joins (-1: none)."""
         joins = np.full(len(self.workload.calls) + 1, -1, dtype=np.int64)
         for group in part.groups:
             rows, original = self.copies.groups[group], self.of_group[group]
@@ -275,12 +275,12 @@ class _CallTable:
 
 
 def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
-    """Say why the workload's times would not be those of the whole job; "" if they are."""
+    """Return why the workload's times would differ from those of the whole job; "": they do not."""
     symmetry = costs.alike.symmetry
     if symmetry is None:
         return "no two parts of the network are alike"
     try:
-        job, originals, _ = _job(workload, copies)
+        job, originals, _ = _whole_job(workload, copies)
         component = symmetry.component[copies.stand_in]
         _check_places(symmetry, copies.stand_in, component)
         colours = refine(
@@ -296,7 +296,7 @@ def why_not_copies(workload: Workload, copies: Copies, costs: Costs) -> str:
 def loads_in_job(
     workload: Workload, costs: Costs, job: JobOutline, like: Longs, group: int
 ) -> list[Carried]:
-    """Lay the calls of a group of the whole job, which may not be in the workload."""
+    """Return plans and loads of a group of the whole job, which the workload may not hold."""
     ranks = tuple(job.members(group).tolist())
     return loads_of(workload, costs, int(like[group]), ranks)
 
@@ -306,25 +306,25 @@ def _loads(
 ) -> list[Carried]:
     job, originals = whole
     if originals[group] < 0:
-        ranks = _some(job.members(group))
+        ranks = _first_ranks(job.members(group))
         raise CannotFoldError(f"no group of the workload lies as ranks {ranks} do")
     return loads_of(workload, costs, int(originals[group]))
 
 
 class _CopiedGroups(NamedTuple):
-    """Groups that are copies of each other, and which of them are in the workload."""
+    """Groups that are copies of each other, and those of them that the workload holds."""
 
     rows: Longs
     groups: list[int]
 
 
-def _job(
+def _whole_job(
     workload: Workload, copies: Copies, seen: Callable[[str], str] = str
 ) -> tuple[JobOutline, Longs, Longs]:
-    """Put the whole job together; of each group, which of the workload's it is (-1: none).
+    """Return the outline of the whole job and two maps from its groups to the workload's.
 
-    And of each, which of the workload's makes the same calls.
-    Groups of the workload come first in their class, so that they are the ones to be laid.
+    The first map is the group itself (-1: not in the workload), the second one that makes the same
+    calls. Groups of the workload come first in their class, so that costs are asked for those.
     """
     part = job_of(workload, OpsByRank.sort(workload), seen)
     copied: dict[int, _CopiedGroups] = {}
@@ -361,16 +361,16 @@ def _job(
 
 
 def _bundle(part: JobOutline, same: _CopiedGroups) -> int:
-    """Return the calls of an equivalence class, which are the same in all of its groups."""
+    """Return the hash of the calls of a class of groups, which must be equal in all of them."""
     bundles = {int(part.bundle[group]) for group in same.groups}
     if len(bundles) > 1:
-        ranks = _some(part.members(same.groups[0]))
+        ranks = _first_ranks(part.members(same.groups[0]))
         raise CannotFoldError(f"ranks {ranks} make other calls than their copies")
     return bundles.pop()
 
 
 def _slots(part: JobOutline, same: _CopiedGroups, stand_in: Longs) -> Longs:
-    """Return the slot of the group on every rank: that on the rank which stands for it."""
+    """Return the slot of the group on every rank, which is that on its representative."""
     slot = np.full(len(stand_in), -1, dtype=np.int64)
     for group in same.groups:
         rows = slice(part.offset[group], part.offset[group + 1])
@@ -380,7 +380,7 @@ def _slots(part: JobOutline, same: _CopiedGroups, stand_in: Longs) -> Longs:
 
 
 def _check_places(symmetry: Symmetry, stand_in: Longs, component: Longs) -> None:
-    """Ranks must stand for ranks in the same place, a component's all for those of one other."""
+    """Check that ranks represent ranks in the same place, and components whole components."""
     ranks = np.arange(len(stand_in))
     components = symmetry.component[ranks]
     first = component[np.searchsorted(components, components)]
@@ -413,7 +413,7 @@ def _check_colours(symmetry: Symmetry, colours: Colours, stand_in: Longs) -> Non
 
 
 def _check_whole(colours: Colours, components: Longs, groups: Longs) -> None:
-    """Every call kept needs a member of each colour and role; every group of one kept is kept."""
+    """Check that kept calls have each colour and role, and that kept ranks keep their groups."""
     is_kept = np.isin(colours.pair_component, components)
     inside = np.isin(colours.pair_group, groups)
     roles = colours.role.max(initial=0) + 1
@@ -422,5 +422,5 @@ def _check_whole(colours: Colours, components: Longs, groups: Longs) -> None:
         raise CannotFoldError("a call has members for which none of its own stands")
 
 
-def _some(ranks: Longs) -> str:
+def _first_ranks(ranks: Longs) -> str:
     return ", ".join(map(str, ranks[:3].tolist())) + (", ..." if len(ranks) > 3 else "")

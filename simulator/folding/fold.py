@@ -1,19 +1,19 @@
-"""Folding: ranks that do the same in the same place are simulated once.
+"""Folding: equivalent ranks are simulated once.
 
 The unit is a component of the network (:mod:`simulator.costing.symmetry`): a node with its NICs,
-whose links nobody else uses but in calls with it. Of the components of one colour
-(:mod:`simulator.folding.refinement`) as few are kept as make the calls of those kept whole: every
-call has, for each colour and role of its components, one that is kept. Its groups keep all their
-ranks, so its load is that of the whole call, and say which of the members kept stands for each of
-the others (:attr:`~simulator.calls.Group.stand_in`); it starts when the members kept have
-arrived, which is when the others would have. What else is on a link that holds it back is on the
-like link of a component that is kept, and all calls of that are simulated. So folding is exact, and
-where a straggler, a measured duration or a fabric makes components differ they are kept.
+whose links carry only its own calls. Components get colours (:mod:`simulator.folding.refinement`);
+of each colour as few components are kept as leave every kept call complete: for each colour and
+role of its components it has one that is kept. A group keeps all its ranks, so the load of a call
+is that of the whole call, and names for each rank the kept one that represents it
+(:attr:`~simulator.calls.Group.stand_in`). The call starts when its kept members have arrived, which
+is when the others would have. Traffic that would slow it on a folded component's link is on the
+equivalent link of a kept component, all of whose calls are simulated. So folding is exact;
+components that a straggler, a measured duration or a fabric makes different are kept.
 
-Which ranks do the same depends on what they do in which order, on which links are alike, and on the
-schedules of calls; not on how long anything takes, as long as that stays alike for ranks that were.
-A further point of a sweep is the same step with other bandwidths, latencies or durations: it keeps
-the partition, which is still equitable, though there may be a coarser one now (:class:`Folds`).
+Equivalence depends on the order of ops, on which links are interchangeable and on the schedules of
+calls. It does not depend on times, as long as equivalent ranks keep equal times. A further point of
+a sweep is the same step with other bandwidths, latencies or durations: it reuses the partition,
+which is still equitable, though a coarser one may exist now (:class:`Folds`).
 """
 
 from collections.abc import Callable
@@ -45,17 +45,17 @@ from simulator.topology import Topology
 from simulator.workload import Edges, What, Workload
 
 _NONE_ALIKE = "no two parts of the network are alike"
-_NO_TWO = "no two nodes do the same"
+_NO_NODES_ALIKE = "no two nodes do the same"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """A workload with the ranks that stand for all, and how to get from their times to all times.
+    """A workload of representative ranks, and the map from their times to those of all ranks.
 
-    ``copies`` says for each rank kept (``workload.ranks``) for how many ranks it stands. Op ``i``
-    of the whole has the times of op ``op[i]`` of the workload, call ``i`` those of ``call[i]``,
-    link ``i`` the bytes of ``link[i]``; ``kept`` are the ops of the whole that are in the
-    workload, ``rows`` the ops of the whole by rank unless those are all. ``text`` says what was
+    ``copies`` is the number of ranks that each kept rank (``workload.ranks``) represents. Op ``i``
+    of the whole has the times of op ``op[i]`` of the workload, call ``i`` those of ``call[i]``, and
+    link ``i`` the bytes of ``link[i]``. ``kept`` are the ops of the whole that are in the workload;
+    ``rows`` are the ops of the whole by rank, None if nothing is folded. ``text`` says what was
     folded, or why nothing was.
     """
 
@@ -98,7 +98,7 @@ class Folded:
         )
 
     def _last_members(self, timeline: Timeline) -> Longs:
-        """Find of each call the member that does what the last of the call simulated does."""
+        """Return for each call the member whose representative arrived last."""
         whole = self.whole
         last = timeline.call_released_by[self.call]
         wanted = np.where(last >= 0, self.op[self.kept[last]], -1)
@@ -110,7 +110,7 @@ class Folded:
 
 
 class Carrier(Protocol):
-    """How calls are carried out on a network, as :class:`~simulator.costing.call_costs.Costs`."""
+    """Plans and loads of calls on a network, as :class:`~simulator.costing.call_costs.Costs`."""
 
     @property
     def topology(self) -> Topology:
@@ -125,34 +125,34 @@ class Carrier(Protocol):
 
 
 def fold(workload: Workload, costs: Carrier, seen: Callable[[str], str] = str) -> Folded:
-    """Keep of ranks that do the same in the same place as few as tell the times of all.
+    """Fold equivalent ranks, keeping as few as determine the times of all.
 
-    Simulate ``workload`` of the answer with the same ``costs``. ``seen`` is what their planner
-    sees of a group's label: groups whose labels look the same to it may be alike.
+    Simulate ``workload`` of the answer with the same ``costs``. ``seen`` maps a group's label to
+    what the planner of the costs reads of it: only groups with equal results may be equivalent.
     """
     topology = costs.topology
     if not most_alike(workload, np.arange(workload.job_ranks)) > 1:
-        return _nothing(workload, len(topology), _NO_TWO)
+        return _unfolded(workload, len(topology), _NO_NODES_ALIKE)
     rows = OpsByRank.sort(workload)
     symmetry = costs.alike.symmetry
     if symmetry is None:
-        return _nothing(workload, len(topology), _NONE_ALIKE)
+        return _unfolded(workload, len(topology), _NONE_ALIKE)
     try:
         job = job_of(workload, rows, seen)
         colours = refine(job, symmetry, lambda group: loads_of(workload, costs, group))
     except CannotFoldError as error:
-        return _nothing(workload, len(topology), str(error))
+        return _unfolded(workload, len(topology), str(error))
     components = kept_components(colours)
     if components.all():
-        return _nothing(workload, len(topology), _NO_TWO)
+        return _unfolded(workload, len(topology), _NO_NODES_ALIKE)
     return _folded(workload, rows, symmetry, (colours, components))
 
 
 def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
-    """Say at a glance how many parts of a job there are, at most, for each that differs.
+    """Return a quick upper bound on the number of parts of a job per distinct part.
 
-    Rank ``r`` is in ``part[r]``. Parts differ whose ranks have not as many ops that last as long
-    together; parts without ops are left out.
+    Rank ``r`` is in ``part[r]``. Parts are distinct if their ranks differ in the number or in the
+    total duration of ops; parts without ops are left out.
     """
     ops = np.bincount(workload.rank, minlength=workload.job_ranks)
     lasting = np.bincount(workload.rank, weights=workload.duration, minlength=workload.job_ranks)
@@ -162,7 +162,7 @@ def most_alike(workload: Workload, part: NDArray[np.integer]) -> float:
     return len(look) / max(1, len({tuple(ranks) for ranks in look.values()}))
 
 
-def _nothing(workload: Workload, links: int, reason: str) -> Folded:
+def _unfolded(workload: Workload, links: int, reason: str) -> Folded:
     ops = np.arange(len(workload))
     return Folded(
         whole=workload,
@@ -180,7 +180,7 @@ def _nothing(workload: Workload, links: int, reason: str) -> Folded:
 def loads_of(
     workload: Workload, costs: Carrier, group: int, ranks: tuple[int, ...] | None = None
 ) -> list[Carried]:
-    """Lay the different calls of a group, or of others that make the same calls."""
+    """Return plans and loads of a group's distinct calls, or as if made by other ``ranks``."""
     views = [
         workload.call_view(call) for _, call in sorted(different_calls(workload, group).items())
     ]
@@ -191,7 +191,7 @@ def loads_of(
 
 
 def different_calls(workload: Workload, group: int) -> dict[tuple[int | float | str, ...], int]:
-    """Find the first of the calls of a group of each kind, size, shares and type."""
+    """Return the first call of a group of each kind, size, shares and dtype."""
     calls = workload.calls
     calls_of_group = np.flatnonzero((calls.group == group) & ~np.isnan(calls.size))
     columns = (calls.kind[calls_of_group], calls.size[calls_of_group], calls.spread[calls_of_group])
@@ -203,9 +203,9 @@ def different_calls(workload: Workload, group: int) -> dict[tuple[int | float | 
 
 
 def kept_components(colours: Colours) -> Mask:
-    """Choose a component of each colour, and those that make all their calls whole.
+    """Choose a component of each colour, and those that complete all calls of the chosen.
 
-    The smallest groups choose first: in a pair there is no choice, of a large group many would do.
+    The smallest groups choose first: a pair leaves no choice, a large group leaves many.
     """
     begin = np.searchsorted(colours.pair_group, np.arange(len(colours.group) + 1)).tolist()
     component, role = colours.pair_component.tolist(), colours.role.tolist()
@@ -226,12 +226,14 @@ def kept_components(colours: Colours) -> Mask:
                         heappush(todo, (begin[group + 1] - begin[group], group))
             _, group = heappop(todo) if todo else (0, -1)
             pairs = range(begin[group], begin[group + 1]) if group >= 0 else range(0)
-            new = _missing([(role[pair], component[pair]) for pair in pairs], marks)
+            new = _components_for_missing_roles(
+                [(role[pair], component[pair]) for pair in pairs], marks
+            )
     return marks
 
 
-def _missing(pairs: list[tuple[int, int]], chosen: Mask) -> list[int]:
-    """Choose a component for each role in a group that none of those kept has."""
+def _components_for_missing_roles(pairs: list[tuple[int, int]], chosen: Mask) -> list[int]:
+    """Choose a component for each role of a group that no chosen component has."""
     have = {role for role, component in pairs if chosen[component]}
     lacking: dict[int, int] = {}
     for role, component in pairs:
@@ -254,8 +256,8 @@ def _folded(
     inside = np.flatnonzero(of_kept)
     number = np.cumsum(of_kept) - 1
     same = rows.op[rows.first[stand_in[workload.rank]] + rows.local]
-    call, calls = _calls(workload, colours, is_kept)
-    part = of_ops(workload, of_kept)
+    call, calls = _kept_calls(workload, colours, is_kept)
+    part = only_ops(workload, of_kept)
     new_call = np.full(len(workload.calls) + 1, -1, dtype=np.int32)
     new_call[calls] = np.arange(len(calls))
     groups, group_of_call = np.unique(workload.calls.group[calls], return_inverse=True)
@@ -283,7 +285,7 @@ def _folded(
 
 
 def like_links(symmetry: Symmetry, stands: Longs) -> Longs:
-    """Return of each link that in the same place of the component that stands for its own."""
+    """Return for each link the corresponding link of the component that represents its own."""
     to = symmetry.link_component >= 0
     link = np.arange(len(to))
     of = symmetry.link_component[to]
@@ -292,14 +294,14 @@ def like_links(symmetry: Symmetry, stands: Longs) -> Longs:
 
 
 def _like_ranks(symmetry: Symmetry, stands: Longs, ranks: Longs) -> Longs:
-    """Return the rank in the same place of the component that stands for each rank's own."""
+    """Return for each rank the corresponding rank of the component that represents its own."""
     component = symmetry.component[ranks]
     first = np.searchsorted(component, np.arange(len(symmetry.shape)))
     return first[stands[component]] + ranks - first[component]
 
 
-def _calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, Longs]:
-    """Return the call kept that has the times of each call, and all that are kept."""
+def _kept_calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, Longs]:
+    """Return for each call the kept one with its times, and all kept calls."""
     joined = np.unique(colours.pair_group[is_kept[colours.pair_component]])
     of_colour = np.full(colours.group.max(initial=0) + 1, -1, dtype=np.int64)
     of_colour[colours.group[joined[::-1]]] = joined[::-1]
@@ -310,8 +312,8 @@ def _calls(workload: Workload, colours: Colours, is_kept: Mask) -> tuple[Longs, 
     return like, np.flatnonzero(np.isin(group, joined))
 
 
-def of_ops(workload: Workload, keep: Mask) -> Workload:
-    """Leave out other ops and their edges; calls and groups stay, joined by whom is left."""
+def only_ops(workload: Workload, keep: Mask) -> Workload:
+    """Drop all other ops and their edges; calls and groups stay, with the remaining members."""
     number = np.cumsum(keep) - 1
     edges = workload.edges
     inside = keep[edges.source] & keep[edges.target]
@@ -337,16 +339,16 @@ def _text(workload: Workload, part: Workload, colours: Colours, components: Long
 
 
 _MOST_KEPT = 4
-"""Steps whose partition is kept."""
+"""Number of steps whose partition is kept."""
 _ROUNDING = 1e-14
-"""Ratios of numbers that were multiplied by one factor differ by less than this fraction."""
+"""Relative tolerance when two columns are compared for being multiples of each other."""
 
 Column = NDArray[Any]
 
 
 @dataclass(slots=True, eq=False)
-class _Recorded:
-    """Costs that remember which calls were looked at, and how each is carried out."""
+class _RecordingCosts:
+    """Costs that record the calls they were asked about, with an outline of each plan."""
 
     costs: Costs
     seen: list[tuple[Call, bytes]] = field(default_factory=list)
@@ -364,12 +366,12 @@ class _Recorded:
     def carried(self, call: Call) -> Carried:
         """Say how a call is carried out, and what it puts on the links."""
         carried = self.costs.carried(call)
-        self.seen.append((call, _outline(carried.plan)))
+        self.seen.append((call, _plan_outline(carried.plan)))
         return carried
 
 
-class _Fold(NamedTuple):
-    """A step that was folded: on networks that are alike, its calls carried out like this."""
+class _KnownFold(NamedTuple):
+    """A folded step, with the network classes and the plans that its partition depends on."""
 
     folded: Folded
     labels: tuple[str, ...]
@@ -377,17 +379,19 @@ class _Fold(NamedTuple):
     calls: tuple[tuple[Call, bytes], ...]
 
     def serves(self, workload: Workload, labels: tuple[str, ...], costs: Costs) -> bool:
-        """Whether ranks that did the same still do."""
+        """Whether the partition still holds for another workload and other costs."""
         return (
             costs.alike is self.likeness
             and labels == self.labels
             and _same_ops(self.folded.whole, workload)
             and _same_classes(self.folded, workload)
-            and all(_outline(costs.carried(call).plan) == outline for call, outline in self.calls)
+            and all(
+                _plan_outline(costs.carried(call).plan) == outline for call, outline in self.calls
+            )
         )
 
     def again(self, workload: Workload) -> Folded:
-        """Keep of a step the ranks that were kept of this one."""
+        """Fold a workload by the partition of this one."""
         folded = self.folded
         if len(folded.kept) == len(workload):
             return replace(folded, whole=workload, workload=workload)
@@ -404,7 +408,7 @@ class _Fold(NamedTuple):
 class Folds:
     """Steps that were folded before, of scenarios that were made of each other."""
 
-    _known: list[_Fold] = field(default_factory=list)
+    _known: list[_KnownFold] = field(default_factory=list)
 
     def fold(self, workload: Workload, costs: Costs, seen: Callable[[str], str] = str) -> Folded:
         """Keep of ranks that do the same as few as tell the times of all.
@@ -416,14 +420,14 @@ class Folds:
         for earlier in self._known:
             if earlier.serves(workload, labels, costs):
                 return earlier.again(workload)
-        recorded = _Recorded(costs)
+        recorded = _RecordingCosts(costs)
         folded = fold(workload, recorded, seen)
-        earlier = _Fold(folded, labels, costs.alike, tuple(recorded.seen))
+        earlier = _KnownFold(folded, labels, costs.alike, tuple(recorded.seen))
         self._known[:] = [*self._known[1 - _MOST_KEPT :], earlier]
         return folded
 
 
-def _outline(plan: Plan | None) -> bytes:
+def _plan_outline(plan: Plan | None) -> bytes:
     """Hash who sends how much to whom in a plan; nothing of how long that takes."""
     if plan is None:
         return b""

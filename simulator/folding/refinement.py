@@ -1,14 +1,14 @@
-"""Which components of a network do the same: colour refinement to an equitable partition.
+"""Equivalent components of a network: colour refinement to an equitable partition.
 
-A component's first colour is what its ranks do, op by op. A group is then coloured by its calls
-and by the colours of its components and their *roles* in it (which places take part, which links
-carry how much), a component by the groups it is in, and so on to the fixed point at which no colour
-splits any more. Where the ranks of a call run ahead of each other, what a component does in it
-depends on whom it sends to: its role is coloured by the roles of these, too.
-What has one colour in the end starts and ends at the same times: by induction over time, since
-whatever an op waits for, and whatever else is on a call's links, has the same colours too.
+A component's initial colour is the programs of its ranks, op by op. A group is coloured by its
+calls, the colours of its components and their *roles* in it (which places take part, and the load
+of their links); a component is coloured by its groups; this repeats until no colour splits. Where
+the ranks of a call run ahead of each other, timing depends on who sends to whom: a component's role
+is coloured by the roles it exchanges messages with, too. Ops of equal final colours start and end
+at the same times, by induction over time: all that an op waits for, and all that shares the links
+of a call, has equal colours.
 
-Colours are sums of hashes of 64 bits: equal for different things once in 2^64.
+Colours are sums of 64-bit hashes; two different ones collide with a probability of 2^-64.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ from simulator.workload import What, Workload
 
 
 class CannotFoldError(Exception):
-    """Why nothing can be folded, in words; never leaves :mod:`simulator.folding.fold`."""
+    """The reason why nothing can be folded; caught within :mod:`simulator.folding`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpsByRank:
     """Ops of a workload rank by rank: rank ``r`` has ``op[first[r]:first[r + 1]]``.
 
-    ``local`` is the number of each op on its rank, shape ``(ops,)``.
+    ``local`` is the index of each op among those of its rank, shape ``(ops,)``.
     """
 
     op: Longs
@@ -54,11 +54,11 @@ class OpsByRank:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobOutline:
-    """What the ranks of a job do and in which groups, so far as it decides about time.
+    """Hashes of all that decides the times of a job: the programs of its ranks, and its groups.
 
-    ``program`` has shape ``(ranks,)``. Group ``g`` has ``rank[offset[g]:offset[g + 1]]``;
-    ``slot`` tells a rank's groups apart, by the number of the first op that names them.
-    ``bundle`` is what the calls of a group are, shape ``(groups,)``.
+    ``program`` has shape ``(ranks,)``. Group ``g`` has the ranks
+    ``rank[offset[g]:offset[g + 1]]``; ``slot`` distinguishes the groups of a rank, by the index of
+    the first op that names each. ``bundle`` hashes the calls of each group, shape ``(groups,)``.
     """
 
     program: Hashes
@@ -79,9 +79,9 @@ class JobOutline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Colours:
-    """Colours of components and groups, and the pairs of the two that belong together.
+    """Colours of components and groups, and the pairs of a group and a component in it.
 
-    ``role`` of a pair is that of the component in the group, with its colour; pairs are sorted by
+    ``role`` of a pair is the component's role in the group and its colour. Pairs are sorted by
     group.
     """
 
@@ -92,19 +92,19 @@ class Colours:
     role: Longs
 
 
-Lay = Callable[[int], Sequence[Carried]]
-"""How the different calls of a group are carried out, and what they put on the links."""
+LoadsOfGroup = Callable[[int], Sequence[Carried]]
+"""Returns the plans and loads of the distinct calls of a group."""
 
 
 def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str) -> JobOutline:
-    """Say what a workload's ranks do; groups without calls have no rows.
+    """Outline a workload; groups without calls have no rows.
 
-    Labels of groups count as far as they are ``seen``.
+    ``seen`` maps a group's label to the part of it that matters.
 
     Raises
     ------
     CannotFoldError
-        If ops of different ranks wait for each other but by calls.
+        If an edge joins ops of different ranks.
     """
     groups, calls = len(workload.groups), workload.calls
     member = rows.op[workload.call[rows.op] >= 0]
@@ -126,7 +126,7 @@ def job_of(workload: Workload, rows: OpsByRank, seen: Callable[[str], str] = str
 
 
 def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
-    """Hash the calls of each group, in their order."""
+    """Hash the sequence of calls of each group."""
     calls = workload.calls
     texts = {text: number for number, text in enumerate(sorted(set(calls.dtype)))}
     measured = np.where(np.isnan(calls.size), np.nan_to_num(calls.transfer), 0.0)
@@ -149,7 +149,7 @@ def bundles(workload: Workload, seen: Callable[[str], str] = str) -> Hashes:
 
 
 def number_of_call(workload: Workload) -> Longs:
-    """Count each call among those of its group."""
+    """Index of each call among those of its group."""
     return numbers_among_equals(workload.calls.group)
 
 
@@ -167,14 +167,14 @@ def _programs(workload: Workload, rows: OpsByRank, slot: Longs) -> Hashes:
     return mixed(summed(op, workload.rank, ranks), summed(edge, workload.rank[source], ranks))
 
 
-def refine(job: JobOutline, symmetry: Symmetry, lay: Lay) -> Colours:
-    """Colour components and groups until no colour splits any more.
+def refine(job: JobOutline, symmetry: Symmetry, lay: LoadsOfGroup) -> Colours:
+    """Refine the colours of components and groups until none splits.
 
     Raises
     ------
     CannotFoldError
-        If which links a group uses is not decided by where its ranks are, or links that belong to
-        no component carry traffic.
+        If the links of a group do not follow from the places of its ranks, or links outside all
+        components carry traffic.
     """
     group, component = job.group, symmetry.component[job.rank]
     parts = len(symmetry.shape)
@@ -185,15 +185,15 @@ def refine(job: JobOutline, symmetry: Symmetry, lay: Lay) -> Colours:
     everyone = np.arange(len(job.program))
     ranks = mixed(symmetry.place[everyone], job.program)
     colour = mixed(symmetry.shape, summed(ranks, symmetry.component[everyone], parts))
-    colours = _stable(colour, pairs, job.bundle)
+    colours = _refined_colours(colour, pairs, job.bundle)
     if len(np.unique(colours.component)) == parts:
-        return colours  # nothing is alike whatever the links
-    kind, share, sends = _links(job, symmetry, lay)
-    return _stable(colour, pairs._replace(role=mixed(role, share)), kind, sends)
+        return colours  # all components differ, whatever their links
+    kind, share, sends = _hash_groups(job, symmetry, lay)
+    return _refined_colours(colour, pairs._replace(role=mixed(role, share)), kind, sends)
 
 
 class _Pairs(NamedTuple):
-    """Components in groups: which in which, and the role it has there."""
+    """Pairs of a group and a component in it, and the hash of the component's role."""
 
     group: Longs
     component: Longs
@@ -201,9 +201,9 @@ class _Pairs(NamedTuple):
 
 
 class _Sends(NamedTuple):
-    """Pairs that send to pairs, in calls whose ranks run ahead, and a hash of all that they send.
+    """Messages between pairs in calls whose ranks run ahead; ``what`` hashes their sizes.
 
-    In :func:`_links` ``source`` and ``target`` count the components of one group.
+    In :func:`_hash_groups` ``source`` and ``target`` count the components of one group.
     """
 
     source: Longs
@@ -214,8 +214,10 @@ class _Sends(NamedTuple):
 _NOTHING = _Sends(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
 
 
-def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes, sends: _Sends = _NOTHING) -> Colours:
-    """Split colours of components by what they do in groups, to the fixed point."""
+def _refined_colours(
+    colour: Hashes, pairs: _Pairs, kind: Hashes, sends: _Sends = _NOTHING
+) -> Colours:
+    """Refine the colours of components by their roles in groups, to the fixed point."""
     of_group = kind
 
     def split(colour: Hashes, role: Hashes) -> tuple[Hashes, Hashes]:
@@ -240,21 +242,23 @@ def _stable(colour: Hashes, pairs: _Pairs, kind: Hashes, sends: _Sends = _NOTHIN
     )
 
 
-class _Lies(NamedTuple):
-    """How the calls of groups of one pattern lie: a number, shares of the load, who sends whom."""
+class _PatternHashes(NamedTuple):
+    """What groups of one pattern share: a number, hashes of loads, and messages."""
 
     number: int
     share: Hashes
     sends: _Sends
 
 
-def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashes, _Sends]:
-    """Hash what each group's calls are and how it lies, each pair's share of their load, and sends.
+def _hash_groups(
+    job: JobOutline, symmetry: Symmetry, lay: LoadsOfGroup
+) -> tuple[Hashes, Hashes, _Sends]:
+    """Hash the calls and pattern of each group, the load of each pair, and the messages.
 
     Pairs are sorted by group and component.
     """
     kind = np.zeros(len(job.bundle), dtype=np.uint64)
-    by_pattern: dict[tuple[bytes, int], _Lies] = {}
+    by_pattern: dict[tuple[bytes, int], _PatternHashes] = {}
     share, sends, pair = [np.empty(0, dtype=np.uint64)], [_NOTHING], 0
     for group, bundle in enumerate(job.bundle.tolist()):
         ranks = job.members(group)
@@ -266,7 +270,7 @@ def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashe
         if (pattern, bundle) not in by_pattern:
             carried, components = lay(group), symmetry.components(ranks)
             loads = [load for carried_call in carried for load in carried_call.loads]
-            by_pattern[pattern, bundle] = _Lies(
+            by_pattern[pattern, bundle] = _PatternHashes(
                 len(by_pattern),
                 _shares(symmetry, loads, components),
                 _sends(symmetry, carried, ranks),
@@ -281,7 +285,7 @@ def _links(job: JobOutline, symmetry: Symmetry, lay: Lay) -> tuple[Hashes, Hashe
 
 
 def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Longs) -> _Sends:
-    """Hash what the components of a group send each other in calls whose ranks run ahead."""
+    """Hash the messages between the components of a group in calls whose ranks run ahead."""
     components = symmetry.components(ranks)
     of = np.searchsorted(components, symmetry.component[ranks])
     places, many = symmetry.place[ranks], len(components)
@@ -299,13 +303,13 @@ def _sends(symmetry: Symmetry, calls: Sequence[Carried], ranks: Longs) -> _Sends
     )
 
 
-def _standing(
+def _representatives(
     group: Longs, symmetry: Symmetry, roles: dict[int, int], is_kept: Mask
 ) -> tuple[int, ...]:
-    """Find for each member of a group one of a component kept that does the same in it.
+    """Return for each member of a group the equivalent one on a kept component.
 
     ``roles`` is the role of each component in the group. () if all its components are kept, or
-    none: then nobody is left to make its calls.
+    none, so that no member is left to make its calls.
     """
     component, index = symmetry.component[group].tolist(), symmetry.place[group].tolist()
     if is_kept[component].all() or not is_kept[component].any():
@@ -320,9 +324,9 @@ def _standing(
 def with_stand_ins(
     group: Group, number: int, symmetry: Symmetry, chosen: tuple[Colours, Mask]
 ) -> Group:
-    """Say in a group, by its number in the job, which members stand for which.
+    """Return a group with the representatives of its members; ``number`` is its index in the job.
 
-    ``chosen`` are the colours, and which components are kept.
+    ``chosen`` are the colours, and the mask of kept components.
     """
     colours, is_kept = chosen
     begin, end = np.searchsorted(colours.pair_group, [number, number + 1])
@@ -334,11 +338,11 @@ def with_stand_ins(
         )
     )
     members = np.array(group.ranks, dtype=np.int64)
-    return replace(group, stand_in=_standing(members, symmetry, roles, is_kept))
+    return replace(group, stand_in=_representatives(members, symmetry, roles, is_kept))
 
 
 def _shares(symmetry: Symmetry, loads: Sequence[Load], components: Longs) -> Hashes:
-    """Hash what loads put on the links of each component."""
+    """Hash the loads on the links of each component."""
     total = np.zeros(len(components), dtype=np.uint64)
     for number, load in enumerate(loads):
         of = symmetry.link_component[load.link]

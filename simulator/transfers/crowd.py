@@ -1,9 +1,8 @@
 """Calls that share links, transfer by transfer, over time.
 
-What :mod:`simulator.engine.simpy_model` says with processes, transfer by transfer, is here a
-compiled loop over arrays (:mod:`simulator.transfers.loop`), so that a call may be taken transfer by
-transfer wherever it matters. A call that is not a list of transfers is one of a single rank, whose
-every step is one flow on all its links.
+The processes of :mod:`simulator.engine.simpy_model` are here a compiled loop over arrays
+(:mod:`simulator.transfers.loop`), fast enough to simulate transfers wherever calls meet. A call
+that is not a list of transfers has a single rank, and each of its steps is one flow on all links.
 """
 
 from collections.abc import Sequence
@@ -29,31 +28,30 @@ from simulator.transfers.fair_shares import (
     Book,
     State,
 )
-from simulator.transfers.loop import abandon, advance, begin, move_in, reset
+from simulator.transfers.loop import adopt_call, advance, begin_call, drop_flows, reset_call
 
-_KEPT = 2**21
-"""Links kept of flows of calls that have ended, at the most: the next like call takes their
-place."""
+_MOST_IDLE_USES = 2**21
+"""Most uses of links kept for calls that have ended, whose places the next equal calls take."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """What the numbers of a program follow from, on any network of the same graph.
+    """What gives a program its latencies and bytes on any network of the same graph.
 
     Parameters
     ----------
     units
-        What each flow moves in one step, in chunks of the schedule; 0 where all its links are of
-        infinite bandwidth. Shape ``(flows,)``.
+        Chunks of the schedule that each flow moves in one step; 0 where all its links have infinite
+        bandwidth. Shape ``(flows,)``.
     routes
-        The links that each flow passes, those of infinite bandwidth too.
+        The links of each flow, including those of infinite bandwidth.
     share
-        What a flow of 1 B/s puts on the link of each of its uses (B/s), as long as the library
-        reaches what the links have. Shape ``(uses,)``.
+        Load that a flow of 1 B/s puts on the link of each of its uses (B/s), if the library reaches
+        the links' full bandwidth. Shape ``(uses,)``.
     width
-        Transfers of a step of each run, before one of several that are alike was kept.
+        Transfers of a step of each run, before equivalent ones were dropped.
     compared
-        Whether that was done (:mod:`simulator.transfers.equivalence`).
+        Whether equivalent ones were dropped (:mod:`simulator.transfers.equivalence`).
     """
 
     units: Floats
@@ -63,7 +61,7 @@ class Ways:
     compared: bool = False
 
     def of(self, flows: Longs, share: Floats, *, compared: bool) -> "Ways":
-        """Keep some flows, which have as many uses as there are shares."""
+        """Select some flows, whose uses have these shares."""
         offset = offsets(np.diff(self.routes.offset)[flows])
         entry = entries_of(self.routes.offset, flows)
         routes = Routes(offset, self.routes.link[entry], self.routes.share[entry])
@@ -72,15 +70,14 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """What a call does, step by step and transfer by transfer, ready for a crowd.
+    """The transfers of a call, step by step.
 
-    Of the flows of all distinct steps: ranks ``source`` and ``target`` of the group, the uses
-    ``first:last`` of links, latency (s) and amount (B) of one step. ``row`` and the like are those
-    of :class:`Rows`, with flows and rows counted from 0; run ``k`` has the rows from ``row[k]`` on,
-    one for each of ``ranks``.
+    The flows of all distinct steps have the ranks ``source`` and ``target`` of the group, the uses
+    ``offset[f]:offset[f + 1]`` of ``link`` and ``weight``, and the latency (s) and amount (B) of
+    one step. Run ``k`` is ``repeats[k]`` equal steps; in it rank ``r`` takes part in the flows of
+    row ``row[k] + r``, which are ``row_flow[row_offset[row]:row_offset[row + 1]]``.
 
-    ``ways`` says how its numbers follow from the network's; None of a call that is not a list of
-    transfers.
+    ``ways`` gives its numbers on other networks; None for a call that is not a list of transfers.
     """
 
     ranks: int
@@ -106,32 +103,32 @@ class Program:
 
     @property
     def flows_of_runs(self) -> Longs:
-        """First flow of each run, and how many there are: every flow stands in two rows."""
+        """First flow of each run, and the number of flows; every flow is in two rows."""
         first: Longs = self.row_offset[:: self.ranks] // 2
         return first
 
     def bytes_on_links(self, links: int) -> Floats:
-        """Bytes of all its transfers on each of so many links (B)."""
+        """Bytes of all its transfers on each link (B), shape ``(links,)``."""
         times = np.repeat(self.repeats, np.diff(self.flows_of_runs))
         moved = self.weight * (self.amount * times)[row_of_entries(self.offset)]
         return np.bincount(self.link, weights=moved, minlength=links).astype(np.float64)
 
     @property
     def run(self) -> Longs:
-        """Which run each flow belongs to."""
+        """Run of each flow, shape ``(flows,)``."""
         run = np.empty(len(self.source), dtype=np.int64)
         run[self.row_flow] = row_of_entries(self.row_offset) // self.ranks
         return run
 
     @property
     def segments(self) -> Longs:
-        """In how many parts each run is taken."""
+        """Number of segments of each run: repeats over stride, rounded up."""
         return -(-self.repeats // self.stride)
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Where a call's flows, uses, ranks, runs, rows and entries begin, and its number."""
+    """A call's number, and where its flows, uses, ranks, runs, rows and entries begin."""
 
     program: Program
     call: int
@@ -151,7 +148,7 @@ def _sizes(program: Program) -> tuple[int, ...]:
 
 @dataclass(slots=True, eq=False)
 class Crowd:
-    """Calls under way on shared links; made, run and thrown away with a simulation.
+    """Calls under way on shared links; it belongs to one simulation.
 
     Parameters
     ----------
@@ -186,31 +183,31 @@ class Crowd:
 
     @property
     def next_event(self) -> float:
-        """When something happens next, as known after :meth:`advance` (s)."""
+        """Time of the next event, valid after :meth:`advance` (s)."""
         return float(self._state.book.clock[1])
 
     @property
     def time(self) -> float:
-        """Up to when events have happened (s)."""
+        """Time up to which events have been handled (s)."""
         return float(self._state.book.clock[0])
 
     def begin(self, program: Program, factor: float, delay: float) -> int:
-        """Begin a call at the crowd's time, its software taking ``delay`` (s) first.
+        """Begin a call at the crowd's time; its first transfers start ``delay`` (s) later.
 
         Returns
         -------
         int
-            The call's number, until it is over.
+            The call's number, valid until it ends.
         """
-        block = self._placed(program, factor)
+        block = self._take_place(program, factor)
         s = self._state
         s.call_spent[block.call] = 0.0
         s.call_spent[block.call, -1] = delay
-        begin(s, block.call, delay)
+        begin_call(s, block.call, delay)
         return block.call
 
     def advance(self, until: float) -> list[int]:
-        """Go on to ``until``, or until calls are over; return which are, at :attr:`time`."""
+        """Handle events up to ``until`` (s) or until calls end; return those, ended at `time`."""
         if not advance(self._state, until):
             return []
         book = self._state.book
@@ -223,40 +220,40 @@ class Crowd:
         self._state.book.clock[0] = time
 
     def spent(self, call: int) -> Floats:
-        """Where the time of a call that is over went (s), shape ``(resources + 1,)``."""
+        """Time of a call that has ended by resource (s), shape ``(resources + 1,)``."""
         found: Floats = self._state.call_spent[call].copy()
         return found
 
     def forget(self, call: int) -> None:
-        """Give a call's place free; one that is under way is taken off its links."""
+        """Free a call's place; a call under way is taken off its links."""
         block = self._live.pop(call)
         if self._state.calls["left"][call]:
             first = block.at[0]
-            abandon(self._state, first, first + len(block.program.source))
+            drop_flows(self._state, first, first + len(block.program.source))
         self._idle.setdefault(id(block.program), []).append(block)
         self._idle_uses += len(block.program.link)
-        if self._idle_uses > _KEPT:
+        if self._idle_uses > _MOST_IDLE_USES:
             self._rebuild((0,) * 6)
 
     @property
     def state(self) -> State:
-        """All of it, for a loop that goes on from here; :meth:`reserve` may give it another."""
+        """The arrays, for a compiled loop; :meth:`reserve` may replace them."""
         return self._state
 
     def reserve(self, program: Program) -> int:
-        """Make a place for a call that a loop over :attr:`state` begins; return its number."""
-        return self._placed(program, 1.0).call
+        """Add a place for a call that a loop over :attr:`state` begins; return its number."""
+        return self._take_place(program, 1.0).call
 
     def restart(self, bandwidth: Floats) -> None:
-        """Set the clock to 0 and give the links other bandwidths (B/s); nobody may be under way."""
+        """Reset the clock and set the links' bandwidths (B/s); no call may be under way."""
         self.bandwidth = bandwidth
         self._state.wires["bandwidth"] = bandwidth
         self._state.book.clock[:] = 0.0, np.inf
 
     def rewrite(self, call: int, program: Program) -> bool:
-        """Give the place of a call that is not under way a like program; say whether it fits.
+        """Replace the program in the place of an idle call; return False if it does not fit.
 
-        One that :func:`simulator.transfers.program.numbered` has made of what stands there does.
+        A program that :func:`simulator.transfers.program.numbered` made from the old one fits.
         """
         block = self._live[call]
         before = block.program
@@ -269,21 +266,21 @@ class Crowd:
             _write(self._state, block)
         return True
 
-    def _placed(self, program: Program, factor: float) -> _Block:
-        """Find or make a place for a call, and set its ranks before their first step."""
+    def _take_place(self, program: Program, factor: float) -> _Block:
+        """Take an idle place of the same program or a new one, and reset the call."""
         known = self._idle.get(id(program))
         if known:
             block = known.pop()
             self._idle_uses -= len(program.link)
         else:
-            block = self._new_place(program)
+            block = self._add_place(program)
             _write(self._state, block)
         self._live[block.call] = block
-        reset(self._state, block.call, factor)
+        reset_call(self._state, block.call, factor)
         return block
 
-    def _new_place(self, program: Program) -> _Block:
-        """Make a place for a call; where there is no room, in that of one of its sizes."""
+    def _add_place(self, program: Program) -> _Block:
+        """Add a place for a call; without room, reuse an idle one of equal sizes."""
         sizes = _sizes(program)
 
         def is_full() -> bool:
@@ -303,7 +300,7 @@ class Crowd:
         return block
 
     def _rebuild(self, needed: Sequence[int], *, more: bool = False) -> None:
-        """Make room, and drop the places of calls that are over."""
+        """Allocate larger arrays, and drop the places of calls that have ended."""
         old, blocks = self._state, list(self._live.values())
         used = [_sizes(block.program) for block in blocks]
         total = [sum(column) for column in zip(needed, *used, strict=True)]
@@ -320,7 +317,7 @@ class Crowd:
             for name in ("owner", "next"):
                 self._state.calls[name][settled.call] = old.calls[name][block.call]
             self._live[settled.call] = settled
-            move_in(self._state, settled.call, old, block.call)
+            adopt_call(self._state, settled.call, old, block.call)
 
     def _allocate(self, room: tuple[int, ...], calls: int) -> None:
         flows, uses, ranks, runs, rows, entries = self._room = room
@@ -361,7 +358,7 @@ def _ints(length: int) -> Longs:
 
 
 def _write(state: State, block: _Block) -> None:
-    """Write all about a call that does not change while it is under way to its place."""
+    """Write the records of a call into its place: all that is constant while it is under way."""
     _write_flows(state, block)
     _write_numbers(state, block)
     program, call = block.program, block.call
@@ -400,7 +397,7 @@ def _write_flows(state: State, block: _Block) -> None:
 
 
 def _write_numbers(state: State, block: _Block) -> None:
-    """Write what follows from bandwidths and latencies, and from how fast the library is."""
+    """Write what depends on bandwidths, latencies and the library's efficiency."""
     program = block.program
     flow, use, _, run = block.at[:4]
     span = slice(flow, flow + len(program.source))

@@ -1,15 +1,14 @@
-"""Transfers that are alike, whatever calls meet: one of them stands for all.
+"""Equivalent transfers: one is simulated for all, whichever calls meet.
 
-The transfers, ranks and links of some calls are coloured: a transfer by what it moves, by its ends
-and its links; a rank by its transfers; a link by its bandwidth and by what passes it; and so on to
-the fixed point (colour refinement). In the *equitable partition* that this gives, transfers of one
-colour start and end together whenever their calls begin, since whatever they wait for, and whatever
-shares their links, has the same colours for each of them. That holds for any of the calls under
-way, at any times: to leave some out takes colours away, and splits none.
+Colour refinement: transfers are coloured by their bytes, ranks and links, ranks by their transfers,
+links by their bandwidth and the transfers that use them, until no colour splits any more. In this
+*equitable partition* transfers of one colour start and end together, whenever their calls begin,
+because all that they wait for, and all that shares their links, has the same colours. This holds
+for any subset of the calls, at any times: leaving calls out removes colours and splits none.
 
-So a call keeps one transfer, rank and link of each colour; what a transfer puts on the link is what
-all of its colour put there. A ring on one switch is then a transfer per step. With fewer transfers
-fewer steps need to be taken at a time.
+So a call keeps one transfer, rank and link of each colour, and the transfer puts on its link the
+load of all transfers of its colour. A ring on one switch is then one transfer per step, and with
+fewer transfers fewer steps need to be merged.
 """
 
 from collections.abc import Sequence
@@ -26,30 +25,30 @@ from simulator.transfers.program import strided
 
 
 def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Program]:
-    """Keep one of what is alike in calls that may meet.
+    """Keep one of each class of equivalent transfers, for calls that may meet.
 
     Parameters
     ----------
     programs
-        What the calls do, each once, on the links of one network.
+        Of the distinct calls, on the links of one network.
     kinds
-        Of the links, which have the same numbers if they are of one kind
+        Class of each link; links of a class have equal bandwidth and latency
         (:attr:`simulator.costing.likeness.Likeness.classes`), shape ``(links,)``.
 
     Returns
     -------
     list of Program
-        In the same order. In any mixture of them everything takes as long as in the same mixture
-        of ``programs``, on this network and on all others of its graph on which links of one kind
-        have the same numbers; they must not be mixed with others.
+        In the same order. Any mixture of them takes exactly as long as the same mixture of
+        ``programs``, on every network of the graph on which links of a class are equal. They must
+        not be mixed with programs that were not compared with them.
     """
-    everything = _Everything.of(programs, kinds)
-    flow, rank, link = everything.coloured()
-    # Of each, the first of its colour.
+    everything = _AllPrograms.of(programs, kinds)
+    flow, rank, link = everything.final_colours()
+    # The first link of each colour represents it.
     _, first, number = np.unique(link, return_index=True, return_inverse=True)
     first_link = np.asarray(first[number.ravel()], dtype=np.int64)
     return [
-        _kept(program, flow[flows], rank[ranks], link, first_link)
+        _one_of_each(program, flow[flows], rank[ranks], link, first_link)
         for program, flows, ranks in zip(
             programs, _slices(everything.flows), _slices(everything.ranks), strict=True
         )
@@ -57,11 +56,10 @@ def quotient(programs: Sequence[Program], kinds: NDArray[np.integer]) -> list[Pr
 
 
 @dataclass(frozen=True, eq=False)
-class _Everything:
-    """All programs side by side: their ranks and flows are numbered one after the other.
+class _AllPrograms:
+    """All programs concatenated, with ranks and flows numbered through.
 
-    ``flows`` and ``ranks`` are where those of each program begin, and their number. The colours
-    are those at the start.
+    ``flows`` and ``ranks`` are the offsets of each program; the colours are the initial ones.
     """
 
     flows: Longs
@@ -76,11 +74,11 @@ class _Everything:
     link_colour: Hashes
 
     @staticmethod
-    def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_Everything":
+    def of(programs: Sequence[Program], kinds: NDArray[np.integer]) -> "_AllPrograms":
         flows = offsets(len(program.source) for program in programs)
         ranks = offsets(program.ranks for program in programs)
         starts = list(zip(programs, flows.tolist(), ranks.tolist(), strict=False))
-        return _Everything(
+        return _AllPrograms(
             flows=flows,
             ranks=ranks,
             source=_joined([program.source + rank for program, _, rank in starts]),
@@ -91,14 +89,17 @@ class _Everything:
             use_link=_joined([program.link for program in programs]),
             weight=mixed(rounded(np.concatenate([program.weight for program in programs]))),
             flow_colour=np.concatenate(
-                [_what_it_moves(program, kinds, number) for number, program in enumerate(programs)]
+                [
+                    _initial_colours(program, kinds, number)
+                    for number, program in enumerate(programs)
+                ]
             ),
             rank_colour=mixed(row_of_entries(ranks)),
             link_colour=mixed(kinds.astype(np.int64)),
         )
 
-    def coloured(self) -> tuple[Longs, Longs, Longs]:
-        """Colours of all flows, ranks and links at the fixed point."""
+    def final_colours(self) -> tuple[Longs, Longs, Longs]:
+        """Refine to the fixed point; return the colours of all flows, ranks and links."""
 
         def split(flow: Hashes, rank: Hashes, link: Hashes) -> tuple[Hashes, ...]:
             passed = summed(mixed(link[self.use_link], self.weight), self.use_flow, len(flow))
@@ -113,8 +114,8 @@ class _Everything:
         return numbered(flow), numbered(rank), numbered(link)
 
 
-def _what_it_moves(program: Program, kinds: NDArray[np.integer], number: int) -> Hashes:
-    """Colours of a program's flows at the start: run, bytes, and what the latency adds up from."""
+def _initial_colours(program: Program, kinds: NDArray[np.integer], number: int) -> Hashes:
+    """Return the initial colours of flows: run, bytes, and the parts of the latency."""
     run, ways = program.run, program.ways
     own = np.full_like(run, number)
     start = mixed(own, run, program.amount, program.latency, *program.latency_of.T)
@@ -132,9 +133,11 @@ def _slices(begin: Longs) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(begin.tolist())]
 
 
-def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: Longs) -> Program:
-    """Return a program with one of each colour; ``link`` has the colours of the whole network."""
-    # In the order in which things stand in a program, whatever the colours are called.
+def _one_of_each(
+    program: Program, flow: Longs, rank: Longs, link: Longs, first_link: Longs
+) -> Program:
+    """Return a program with one flow and rank of each colour; ``link`` has the links' colours."""
+    # Classes are numbered by first appearance, so that the result does not depend on the colours.
     flow_class, flows = by_appearance(flow)
     rank_class, ranks = by_appearance(rank)
     ways = program.ways
@@ -171,7 +174,7 @@ def _kept(program: Program, flow: Longs, rank: Longs, link: Longs, first_link: L
 
 
 def _rows(program: Program, flow_class: Longs, ranks: Longs) -> tuple[Longs, Longs]:
-    """In each run, the classes of flows of the first rank of each class."""
+    """Rows of the reduced program: in each run, the flow classes of each rank class."""
     row = (np.arange(len(program.row))[:, None] * program.ranks + ranks).ravel()
     entries = [
         np.unique(flow_class[program.row_flow[first:last]])

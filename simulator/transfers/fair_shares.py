@@ -1,12 +1,11 @@
 """The arrays of :mod:`simulator.transfers.crowd`, and max-min fair shares of its transfers.
 
-Of calls, their transfers, ranks and links there is one record each; lists are chained through
-records or stand beside them, so that the loops here and in :mod:`simulator.transfers.loop` allocate
-nothing.
+Calls, transfers, ranks and links have one record each. Lists are linked through the records or
+stored beside them, so that the loops here and in :mod:`simulator.transfers.loop` allocate nothing.
 
-Shares are found again where something changed. The rates are those of
-:func:`simulator.engine.simpy_model.max_min_rates`; what an event costs follows from how many they
-change for.
+Rates are recomputed only where something changed: they equal those of
+:func:`simulator.engine.simpy_model.max_min_rates`, and the cost of an event follows the number of
+flows whose rate changes.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -17,60 +16,59 @@ from simulator.support.arrays import Floats, Longs, Matrix, records
 from simulator.support.compiled import hot_loop
 
 IDLE, WAITS, MOVES = 0, 1, 2
-"""What a flow does: nothing, wait for its latency to pass, move bytes."""
+"""State of a flow: not under way, waiting for its latency to pass, moving bytes."""
 
 
 FLOW = records(
     "call source target first last doing held_by place mark fixed holds",
     "latency amount wakes remaining rate since end share",
 )
-"""A transfer: between which ranks, on which links, and how far it is.
+"""A transfer: its ranks, its links and its progress.
 
-It is on the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one step.
-``place`` is where it stands among the active. Of the last share, ``mark`` tells whether it was
-shared anew and ``fixed`` in which turn; ``share`` and ``holds`` are the rate that it is to have
-(B/s) and the link that holds it to that.
+Its links are the uses ``first`` to ``last``. ``latency`` (s) and ``amount`` (B) are those of one
+step. ``place`` is its index among the active flows. In the latest update of rates, ``mark`` says
+whether it was included, ``fixed`` in which round its rate was set; ``share`` is that rate (B/s) and
+``holds`` the link that limits it.
 """
 USE = records("flow link after before", "weight")
-"""A link of a flow: ``weight`` of its rate is what it puts on the link.
+"""One link of a flow: the flow puts ``weight`` times its rate on it.
 
-``after`` and ``before`` join those of the flows that move on one link.
+``after`` and ``before`` link the uses of one link by flows that move bytes.
 """
 WIRE = records("resource head mark free found full dirty is_dirty", "bandwidth left demand")
-"""A link: ``head`` is the first use by a flow that moves; the others are scratch of a share.
+"""A link: ``head`` is the first use by a flow that moves bytes; other fields are scratch.
 
-``found``, ``full`` and ``dirty`` are lists of links, which only stand here.
+``found``, ``full`` and ``dirty`` are lists of links whose i-th entry is stored in record i.
 """
 RANK = records("call local run segment pending")
-"""A rank of a call: the run it is in, which segment of it, and how many transfers end before it
-goes on."""
+"""A rank of a call: its run, the segment of the run, and how many transfers it waits for."""
 CALL = records(
     "first_rank last_rank first_run last_run first_flow last_flow transfers left owner next",
     "factor",
 )
-"""A call: ranks, runs, flows, and how many of its transfers are left.
+"""A call: its ranks, runs and flows, and how many transfers are left.
 
-``factor`` multiplies latencies and amounts. ``owner`` and ``next`` are for whoever keeps calls in
-lists (:mod:`simulator.engine.event_loop`).
+``factor`` multiplies latencies and amounts. ``owner`` and ``next`` belong to
+:mod:`simulator.engine.event_loop`, which keeps calls in lists.
 """
 RUN = records("row repeats stride segments")
-"""A run of like steps: rank ``r`` takes part in the flows of row ``row + r``.
+"""A run of equal steps: rank ``r`` takes part in the flows of row ``row + r``.
 
-Of the ``repeats`` steps ``stride`` are taken at a time, in ``segments``.
+The ``repeats`` steps are simulated ``stride`` at a time, in ``segments``.
 """
 ROW = records("first last")
 """Entries of a row, each a flow."""
 
 
 class Book(NamedTuple):
-    """Time and lists: ``clock`` is now and the next event (s).
+    """Clock and lists: ``clock`` holds the present time and that of the next event (s).
 
-    ``coming[i]`` is when something happens next to flow ``active[i]`` (s), ``soonest[b]`` the least
-    of block ``b`` of these. Blocks in which that may have changed are in the list ``stale``, and
-    ``is_stale`` marks them: so an event costs what it changes, and a look at one time per block.
+    ``coming[i]`` is the next event of flow ``active[i]`` (s), ``soonest[b]`` the minimum over block
+    ``b`` of these. ``stale`` lists the blocks whose minimum may have changed, ``is_stale`` marks
+    them: finding the next event costs the changed blocks, and one look per block.
 
-    ``tally`` says how many flows are active, links dirty, calls over, shares there were, blocks
-    stale, and flows in the share.
+    ``tally`` counts active flows, dirty links, calls that have ended, marks so far, stale blocks,
+    and flows in the present update of rates.
     """
 
     clock: Floats
@@ -88,15 +86,15 @@ class Book(NamedTuple):
 ACTIVE, DIRTY, OVER, STAMP, STALE, SHARED = 0, 1, 2, 3, 4, 5
 TALLIES = 6
 BLOCK = 64
-"""Flows of which the next event is looked for together."""
+"""Flows whose next event is kept as one minimum."""
 
 
 class State(NamedTuple):
-    """All of it.
+    """All records and lists.
 
-    By flow and resource, software last, shape ``(flows, resources + 1)``: ``latency_of`` a step,
-    and what was ``spent`` since the call began when the flow ends (s). ``call_spent`` is the same
-    of calls that are over.
+    ``latency_of`` splits the latency of a step by resource, software last, shape
+    ``(flows, resources + 1)``; ``spent`` does so for the time from the start of the call to the end
+    of the flow (s), and ``call_spent`` for calls that have ended.
     """
 
     flows: Annotated[Any, FLOW]
@@ -115,44 +113,44 @@ class State(NamedTuple):
 
 _SAME = 1e-12
 """Links whose levels differ by less than this fraction saturate together."""
-_TURNS = 6
-"""Times that a share takes in others before it takes in all that are connected."""
+_ROUNDS = 6
+"""Rounds of including single flows before all that are connected by links are included."""
 _FAIR = 1e-11
-"""Fraction by which a rate may be above another, or a link below its bandwidth, by rounding."""
+"""Relative tolerance of comparisons of rates and of full links."""
 
 
 @hot_loop
-def share(s: State) -> None:
-    """Give new rates to the flows that what changed matters to: progressive filling.
+def update_rates(s: State) -> None:
+    """Recompute rates by progressive filling, for as few flows as the change allows.
 
-    First to those that are new, or were held by a link that others came to or left, while all
-    others keep what they have. Rates are max-min fair if every flow is on a full link on which
-    nobody has more (Bertsekas and Gallager, section 6.5.2); whoever is not, then, joins the share.
-    After some turns all that are connected by links do.
+    Included first are flows that are new, or limited by a link that flows joined or left; all other
+    flows keep their rates. Rates are max-min fair if every flow has a full link on which no flow is
+    faster (Bertsekas and Gallager, *Data Networks*, section 6.5.2). Flows that violate this are
+    included in the next round; after some rounds, all that are connected by links.
     """
     tally = s.book.tally
     tally[STAMP] += 1
     stamp = tally[STAMP]
-    links = _touched(s, stamp)
-    for turn in range(_TURNS):
-        alone = _fill(s, links, stamp)
+    links = _start_share(s, stamp)
+    for turn in range(_ROUNDS):
+        alone = _fill_links(s, links, stamp)
         if alone:
             break
-        more = _joined(s, links, stamp)
+        more = _include_unfair(s, links, stamp)
         if more == 0:
             break
         links = more
-        if turn + 2 == _TURNS:
-            links = _connected(s, links, stamp)
-    _agree(s, links)
+        if turn + 2 == _ROUNDS:
+            links = _include_component(s, links, stamp)
+    _apply_rates(s, links)
 
 
 @hot_loop
-def _touched(s: State, stamp: int) -> int:
-    """Begin a share with the flows that dirty links hold or that are new; return how many links."""
+def _start_share(s: State, stamp: int) -> int:
+    """Include new flows and those limited by dirty links; return the number of links included."""
     flows, uses, wires, tally = s.flows, s.uses, s.wires, s.book.tally
     dirty = tally[DIRTY]
-    # ``dirty`` and ``found`` are two lists in the records of links; record i holds the i-th entry.
+    # ``dirty`` and ``found`` are lists stored in the records of links: record i has entry i.
     for number in range(dirty):
         link = wires[number].dirty
         wires[link].is_dirty = 0
@@ -168,14 +166,14 @@ def _touched(s: State, stamp: int) -> int:
             if flows[flow].mark != stamp and (
                 flows[flow].held_by == link or flows[flow].held_by < 0
             ):
-                links = _take_in(s, flow, links, stamp)
+                links = _include(s, flow, links, stamp)
             use = uses[use].after
     return links
 
 
 @hot_loop
-def _take_in(s: State, flow: int, links: int, stamp: int) -> int:
-    """Let a flow and its links join the share; return how many links that has then."""
+def _include(s: State, flow: int, links: int, stamp: int) -> int:
+    """Include a flow and its links; return the number of links included then."""
     flows, uses, wires = s.flows, s.uses, s.wires
     flows[flow].mark = stamp
     s.book.tally[SHARED] += 1
@@ -189,15 +187,15 @@ def _take_in(s: State, flow: int, links: int, stamp: int) -> int:
 
 
 @hot_loop
-def _fill(s: State, links: int, stamp: int) -> bool:
-    """Share what others leave of the links; return whether there are no others."""
+def _fill_links(s: State, links: int, stamp: int) -> bool:
+    """Fill the links with the included flows; return whether no other flow is on them."""
     flows, uses, wires, tally = s.flows, s.uses, s.wires, s.book.tally
-    alone = _leave_others(s, links, stamp)
-    # A new stamp marks who has a rate in this turn; ``stamp`` still marks who is in the share.
+    alone = _subtract_other_flows(s, links, stamp)
+    # The new stamp marks flows with a rate in this round; ``stamp`` still marks those included.
     tally[STAMP] += 1
     unfixed = tally[SHARED]
     while unfixed > 0:
-        lowest, full = _fullest(s, links)
+        lowest, full = _next_saturated(s, links)
         for number in range(full):
             use = wires[wires[number].full].head
             while use >= 0:
@@ -205,14 +203,14 @@ def _fill(s: State, links: int, stamp: int) -> bool:
                 if flows[flow].mark == stamp and flows[flow].fixed != tally[STAMP]:
                     flows[flow].fixed = tally[STAMP]
                     unfixed -= 1
-                    _fix(s, flow, lowest, wires[number].full)
+                    _fix_rate(s, flow, lowest, wires[number].full)
                 use = uses[use].after
     return alone
 
 
 @hot_loop
-def _leave_others(s: State, links: int, stamp: int) -> bool:
-    """Take from the links what those have who are not in the share; return whether all are."""
+def _subtract_other_flows(s: State, links: int, stamp: int) -> bool:
+    """Subtract the rates of flows that are not included; return whether there are none."""
     flows, uses, wires = s.flows, s.uses, s.wires
     alone = True
     for number in range(links):
@@ -221,7 +219,7 @@ def _leave_others(s: State, links: int, stamp: int) -> bool:
         use = wires[link].head
         while use >= 0:
             flow = uses[use].flow
-            # Demand is in bytes on the link per byte of the flow: level times demand is B/s.
+            # Demand sums bytes on the link per byte of a flow: times a common rate it is B/s.
             if flows[flow].mark == stamp:
                 demand += uses[use].weight
                 free += 1
@@ -234,10 +232,10 @@ def _leave_others(s: State, links: int, stamp: int) -> bool:
 
 
 @hot_loop
-def _fullest(s: State, links: int) -> tuple[float, int]:
-    """Find the links that are full first, if all flows grow alike; return when, and how many."""
+def _next_saturated(s: State, links: int) -> tuple[float, int]:
+    """List the links that saturate first as all rates grow; return that rate and their number."""
     wires = s.wires
-    # What others leave may be below zero by rounding.
+    # The rest may be below zero by rounding.
     lowest = np.inf
     for number in range(links):
         link = wires[number].found
@@ -255,8 +253,8 @@ def _fullest(s: State, links: int) -> tuple[float, int]:
 
 
 @hot_loop
-def _fix(s: State, flow: int, rate: float, link: int) -> None:
-    """Say what rate a flow is to have, and take it from its links."""
+def _fix_rate(s: State, flow: int, rate: float, link: int) -> None:
+    """Set the rate that a flow gets, and subtract it from its links."""
     flows, uses, wires = s.flows, s.uses, s.wires
     flows[flow].share, flows[flow].holds = rate, link
     for use in range(flows[flow].first, flows[flow].last):
@@ -267,15 +265,15 @@ def _fix(s: State, flow: int, rate: float, link: int) -> None:
 
 
 @hot_loop
-def _joined(s: State, links: int, stamp: int) -> int:
-    """Take in who is not on a full link with nobody above, then; return how many links, or 0."""
+def _include_unfair(s: State, links: int, stamp: int) -> int:
+    """Include flows without a full link on which none is faster; return the links, 0 if none."""
     uses, wires, fill = s.uses, s.wires, s.book.tally[STAMP]
     before, many = int(s.book.tally[SHARED]), int(links)
     for number in range(links):
         link = wires[number].found
-        level, top, used = _state_of(s, link, fill)
-        # Somebody outside is wronged if he has more than the link gives now, or less than he might:
-        # the link that holds him is not full any more, or others on it have more.
+        level, top, used = _link_state(s, link, fill)
+        # A flow that is not included has too much if it is faster than the link now allows, and too
+        # little if the link that limits it is no longer full or has faster flows.
         is_full = used >= wires[link].bandwidth * (1 - _FAIR)
         use = wires[link].head
         while use >= 0:
@@ -286,14 +284,14 @@ def _joined(s: State, links: int, stamp: int) -> int:
                 if rate > level * (1 + _FAIR) or (
                     held and not (is_full and top <= rate * (1 + _FAIR))
                 ):
-                    many = _take_in(s, flow, many, stamp)
+                    many = _include(s, flow, many, stamp)
             use = uses[use].after
     return many if int(s.book.tally[SHARED]) > before else 0
 
 
 @hot_loop
-def _state_of(s: State, link: int, fill: int) -> tuple[float, float, float]:
-    """Of a link: rate of those it is to hold, highest rate of those in the share, and all rates."""
+def _link_state(s: State, link: int, fill: int) -> tuple[float, float, float]:
+    """Return the rate at which a link limits flows, the highest new rate, and the sum of rates."""
     flows, uses = s.flows, s.uses
     level, top, used = np.inf, 0.0, 0.0
     use = s.wires[link].head
@@ -311,39 +309,39 @@ def _state_of(s: State, link: int, fill: int) -> tuple[float, float, float]:
 
 
 @hot_loop
-def _connected(s: State, links: int, stamp: int) -> int:
-    """Take in all that is connected with the share by links; return how many links it has then."""
+def _include_component(s: State, links: int, stamp: int) -> int:
+    """Include all flows connected by links; return the number of links included then."""
     uses, wires = s.uses, s.wires
-    # The list of links is the queue of a breadth-first search; taking a flow in adds its links.
+    # The list of links is the queue of a breadth-first search: including a flow adds its links.
     seen = 0
     while seen < links:
         use = wires[wires[seen].found].head
         while use >= 0:
             if s.flows[uses[use].flow].mark != stamp:
-                links = _take_in(s, uses[use].flow, links, stamp)
+                links = _include(s, uses[use].flow, links, stamp)
             use = uses[use].after
         seen += 1
     return links
 
 
 @hot_loop
-def _agree(s: State, links: int) -> None:
-    """Give the flows in the share the rates that were found."""
+def _apply_rates(s: State, links: int) -> None:
+    """Apply the new rates to the included flows."""
     flows, uses, wires, fill = s.flows, s.uses, s.wires, s.book.tally[STAMP]
     for number in range(links):
         use = wires[wires[number].found].head
         while use >= 0:
             flow = uses[use].flow
-            # Met once for each of its links, and given its rate at the first.
+            # A flow is found on each of its links; its rate is set at the first.
             if flows[flow].fixed == fill:
                 flows[flow].fixed = 0
-                _go_at(s, flow, flows[flow].share, flows[flow].holds)
+                _set_rate(s, flow, flows[flow].share, flows[flow].holds)
             use = uses[use].after
 
 
 @hot_loop
-def _go_at(s: State, flow: int, rate: float, link: int) -> None:
-    """Give a flow its rate; an end that does not change is not computed again."""
+def _set_rate(s: State, flow: int, rate: float, link: int) -> None:
+    """Set a flow's rate; an unchanged rate keeps its end to the last bit."""
     flows = s.flows
     if rate == flows[flow].rate and link == flows[flow].held_by:
         return
@@ -352,12 +350,12 @@ def _go_at(s: State, flow: int, rate: float, link: int) -> None:
     if rate != flows[flow].rate:
         flows[flow].rate = rate
         flows[flow].end = s.book.clock[0] + flows[flow].remaining / rate
-        expect(s, flows[flow].place, flows[flow].end)
+        set_next_event(s, flows[flow].place, flows[flow].end)
 
 
 @hot_loop
 def account(s: State, flow: int) -> None:
-    """Move what has flowed since the last change from ``remaining`` to the books."""
+    """Subtract the bytes moved since the last change, and attribute the time to a resource."""
     flows, now = s.flows, s.book.clock[0]
     passed = now - flows[flow].since
     flows[flow].since = now
@@ -367,8 +365,8 @@ def account(s: State, flow: int) -> None:
 
 
 @hot_loop
-def expect(s: State, place: int, coming: float) -> None:
-    """Set when something happens next to an active flow (s)."""
+def set_next_event(s: State, place: int, coming: float) -> None:
+    """Set the time of an active flow's next event (s)."""
     book, block = s.book, place // BLOCK
     book.coming[place] = coming
     if not book.is_stale[block]:

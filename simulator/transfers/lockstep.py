@@ -1,7 +1,7 @@
-"""Does a call take as long as its steps one after the other: then its time is a closed form.
+"""Whether a call takes the sum of its steps, which is a closed form.
 
-A step of a whole group lasts its longest latency and then its longest drain, on its busiest link.
-A call takes the sum of that over its steps
+A step of a whole group lasts its longest latency plus its longest drain, on its busiest link. A
+call takes the sum of that over its steps
 
 * if in every step all transfers start together and end together: equal bytes, equal latencies, and
   each on some busiest link; or
@@ -12,7 +12,7 @@ A call takes the sum of that over its steps
 * if there is one step only, of equal transfers, and all those on a busiest link have the longest
   latency.
 
-Where none of these holds ranks may run ahead of each other, and the call is simulated.
+Where none of these holds, ranks may run ahead of each other, and the call is simulated.
 """
 
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ from simulator.topology import Topology
 from simulator.transfers.program import Positions, transfers
 
 _ANY = -2
-"""Stands for any rank, where a link was not used yet."""
+"""Owner of a link that was not used yet."""
 _ALIKE = 1e-12
-"""Times that differ by less than this fraction are the same."""
+"""Relative difference below which times are equal."""
 
 
 class Pace(NamedTuple):
-    """How the transfers of a step keep pace.
+    """Which transfers of a step decide when it ends.
 
-    ``together``: all start and end together, if their ranks do. ``full``: on some busiest link all
-    transfers have the longest latency; ``single`` marks the transfers that have such a link for
-    themselves, ``sends`` and ``receives`` those that have it with others of their source or target.
-    ``users`` says which ranks each link serves; None where nothing moves.
+    ``together``: all start and end together, if their ranks do. ``full``: all transfers of some
+    busiest link have the longest latency. ``single`` marks transfers that are alone on such a link,
+    ``sends`` and ``receives`` those that share it only with others of their source or target.
+    ``users`` says which ranks each link serves; None if nothing moves.
     """
 
     together: bool
@@ -51,8 +51,8 @@ class Pace(NamedTuple):
     receives: Mask
 
 
-def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
-    """Whether a call alone takes as long as its steps one after the other.
+def is_lockstep(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
+    """Whether a call alone on its links takes the sum of its steps.
 
     Arguments are those of :func:`simulator.costing.link_load.lay`; the plan is a list of transfers.
 
@@ -61,30 +61,30 @@ def keeps_step(plan: Plan, positions: Positions, size: float, network: Topology)
     TopologyError
         If a transfer has no path.
     """
-    keeping = _Keeping.of(plan.schedule, network)
+    keeping = _Progress.of(plan.schedule, network)
     for step in plan.schedule.steps:
-        if not keeping.goes_on(step, _pace(step, plan, positions, (size, network))):
+        if not keeping.holds_after(step, _pace(step, plan, positions, (size, network))):
             return False
     return True
 
 
-def keeps_chain(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
-    """Whether some rank is last in every step, so that nothing makes the call any sooner.
+def has_slowest_chain(plan: Plan, positions: Positions, size: float, network: Topology) -> bool:
+    """Whether some rank is last in every step, so that the sum of the steps is a lower bound.
 
-    That is so whatever else is on its links: what this rank sends or receives in a step passes a
-    link of its own, none of it before the rank is there. It is so too of a single step all of whose
-    transfers on a busiest link have the longest latency. Arguments are those of
-    :func:`keeps_step`.
+    The bound holds whatever else is on the links: what this rank sends or receives in a step uses a
+    link of its own, and not before the rank is there. It holds too for a single step if all
+    transfers of a busiest link have the longest latency. Arguments are those of
+    :func:`is_lockstep`.
 
     Raises
     ------
     TopologyError
         If a transfer has no path.
     """
-    keeping = _Keeping.of(plan.schedule, network)
+    keeping = _Progress.of(plan.schedule, network)
     for step in plan.schedule.steps:
         pace = _pace(step, plan, positions, (size, network))
-        keeping.goes_on(step, pace)
+        keeping.holds_after(step, pace)
         if keeping.single and pace.full:
             return True
         if not keeping.chained:
@@ -93,11 +93,11 @@ def keeps_chain(plan: Plan, positions: Positions, size: float, network: Topology
 
 
 @dataclass(slots=True, eq=False)
-class _Keeping:
-    """What holds of all steps so far: ``last`` marks ranks that were last in each of them.
+class _Progress:
+    """What holds for all steps so far: ``last`` marks ranks that were last in each of them.
 
-    ``owner`` are the ranks, at most two, that all transfers of a link so far begin or end at, shape
-    ``(2, links)``: -1 is none, ``_ANY`` a link that was not used.
+    ``owner`` are the ranks, at most two, at which all transfers of a link so far start or end,
+    shape ``(2, links)``: -1 is none, ``_ANY`` a link that was not used.
     """
 
     single: bool
@@ -108,36 +108,36 @@ class _Keeping:
     before: Step | None = None
 
     @staticmethod
-    def of(schedule: Schedule, network: Topology) -> "_Keeping":
-        """Begin: nobody is sooner or later than others."""
+    def of(schedule: Schedule, network: Topology) -> "_Progress":
+        """Start with all ranks at the same time."""
         is_single = sum(step.repeats for step in schedule.steps) == 1
         owner = np.full((2, len(network)), _ANY)
-        return _Keeping(is_single, np.ones(schedule.ranks, dtype=np.bool_), owner)
+        return _Progress(is_single, np.ones(schedule.ranks, dtype=np.bool_), owner)
 
-    def goes_on(self, step: Step, pace: Pace) -> bool:
-        """Whether it still holds of something after a further step."""
-        self.together = self.together and pace.together and self._follows(step)
+    def holds_after(self, step: Step, pace: Pace) -> bool:
+        """Add a step; return whether one of the three conditions still holds."""
+        self.together = self.together and pace.together and self._follows_last_step(step)
         self.before = step
-        self.chained = self.chained and (pace.users is None or self._owns(pace.users))
+        self.chained = self.chained and (pace.users is None or self._serves_one_rank(pace.users))
         for _ in range(min(step.repeats, len(self.last))):
             if not self.chained:
                 break
-            before, self.last = self.last, _last(pace, step, self.last)
+            before, self.last = self.last, _still_last(pace, step, self.last)
             self.chained = bool(self.last.any())
-            if np.array_equal(before, self.last):  # and so it is after every further repetition
+            if np.array_equal(before, self.last):  # further repetitions change nothing
                 break
         return self.together or self.chained or (self.single and pace.full)
 
-    def _owns(self, users: "_Users") -> bool:
-        """Whether every link still serves one rank only."""
+    def _serves_one_rank(self, users: "_Users") -> bool:
+        """Whether every link has served a single rank so far."""
         before = self.owner[:, users.link]
         again = ((before == users.owner[0]) | (before == users.owner[1])) & (before >= 0)
         now = np.where(before[0] == _ANY, users.owner, np.where(again, before, -1))
         self.owner[:, users.link] = now
         return bool((now >= 0).any(axis=0).all())
 
-    def _follows(self, step: Step) -> bool:
-        """Whether every transfer has an end that takes part in the step before."""
+    def _follows_last_step(self, step: Step) -> bool:
+        """Whether every transfer has a rank that took part in the step before."""
         if self.before is None:
             return True
         reached = np.zeros(len(self.last), dtype=np.bool_)
@@ -145,8 +145,8 @@ class _Keeping:
         return bool((reached[step.source] | reached[step.target]).all())
 
 
-def _last(pace: Pace, step: Step, last: Mask) -> Mask:
-    """Ranks that are last in a step, of those that were in the step before."""
+def _still_last(pace: Pace, step: Step, last: Mask) -> Mask:
+    """Ranks that are last in a step, among those that were last in the one before."""
     lasting = np.zeros_like(last)
     both = pace.single & (last[step.source] | last[step.target])
     lasting[step.source[both | (pace.sends & last[step.source])]] = True
@@ -173,9 +173,9 @@ def _pace(step: Step, plan: Plan, positions: Positions, where: tuple[float, Topo
 def _pace_of(
     users: "_Users", uses: tuple[Longs, Longs], most: Mask, slow: Mask, *, equal: bool
 ) -> Pace:
-    """Say how transfers keep pace of which those marked are slow, where links are the busiest.
+    """Return the pace of a step, given its busiest links (``most``) and ``slow`` transfers.
 
-    ``uses`` are the transfer and the link of each use; ``equal``: all transfers have as many bytes.
+    ``uses`` are the transfer and the link of each use; ``equal``: all transfers have equal bytes.
     """
     of, link = uses
     full = most & (np.bincount(link, slow[of]) == users.many)
@@ -191,9 +191,9 @@ def _pace_of(
 
 
 class _Users(NamedTuple):
-    """Who uses each link of a step: one transfer alone, those of one source or target.
+    """Users of each link of a step: whether a single transfer, or those of one source or target.
 
-    ``many`` counts them. ``owner`` are the source and the target that all have, -1 where they
+    ``many`` counts the transfers. ``owner`` are their common source and target, -1 where they
     differ, shape ``(2, links)``; ``link`` are the links' numbers in the network.
     """
 
@@ -217,12 +217,11 @@ def _users(step: Step, of: Longs, link: Longs, used: NDArray[np.integer]) -> _Us
 
 
 @dataclass(frozen=True, eq=False)
-class KeepingStep:
-    """Judges a schedule on many networks of one graph, whose links have the classes ``of``.
+class LockstepOnNetworks:
+    """Whether a schedule is in lockstep, on many networks of one graph with link classes ``of``.
 
-    Links of a class have the same numbers on every network, so that what differs from network to
-    network is which links are the busiest and which transfers the slowest: few different answers,
-    each judged once.
+    Links of a class are equal on every network. Networks then differ only in which links are the
+    busiest and which transfers the slowest: a few distinct cases, each decided once.
     """
 
     schedule: Schedule
@@ -231,7 +230,7 @@ class KeepingStep:
     of: NDArray[np.intp]
 
     def on(self, bandwidth: Floats, latency: Floats) -> Mask:
-        """Say of each network whether the schedule keeps step there.
+        """Return for each network whether the schedule is in lockstep.
 
         Parameters
         ----------
@@ -241,8 +240,8 @@ class KeepingStep:
         Returns
         -------
         Mask
-            Shape ``(networks,)``. Transfers of equal latency that pass links of different classes
-            are taken to differ, so a network may be denied that keeps step.
+            Shape ``(networks,)``. Transfers over different classes of links count as different even
+            if their latencies are equal, so False may be returned for a network in lockstep.
         """
         if self.uniform:
             return np.ones(bandwidth.shape[1], dtype=np.bool_)
@@ -254,20 +253,20 @@ class KeepingStep:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether all transfers of each step pass the same classes of links as busy."""
-        keeping = _Keeping.of(self.schedule, self.graph)
-        keeping.chained = False  # who is last differs from network to network
+        """Whether all transfers of a step use the same classes of links, equally loaded."""
+        keeping = _Progress.of(self.schedule, self.graph)
+        keeping.chained = False  # which rank is last differs between networks
         nobody = np.zeros(0, dtype=np.bool_)
         for step, judged in zip(self.schedule.steps, self._steps, strict=True):
             pace = Pace(judged.uniform, False, None, nobody, nobody, nobody)  # noqa: FBT003
-            if not keeping.goes_on(step, pace):
+            if not keeping.holds_after(step, pace):
                 return False
         return True
 
     def _judge(self, answers: list[tuple[Mask, Mask]]) -> bool:
-        keeping = _Keeping.of(self.schedule, self.graph)
+        keeping = _Progress.of(self.schedule, self.graph)
         return all(
-            keeping.goes_on(step, judged.pace(most, slow))
+            keeping.holds_after(step, judged.pace(most, slow))
             for step, judged, (most, slow) in zip(
                 self.schedule.steps, self._steps, answers, strict=True
             )
@@ -282,9 +281,9 @@ class KeepingStep:
 class _StepOnClasses:
     """A step on classes of links.
 
-    Transfer ``t`` goes way ``way[t]``, of those in ``ways`` (links of each class); link ``l`` has
-    ``pair[l]``, one of the pairs of a class and bytes (B). ``of`` and ``link`` are transfer and
-    link of each use.
+    Transfer ``t`` takes path ``way[t]`` of ``ways`` (number of links of each class). Link ``l`` has
+    ``pair[l]``, a distinct pair of class and bytes (B). ``of`` and ``link`` are the transfer and
+    the link of each use.
     """
 
     ways: Floats
@@ -299,7 +298,7 @@ class _StepOnClasses:
 
     @property
     def uniform(self) -> bool:
-        """Whether all transfers are equal, and each is on the busiest links of all classes."""
+        """Whether all transfers are equal, and each uses a busiest link of every class."""
         if not self.equal or len(self.ways) > 1:
             return False
         most = np.zeros(self.ways.shape[1])
@@ -311,19 +310,19 @@ class _StepOnClasses:
         return bool(on_class[:, self.ways[0] > 0].all())
 
     def answers(self, bandwidth: Floats, latency: Floats) -> tuple[Mask, Mask]:
-        """Which pairs are the busiest, and which ways the slowest, on each network."""
+        """Mark the busiest pairs and the slowest paths of each network."""
         busy = self.pair_bytes[:, None] / bandwidth[self.pair_class]
         slow = self.ways @ latency
         alike = 1 - _ALIKE
         return busy >= busy.max(axis=0) * alike, slow >= slow.max(axis=0) * alike
 
     def pace(self, most: Mask, slowest: Mask) -> Pace:
-        """Say how the transfers keep pace where those are the busiest and the slowest."""
+        """Return the pace, given which pairs are the busiest and which paths the slowest."""
         uses = self.of, self.link
         return _pace_of(self.users, uses, most[self.pair], slowest[self.way], equal=self.equal)
 
 
-def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
+def _on_classes(step: Step, where: LockstepOnNetworks) -> _StepOnClasses:
     graph, count = where.graph, len(step.source)
     amount: Floats = where.schedule.units(step)
     paths = routes(graph, where.positions[step.source], where.positions[step.target], amount)
@@ -347,7 +346,7 @@ def _on_classes(step: Step, where: KeepingStep) -> _StepOnClasses:
 
 
 def _ways(paths: Routes, of: NDArray[np.intp], count: int) -> tuple[Floats, Longs]:
-    """Links of each class that messages pass: the different ways, and which each message goes."""
+    """Distinct paths, as numbers of links of each class, and the path of each message."""
     classes = int(of.max()) + 1
     at = paths.message * classes + of[paths.link]
     hops = np.bincount(at, weights=paths.share, minlength=count * classes)

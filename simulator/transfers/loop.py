@@ -1,9 +1,9 @@
-"""The compiled loop of :mod:`simulator.transfers.crowd`: arrays, and what becomes of them.
+"""The compiled loop of :mod:`simulator.transfers.crowd`.
 
-Each rank takes its steps in order; a transfer starts when both its ends have ended all that they
-send and receive in the steps before, waits its latency, and then moves its bytes at a max-min fair
-share of its links (:func:`simulator.engine.simpy_model.max_min_rates`). When one joins or leaves,
-rates are found again for those to whom that matters.
+Each rank takes its steps in order. A transfer starts when both its ranks have completed all sends
+and receives of the steps before; it waits its latency and then moves its bytes at a max-min fair
+share of its links (:func:`simulator.engine.simpy_model.max_min_rates`). When a transfer starts or
+stops moving bytes, rates are recomputed for the flows that this can affect.
 
 Nothing is allocated here: :class:`simulator.transfers.crowd.Crowd` makes room.
 """
@@ -23,52 +23,52 @@ from simulator.transfers.fair_shares import (
     WAITS,
     State,
     account,
-    expect,
-    share,
+    set_next_event,
+    update_rates,
 )
 
 _SLACK = 1e-12
-"""A flow that would end within this many seconds, or this fraction of the clock, is over.
+"""A flow that would end within this many seconds, or this fraction of the clock, has ended.
 
-Must exceed the spacing of floats around the clock (1.1e-13 s at 1000 s), or time stands still. A
-picosecond is much where bytes move within some: there the fraction is less.
+It must exceed the spacing of floats around the clock (1.1e-13 s at 1000 s), or time stands still.
+Early in a simulation, where transfers may last only picoseconds, the fraction is the smaller.
 """
 
 
 @hot_loop
 def advance(s: State, until: float) -> bool:
-    """Go on until a call is over, or to the last event that is not after ``until``."""
+    """Handle events up to ``until`` (s), or until calls end; return whether any has ended."""
     book = s.book
     while True:
         if book.tally[DIRTY]:
-            share(s)
-        coming = _next(s)
-        book.clock[1] = coming  # infinite where nothing is under way
+            update_rates(s)
+        coming = _next_event_time(s)
+        book.clock[1] = coming  # infinite if no flow is under way
         if not coming <= until:
             return False
         book.clock[0] = max(coming, book.clock[0])
-        _settle(s)
+        _handle_due(s)
         if book.tally[OVER]:
             return True
 
 
 @hot_loop
-def _next(s: State) -> float:
-    """Return when something happens next to any flow (s)."""
+def _next_event_time(s: State) -> float:
+    """Return the time of the next event of any flow (s)."""
     book = s.book
     active = book.tally[ACTIVE]
     for number in range(book.tally[STALE]):
         block = book.stale[number]
         book.is_stale[block] = 0
         first = block * BLOCK
-        book.soonest[block] = _least(book.coming, first, min(first + BLOCK, active))
+        book.soonest[block] = _minimum(book.coming, first, min(first + BLOCK, active))
     book.tally[STALE] = 0
-    return _least(book.soonest, 0, (active + BLOCK - 1) // BLOCK)
+    return _minimum(book.soonest, 0, (active + BLOCK - 1) // BLOCK)
 
 
 @hot_loop(nan_free=True)
-def _least(values: Floats, first: int, last: int) -> float:
-    """Return the least of some values that stand together, in several lanes at a time."""
+def _minimum(values: Floats, first: int, last: int) -> float:
+    """Return the minimum of ``values[first:last]``; a loop that the compiler vectorises."""
     least = np.inf
     for index in range(first, last):
         least = min(least, values[index])
@@ -77,10 +77,10 @@ def _least(values: Floats, first: int, last: int) -> float:
 
 @hot_loop
 def _list_due(s: State) -> int:
-    """List the flows that begin to move or end at this instant; return how many.
+    """List the flows that start to move bytes or end at this instant; return how many.
 
-    They are in the order in which they stand in their calls, so that of transfers that end together
-    the last is the same whatever calls came and went before.
+    They are sorted by index, so that of transfers that end together the last is the same whatever
+    calls came and went before.
     """
     flows, book = s.flows, s.book
     now, many, active = book.clock[0], 0, book.tally[ACTIVE]
@@ -91,7 +91,7 @@ def _list_due(s: State) -> int:
         for index in range(block * BLOCK, min((block + 1) * BLOCK, active)):
             if book.coming[index] <= soon:
                 flow = book.active[index]
-                # Ends may come a rounding early, the end of a latency not: bytes begin in order.
+                # An end may be early by rounding, the end of a latency may not: starts keep order.
                 if flows[flow].doing == MOVES or flows[flow].wakes <= now:
                     book.due[many] = flow
                     many += 1
@@ -114,29 +114,29 @@ def _sort(values: Longs, count: int) -> None:
 
 
 @hot_loop
-def _settle(s: State) -> None:
-    """Let begin and end what does at this instant."""
+def _handle_due(s: State) -> None:
+    """Start and end the flows that are due at this instant."""
     flows, book = s.flows, s.book
     many = _list_due(s)
     for number in range(many):
         flow = book.due[number]
         if flows[flow].doing == MOVES:
             account(s, flow)
-            _leave(s, flow)
-            _over(s, flow)
+            _remove_from_links(s, flow)
+            _end_transfer(s, flow)
         elif flows[flow].remaining == 0.0:
-            _over(s, flow)
+            _end_transfer(s, flow)
         else:
-            _join(s, flow)
+            _add_to_links(s, flow)
 
 
 @hot_loop
-def _over(s: State, flow: int) -> None:
-    """End a transfer: its two ranks go on, unless it was the last of its call."""
+def _end_transfer(s: State, flow: int) -> None:
+    """End a transfer and advance its two ranks, unless it was the last of its call."""
     flows, ranks, calls, book = s.flows, s.ranks, s.calls, s.book
-    _retire(s, flow)
+    _deactivate(s, flow)
     call, source, target = flows[flow].call, flows[flow].source, flows[flow].target
-    # What starts by this end waited for it: its time so far is theirs.
+    # Transfers that this end releases inherit its time, split by resource.
     for part in range(len(book.before)):
         book.before[part] = s.spent[flow, part]
     calls[call].left -= 1
@@ -149,22 +149,22 @@ def _over(s: State, flow: int) -> None:
     ranks[source].pending -= 1
     if target != source:
         ranks[target].pending -= 1
-    _go_on(s, source, 0.0)
+    _advance_rank(s, source, 0.0)
     if target != source:
-        _go_on(s, target, 0.0)
+        _advance_rank(s, target, 0.0)
 
 
 @hot_loop
-def _go_on(s: State, rank: int, delay: float) -> None:
-    """Take a rank to the first step in which it still waits for something, if it may.
+def _advance_rank(s: State, rank: int, delay: float) -> None:
+    """Advance a rank to the first step in which it has a transfer pending.
 
-    What starts by that does so ``delay`` (s) from now.
+    Transfers that start by this do so ``delay`` (s) from now.
     """
     ranks, calls, runs, rows, flows = s.ranks, s.calls, s.runs, s.rows, s.flows
     call = ranks[rank].call
     while ranks[rank].pending == 0 and ranks[rank].run < calls[call].last_run:
         run = ranks[rank].run
-        # A rank stands before its first run (``first_run - 1``) until the call begins.
+        # Until the call begins a rank is before its first run, at ``first_run - 1``.
         row = -1 if run < calls[call].first_run else runs[run].row + ranks[rank].local
         if (
             row >= 0
@@ -184,13 +184,13 @@ def _go_on(s: State, rank: int, delay: float) -> None:
             flow = s.entries[entry]
             source, target = flows[flow].source, flows[flow].target
             peer = target if source == rank else source
-            # Whoever comes second starts the transfer.
+            # The rank that arrives second starts the transfer.
             if ranks[peer].run == run and ranks[peer].segment == ranks[rank].segment:
-                _start(s, flow, run, ranks[rank].segment, delay)
+                _start_transfer(s, flow, run, ranks[rank].segment, delay)
 
 
 @hot_loop
-def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
+def _start_transfer(s: State, flow: int, run: int, segment: int, delay: float) -> None:
     flows, book = s.flows, s.book
     steps = s.runs[run].stride
     steps = min(steps, s.runs[run].repeats - segment * steps)
@@ -205,37 +205,37 @@ def _start(s: State, flow: int, run: int, segment: int, delay: float) -> None:
 
 @hot_loop
 def _activate(s: State, flow: int, coming: float) -> None:
-    """Put a flow on the list of the active ones."""
+    """Append a flow to the active flows; its next event is at ``coming`` (s)."""
     book = s.book
     s.flows[flow].place = book.tally[ACTIVE]
     book.active[book.tally[ACTIVE]] = flow
-    expect(s, book.tally[ACTIVE], coming)
+    set_next_event(s, book.tally[ACTIVE], coming)
     book.tally[ACTIVE] += 1
 
 
 @hot_loop
-def _join(s: State, flow: int) -> None:
-    """Put a flow on its links."""
+def _add_to_links(s: State, flow: int) -> None:
+    """Add a flow to the flows of its links, without a rate yet."""
     flows, uses, wires = s.flows, s.uses, s.wires
     flows[flow].doing = MOVES
     flows[flow].since = s.book.clock[0]
     flows[flow].rate = 0.0
     flows[flow].held_by = -1
     flows[flow].end = np.inf
-    expect(s, flows[flow].place, np.inf)
+    set_next_event(s, flows[flow].place, np.inf)
     for use in range(flows[flow].first, flows[flow].last):
-        # In front of the list of the link: a doubly linked one, through the records of uses.
+        # Pushed to the front of the link's list, doubly linked through the records of uses.
         head = wires[uses[use].link].head
         uses[use].before, uses[use].after = -1, head
         if head >= 0:
             uses[head].before = use
         wires[uses[use].link].head = use
-        _soil(s, uses[use].link)
+        _mark_dirty(s, uses[use].link)
 
 
 @hot_loop
-def _leave(s: State, flow: int) -> None:
-    """Take a flow from its links; only who is left there has something to share."""
+def _remove_from_links(s: State, flow: int) -> None:
+    """Remove a flow from its links; a link is dirty if other flows are left on it."""
     flows, uses, wires = s.flows, s.uses, s.wires
     for use in range(flows[flow].first, flows[flow].last):
         before, after = uses[use].before, uses[use].after
@@ -246,11 +246,11 @@ def _leave(s: State, flow: int) -> None:
         if after >= 0:
             uses[after].before = before
         if wires[uses[use].link].head >= 0:
-            _soil(s, uses[use].link)
+            _mark_dirty(s, uses[use].link)
 
 
 @hot_loop
-def _soil(s: State, link: int) -> None:
+def _mark_dirty(s: State, link: int) -> None:
     wires, tally = s.wires, s.book.tally
     if not wires[link].is_dirty:
         wires[link].is_dirty = 1
@@ -259,18 +259,18 @@ def _soil(s: State, link: int) -> None:
 
 
 @hot_loop
-def begin(s: State, call: int, delay: float) -> None:
-    """Send every rank of a call into its first step, ``delay`` (s) from now."""
+def begin_call(s: State, call: int, delay: float) -> None:
+    """Advance every rank of a call into its first step, ``delay`` (s) from now."""
     calls, book = s.calls, s.book
     for part in range(len(book.before)):
         book.before[part] = s.call_spent[call, part]
     for rank in range(calls[call].first_rank, calls[call].last_rank):
-        _go_on(s, rank, delay)
+        _advance_rank(s, rank, delay)
 
 
 @hot_loop
-def reset(s: State, call: int, factor: float) -> None:
-    """Set the ranks of a call before their first step."""
+def reset_call(s: State, call: int, factor: float) -> None:
+    """Reset the ranks of a call to before their first step, and set its factor."""
     ranks, calls = s.ranks, s.calls
     for rank in range(calls[call].first_rank, calls[call].last_rank):
         ranks[rank].run = calls[call].first_run - 1
@@ -281,8 +281,8 @@ def reset(s: State, call: int, factor: float) -> None:
 
 
 @hot_loop
-def move_in(s: State, call: int, old: State, old_call: int) -> None:
-    """Take over a like call that is under way in another state, in the middle of what it does."""
+def adopt_call(s: State, call: int, old: State, old_call: int) -> None:
+    """Copy the progress of an equal call from another state, and continue it here."""
     first, last = s.calls[call].first_flow, s.calls[call].last_flow
     shift = old.calls[old_call].first_flow - first
     for flow in range(first, last):
@@ -295,16 +295,16 @@ def move_in(s: State, call: int, old: State, old_call: int) -> None:
         s.flows[flow].held_by = old.flows[flow + shift].held_by
         for part in range(len(s.book.before)):
             s.spent[flow, part] = old.spent[flow + shift, part]
-    _move_ranks(s, call, old, old_call)
+    _adopt_ranks(s, call, old, old_call)
     for part in range(len(s.book.before)):
         s.call_spent[call, part] = old.call_spent[old_call, part]
     s.calls[call].left = old.calls[old_call].left
     s.calls[call].factor = old.calls[old_call].factor
-    rejoin(s, first, last)
+    relist_flows(s, first, last)
 
 
 @hot_loop
-def _move_ranks(s: State, call: int, old: State, old_call: int) -> None:
+def _adopt_ranks(s: State, call: int, old: State, old_call: int) -> None:
     shift = old.calls[old_call].first_rank - s.calls[call].first_rank
     runs = s.calls[call].first_run - old.calls[old_call].first_run
     for rank in range(s.calls[call].first_rank, s.calls[call].last_rank):
@@ -314,8 +314,8 @@ def _move_ranks(s: State, call: int, old: State, old_call: int) -> None:
 
 
 @hot_loop
-def rejoin(s: State, first: int, last: int) -> None:
-    """Put flows that came with their state on the lists they belong to."""
+def relist_flows(s: State, first: int, last: int) -> None:
+    """Add flows whose progress was copied to the lists of active flows and of links."""
     flows, uses, wires = s.flows, s.uses, s.wires
     for flow in range(first, last):
         if flows[flow].doing == IDLE:
@@ -330,30 +330,30 @@ def rejoin(s: State, first: int, last: int) -> None:
             if head >= 0:
                 uses[head].before = use
             wires[uses[use].link].head = use
-            _soil(s, uses[use].link)
+            _mark_dirty(s, uses[use].link)
 
 
 @hot_loop
-def abandon(s: State, first: int, last: int) -> None:
-    """Take flows off the lists that they are on, in the middle of what they do."""
+def drop_flows(s: State, first: int, last: int) -> None:
+    """Remove unfinished flows from all lists."""
     flows = s.flows
     for flow in range(first, last):
         if flows[flow].doing == IDLE:
             continue
         if flows[flow].doing == MOVES:
-            _leave(s, flow)
-        _retire(s, flow)
+            _remove_from_links(s, flow)
+        _deactivate(s, flow)
 
 
 @hot_loop
-def _retire(s: State, flow: int) -> None:
-    """Take a flow out of the active ones."""
+def _deactivate(s: State, flow: int) -> None:
+    """Remove a flow from the active flows."""
     flows, book = s.flows, s.book
     book.tally[ACTIVE] -= 1
-    # The last of the list takes its place; the end of the list then has nothing to expect.
+    # The last active flow takes its place, and the slot at the end has no next event.
     last = book.active[book.tally[ACTIVE]]
     book.active[flows[flow].place] = last
-    expect(s, flows[flow].place, book.coming[book.tally[ACTIVE]])
-    expect(s, book.tally[ACTIVE], np.inf)
+    set_next_event(s, flows[flow].place, book.coming[book.tally[ACTIVE]])
+    set_next_event(s, book.tally[ACTIVE], np.inf)
     flows[last].place = flows[flow].place
     flows[flow].doing = IDLE

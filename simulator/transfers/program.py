@@ -1,10 +1,10 @@
-"""A call written out transfer by transfer, and what it takes alone on its links.
+"""A call written out as transfers, and its time alone on its links.
 
-Ranks run ahead: each takes its own steps in order, and a transfer starts when both its ends have
-ended all that they send and receive in the steps before. Where all ranks end every step at the same
-time, or a chain of transfers runs through the slowest of every step, the call takes as long as its
-steps one after the other (:mod:`simulator.transfers.lockstep`), a closed form. Elsewhere it takes
-less, sometimes by a third, and is simulated once by itself (:func:`alone`).
+Ranks run ahead of each other: each takes its own steps in order, and a transfer starts when both
+its ranks have completed all sends and receives of the steps before. If all ranks end every step at
+the same time, or a chain of transfers runs through the slowest of every step, the call takes the
+sum of its steps (:mod:`simulator.transfers.lockstep`), a closed form. Otherwise it takes less,
+sometimes by a third, and is simulated once by itself (:func:`alone`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,22 +21,21 @@ from simulator.topology import Topology
 from simulator.transfers.crowd import Crowd, Program, Ways
 
 Positions = NDArray[np.int32]
-"""Where the ranks of a group sit: nodes of the graph, in the order of the group."""
+"""Nodes of the graph on which the ranks of a group are placed, in the order of the group."""
 
 MOST, MOST_ALIKE = 2**16, 2**18
-"""Transfers of a call that are taken one by one, at the most; of more, like steps are taken several
-at a time: their latencies, then their bytes. Those of steps that are all alike mostly happen at the
-same instants, which is ten times as fast."""
+"""Most transfers of a call that are simulated one by one; of calls with more, several equal steps
+are simulated at a time: their latencies, then their bytes. The larger limit is for calls whose
+transfers are alike in every step: most of them share their instants, which is ten times faster."""
 WIDEST = 2**12
-"""Transfers of a step, at the most; the steps of a call with a wider one end for the whole group at
+"""Most transfers of a step for which ranks run ahead; wider steps end for the whole group at
 once."""
 
 
 def has_transfers(plan: Plan | None) -> bool:
     """Whether a call is a list of transfers.
 
-    It is none if its plan is unknown, if all its steps are under way at once, or if the switches
-    add up.
+    It is not if its plan is unknown, if its steps are pipelined, or if switches reduce.
     """
     if plan is None or plan.pipelined:
         return False
@@ -44,7 +43,7 @@ def has_transfers(plan: Plan | None) -> bool:
 
 
 def runs_ahead(plan: Plan | None) -> bool:
-    """Whether each rank of a call goes its own way: a list of transfers, and not too long a one."""
+    """Whether the ranks of a call run ahead of each other: a list of not too many transfers."""
     if plan is None or not has_transfers(plan):
         return False
     width = [step.width for step in plan.schedule.steps]
@@ -57,7 +56,7 @@ def by_resource(factors: Mapping[str, float], network: Topology) -> Floats:
 
 
 def write(plan: Plan, positions: Positions, size: float, network: Topology) -> Program:
-    """Write out a plan that :func:`runs_ahead`, transfer by transfer.
+    """Write out the transfers of a plan that :func:`runs_ahead`.
 
     Parameters
     ----------
@@ -106,20 +105,20 @@ def write(plan: Plan, positions: Positions, size: float, network: Topology) -> P
 
 
 def numbered(program: Program, plan: Plan, size: float, network: Topology) -> Program:
-    """Give a program the latencies, bytes and weights that it has on a network.
+    """Return a program with the latencies, bytes and weights of a network.
 
     Parameters
     ----------
     program
-        Of the same schedule, on a network of the same graph, with the same links of infinite
-        bandwidth; it has ``ways``.
+        Of the same schedule, written for a network of the same graph and with the same links of
+        infinite bandwidth; it has ``ways``.
     plan, size, network
-        How it is carried out there.
+        The plan there, the size of the message (B) and the network.
 
     Returns
     -------
     Program
-        What :func:`write`, and what left out some of it, would make of the plan there.
+        Equal to what :func:`write`, and the same dropping of equivalent transfers, would return.
     """
     ways = program.ways
     if ways is None:
@@ -138,7 +137,7 @@ def numbered(program: Program, plan: Plan, size: float, network: Topology) -> Pr
 
 
 def strided(program: Program) -> Program:
-    """Take as many like steps at a time that there are not too many transfers."""
+    """Choose how many equal steps are simulated at a time, so that transfers are not too many."""
     ways, repeats = program.ways, program.repeats
     if ways is None:
         return program
@@ -155,7 +154,7 @@ def strided(program: Program) -> Program:
 
 
 def _alike(program: Program, run: Longs) -> bool:
-    """Whether in every step all transfers have the same latency and bytes."""
+    """Whether all transfers of every step have equal latency and bytes."""
     for value in (program.latency, program.amount):
         least, most = np.full(len(program.row), np.inf), np.full(len(program.row), -np.inf)
         np.minimum.at(least, run, value)
@@ -166,13 +165,13 @@ def _alike(program: Program, run: Longs) -> bool:
 
 
 def _bytes(units: Floats, plan: Plan, size: float) -> Floats:
-    """Bytes that so many chunks of a message are on the wire (B)."""
+    """Bytes on the wire of so many chunks of a message (B)."""
     amount: Floats = units * (size / plan.schedule.parts / plan.efficiency)
     return amount
 
 
 def _joined(parts: Sequence[Routes]) -> Routes:
-    """Put routes behind each other."""
+    """Concatenate routes."""
     return Routes(
         offsets(np.concatenate([np.diff(part.offset) for part in parts])),
         np.concatenate([part.link for part in parts]),

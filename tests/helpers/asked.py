@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 from simulator.support.errors import DeadlockError
@@ -24,8 +25,10 @@ def killed(scenario, progress=None):
 
 
 def asleep(scenario, progress=None):
-    """Take long."""
+    """Say so on standard error, and take long."""
     del scenario, progress
+    sys.stderr.write("asleep\n")
+    sys.stderr.flush()
     time.sleep(60)
 
 

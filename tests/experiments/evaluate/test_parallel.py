@@ -138,7 +138,8 @@ def test_an_interrupt_stops_the_workers():
         text=True,
         start_new_session=True,
     )
-    time.sleep(2.5)
+    assert begun.stderr is not None
+    assert [begun.stderr.readline() for _ in range(2)] == ["asleep\n"] * 2
     os.killpg(begun.pid, signal.SIGINT)
     assert "Interrupted" in begun.communicate(timeout=10)[1]
     for _ in range(50):

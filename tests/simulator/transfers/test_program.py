@@ -17,7 +17,7 @@ from simulator.shares import Shares
 from simulator.topology import Link, topology
 from simulator.transfers import program
 from simulator.transfers.crowd import Crowd
-from simulator.transfers.lockstep import KeepingStep, keeps_chain, keeps_step
+from simulator.transfers.lockstep import LockstepOnNetworks, has_slowest_chain, is_lockstep
 from simulator.transfers.program import alone, folded, runs_ahead, write
 
 
@@ -59,9 +59,9 @@ def test_a_call_that_keeps_step_takes_its_steps_one_after_the_other(where):
     took = alone(write(*where), 0.0, network).time
     in_step = cost(lay_in_step(plan, positions, size, network))
     assert cost(lay(plan, positions, size, network)) == pytest.approx(took, rel=1e-9)
-    if keeps_step(*where):
+    if is_lockstep(*where):
         assert took == pytest.approx(in_step, rel=1e-9)
-    if keeps_chain(*where):
+    if has_slowest_chain(*where):
         assert took == pytest.approx(in_step, rel=1e-9)
 
 
@@ -76,7 +76,7 @@ def test_where_many_networks_are_said_to_keep_step_each_does(where, numbers, dat
     wide = np.array([[one[0], one[0] * 3, 1e9, 2e9] for one in numbers])
     slow = np.array([[one[1], one[1] * 2, 1e-6, 0.0] for one in numbers])
     there = of.max() + 1
-    said = KeepingStep(plan.schedule, positions, network, of).on(wide[:there], slow[:there])
+    said = LockstepOnNetworks(plan.schedule, positions, network, of).on(wide[:there], slow[:there])
     for number, keeps in enumerate(said):
         other = replace(network, bandwidth=wide[of, number], latency=slow[of, number])
         if keeps:
@@ -117,7 +117,7 @@ def test_a_call_whose_ranks_run_ahead_takes_less_than_its_steps():
     """
     network = topology("line", 3, [Link(0, 1, 1.0, 3.0), Link(1, 2, 1.0, 3.0)])
     plan, positions = Plan(direct.scatter(3)), np.arange(3, dtype=np.int32)
-    assert not keeps_step(plan, positions, 18.0, network)
+    assert not is_lockstep(plan, positions, 18.0, network)
     assert cost(lay_in_step(plan, positions, 18.0, network)) == pytest.approx(18.0)
     assert cost(lay(plan, positions, 18.0, network)) == pytest.approx(15.0)
 
